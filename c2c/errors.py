@@ -1,0 +1,32 @@
+"""The errors users see: a setting that cannot work, and data that cannot be read."""
+
+from __future__ import annotations
+
+__all__ = ["DataError", "SettingError"]
+
+
+class SettingError(ValueError):
+    """A setting that cannot work: where it stands, its value, what is allowed, what to do.
+
+    >>> print(SettingError("mig.sm_count", 0, "a number above 0"))
+    mig.sm_count=0: expected a number above 0.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str, hint: str = "") -> None:
+        super().__init__(f"{field}={value!r}: expected {allowed}. {hint}".rstrip())
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class DataError(ValueError):
+    """A file or table that cannot be used: which one, what is wrong with it, what to do.
+
+    >>> print(DataError("trace.csv", "no column 'arrival_s'"))
+    trace.csv: no column 'arrival_s'.
+    """
+
+    def __init__(self, source: str, problem: str, hint: str = "") -> None:
+        super().__init__(f"{source}: {problem}. {hint}".rstrip())
+        self.source = source
+        self.problem = problem
