@@ -1,0 +1,58 @@
+"""Bytes, then time, of GEMMs and engine steps whose weights are streamed from host memory."""
+
+from c2c.cost.attention import attention_pairs, chunk_kv_tokens, decode_kv_tokens
+from c2c.cost.constants import Constants, Source, in_sample_claims, load_constants
+from c2c.cost.contention import max_min, max_min_rates
+from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps, resident_gemm_time
+from c2c.cost.kernels import kernel_names, load_kernel
+from c2c.cost.profile import ChunkProfile, chunk_profile
+from c2c.cost.step import (
+    DEFAULT_ALPHAS,
+    StepCost,
+    StepTable,
+    elementwise_bytes_per_token,
+    step_table,
+    step_time,
+)
+from c2c.cost.traffic import (
+    KernelTiles,
+    Tiles,
+    Traffic,
+    asym_accumulation_steps,
+    gemm_traffic,
+    onchip_bytes,
+    split_columns,
+)
+
+__all__ = [
+    "DEFAULT_ALPHAS",
+    "ChunkProfile",
+    "Constants",
+    "GemmTime",
+    "KernelTiles",
+    "Source",
+    "StepCost",
+    "StepTable",
+    "Tiles",
+    "Traffic",
+    "asym_accumulation_steps",
+    "attention_pairs",
+    "chunk_kv_tokens",
+    "chunk_profile",
+    "decode_kv_tokens",
+    "elementwise_bytes_per_token",
+    "gemm_time",
+    "gemm_traffic",
+    "in_sample_claims",
+    "kernel_link_gbps",
+    "kernel_names",
+    "load_constants",
+    "load_kernel",
+    "max_min",
+    "max_min_rates",
+    "onchip_bytes",
+    "resident_gemm_time",
+    "split_columns",
+    "step_table",
+    "step_time",
+]

@@ -1,0 +1,73 @@
+"""Shares of the host link when several slices stream weights at once."""
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from c2c.errors import SettingError
+
+__all__ = ["max_min", "max_min_rates"]
+
+
+@register_jitable
+def max_min_rates(
+    demands: npt.NDArray[np.float64], capacity: float, out: npt.NDArray[np.float64]
+) -> None:
+    """Write the max-min fair share of `capacity` for each demand into `out`.
+
+    Progressive filling: the smallest demand is served in full while it is at most an equal share
+    of what is left; from the first that is not, all that remain get that equal share. Demands are
+    visited by value, so the result does not depend on their order, and equal demands get equal
+    shares to the last bit. Usable both interpreted and inside Numba-compiled code; allocates
+    nothing. Quadratic in the number of slices (at most 16 on a chip).
+
+    Args:
+      demands: what each slice would draw if alone, at least 0 (`inf` allowed), any unit.
+      capacity: what the link carries in all, same unit, at least 0.
+      out: filled with the shares; same length as `demands`, not the same array.
+    """
+    n = len(demands)
+    for i in range(n):
+        out[i] = -1.0  # not served yet
+    left = capacity
+    waiting = n
+    while waiting > 0:
+        smallest = np.inf
+        for i in range(n):
+            if out[i] < 0.0 and demands[i] < smallest:
+                smallest = demands[i]
+        level = left / waiting
+        if smallest > level:
+            for i in range(n):
+                if out[i] < 0.0:
+                    out[i] = level
+            return
+        for i in range(n):
+            if out[i] < 0.0 and demands[i] == smallest:
+                out[i] = smallest
+                # rounding must not turn an exactly used link into a negative rest
+                left = max(left - smallest, 0.0)
+                waiting -= 1
+
+
+def max_min(demands: npt.ArrayLike, capacity: float) -> npt.NDArray[np.float64]:
+    """Return the max-min fair shares of `capacity` for `demands`.
+
+    Args:
+      demands: what each slice would draw if alone, at least 0, any unit.
+      capacity: what the link carries in all, same unit.
+
+    Returns:
+      The shares, in the order of `demands`.
+
+    Raises:
+      SettingError: a demand or the capacity is negative or not a number.
+    """
+    wanted = np.asarray(demands, dtype=np.float64)
+    if wanted.ndim != 1 or np.isnan(wanted).any() or (wanted < 0).any():
+        raise SettingError("demands", demands, "a list of numbers, each at least 0")
+    if not 0 <= capacity < np.inf:
+        raise SettingError("capacity", capacity, "a finite number, at least 0")
+    shares = np.empty_like(wanted)
+    max_min_rates(wanted, float(capacity), shares)
+    return shares

@@ -1,0 +1,136 @@
+"""What each candidate chunk size costs: the rows of the chunk-size profiling table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from c2c.cost.step import StepTable
+from c2c.cost.traffic import WGMMA_ROWS
+from c2c.errors import SettingError
+from c2c.models import gemms
+
+if TYPE_CHECKING:
+    from c2c.cost.constants import Constants
+    from c2c.hardware import Slice
+    from c2c.models import ModelSpec
+
+__all__ = ["ChunkProfile", "chunk_profile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkProfile:
+    """One entry per candidate chunk size.
+
+    `ttft_s`: time to prefill the whole prompt in chunks of this size. `hbm_gbps_needed`: HBM
+    bytes of the prefill over its TTFT target. `compute_share`: tensor-core time over the TTFT
+    target. `link_gbps_needed`: link bytes over the TTFT target.
+    """
+
+    chunks: npt.NDArray[np.int64]
+    ttft_s: npt.NDArray[np.float64]
+    hbm_gbps_needed: npt.NDArray[np.float64]
+    link_gbps_needed: npt.NDArray[np.float64]
+    compute_share: npt.NDArray[np.float64]
+
+
+def chunk_profile(
+    table: StepTable,
+    spec: "ModelSpec",
+    slice_: "Slice",
+    constants: "Constants",
+    *,
+    chunks: Sequence[int] | npt.ArrayLike,
+    prompt_tokens: int,
+    ttft_target_s: float,
+    rate_gbps: float | None = None,
+    alpha_index: int = 0,
+) -> ChunkProfile:
+    """Return TTFT and resource needs of candidate chunk sizes for one prompt length.
+
+    The prompt is prefilled in ceil(P / c) steps without other sequences; the last has the rest and
+    the head row. A step lasts as `step_time` says.
+
+    Args:
+      table: the model on its slice.
+      spec: the model.
+      slice_: the slice.
+      constants: calibration constants.
+      chunks: candidate chunk sizes; each at most `table.max_tokens`.
+      prompt_tokens: prompt length P.
+      ttft_target_s: the target that needs are measured against (L_TTFT).
+      rate_gbps: link rate the slice gets; None: as much as it can draw.
+      alpha_index: column of the table.
+
+    Raises:
+      SettingError: a chunk outside the table, an empty prompt or a target that is not above 0.
+
+    Source: C2CServe section 6.3, BW_HBM = (gamma_X S_X + gamma_O S_O) / L_TTFT. The gammas are not
+    constants here: the numerator is the counted HBM traffic. The paper's formula is for one GEMM
+    and its target for a request; we sum over the request.
+    """
+    sizes = np.asarray(chunks, dtype=np.int64)
+    if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any() or (sizes > table.max_tokens).any():
+        raise SettingError("chunks", chunks, f"sizes from 1 to {table.max_tokens}")
+    if prompt_tokens < 1:
+        raise SettingError("prompt_tokens", prompt_tokens, "a whole number above 0")
+    if ttft_target_s <= 0:
+        raise SettingError("ttft_target_s", ttft_target_s, "a number above 0")
+    if rate_gbps is not None and rate_gbps <= 0:
+        raise SettingError("rate_gbps", rate_gbps, "a number above 0, or None")
+
+    steps = -(-prompt_tokens // sizes)
+    # one flat row per (candidate, step)
+    owner = np.repeat(np.arange(len(sizes)), steps)
+    index = np.arange(len(owner)) - np.repeat(np.cumsum(steps) - steps, steps)
+    offset = index * sizes[owner]
+    tokens = np.minimum(sizes[owner], prompt_tokens - offset)
+    rows = (offset + tokens == prompt_tokens).astype(np.int64)
+
+    a = alpha_index
+    pairs, keys = _pairs_and_keys(offset, tokens, table.sliding_window)
+    attention = np.maximum(table.attn_s_per_pair * pairs, table.kv_read_s_per_token * keys)
+    seconds = table.body_s[tokens, a] + table.head_s[rows, a] + table.step_overhead_s + attention
+    link = table.body_link_bytes[tokens, a] + table.head_link_bytes[rows, a]
+    hbm = table.body_hbm_bytes[tokens, a] + table.head_hbm_bytes[rows, a]
+    hbm = hbm + keys * table.kv_bytes_per_token
+    if rate_gbps is not None:
+        seconds = np.maximum(seconds, link / (rate_gbps * 1e9))
+
+    issued = _total(WGMMA_ROWS * -(-tokens // WGMMA_ROWS), owner, len(sizes))  # rows, padded
+    peak = slice_.bf16_tflops * 1e12 * constants.mma_efficiency
+    gemm_s = 2.0 * issued * _weights_per_token(spec) / peak
+    attention_s = _total(table.attn_s_per_pair * pairs, owner, len(sizes))
+    return ChunkProfile(
+        chunks=sizes,
+        ttft_s=_total(seconds, owner, len(sizes)),
+        hbm_gbps_needed=_total(hbm, owner, len(sizes)) / ttft_target_s / 1e9,
+        link_gbps_needed=_total(link, owner, len(sizes)) / ttft_target_s / 1e9,
+        compute_share=(gemm_s + attention_s) / ttft_target_s,
+    )
+
+
+def _total(
+    values: npt.NDArray[Any], owner: npt.NDArray[np.int64], count: int
+) -> npt.NDArray[np.float64]:
+    """Sum the steps of each candidate."""
+    return np.bincount(owner, weights=values, minlength=count)
+
+
+def _weights_per_token(spec: "ModelSpec") -> float:
+    """Weights a token of the prompt is multiplied with; the head runs for one token only."""
+    used = {"dense": 1, "expert": spec.experts_per_token, "head": 0}
+    return float(sum(used[g.kind] * g.k * g.n * g.count for g in gemms(spec)))
+
+
+def _pairs_and_keys(
+    offset: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64], window: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """`attention_pairs` and `chunk_kv_tokens` over arrays."""
+    if window <= 0:
+        return chunk * offset + chunk * (chunk + 1) // 2, offset + chunk
+    rising = np.clip(window - offset, 0, chunk)  # queries that see everything before them
+    pairs = rising * offset + rising * (rising + 1) // 2 + (chunk - rising) * window
+    return pairs, np.minimum(offset, window - 1) + chunk

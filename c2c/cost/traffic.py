@@ -1,0 +1,239 @@
+"""Bytes and operations of one GEMM over host-resident weights, as exact tile counts.
+
+`O[M,N] = X[M,K] W[K,N]`; X and O in the slice's HBM, W in host memory, alpha the share of output
+columns that go to SymGEMM (output-stationary); the rest go to AsymGEMM (weight-stationary).
+
+All functions are vectorised over m, n, k, alpha and groups (NumPy broadcasting) and work on
+float64, which holds every count here exactly (below 2**53).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from c2c.cost.arrays import Array, ArrayLike, numeric
+from c2c.errors import SettingError
+
+__all__ = [
+    "KernelTiles",
+    "Tiles",
+    "Traffic",
+    "asym_accumulation_steps",
+    "gemm_traffic",
+    "onchip_bytes",
+    "split_columns",
+]
+
+WGMMA_ROWS = 64  # rows of one warpgroup-wide matrix instruction; M is padded to this
+ACCUMULATOR_BYTES = 4  # float32
+EPILOGUE_BYTES = 32 * 1024  # output staging of two compute warpgroups, two slots each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Tile shape of one dataflow.
+
+    `tm` x `tn` outputs a CTA, `tk` the depth of one pipeline stage, `kc` the depth of the weight
+    tile that AsymGEMM pins in shared memory (unused by SymGEMM), `stages` of the load pipeline.
+    """
+
+    tm: int
+    tn: int
+    tk: int = 64
+    kc: int = 512
+    stages: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("tm", "tn", "tk", "kc", "stages"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise SettingError(f"tiles.{name}", value, "a whole number above 0")
+        if self.kc % self.tk:
+            raise SettingError("tiles.kc", self.kc, f"a multiple of tk={self.tk}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTiles:
+    """Tile shapes of both dataflows of a hybrid kernel; defaults are `conf/kernel/hybrid.yaml`.
+
+    `cluster` CTAs along M share each weight tile of SymGEMM by TMA multicast; 1 is the paper's
+    SymGEMM, 2, 4 and 8 are the third dataflow, which fetches W once per `cluster * tm` rows.
+    Source: tm=256 follows from C2CServe Fig. 4(b) (5.37 GB is 40 reads of W for M=10240).
+    """
+
+    name: str = "hybrid"
+    cluster: int = 1
+    sym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=64, stages=4))
+    asym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=512, stages=2))
+
+    def __post_init__(self) -> None:
+        if self.cluster not in (1, 2, 4, 8, 16):
+            raise SettingError("kernel.cluster", self.cluster, "1, 2, 4, 8 or 16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What one GEMM moves and computes; every field broadcasts over the inputs' shapes.
+
+    `*_mma_flops` are operations issued by the tensor cores, padding included, `flops` only the
+    useful ones. The `*_tile_*` fields describe the largest piece of work one CTA cannot share.
+    """
+
+    link_bytes: Array
+    hbm_bytes: Array
+    x_bytes: Array
+    o_bytes: Array
+    flops: Array
+    sym_mma_flops: Array
+    asym_mma_flops: Array
+    reduction_bytes: Array
+    asym_steps: Array
+    sym_tile_flops: Array
+    asym_tile_flops: Array
+    asym_tile_reduction_bytes: Array
+    asym_tile_steps: Array
+
+
+def split_columns(n: ArrayLike, alpha: ArrayLike, *, xp: Any = None) -> tuple[Array, Array]:
+    """Return (N_sym, N_asym) with N_sym = floor(alpha * N).
+
+    Source: C2CServe, Algorithm 1.
+    """
+    xp = numeric(xp)
+    n = xp.asarray(n, dtype=float)
+    n_sym = xp.floor(alpha * n)
+    return n_sym, n - n_sym
+
+
+def gemm_traffic(
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    tiles: KernelTiles,
+    sm_count: int,
+    l2_bytes: float,
+    element_bytes: int = 2,
+    groups: ArrayLike = 1.0,
+    xp: Any = None,
+) -> Traffic:
+    """Count the bytes and operations of a hybrid GEMM.
+
+    Link: SymGEMM reads its columns of W once per M tile (per cluster of M tiles with multicast),
+    AsymGEMM reads its columns once. The L2 does not keep host lines.
+
+    HBM, SymGEMM: the `sm_count` CTAs of a wave cover a near-square block of output tiles,
+    `ceil(sqrt(sm_count))` tiles wide; X is read once per such group of columns, O written once.
+
+    HBM, AsymGEMM: CTAs walk over (k slice, column strip) weight tiles, all strips of one slice
+    first. X is read once in all if one K slice of it (m x kc) stays in L2, else once per wave of
+    strips. O is stored by the first of ceil(K/kc) slices and read and written by each later one,
+    unless O and a K slice of X fit in L2 together: then only the last version reaches HBM.
+
+    X is read once in all if the whole of it fits in L2.
+
+    Args:
+      m: rows (tokens), 0 allowed. Means over groups may be fractional.
+      n: output columns.
+      k: depth.
+      alpha: share of columns for SymGEMM, in [0, 1]; 0 and 1 skip a path.
+      tiles: tile shapes of both paths.
+      sm_count: SMs of the slice.
+      l2_bytes: L2 share of the slice.
+      element_bytes: bytes of one element of X, W and O.
+      groups: equal GEMMs in one launch, each m x n x k (experts); L2 holds one group at a time.
+      xp: numpy (default) or jax.numpy.
+
+    Returns:
+      The counts, broadcast over the arguments, summed over the groups.
+
+    Source: C2CServe sections 3.2.1 and 5.2, Fig. 4(b). The paper does not state its L2 reuse; the
+    two rules above contain no fitted constant.
+    """
+    xp = numeric(xp)
+    sym, asym = tiles.sym, tiles.asym
+    e = float(element_bytes)
+    m, k = (xp.asarray(v, dtype=float) for v in (m, k))
+    n_sym, n_asym = split_columns(n, alpha, xp=xp)
+    some = xp.where(m > 0, groups, 0.0)  # empty GEMMs move nothing
+
+    rows = WGMMA_ROWS * xp.ceil(m / WGMMA_ROWS)
+    sym_strips = xp.ceil(n_sym / sym.tn)
+    asym_strips = xp.ceil(n_asym / asym.tn)
+    slices = xp.ceil(k / asym.kc)
+
+    sym_reads_of_w = xp.ceil(m / (sym.tm * tiles.cluster))
+    link = some * e * k * (n_sym * sym_reads_of_w + n_asym)
+
+    side = -int(-(sm_count**0.5) // 1)
+    x_once = e * m * k
+    x_fits = x_once <= l2_bytes
+    x_slice = e * m * asym.kc
+    asym_reads = xp.where(x_slice <= l2_bytes, xp.minimum(asym_strips, 1), _waves(asym_strips, sm_count, xp))
+    sym_reads = xp.ceil(sym_strips / side)
+    x_bytes = some * x_once * xp.where(x_fits, 1.0, sym_reads + asym_reads)
+
+    o_fits = e * m * n_asym + x_slice <= l2_bytes
+    o_touches = xp.where(o_fits, 1.0, 2 * slices - 1)
+    o_bytes = some * e * m * (n_sym + n_asym * o_touches)
+
+    depth = sym.tk * xp.ceil(k / sym.tk)
+    m_tiles = xp.ceil(m / sym.tm)
+    # CTAs of a cluster that have no rows still hold their SM for as long as a full tile
+    idle = tiles.cluster * sym_reads_of_w - m_tiles
+    tile_rows = xp.minimum(rows, float(sym.tm))
+    sym_mma = some * 2 * (rows + idle * tile_rows) * sym.tn * sym_strips * depth
+    asym_depth = asym.tk * xp.ceil(k / asym.tk)
+    asym_mma = some * 2 * rows * asym.tn * asym_strips * asym_depth
+    steps = xp.ceil(m / asym.tm)
+    has_sym, has_asym = xp.minimum(sym_strips, 1) * (m > 0), xp.minimum(asym_strips, 1) * (m > 0)
+    return Traffic(
+        link_bytes=link,
+        hbm_bytes=x_bytes + o_bytes,
+        x_bytes=x_bytes,
+        o_bytes=o_bytes,
+        flops=some * 2 * m * (n_sym + n_asym) * k,
+        sym_mma_flops=sym_mma,
+        asym_mma_flops=asym_mma,
+        reduction_bytes=some * e * m * n_asym * slices,
+        asym_steps=some * steps * asym_strips * slices,
+        sym_tile_flops=has_sym * 2 * tile_rows * sym.tn * depth,
+        asym_tile_flops=has_asym * 2 * rows * asym.tn * xp.minimum(asym_depth, float(asym.kc)),
+        asym_tile_reduction_bytes=e * m * xp.minimum(n_asym, float(asym.tn)),
+        asym_tile_steps=has_asym * steps,
+    )
+
+
+def _waves(strips: Array, sm_count: int, xp: Any) -> Array:
+    return xp.ceil(strips / sm_count)
+
+
+def asym_accumulation_steps(
+    m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles, *, xp: Any = None
+) -> Array:
+    """Return how many partial tiles AsymGEMM adds to O: one per (M tile, column strip, K slice).
+
+    A larger `tm` means fewer, larger reductions. The paper (section 5.2.3, Fig. 8) speaks of fewer
+    HBM transactions and does not say whether it means their number or their bytes: with a pinned
+    K slice every element of O is still touched ceil(K/kc) times whatever `tm` is, so we take it
+    to be the number, each with a fixed issue cost (`Constants.asym_issue_s`). Bytes fall only
+    with `kc`, which a larger `tm` leaves less shared memory for.
+    """
+    xp = numeric(xp)
+    m, n, k = (xp.asarray(v, dtype=float) for v in (m, n, k))
+    return xp.ceil(m / tiles.tm) * xp.ceil(n / tiles.tn) * xp.ceil(k / tiles.kc)
+
+
+def onchip_bytes(
+    tiles: Tiles, *, weight_stationary: bool, element_bytes: int = 2
+) -> tuple[int, int]:
+    """Return (shared memory, accumulator registers) of one CTA, in bytes.
+
+    Shared memory is the load pipeline (X only, plus the pinned kc x tn weight tile, for the
+    weight-stationary path; X and W for the other) and the output staging.
+    """
+    if weight_stationary:
+        loads = tiles.stages * tiles.tm * tiles.tk + tiles.kc * tiles.tn
+    else:
+        loads = tiles.stages * (tiles.tm + tiles.tn) * tiles.tk
+    return loads * element_bytes + EPILOGUE_BYTES, tiles.tm * tiles.tn * ACCUMULATOR_BYTES
