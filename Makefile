@@ -1,0 +1,61 @@
+# Two commands for a newcomer: `make reproduce` and `make test`. Everything else: `make help`.
+
+PYTHON := .venv/bin/python
+JOBS ?= 2
+FIGURES ?= all
+PROFILE ?= quick
+REQUESTS ?= 350000
+TESTS ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help env warm reproduce test check lint format-check types imports notebook-sync \
+	notebooks bench gpu clean
+
+help: ## show the targets and their settings
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@echo "Settings: PROFILE=quick|full FIGURES=all|name,name REQUESTS=n TESTS='paths' ARGS='more arguments'"
+	@echo "          JOBS=2 (test processes) C2C_PYTHON=path (the Python to build .venv with)"
+
+env: ## make .venv, once (instant when it is up to date)
+	@.ci/make-venv
+
+warm: env
+	@$(PYTHON) -m c2c.simulator.warm
+
+reproduce: warm ## replay the traces, draw the figures, compare with the papers
+	$(PYTHON) -m experiments.reproduce figures=$(FIGURES) profile=$(PROFILE) $(ARGS)
+
+test: warm ## run the tests (TESTS='tests/cost -k tiles' runs some)
+	$(PYTHON) -m pytest -q -n $(JOBS) --durations=10 $(TESTS) $(ARGS)
+
+check: lint format-check types imports notebook-sync ## ruff, mypy, import layers, notebook pairs (all of them: make -k check)
+
+lint: env
+	$(PYTHON) -m ruff check .
+
+format-check: env
+	$(PYTHON) -m ruff format --check .
+
+types: env
+	$(PYTHON) -m mypy
+
+imports: env
+	@$(PYTHON) -c 'from importlinter.cli import lint_imports_command as run; run()' --no-logo
+
+notebook-sync: env
+	$(PYTHON) .ci/notebook_sync.py
+
+notebooks: warm ## execute the notebooks
+	$(PYTHON) -m pytest -q -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks $(ARGS)
+
+bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000)
+	$(PYTHON) -m experiments.bench.simulator requests=$(REQUESTS) $(ARGS)
+
+gpu: ## measure this machine's GPU and its link to host memory
+	@.ci/gpu $(ARGS)
+
+clean: ## remove .venv and caches; run folders and results stay
+	rm -rf .venv .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+		.benchmarks build dist c2c.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
