@@ -5,14 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from c2c.errors import DataError, SettingError
 from c2c.hardware import conf_dir
 
-__all__ = ["Constants", "Source", "calibration_path", "in_sample_claims", "load_constants"]
+__all__ = [
+    "CalibrationInputs",
+    "Constants",
+    "Source",
+    "calibration_inputs",
+    "calibration_path",
+    "in_sample_claims",
+    "load_constants",
+]
 
 SOURCE_KINDS = ("datasheet", "measured", "fitted", "assumption")
 
@@ -28,6 +36,24 @@ class Source:
     kind: str
     why: str
     claims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationInputs:
+    """What fitted constants are computed from.
+
+    `claims_s`: published seconds by claim id. `shape`: (M, N, K) of the GEMM that was timed on
+    `platform` in layout `mig`; `link`: the variant of the link's capacity. The two models are the
+    ones whose switch times were published, as far as we can tell.
+    """
+
+    platform: str
+    mig: str
+    link: Literal["datasheet", "measured"]
+    shape: tuple[int, int, int]
+    dense_model: str
+    moe_model: str
+    claims_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +128,24 @@ def load_constants(name: str = "gh200") -> Constants:
 def in_sample_claims(name: str = "gh200") -> frozenset[str]:
     """Return the ids of the claims some constant was fitted to."""
     return frozenset(c for s in load_constants(name).sources.values() for c in s.claims)
+
+
+def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
+    """Return what the fitted constants of a calibration are computed from.
+
+    Raises:
+      SettingError: unknown name.
+      DataError: the file has no usable `inputs`, or they are not the claims it names as fitted.
+    """
+    path = calibration_path(name)
+    entry = yaml.safe_load(path.read_text(encoding="utf-8")).get("inputs")
+    wanted = {f.name for f in fields(CalibrationInputs)}
+    if not isinstance(entry, dict) or set(entry) != wanted:
+        raise DataError(str(path), f"expected 'inputs' with {', '.join(sorted(wanted))}")
+    inputs = CalibrationInputs(**{**entry, "shape": tuple(entry["shape"])})
+    if wrong := in_sample_claims(name).symmetric_difference(inputs.claims_s):
+        raise DataError(str(path), f"claims in only one of inputs and sources: {sorted(wrong)}")
+    return inputs
 
 
 @cache

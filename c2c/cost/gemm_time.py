@@ -1,16 +1,48 @@
 """Time of one GEMM over host-resident weights: the slowest of SMs, link and HBM."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from c2c.cost.arrays import Array, ArrayLike, numeric
 from c2c.cost.traffic import KernelTiles, Traffic, gemm_traffic
+from c2c.hardware import Slice
 
-if TYPE_CHECKING:
-    from c2c.cost.constants import Constants
-    from c2c.hardware import Slice
+__all__ = [
+    "GemmTime",
+    "KernelConstants",
+    "gemm_time",
+    "kernel_link_gbps",
+    "resident_gemm_time",
+    "time_of",
+]
 
-__all__ = ["GemmTime", "gemm_time", "kernel_link_gbps", "resident_gemm_time", "time_of"]
+
+class KernelConstants(Protocol):
+    """The part of `Constants` a GEMM's time depends on; calibration passes JAX scalars."""
+
+    @property
+    def mma_efficiency(self) -> Any:
+        """Sustained share of the tensor-core peak."""
+
+    @property
+    def link_efficiency(self) -> Any:
+        """Share of the slice's link cap one kernel attains."""
+
+    @property
+    def reduce_gbps_per_sm(self) -> Any:
+        """Partial sums an SM pushes into O."""
+
+    @property
+    def asym_issue_s(self) -> Any:
+        """Issue of one partial tile's reduction."""
+
+    @property
+    def hbm_efficiency(self) -> Any:
+        """Sustained share of HBM bandwidth."""
+
+    @property
+    def launch_s(self) -> Any:
+        """One kernel launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +56,16 @@ class GemmTime:
     traffic: Traffic
 
 
-def kernel_link_gbps(slice_: "Slice", constants: "Constants", link_gbps: float) -> float:
+def kernel_link_gbps(
+    slice_: Slice, constants: KernelConstants, link_gbps: ArrayLike, *, xp: Any = None
+) -> Array:
     """Return what one streaming kernel, alone on the link, draws from it (GB/s).
 
     A kernel attains `link_efficiency` of what its slice may draw, and never more than the link
     carries. The link itself carries `link_gbps` when several slices stream at once, so two
     link-bound kernels together get more than one alone.
     """
-    return min(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
+    return numeric(xp).minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
 
 
 def gemm_time(
@@ -40,8 +74,8 @@ def gemm_time(
     k: ArrayLike,
     alpha: ArrayLike,
     *,
-    slice_: "Slice",
-    constants: "Constants",
+    slice_: Slice,
+    constants: KernelConstants,
     link_gbps: float,
     tiles: KernelTiles | None = None,
     sm_split: ArrayLike | None = None,
@@ -82,7 +116,7 @@ def gemm_time(
         groups=groups,
         xp=xp,
     )
-    rate = kernel_link_gbps(slice_, constants, link_gbps)
+    rate = kernel_link_gbps(slice_, constants, link_gbps, xp=xp)
     return time_of(
         traffic, slice_=slice_, constants=constants, link_rate_gbps=rate, sm_split=sm_split, xp=xp
     )
@@ -91,8 +125,8 @@ def gemm_time(
 def time_of(
     traffic: Traffic,
     *,
-    slice_: "Slice",
-    constants: "Constants",
+    slice_: Slice,
+    constants: KernelConstants,
     link_rate_gbps: ArrayLike,
     sm_split: ArrayLike | None = None,
     xp: Any = None,
@@ -151,8 +185,8 @@ def resident_gemm_time(
     n: ArrayLike,
     k: ArrayLike,
     *,
-    slice_: "Slice",
-    constants: "Constants",
+    slice_: Slice,
+    constants: KernelConstants,
     tiles: KernelTiles | None = None,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,

@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from c2c.cost.constants import Constants
 from c2c.cost.step import StepTable
 from c2c.cost.traffic import WGMMA_ROWS
 from c2c.errors import SettingError
-from c2c.models import gemms
-
-if TYPE_CHECKING:
-    from c2c.cost.constants import Constants
-    from c2c.hardware import Slice
-    from c2c.models import ModelSpec
+from c2c.hardware import Slice
+from c2c.models import ModelSpec, gemms
 
 __all__ = ["ChunkProfile", "chunk_profile"]
 
@@ -38,9 +35,9 @@ class ChunkProfile:
 
 def chunk_profile(
     table: StepTable,
-    spec: "ModelSpec",
-    slice_: "Slice",
-    constants: "Constants",
+    spec: ModelSpec,
+    slice_: Slice,
+    constants: Constants,
     *,
     chunks: Sequence[int] | npt.ArrayLike,
     prompt_tokens: int,
@@ -119,7 +116,7 @@ def _total(
     return np.bincount(owner, weights=values, minlength=count)
 
 
-def _weights_per_token(spec: "ModelSpec") -> float:
+def _weights_per_token(spec: ModelSpec) -> float:
     """Weights a token of the prompt is multiplied with; the head runs for one token only."""
     used = {"dense": 1, "expert": spec.experts_per_token, "head": 0}
     return float(sum(used[g.kind] * g.k * g.n * g.count for g in gemms(spec)))

@@ -6,21 +6,18 @@ simulator reads rows of it. `step_time` is the closed form of a whole step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from c2c.cost.attention import attention_pairs, chunk_kv_tokens
+from c2c.cost.constants import Constants
 from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps, resident_gemm_time
 from c2c.cost.traffic import KernelTiles
 from c2c.errors import SettingError
-from c2c.models import expected_active_experts, gemms, kv_bytes_per_token
-
-if TYPE_CHECKING:
-    from c2c.cost.constants import Constants
-    from c2c.hardware import Slice
-    from c2c.models import Gemm, ModelSpec
+from c2c.hardware import Slice
+from c2c.models import Gemm, ModelSpec, expected_active_experts, gemms, kv_bytes_per_token
 
 __all__ = [
     "DEFAULT_ALPHAS",
@@ -89,7 +86,7 @@ class StepCost:
     demand_gbps: float
 
 
-def elementwise_bytes_per_token(spec: "ModelSpec") -> int:
+def elementwise_bytes_per_token(spec: ModelSpec) -> int:
     """Return HBM bytes per token of everything that is neither a GEMM nor attention's KV reads.
 
     Counted per layer, each tensor read or written once, in elements: two RMSNorms that also add
@@ -100,18 +97,17 @@ def elementwise_bytes_per_token(spec: "ModelSpec") -> int:
     """
     q = spec.heads * spec.head_dim
     kv = spec.kv_heads * spec.head_dim
+    middle = spec.intermediate
     if spec.experts:
         middle = spec.experts_per_token * spec.moe_intermediate
-    else:
-        middle = spec.intermediate
     layer = 8 * spec.hidden + 2 * (q + kv) + 2 * kv + 2 * q + 3 * middle
     return int(spec.dtype_bytes * (spec.layers * layer + 3 * spec.hidden))
 
 
 def step_table(
-    spec: "ModelSpec",
-    slice_: "Slice",
-    constants: "Constants",
+    spec: ModelSpec,
+    slice_: Slice,
+    constants: Constants,
     link_gbps: float,
     *,
     max_tokens: int,
@@ -193,11 +189,11 @@ def step_table(
         kv_read_s_per_token=kv_bytes / hbm_rate,
         attn_s_per_pair=pair_flops / (slice_.bf16_tflops * 1e12 * constants.attention_efficiency),
         sliding_window=spec.sliding_window,
-        link_cap_gbps=kernel_link_gbps(slice_, constants, link_gbps),
+        link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )
 
 
-def _rows_and_groups(gemm: "Gemm", spec: "ModelSpec", tokens: Grid) -> tuple[Grid, Grid | float]:
+def _rows_and_groups(gemm: Gemm, spec: ModelSpec, tokens: Grid) -> tuple[Grid, Grid | float]:
     """Rows of one GEMM and how many such GEMMs a step launches together."""
     if gemm.kind != "expert":
         return tokens, 1.0

@@ -169,7 +169,9 @@ def gemm_traffic(
     x_once = e * m * k
     x_fits = x_once <= l2_bytes
     x_slice = e * m * asym.kc
-    asym_reads = xp.where(x_slice <= l2_bytes, xp.minimum(asym_strips, 1), _waves(asym_strips, sm_count, xp))
+    asym_reads = xp.where(
+        x_slice <= l2_bytes, xp.minimum(asym_strips, 1), _waves(asym_strips, sm_count, xp)
+    )
     sym_reads = xp.ceil(sym_strips / side)
     x_bytes = some * x_once * xp.where(x_fits, 1.0, sym_reads + asym_reads)
 

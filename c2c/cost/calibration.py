@@ -1,0 +1,190 @@
+"""Fit the constants that are marked `fitted`, on full-GPU numbers only.
+
+    python -m c2c.cost.calibration                # fit again, print stored and fitted values
+    python -m c2c.cost.calibration --write        # and store what changed
+
+The published values a fit uses stand under `inputs` in `conf/calibration/<name>.yaml`, keyed by
+claim id. Everything else the model says about Fig. 4 and later figures is a prediction.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from c2c.cost.constants import Constants, calibration_inputs, calibration_path, load_constants
+from c2c.cost.gemm_time import KernelConstants, gemm_time
+from c2c.errors import DataError
+from c2c.hardware import Slice, link_gbps, load_mig, load_platform, slices
+from c2c.models import load_spec, weight_bytes
+
+__all__ = ["KernelFit", "fit", "fit_kernel", "main"]
+
+SYM_LATENCY = "c2cserve.fig4a.full_gpu.sym_latency"
+ASYM_LATENCY = "c2cserve.fig4a.full_gpu.asym_latency"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFit:
+    """Result of the kernel fit; `loss` is the sum of squared log ratios that is left."""
+
+    link_efficiency: float
+    reduce_gbps_per_sm: float
+    loss: float
+
+
+class _Rates(NamedTuple):
+    """The fields of `Constants` that are differentiated, unchecked because JAX traces them."""
+
+    mma_efficiency: Any
+    link_efficiency: Any
+    reduce_gbps_per_sm: Any
+    asym_issue_s: Any
+    hbm_efficiency: Any
+    launch_s: Any
+
+
+def fit_kernel(
+    constants: KernelConstants,
+    slice_: Slice,
+    link_capacity_gbps: float,
+    *,
+    shape: tuple[int, int, int],
+    sym_s: float,
+    asym_s: float,
+    steps: int = 60,
+) -> KernelFit:
+    """Fit link efficiency and reduction rate to one GEMM's latency under both dataflows.
+
+    Minimises the squared log ratios of predicted and given latency over the logarithms of the two
+    constants, through the same traffic and time formulas the simulator's tables are made of.
+
+    Args:
+      constants: the constants that stay as they are, and the starting point of the two.
+      slice_: the slice the latencies were measured on; the full GPU.
+      link_capacity_gbps: capacity of the link.
+      shape: (M, N, K) of the GEMM.
+      sym_s: its latency with alpha = 1.
+      asym_s: its latency with alpha = 0.
+      steps: L-BFGS iterations.
+    """
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    m, n, k = shape
+
+    def loss(logs: Any) -> Any:
+        rates = _Rates(
+            mma_efficiency=constants.mma_efficiency,
+            link_efficiency=jnp.exp(logs[0]),
+            reduce_gbps_per_sm=jnp.exp(logs[1]),
+            asym_issue_s=constants.asym_issue_s,
+            hbm_efficiency=constants.hbm_efficiency,
+            launch_s=constants.launch_s,
+        )
+        predicted = gemm_time(
+            m,
+            n,
+            k,
+            jnp.array([1.0, 0.0]),
+            slice_=slice_,
+            constants=rates,
+            link_gbps=link_capacity_gbps,
+            xp=jnp,
+        ).total_s
+        return jnp.sum(jnp.log(predicted / jnp.array([sym_s, asym_s])) ** 2)
+
+    with jax.enable_x64(True):
+        solver = optax.lbfgs()
+        value_and_grad = optax.value_and_grad_from_state(loss)
+
+        def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
+            logs, state = carry
+            value, grad = value_and_grad(logs, state=state)
+            updates, state = solver.update(grad, state, logs, value=value, grad=grad, value_fn=loss)
+            return (optax.apply_updates(logs, updates), state), None
+
+        start = jnp.log(jnp.array([constants.link_efficiency, constants.reduce_gbps_per_sm]))
+        (logs, _), _ = jax.jit(
+            lambda first: jax.lax.scan(step, (first, solver.init(first)), None, length=steps)
+        )(start)
+        rest = float(loss(logs))
+        link_efficiency, reduce_gbps = (float(v) for v in jnp.exp(logs))
+    return KernelFit(link_efficiency=link_efficiency, reduce_gbps_per_sm=reduce_gbps, loss=rest)
+
+
+def fit(name: str = "gh200") -> dict[str, float]:
+    """Return every fitted constant of a calibration, computed from its inputs.
+
+    Switch and initialisation times are differences of printed numbers; the two kernel constants
+    are an optimisation (`fit_kernel`).
+
+    Raises:
+      DataError: the fit does not meet its two targets.
+    """
+    stored = load_constants(name)
+    inputs = calibration_inputs(name)
+    claims = inputs.claims_s
+    platform = load_platform(inputs.platform)
+    full_gpu = slices(platform, load_mig(inputs.mig))[0]
+    capacity = link_gbps(platform.link, inputs.link)
+    kernel = fit_kernel(
+        stored,
+        full_gpu,
+        capacity,
+        shape=inputs.shape,
+        sym_s=claims[SYM_LATENCY],
+        asym_s=claims[ASYM_LATENCY],
+    )
+    if not kernel.loss < 1e-12:
+        raise DataError(
+            str(calibration_path(name)),
+            f"no constants reproduce both latencies (loss {kernel.loss:.3g})",
+            "Another resource binds; check the efficiencies that are assumptions.",
+        )
+
+    def copy_s(model: str) -> float:
+        return float(weight_bytes(load_spec(model))) / (capacity * 1e9)
+
+    return {
+        "link_efficiency": kernel.link_efficiency,
+        "reduce_gbps_per_sm": kernel.reduce_gbps_per_sm,
+        "switch_dense_s": claims["c2cserve.fig11.dense.c2cserve"],
+        "switch_moe_s": claims["c2cserve.fig11.moe.c2cserve"],
+        "engine_init_s": claims["medusa.fig8a.total"] - claims["medusa.fig8a.weights"],
+        "sllm_init_dense_s": claims["c2cserve.fig11.dense.sllm"] - copy_s(inputs.dense_model),
+        "sllm_init_moe_s": claims["c2cserve.fig11.moe.sllm"] - copy_s(inputs.moe_model),
+    }
+
+
+def store(name: str, values: Mapping[str, float]) -> None:
+    """Replace the values of these constants in the calibration file, keeping its comments."""
+    path = calibration_path(name)
+    text = path.read_text(encoding="utf-8")
+    for constant, value in values.items():
+        text, found = re.subn(rf"(?m)^(  {constant}:\n    value: ).*$", rf"\g<1>{value:.9g}", text)
+        if found != 1:
+            raise DataError(str(path), f"expected one value of {constant}, found {found}")
+    path.write_text(text, encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Fit, print stored and fitted values side by side, and store them if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m c2c.cost.calibration", description=__doc__)
+    parser.add_argument("name", nargs="?", default="gh200")
+    parser.add_argument("--write", action="store_true", help="store the fitted values")
+    args = parser.parse_args(argv)
+    stored = load_constants(args.name)
+    fitted = fit(args.name)
+    for constant in (f.name for f in fields(Constants) if f.name in fitted):
+        old, new = getattr(stored, constant), fitted[constant]
+        print(f"{constant:20s} stored {old:<14.9g} fitted {new:<14.9g} ratio {new / old:.6f}")
+    if args.write:
+        store(args.name, fitted)
+        print(f"wrote {calibration_path(args.name).name}")
+
+
+if __name__ == "__main__":
+    main()
