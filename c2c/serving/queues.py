@@ -1,0 +1,115 @@
+"""Queues of request slots: waiting for a slice, waiting at an instance, free."""
+
+from __future__ import annotations
+
+from numba.extending import register_jitable
+
+from c2c.serving.state import COLD, LOADING, SWITCH, WARM, Serving
+
+__all__ = [
+    "append_pending",
+    "append_waiting",
+    "pop_waiting",
+    "release_slot",
+    "return_waiting",
+    "take_pending",
+    "take_slot",
+]
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def take_slot(s: Serving) -> int:
+    """Return a free request slot; the caller made sure there is one."""
+    s.count[0].free_slots -= 1
+    return int(s.free_slots[s.count[0].free_slots])
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def release_slot(s: Serving, slot: int) -> None:
+    """Give a request slot back."""
+    s.free_slots[s.count[0].free_slots] = slot
+    s.count[0].free_slots += 1
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def append_waiting(s: Serving, i: int, slot: int) -> None:
+    """Queue a request at instance `i` and note how it found its model."""
+    inst, req = s.instance[i], s.request[slot]
+    req.next = -1
+    req.instance = i
+    if inst.state == LOADING:
+        req.start_kind = COLD if inst.cold != 0 else SWITCH
+    else:
+        req.start_kind = WARM
+    if inst.wait_tail < 0:
+        inst.wait_head = slot
+    else:
+        s.request[inst.wait_tail].next = slot
+    inst.wait_tail = slot
+    inst.n_wait += 1
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def pop_waiting(s: Serving, i: int) -> int:
+    """Remove and return the request at the head of the queue of instance `i`."""
+    inst = s.instance[i]
+    slot = int(inst.wait_head)
+    inst.wait_head = s.request[slot].next
+    if inst.wait_head < 0:
+        inst.wait_tail = -1
+    inst.n_wait -= 1
+    return slot
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def append_pending(s: Serving, m: int, slot: int) -> None:
+    """Queue a request of model `m` until a slice is found."""
+    model, req = s.model[m], s.request[slot]
+    req.next = -1
+    req.instance = -1
+    if model.wait_tail < 0:
+        model.wait_head = slot
+        model.oldest_s = req.arrival_s
+    else:
+        s.request[model.wait_tail].next = slot
+    model.wait_tail = slot
+    model.n_wait += 1
+    s.count[0].pending += 1
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def take_pending(s: Serving, m: int, i: int) -> None:
+    """Move the requests that wait for model `m` to instance `i`, except what can't fit there."""
+    model = s.model[m]
+    capacity = s.instance[i].kv_capacity
+    slot = int(model.wait_head)
+    model.wait_head = -1
+    model.wait_tail = -1
+    s.count[0].pending -= model.n_wait
+    model.n_wait = 0
+    while slot >= 0:
+        following = int(s.request[slot].next)
+        if s.request[slot].prompt + s.request[slot].output <= capacity:
+            append_waiting(s, i, slot)
+        else:
+            append_pending(s, m, slot)
+        slot = following
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def return_waiting(s: Serving, i: int) -> None:
+    """Put the queue of instance `i` before what already waits for its model (it came earlier)."""
+    inst = s.instance[i]
+    if inst.n_wait == 0:
+        return
+    model = s.model[inst.model]
+    s.request[inst.wait_tail].next = model.wait_head
+    if model.wait_tail < 0:
+        model.wait_tail = inst.wait_tail
+    model.wait_head = inst.wait_head
+    model.oldest_s = s.request[inst.wait_head].arrival_s
+    model.n_wait += inst.n_wait
+    s.count[0].pending += inst.n_wait
+    inst.wait_head = -1
+    inst.wait_tail = -1
+    inst.n_wait = 0

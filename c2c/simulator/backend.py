@@ -1,0 +1,262 @@
+"""The serving loop's backend on a virtual clock: durations from the cost tables."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+
+from c2c.cost import max_min_rates
+from c2c.serving.batching import ACT_INTERRUPT, ACT_LOAD
+from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
+from c2c.serving.state import Fleet, Serving
+from c2c.simulator.events import new_tournament, set_end
+from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
+
+__all__ = ["TIMELINE_DTYPE", "Machine", "World", "end_phase", "new_world", "submit"]
+
+LINK_DTYPE = np.dtype(
+    [
+        ("at_s", "f8"),
+        ("rate", "f8"),  # bytes/s moved now
+        ("moved", "f8"),  # bytes moved so far
+        ("peak", "f8"),  # highest rate seen
+        ("disk_free_s", "f8"),
+        ("dirty", "i8"),
+    ],
+    align=True,
+)
+
+TIMELINE_DTYPE = np.dtype(
+    [
+        ("chip", "i4"),
+        ("instance", "i4"),
+        ("model", "i4"),
+        ("is_load", "i4"),
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("prefill_tokens", "i8"),
+        ("decode_seqs", "i8"),
+        ("steps", "i8"),
+        ("alpha", "f8"),
+        ("link_gbps", "f8"),  # average over the phase
+        ("chip_link_gbps", "f8"),  # all instances of the chip, over the same time
+    ],
+    align=True,
+)
+
+
+class Machine(NamedTuple):
+    """The fixed part of the simulated hardware."""
+
+    capacity: float  # bytes/s of each chip's link
+    hbm: Any  # f8[kind] bytes/s of a slice
+    link_cap: Any  # f8[kind] bytes/s one slice can draw
+    load_s: Any  # f8[D] seconds to activate a model that is in host memory
+    load_link_bytes: Any  # f8[D, kind] bytes an activation copies over the link
+    weight_bytes: Any  # f8[D] bytes read from disk on a cold start
+    disk: float  # bytes/s of a chip's disk
+    cold_init_s: float  # engine start on a cold start
+
+
+class World(NamedTuple):
+    """The changing part."""
+
+    phase: Any  # PHASE_DTYPE [I]
+    link: Any  # LINK_DTYPE [C]
+    end_s: Any  # f8[I]
+    tree: Any
+    demands: Any  # scratch, one a slice of a chip
+    rates: Any
+    active: Any
+    timeline: Any  # TIMELINE_DTYPE buffer
+    n_timeline: Any  # i8[1]
+
+
+def new_world(state: Serving, timeline_rows: int) -> World:
+    """Return the world before the first event; at most `timeline_rows` phases are kept."""
+    n = len(state.instance)
+    widest = int((state.chip.last - state.chip.first).max())
+    return World(
+        phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
+        link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
+        end_s=np.full(n, np.inf),
+        tree=new_tournament(n),
+        demands=np.zeros(widest),
+        rates=np.zeros(widest),
+        active=np.zeros(widest, np.int64),
+        timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
+        n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
+    )
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def _account(world: World, c: int, now_s: float) -> None:
+    link = world.link[c]
+    link.moved += link.rate * (now_s - link.at_s)
+    link.at_s = now_s
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
+    """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
+    _account(world, c, now_s)
+    n = 0
+    for i in range(state.chip[c].first, state.chip[c].last):
+        if world.phase[i].active != 0:
+            world.demands[n] = world.phase[i].demand
+            world.active[n] = i
+            n += 1
+    max_min_rates(world.demands[:n], machine.capacity, world.rates[:n])
+    total = 0.0
+    for k in range(n):
+        i = world.active[k]
+        p = world.phase[i]
+        rate = world.rates[k]
+        total += min(rate, p.demand)
+        limit = 0.0 if rate >= p.demand else p.link_bytes / rate
+        if limit == p.limit_s and world.end_s[i] != np.inf:
+            continue
+        advance(p, now_s)
+        p.rate = rate
+        p.limit_s = limit
+        set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
+    link = world.link[c]
+    link.rate = total
+    link.peak = max(link.peak, total)
+    link.dirty = 0
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def _begin(world: World, state: Serving, i: int, now_s: float) -> None:
+    p = world.phase[i]
+    c = state.instance[i].chip
+    _account(world, c, now_s)
+    p.active = 1
+    p.start_s = now_s
+    p.at_s = now_s
+    p.done = 0
+    p.part = 0.0
+    p.limit_s = 0.0
+    p.moved_at_start = world.link[c].moved
+    p.demand = p.link_bytes / p.base_s if p.base_s > 0.0 else 0.0
+    world.end_s[i] = np.inf  # marks it as not yet timed
+    world.link[c].dirty = 1
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def _begin_load(
+    fleet: Fleet, machine: Machine, state: Serving, world: World, i: int, now_s: float
+) -> None:
+    inst, p = state.instance[i], world.phase[i]
+    m = inst.model
+    p.is_load = 1
+    p.steps = 1
+    p.slope_s = 0.0
+    p.hbm_bytes = machine.load_link_bytes[m, inst.kind]
+    p.hbm_growth = 0.0
+    p.link_bytes = machine.load_link_bytes[m, inst.kind]
+    p.base_s = machine.load_s[m] + p.link_bytes / machine.link_cap[inst.kind]
+    if inst.cold != 0:
+        # Checkpoints are read from a chip's disk one after another, in order of request.
+        link = world.link[inst.chip]
+        link.disk_free_s = max(link.disk_free_s, now_s) + machine.weight_bytes[m] / machine.disk
+        p.base_s += link.disk_free_s - now_s + machine.cold_init_s
+    _begin(world, state, i, now_s)
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def _begin_run(fleet: Fleet, state: Serving, world: World, i: int, now_s: float) -> None:
+    inst, p = state.instance[i], world.phase[i]
+    costs = fleet.costs
+    pair = fleet.deployment[inst.model].arch * costs.kinds + inst.kind
+    p.is_load = 0
+    p.steps = inst.plan_steps
+    p.base_s = step_alone_s(costs, pair, inst, inst.plan_alpha)
+    p.slope_s = step_growth_s(costs, pair, inst)
+    p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, inst, inst.plan_alpha)
+    _begin(world, state, i, now_s)
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: float) -> None:
+    """Carry out the actions of the last step and share the links of the chips they touch."""
+    for k in range(state.count[0].actions):
+        code, i = state.actions[k, 0], state.actions[k, 1]
+        if code == ACT_INTERRUPT:
+            p = world.phase[i]
+            stop_at_boundary(p, now_s)
+            set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
+        elif code == ACT_LOAD:
+            _begin_load(fleet, machine, state, world, i, now_s)
+        else:
+            _begin_run(fleet, state, world, i, now_s)
+    for k in range(state.count[0].actions):
+        c = state.instance[state.actions[k, 1]].chip
+        if world.link[c].dirty != 0:
+            rebalance(machine, state, world, c, now_s)
+    state.count[0].actions = 0
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def _write_timeline(state: Serving, world: World, i: int, now_s: float, chip_rate: float) -> None:
+    n = world.n_timeline[0]
+    if n >= len(world.timeline):
+        return
+    inst, p = state.instance[i], world.phase[i]
+    row = world.timeline[n]
+    row.chip = inst.chip
+    row.instance = i
+    row.model = inst.model
+    row.is_load = p.is_load
+    row.start_s = p.start_s
+    row.end_s = now_s
+    row.prefill_tokens = 0 if p.is_load != 0 else inst.plan_prefill
+    row.decode_seqs = 0 if p.is_load != 0 else inst.plan_decodes
+    row.steps = p.steps
+    row.alpha = inst.alpha if p.is_load != 0 else inst.plan_alpha / max(1, len(state.alone_s) - 1)
+    seconds = now_s - p.start_s
+    row.link_gbps = p.link_bytes * p.steps / seconds / 1e9 if seconds > 0.0 else 0.0
+    row.chip_link_gbps = chip_rate / 1e9
+    world.n_timeline[0] = n + 1
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def end_phase(
+    fleet: Fleet, machine: Machine, state: Serving, world: World, i: int, now_s: float
+) -> bool:
+    """End the phase of instance `i`, report what was measured; True if it was a load."""
+    inst, p = state.instance[i], world.phase[i]
+    c = inst.chip
+    _account(world, c, now_s)
+    link = world.link[c]
+    seconds = now_s - p.start_s
+    steps = float(p.steps)
+    hbm = steps * p.hbm_bytes + p.hbm_growth * steps * (steps - 1.0) / 2.0
+    inst.ran_steps = p.steps
+    inst.ran_latency_s = seconds / steps
+    inst.ran_link_bytes = p.link_bytes * steps
+    inst.ran_hbm_bytes = hbm
+    chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
+    inst.ran_c2c = min(1.0, chip_rate / machine.capacity)
+    inst.ran_hbm = min(1.0, hbm / seconds / machine.hbm[inst.kind]) if seconds > 0.0 else 0.0
+    busy = 0
+    for j in range(state.chip[c].first, state.chip[c].last):
+        busy += world.phase[j].active
+    others = link.rate - min(p.rate, p.demand)
+    share = max(machine.capacity / busy, machine.capacity - others)
+    inst.available_gbps = min(share, machine.link_cap[inst.kind]) / 1e9
+    p.busy_s += seconds
+    p.load_s += seconds if p.is_load != 0 else 0.0
+    p.total_link += inst.ran_link_bytes
+    p.total_hbm += hbm
+    if p.is_load == 0:
+        p.total_steps += p.steps
+        p.total_prefill += inst.plan_prefill
+        p.total_decode += inst.plan_decodes * p.steps
+    _write_timeline(state, world, i, now_s, chip_rate)
+    p.active = 0
+    link.dirty = 1
+    set_end(world.tree, world.end_s, i, np.inf)
+    return bool(p.is_load != 0)

@@ -1,0 +1,39 @@
+"""The next event: a tournament over the instances' end times, ties to the lowest instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+__all__ = ["new_tournament", "next_instance", "set_end"]
+
+
+def new_tournament(instances: int) -> np.ndarray:
+    """Return the tree for `instances` entries: node k has children 2k and 2k+1, leaves last."""
+    leaves = 1
+    while leaves < instances:
+        leaves *= 2
+    tree = np.zeros(2 * leaves, np.int64)
+    tree[leaves:] = np.minimum(np.arange(leaves), instances - 1)
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = tree[2 * node]
+    return tree
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
+    """Set the end time of instance `i` and replay its matches: O(log instances)."""
+    end_s[i] = at_s
+    node = (len(tree) // 2 + i) // 2
+    while node >= 1:
+        left, right = tree[2 * node], tree[2 * node + 1]
+        tree[node] = right if end_s[right] < end_s[left] else left
+        node //= 2
+
+
+@register_jitable  # type: ignore[untyped-decorator]
+def next_instance(tree: Any) -> int:
+    """Return the instance whose phase ends first."""
+    return int(tree[1])

@@ -1,0 +1,44 @@
+"""The simulated hardware of a prepared setup: link, HBM, disk, activation times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from c2c.models import weight_bytes
+from c2c.serving import Prepared
+from c2c.simulator.backend import Machine
+
+__all__ = ["build_machine"]
+
+
+def build_machine(prepared: Prepared) -> Machine:
+    """Return the backend's constants.
+
+    Activation of a model in host memory takes the switch time of C2CServe (nothing is copied), or
+    for a system with resident weights its engine initialisation plus the copy over the link,
+    which competes with whatever else uses the link.
+    """
+    setup, constants = prepared.setup, prepared.setup.constants
+    streams = setup.system.loading == "stream"
+    deployments = setup.deployments
+    weights = np.array([float(weight_bytes(d.spec)) for d in deployments])
+    moe = [d.spec.experts > 0 for d in deployments]
+    kinds = prepared.slice_kinds
+    activation = constants.switch_s if streams else constants.sllm_init_s
+    copied = np.zeros(len(weights)) if streams else weights
+    shared = prepared.link_capacity_gbps
+    cap = [
+        prepared.tables[0][k].link_cap_gbps if streams else min(s.link_cap_gbps, shared)
+        for k, s in enumerate(kinds)
+    ]
+    return Machine(
+        capacity=shared * 1e9,
+        hbm=np.array([k.hbm_gbps * 1e9 for k in kinds]),
+        link_cap=np.array(cap) * 1e9,
+        load_s=np.array([activation(moe=m) for m in moe]),
+        load_link_bytes=np.repeat(copied[:, None], len(kinds), axis=1),
+        weight_bytes=weights,
+        disk=setup.platform.host.disk_gbps * 1e9,
+        # A resident system initialises its engine at every activation already.
+        cold_init_s=constants.engine_init_s if streams else 0.0,
+    )

@@ -1,0 +1,197 @@
+"""Drive the event loop over blocks of arrivals, with bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from c2c.serving import Prepared
+from c2c.serving.state import Serving, grow_requests, new_serving
+from c2c.simulator.backend import Machine, World, new_world
+from c2c.simulator.compiled import compiled_drive
+from c2c.simulator.core import DRAINED, NEED_SLOTS, RECORDS_FULL, drive
+from c2c.workloads import RequestBlock, concatenate
+
+__all__ = ["RunStats", "Simulation", "run_blocks"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStats:
+    """Totals of a finished simulation; arrays are [instances] or [chips]."""
+
+    arrived: int
+    finished: int
+    failed: int
+    switches: int
+    cold_starts: int
+    evictions: int
+    drains: int
+    end_s: float
+    busy_s: np.ndarray
+    load_s: np.ndarray
+    instance_link_bytes: np.ndarray
+    instance_hbm_bytes: np.ndarray
+    steps: np.ndarray
+    prefill_tokens: np.ndarray
+    decode_tokens: np.ndarray
+    chip_link_bytes: np.ndarray  # integral of the granted rates
+    chip_peak_gbps: np.ndarray
+    link_capacity_gbps: float
+    most_in_flight: int
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One run: state and world, both owned by it, and the phases kept for the timeline.
+
+    Two simulations in one process share nothing but read-only tables.
+    """
+
+    prepared: Prepared
+    machine: Machine
+    state: Serving
+    world: World
+    compiled: bool
+    next_id: int = 0
+    in_flight: int = 0
+    last_arrival_s: float = 0.0
+    done: bool = False
+    _drive: Callable[..., int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._drive = compiled_drive() if self.compiled else drive
+
+    @classmethod
+    def start(
+        cls,
+        prepared: Prepared,
+        machine: Machine,
+        *,
+        compiled: bool = True,
+        timeline_rows: int = 0,
+        buffer: int = 65536,
+    ) -> Simulation:
+        """Return a simulation at time 0."""
+        state = new_serving(
+            prepared.fleet,
+            prepared.rules,
+            prepared.chip_of,
+            prepared.kind_of,
+            prepared.budget_gbps,
+            in_host=prepared.in_host,
+            buffer=buffer,
+        )
+        return cls(
+            prepared=prepared,
+            machine=machine,
+            state=state,
+            world=new_world(state, timeline_rows),
+            compiled=compiled,
+        )
+
+    def feed(
+        self,
+        block: RequestBlock,
+        on_records: Callable[[Any], None],
+        *,
+        is_last: bool = False,
+    ) -> None:
+        """Take a block of arrivals and hand finished requests to `on_records` (copies).
+
+        Raises:
+          RuntimeError: a request was lost, which is a bug.
+        """
+        arrivals = tuple(
+            np.ascontiguousarray(a, dtype)
+            for a, dtype in (
+                (block.arrival_s, np.float64),
+                (block.model, np.int64),
+                (block.prompt_tokens, np.int64),
+                (block.output_tokens, np.int64),
+            )
+        )
+        cursor = np.zeros(1, np.int64)
+        while True:
+            why = self._drive(
+                self.prepared.fleet,
+                self.prepared.rules,
+                self.machine,
+                self.state,
+                self.world,
+                *arrivals,
+                cursor,
+                self.next_id,
+                is_last,
+            )
+            n_out = int(self.state.count[0].out)
+            if n_out > 0 and (why == RECORDS_FULL or is_last):
+                on_records(self.state.records[:n_out].copy())
+                self.state.count[0].out = 0
+            if why == NEED_SLOTS:
+                self.state = grow_requests(self.state, len(self.state.request))
+            elif why != RECORDS_FULL:
+                break
+        self.next_id += len(block.arrival_s)
+        if why == DRAINED:
+            self.done = True
+            count = self.state.count
+            left = count[0].arrived - count[0].finished - count[0].failed
+            if left != 0:
+                raise RuntimeError(f"{left} requests were lost by the simulator")
+
+    def stats(self) -> RunStats:
+        """Return the totals so far."""
+        count, phase, link = self.state.count, self.world.phase, self.world.link
+        return RunStats(
+            arrived=int(count[0].arrived),
+            finished=int(count[0].finished),
+            failed=int(count[0].failed),
+            switches=int(count[0].switches),
+            cold_starts=int(count[0].cold_starts),
+            evictions=int(count[0].evictions),
+            drains=int(count[0].drains),
+            end_s=float(link.at_s.max()),
+            busy_s=np.array(phase.busy_s),
+            load_s=np.array(phase.load_s),
+            instance_link_bytes=np.array(phase.total_link),
+            instance_hbm_bytes=np.array(phase.total_hbm),
+            steps=np.array(phase.total_steps),
+            prefill_tokens=np.array(phase.total_prefill),
+            decode_tokens=np.array(phase.total_decode),
+            chip_link_bytes=np.array(link.moved),
+            chip_peak_gbps=np.array(link.peak) / 1e9,
+            link_capacity_gbps=self.machine.capacity / 1e9,
+            most_in_flight=len(self.state.request),
+        )
+
+
+def run_blocks(
+    simulation: Simulation,
+    blocks: Iterable[RequestBlock],
+    on_records: Callable[[Any], None],
+    on_progress: Callable[[int, float], None] | None = None,
+) -> RunStats:
+    """Feed all blocks and run to the end.
+
+    Args:
+      on_records: takes record arrays (`c2c.serving.RECORD_DTYPE`) in order of completion.
+      on_progress: called after each block with (requests arrived, simulated seconds).
+    """
+    waiting: RequestBlock | None = None
+    for block in blocks:
+        if len(block) == 0:
+            continue
+        if waiting is not None:
+            simulation.feed(waiting, on_records)
+            if on_progress is not None:
+                on_progress(simulation.next_id, float(waiting.arrival_s[-1]))
+        waiting = block
+    if waiting is None:
+        waiting = concatenate([])
+    simulation.feed(waiting, on_records, is_last=True)
+    if on_progress is not None:
+        on_progress(simulation.next_id, float(simulation.world.link.at_s.max()))
+    return simulation.stats()
