@@ -1,0 +1,199 @@
+"""Cells of a trace to numbers, with a verdict on every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+__all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse"]
+
+_MAX_TOKENS = 2**31 - 1
+
+# What can be wrong with a row. A row counts once, under the first kind that applies.
+KINDS: tuple[str, ...] = (
+    "malformed_line",
+    *(f"{kind}_arrival" for kind in ("missing", "unreadable", "nan", "infinite", "negative")),
+    "missing_model",
+    *(
+        f"{kind}_tokens"
+        for kind in (
+            "missing",
+            "unreadable",
+            "nan",
+            "infinite",
+            "negative",
+            "fractional",
+            "zero_prompt",
+            "zero_output",
+            "too_many",
+        )
+    ),
+    "unordered",
+    "duplicate",
+)
+GOOD = -1
+
+
+def kind_code(kind: str) -> int:
+    """Return the number that stands for a kind in `RawRows.verdict`."""
+    return KINDS.index(kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRows:
+    """A batch of rows. Where `verdict` is not GOOD, the other columns mean nothing.
+
+    Attributes:
+      time: i64 nanoseconds since the epoch where the trace has date-times, else f64 seconds.
+      ids: the model ids of this batch; `model` indexes them.
+      model: i32, -1 where missing.
+      prompt_tokens: i32, zeros if lengths are not taken from the trace.
+      output_tokens: likewise.
+      verdict: i8, GOOD or an index into `KINDS`.
+    """
+
+    time: NDArray[np.int64] | NDArray[np.float64]
+    ids: tuple[str, ...]
+    model: NDArray[np.int32]
+    prompt_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    verdict: NDArray[np.int8]
+
+
+def parse(
+    batch: pa.RecordBatch,
+    columns: Mapping[str, str],
+    *,
+    label: str,
+    with_lengths: bool,
+    max_total_tokens: int,
+) -> RawRows:
+    """Turn a batch's columns into numbers and judge each row by itself.
+
+    Args:
+      batch: rows as they stand in the file.
+      columns: field -> column of the file.
+      label: the model id where the file has no model column.
+      with_lengths: whether token counts are taken from the trace, hence judged.
+      max_total_tokens: rows with more prompt and output tokens than this are bad; 0: no limit.
+    """
+    rows = batch.num_rows
+    verdict = np.full(rows, GOOD, np.int8)
+    time = _times(batch.column(columns["arrival_s"]), verdict)
+    if "model" in columns:
+        ids, model = _models(batch.column(columns["model"]))
+        _judge(verdict, model < 0, "missing_model")
+    else:
+        ids, model = (label,), np.zeros(rows, np.int32)
+    prompt = output = np.zeros(rows, np.int32)
+    if with_lengths:
+        prompt = _tokens(batch.column(columns["prompt_tokens"]), verdict, "zero_prompt_tokens")
+        output = _tokens(batch.column(columns["output_tokens"]), verdict, "zero_output_tokens")
+        if max_total_tokens:
+            total = prompt.astype(np.int64) + output
+            _judge(verdict, total > max_total_tokens, "too_many_tokens")
+    return RawRows(
+        time=time,
+        ids=ids,
+        model=model,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        verdict=verdict,
+    )
+
+
+def _judge(verdict: NDArray[np.int8], bad: NDArray[np.bool_], kind: str) -> None:
+    verdict[bad & (verdict == GOOD)] = kind_code(kind)
+
+
+def _is_text(array: pa.Array) -> bool:
+    return bool(pa.types.is_string(array.type) or pa.types.is_large_string(array.type))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if _is_text(array):
+        array = pc.utf8_trim_whitespace(array)
+        array = pc.if_else(pc.equal(array, ""), None, array)
+    return array
+
+
+def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
+    """Cast text to the first of `kinds` that fits each cell; null where none does."""
+    for kind in kinds:
+        try:
+            return pc.cast(array, kind).cast(kinds[0])
+        except pa.ArrowException:  # some cell does not fit: halve until it stands alone
+            continue
+    if len(array) == 1:
+        return pa.nulls(1, kinds[0])
+    half = len(array) // 2
+    return pa.concat_arrays([_cast(array.slice(0, half), kinds), _cast(array.slice(half), kinds)])
+
+
+def _times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
+    array = _plain(raw)
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.timestamp("ns"))
+    if _is_text(array) and _looks_like_date(array):
+        utc = pa.timestamp("ns", "UTC")
+        parsed = _cast(array, (pa.timestamp("ns"), utc))
+    elif pa.types.is_timestamp(array.type):
+        parsed = array.cast(pa.timestamp("ns", array.type.tz), safe=False)
+    else:
+        return _numbers(array, verdict, "arrival")
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    unreadable = parsed.is_null().to_numpy(zero_copy_only=False) & ~missing
+    _judge(verdict, missing, "missing_arrival")
+    _judge(verdict, unreadable, "unreadable_arrival")
+    ns: NDArray[np.int64] = pc.fill_null(parsed.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    return ns
+
+
+def _looks_like_date(array: pa.Array) -> bool:
+    dates = pc.sum(pc.match_substring_regex(array, r"^\d{4}-\d{2}-\d{2}")).as_py() or 0
+    return bool(2 * dates > len(array) - array.null_count)
+
+
+def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[np.float64]:
+    """Return f64 values and judge missing, unreadable, NaN, infinite and negative cells."""
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    if _is_text(array):
+        parsed = _cast(array, (pa.float64(),))
+    else:
+        try:
+            parsed = pc.cast(array, pa.float64(), safe=False)
+        except pa.ArrowException:  # a type that is no number at all, such as a list
+            parsed = pa.nulls(len(array), pa.float64())
+    unreadable = parsed.is_null().to_numpy(zero_copy_only=False) & ~missing
+    values: NDArray[np.float64] = pc.fill_null(parsed, 0.0).to_numpy(zero_copy_only=False)
+    _judge(verdict, missing, f"missing_{what}")
+    _judge(verdict, unreadable, f"unreadable_{what}")
+    _judge(verdict, np.isnan(values), f"nan_{what}")
+    _judge(verdict, np.isinf(values), f"infinite_{what}")
+    _judge(verdict, values < 0, f"negative_{what}")
+    return values
+
+
+def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray[np.int32]:
+    values = _numbers(_plain(raw), verdict, "tokens")
+    finite = np.where(np.isfinite(values), values, 0.0)
+    _judge(verdict, finite != np.floor(finite), "fractional_tokens")
+    _judge(verdict, finite == 0, zero_kind)
+    _judge(verdict, finite > _MAX_TOKENS, "too_many_tokens")
+    return np.clip(finite, 0, _MAX_TOKENS).astype(np.int32)
+
+
+def _models(raw: pa.Array) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    array = _plain(raw)
+    if not _is_text(array):
+        array = array.cast(pa.string())
+    encoded = array.dictionary_encode()
+    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return tuple(encoded.dictionary.to_pylist()), codes

@@ -1,0 +1,309 @@
+"""A trace file as a stream of requests: bad rows are counted, then refused or dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from c2c.errors import DataError
+from c2c.workloads.blocks import RequestBlock
+from c2c.workloads.formats import TraceFile
+from c2c.workloads.parsing import GOOD, KINDS, RawRows, kind_code, parse
+
+__all__ = ["RowRules", "TraceScan", "has_lengths", "refuse_bad_rows", "scan", "stream"]
+
+_SHOWN_ROWS = 3  # row numbers an error names for each kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRules:
+    """What makes a row of a trace bad, beyond unreadable cells.
+
+    Attributes:
+      sort: order the rows by arrival first (holds the whole trace in memory); without it a row
+        earlier than one before it is bad.
+      duplicates_are_bad: whether a row equal to an earlier one in every column is bad, or counted
+        and kept.
+      with_lengths: whether token counts come from the trace, hence are judged.
+      max_total_tokens: rows with more prompt and output tokens are bad; 0: no limit.
+      keeps_origin: whether numeric times are kept as they stand; otherwise, and for date-times
+        always, time 0 is the first request.
+    """
+
+    sort: bool = False
+    duplicates_are_bad: bool = True
+    with_lengths: bool = True
+    max_total_tokens: int = 0
+    keeps_origin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceScan:
+    """What one pass over a trace found.
+
+    Attributes:
+      rows: lines of data in the file.
+      good: rows that make requests.
+      bad: kind -> rows, kinds that occur only. Their sum and `good` make `rows`.
+      first_rows: kind -> numbers of the first such rows (from 1, without the header).
+      duplicates: rows equal to an earlier one, whether counted as bad or not.
+      reordered: rows that sorting moved behind a later one.
+      requests_of: model id -> good rows, in order of first appearance.
+      first_s: arrival of the first good row.
+      last_s: arrival of the last.
+    """
+
+    rows: int
+    good: int
+    bad: dict[str, int]
+    first_rows: dict[str, list[int]]
+    duplicates: int
+    reordered: int
+    requests_of: dict[str, int]
+    first_s: float
+    last_s: float
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts of one pass; a pass that only streams throws them away."""
+
+    rows: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+    first_rows: dict[str, list[int]] = field(default_factory=dict)
+    duplicates: int = 0
+    reordered: int = 0
+
+    def add(self, verdict: NDArray[np.int8], numbers: NDArray[np.int64]) -> None:
+        self.rows += verdict.size
+        for code in np.unique(verdict[verdict != GOOD]).tolist():
+            at = np.flatnonzero(verdict == code)
+            self.bad[KINDS[code]] += at.size
+            shown = self.first_rows.setdefault(KINDS[code], [])
+            shown.extend(numbers[at[: _SHOWN_ROWS - len(shown)]].tolist())
+
+    def malformed(self) -> None:
+        self.rows += 1
+        self.bad["malformed_line"] += 1
+
+
+def has_lengths(trace: TraceFile) -> bool:
+    """Return whether any row carries both token counts (GenTD26 has the columns, all null)."""
+    names = [trace.columns.get(f) for f in ("prompt_tokens", "output_tokens")]
+    if None in names:
+        return False
+    return any(
+        all(batch.column(name).null_count < batch.num_rows for name in names)
+        for batch in trace.batches()
+    )
+
+
+def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
+    """Read the whole trace once, judging and counting.
+
+    Raises:
+      DataError: the file is corrupt, or no row of it is good.
+    """
+    tally = _Tally()
+    requests_of: dict[str, int] = {}
+    first_s = last_s = 0.0
+    good = 0
+    for ids, block in _good_rows(trace, rules, tally):
+        counts = np.bincount(block.model, minlength=len(ids))
+        # By first appearance, so that ties in popularity have an order the file decides.
+        codes, first_at = np.unique(block.model, return_index=True)
+        for code in codes[np.argsort(first_at)].tolist():
+            requests_of[ids[code]] = requests_of.get(ids[code], 0) + int(counts[code])
+        first_s = float(block.arrival_s[0]) if not good else first_s
+        last_s = float(block.arrival_s[-1])
+        good += len(block)
+    if not good:
+        raise DataError(str(trace.path), f"no usable request in {tally.rows} rows{_listed(tally)}")
+    return TraceScan(
+        rows=tally.rows,
+        good=good,
+        bad=dict(tally.bad),
+        first_rows=tally.first_rows,
+        duplicates=tally.duplicates,
+        reordered=tally.reordered,
+        requests_of=requests_of,
+        first_s=first_s,
+        last_s=last_s,
+    )
+
+
+def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
+    """Raise if the scan found a bad row.
+
+    Raises:
+      DataError: lists the count of each kind and the first rows of it.
+    """
+    if found.bad:
+        tally = _Tally(bad=Counter(found.bad), first_rows=found.first_rows)
+        hints = ["workload.on_bad_row=skip drops them and records the counts."]
+        if "unordered" in found.bad:
+            hints.append("workload.sort=true orders the rows by arrival.")
+        if "duplicate" in found.bad:
+            hints.append("workload.on_duplicate=keep takes equal rows for separate requests.")
+        if any(kind.endswith("_tokens") for kind in found.bad):
+            hints.append("workload.lengths=<source> replaces the trace's lengths.")
+        bad = sum(found.bad.values())
+        raise DataError(
+            str(trace.path), f"{bad} of {found.rows} rows are bad{_listed(tally)}", " ".join(hints)
+        )
+
+
+def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Iterator[RequestBlock]:
+    """Yield the good rows, `model` being looked up in `index_of`."""
+    for ids, block in _good_rows(trace, rules, _Tally()):
+        # Ids of rows that are bad have no index and are never looked up.
+        lookup = np.array([index_of.get(name, -1) for name in ids], np.int32)
+        yield RequestBlock(
+            arrival_s=block.arrival_s,
+            model=lookup[block.model],
+            prompt_tokens=block.prompt_tokens,
+            output_tokens=block.output_tokens,
+        )
+
+
+def _good_rows(
+    trace: TraceFile, rules: RowRules, tally: _Tally
+) -> Iterator[tuple[tuple[str, ...], RequestBlock]]:
+    """Yield (model ids, block indexing them) for the good rows of each batch."""
+    latest: Any = None  # arrival of the last good row, in the file's own unit
+    origin: Any = None
+    equal_rows: set[str] = set()  # rows at `latest`, to recognise duplicates across batches
+    for batch, numbers in _batches(trace, rules, tally):
+        rows = _parse(trace, rules, batch)
+        verdict = rows.verdict
+        if origin is not None and rows.time.dtype != origin.dtype:
+            verdict[verdict == GOOD] = kind_code("unreadable_arrival")
+        _judge_order(rows, latest)
+        good = np.flatnonzero(verdict == GOOD)
+        if good.size:
+            time = rows.time[good]
+            if origin is None:
+                origin = time[0]
+            equal_rows = _judge_duplicates(
+                batch, rows, good, latest, equal_rows, rules.duplicates_are_bad, tally
+            )
+            latest = time[-1]
+        tally.add(verdict, numbers)
+        good = np.flatnonzero(verdict == GOOD)
+        if good.size:
+            yield rows.ids, _block(rows, good, origin, rules.keeps_origin)
+
+
+def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
+    return parse(
+        batch,
+        trace.columns,
+        label=trace.format.label,
+        with_lengths=rules.with_lengths,
+        max_total_tokens=rules.max_total_tokens,
+    )
+
+
+def _batches(
+    trace: TraceFile, rules: RowRules, tally: _Tally
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+    """Yield batches with their row numbers in the file, sorted by arrival if so ruled."""
+    if not rules.sort:
+        done = 0
+        for batch in trace.batches(tally.malformed):
+            yield batch, np.arange(done + 1, done + 1 + batch.num_rows)
+            done += batch.num_rows
+        return
+    batches = list(trace.batches(tally.malformed))
+    if not batches:
+        return
+    parsed = [_parse(trace, rules, batch) for batch in batches]
+    # Rows without a usable arrival have no place in the order: they go first and are counted.
+    times = np.concatenate(
+        [np.where(p.verdict == GOOD, p.time, p.time.dtype.type(-1)) for p in parsed]
+    )
+    seen = np.maximum.accumulate(times)
+    good = np.concatenate([p.verdict for p in parsed]) == GOOD
+    tally.reordered += int(np.count_nonzero(good & (times < seen)))
+    order = np.argsort(times, kind="stable")
+    table = pa.Table.from_batches(batches).take(pa.array(order))
+    done = 0
+    for batch in table.to_batches(max_chunksize=65_536):
+        yield batch, order[done : done + batch.num_rows] + 1
+        done += batch.num_rows
+
+
+def _judge_order(rows: RawRows, latest: Any) -> None:
+    good = np.flatnonzero(rows.verdict == GOOD)
+    if good.size:
+        time = rows.time[good]
+        seen = np.maximum.accumulate(time)
+        if latest is not None:
+            seen = np.maximum(seen, latest)
+        rows.verdict[good[time < seen]] = kind_code("unordered")
+
+
+def _judge_duplicates(
+    batch: pa.RecordBatch,
+    rows: RawRows,
+    good: NDArray[np.int64],
+    latest: Any,
+    earlier: set[str],
+    are_bad: bool,
+    tally: _Tally,
+) -> set[str]:
+    """Find rows equal to an earlier one in every column; return the rows at the last arrival.
+
+    Equal rows have equal arrivals, and in an ordered trace those are neighbours: only runs of
+    one arrival need comparing.
+    """
+    time = rows.time[good]
+    same = np.empty(time.size, bool)
+    same[0] = latest is not None and time[0] == latest
+    same[1:] = time[1:] == time[:-1]
+    run = np.cumsum(~same)
+    # The last run may go on in the next batch, so its rows are remembered.
+    compare = np.flatnonzero(same | np.append(same[1:], True) | (run == run[-1]))
+    texts = [repr(row) for row in batch.take(pa.array(good[compare])).to_pylist()]
+    seen = set(earlier) if same[0] else set()
+    current = run[compare[0]]
+    for at, text in zip(compare.tolist(), texts, strict=True):
+        if run[at] != current:
+            current, seen = run[at], set()
+        if text in seen:
+            tally.duplicates += 1
+            if are_bad:
+                rows.verdict[good[at]] = kind_code("duplicate")
+        seen.add(text)
+    return seen
+
+
+def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, keeps_origin: bool) -> RequestBlock:
+    time = rows.time[good]
+    if time.dtype == np.int64:
+        arrival_s = (time - origin).astype(np.float64) / 1e9
+    else:
+        arrival_s = time.astype(np.float64) if keeps_origin else time - origin
+    return RequestBlock(
+        arrival_s=arrival_s,
+        model=rows.model[good],
+        prompt_tokens=rows.prompt_tokens[good],
+        output_tokens=rows.output_tokens[good],
+    )
+
+
+def _listed(tally: _Tally) -> str:
+    if not tally.bad:
+        return ""
+    parts = []
+    for kind in KINDS:
+        if count := tally.bad.get(kind, 0):
+            at = ", ".join(map(str, tally.first_rows.get(kind, [])))
+            parts.append(f"{kind} {count}" + (f" (rows {at}{', ...' * (count > 3)})" if at else ""))
+    return ": " + "; ".join(parts)
