@@ -8,6 +8,7 @@ claim id. Everything else the model says about Fig. 4 and later figures is a pre
 """
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -63,7 +64,7 @@ def fit_kernel(
     Args:
       constants: the constants that stay as they are, and the starting point of the two.
       slice_: the slice the latencies were measured on; the full GPU.
-      link_capacity_gbps: capacity of the link.
+      link_capacity_gbps: capacity of the link; a kernel rate above it shows up in the loss.
       shape: (M, N, K) of the GEMM.
       sym_s: its latency with alpha = 1.
       asym_s: its latency with alpha = 0.
@@ -75,7 +76,8 @@ def fit_kernel(
 
     m, n, k = shape
 
-    def loss(logs: Any) -> Any:
+    def loss(logs: Any, capacity_gbps: float = math.inf) -> Any:
+        # The search ignores the link's capacity: above it the kernel's own rate has no gradient.
         rates = _Rates(
             mma_efficiency=constants.mma_efficiency,
             link_efficiency=jnp.exp(logs[0]),
@@ -91,7 +93,7 @@ def fit_kernel(
             jnp.array([1.0, 0.0]),
             slice_=slice_,
             constants=rates,
-            link_gbps=link_capacity_gbps,
+            link_gbps=capacity_gbps,
             xp=jnp,
         ).total_s
         return jnp.sum(jnp.log(predicted / jnp.array([sym_s, asym_s])) ** 2)
@@ -110,7 +112,7 @@ def fit_kernel(
         (logs, _), _ = jax.jit(
             lambda first: jax.lax.scan(step, (first, solver.init(first)), None, length=steps)
         )(start)
-        rest = float(loss(logs))
+        rest = float(loss(logs, link_capacity_gbps))
         link_efficiency, reduce_gbps = (float(v) for v in jnp.exp(logs))
     return KernelFit(link_efficiency=link_efficiency, reduce_gbps_per_sm=reduce_gbps, loss=rest)
 

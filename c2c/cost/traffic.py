@@ -169,9 +169,8 @@ def gemm_traffic(
     x_once = e * m * k
     x_fits = x_once <= l2_bytes
     x_slice = e * m * asym.kc
-    asym_reads = xp.where(
-        x_slice <= l2_bytes, xp.minimum(asym_strips, 1), _waves(asym_strips, sm_count, xp)
-    )
+    waves = xp.ceil(asym_strips / sm_count)
+    asym_reads = xp.where(x_slice <= l2_bytes, xp.minimum(asym_strips, 1), waves)
     sym_reads = xp.ceil(sym_strips / side)
     x_bytes = some * x_once * xp.where(x_fits, 1.0, sym_reads + asym_reads)
 
@@ -204,10 +203,6 @@ def gemm_traffic(
         asym_tile_reduction_bytes=e * m * xp.minimum(n_asym, float(asym.tn)),
         asym_tile_steps=has_asym * steps,
     )
-
-
-def _waves(strips: Array, sm_count: int, xp: Any) -> Array:
-    return xp.ceil(strips / sm_count)
 
 
 def asym_accumulation_steps(

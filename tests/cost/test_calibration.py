@@ -30,9 +30,12 @@ def test_every_fitted_constant_is_refitted(constants: Constants) -> None:
     assert marked == set(fit("gh200"))
 
 
-def test_fit_converges_to_the_closed_form(constants: Constants, full_gpu: Slice) -> None:
+@pytest.mark.parametrize("start_at", [(0.5, 3.0), (0.95, 50.0), (0.1, 0.5)])
+def test_fit_converges_to_the_closed_form(
+    constants: Constants, full_gpu: Slice, start_at: tuple[float, float]
+) -> None:
     sym_s, asym_s = 16.4e-3, 4.0e-3
-    start = replace(constants, link_efficiency=0.5, reduce_gbps_per_sm=3.0)
+    start = replace(constants, link_efficiency=start_at[0], reduce_gbps_per_sm=start_at[1])
     ours = fit_kernel(start, full_gpu, 375.0, shape=(M, N, K), sym_s=sym_s, asym_s=asym_s)
     link_bytes = 40 * 2 * N * K
     link = link_bytes / (sym_s - constants.launch_s) / (full_gpu.link_cap_gbps * 1e9)
@@ -47,6 +50,13 @@ def test_fit_converges_to_the_closed_form(constants: Constants, full_gpu: Slice)
 def test_fit_says_when_it_cannot_meet_its_targets(constants: Constants, full_gpu: Slice) -> None:
     # 1 ms is below the tensor-core time of AsymGEMM: no reduction rate reaches it
     result = fit_kernel(constants, full_gpu, 375.0, shape=(M, N, K), sym_s=16.4e-3, asym_s=1.0e-3)
+    assert result.loss > 0.1
+
+
+def test_fit_says_when_the_link_cannot_carry_the_kernel(
+    constants: Constants, full_gpu: Slice
+) -> None:
+    result = fit_kernel(constants, full_gpu, 200.0, shape=(M, N, K), sym_s=16.4e-3, asym_s=4.0e-3)
     assert result.loss > 0.1
 
 

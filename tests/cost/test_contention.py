@@ -1,6 +1,7 @@
 """Max-min shares: the laws that define them, and compiled == interpreted."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -55,10 +56,10 @@ def test_more_capacity_never_hurts_and_more_demand_of_others_never_helps(
 
 @given(demand_lists, capacities, st.randoms())
 def test_order_of_slices_does_not_matter(
-    demands: list[float], capacity: float, rng: object
+    demands: list[float], capacity: float, rng: random.Random
 ) -> None:
     order = list(range(len(demands)))
-    rng.shuffle(order)  # type: ignore[attr-defined]
+    rng.shuffle(order)
     rates = max_min(demands, capacity)
     shuffled = max_min([demands[i] for i in order], capacity)
     np.testing.assert_array_equal(shuffled, rates[order])
@@ -92,5 +93,5 @@ def test_worked_examples() -> None:
 
 @pytest.mark.parametrize(("demands", "capacity"), [([-1.0], 1.0), ([np.nan], 1.0), ([1.0], -1.0)])
 def test_bad_input_names_the_field(demands: list[float], capacity: float) -> None:
-    with pytest.raises(SettingError, match="demands|capacity"):
+    with pytest.raises(SettingError, match=r"demands|capacity"):
         max_min(demands, capacity)

@@ -132,11 +132,8 @@ def test_alpha_trades_link_for_hbm_bytes_on_fig4() -> None:
     assert traffic.hbm_bytes[-1] < traffic.hbm_bytes[8] < traffic.hbm_bytes[0]
 
 
-shapes = st.tuples(
-    st.integers(1, 20_000),
-    st.integers(1, 64).map(lambda i: 256 * i),
-    st.integers(1, 64).map(lambda i: 256 * i),
-)
+widths = st.integers(1, 64).map(lambda i: 256 * i)
+shapes = st.tuples(st.integers(1, 20_000), widths, widths)
 
 
 @given(shapes, st.integers(1, 132), st.sampled_from([1, 2, 4, 8]))
