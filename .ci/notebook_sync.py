@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import jupytext
+from jupytext.cli import jupytext as run_jupytext
 
 
 def cells(path: Path) -> list[tuple[str, str]]:
@@ -36,15 +37,15 @@ def problem(script: Path) -> str | None:
 
 
 def fix(script: Path) -> None:
-    """Write the older of the pair anew from the newer."""
+    """Write the older of the pair anew from the newer; a notebook keeps its outputs."""
     notebook, script = script.with_suffix(".ipynb"), script.with_suffix(".py")
-    newer, older = (script, notebook)
-    if not script.exists() or (
-        notebook.exists() and notebook.stat().st_mtime > script.stat().st_mtime
+    if script.exists() and (
+        not notebook.exists() or script.stat().st_mtime >= notebook.stat().st_mtime
     ):
-        newer, older = notebook, script
-    content = jupytext.read(newer)
-    jupytext.write(content, older, fmt="py:percent" if older.suffix == ".py" else "ipynb")
+        update = ["--update"] if notebook.exists() else []
+        run_jupytext(["--quiet", "--to", "ipynb", *update, str(script)])
+    else:
+        run_jupytext(["--quiet", "--to", "py:percent", str(notebook)])
 
 
 def main(arguments: list[str]) -> int:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import DTypeLike
@@ -123,7 +124,5 @@ def check_gemm(
 
 def _spacing(dtype: DTypeLike) -> tuple[float, float]:
     """Return (eps, smallest subnormal) of a floating type, bfloat16 included."""
-    from jax import numpy as jnp
-
-    info = jnp.finfo(dtype)
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return float(info.eps), float(info.smallest_subnormal)

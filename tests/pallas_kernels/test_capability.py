@@ -70,7 +70,7 @@ def test_broken_install_is_named_not_hidden(backend: str) -> None:
 
 
 def test_require_names_backend_reason_and_what_there_is() -> None:
-    with pytest.raises(pk.KernelUnavailable, match="sm90.*NVIDIA GPU.*interpret, reference") as e:
+    with pytest.raises(pk.KernelUnavailable, match=r"sm90.*NVIDIA GPU.*interpret, reference") as e:
         pk.require("sm90", CPU)
     assert isinstance(e.value, NotImplementedError)
     pk.require("sm90", H200)

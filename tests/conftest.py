@@ -1,0 +1,53 @@
+"""What every test shares: deterministic examples, the optional shared data, the gpu marker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: the first example pays for compilation. Derandomised: a red test stays red.
+settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "search", deadline=None, max_examples=2000
+)  # make test ARGS=--hypothesis-profile=search
+settings.load_profile("default")
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here; no window is ever opened
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with traces, papers and checkpoints; skips where there is none."""
+    folder = Path(os.environ.get("C2C_SHARED", REPOSITORY.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(
+            f"no shared data: {folder.name}/ stands neither beside the checkout nor at C2C_SHARED"
+        )
+    return folder
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked gpu where its kernels cannot run, saying what is missing."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    from pallas_kernels import device, missing
+
+    if reason := missing("sm90", device()):
+        pytest.skip(reason)

@@ -1,0 +1,195 @@
+"""Rules of the house, checked on the tree as it is, so that they cannot rot."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("c2c", "pallas_kernels", "experiments")
+MAX_LINES = 500
+
+# Put together here so that this file does not contain what it looks for.
+MACHINE_MARKS = tuple(
+    a + b
+    for a, b in [
+        ("/ro", "ot/"),
+        ("/wo", "rk/"),
+        ("/ho", "me/"),
+        ("/tm", "p/"),
+        ("/opt/py", "pi"),
+        ("files.python", "hosted"),
+        ("pypi", ".org"),
+        ("registry.npm", "js"),
+        ("deb.deb", "ian"),
+    ]
+)
+
+
+def modules(*folders: str) -> list[Path]:
+    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+def text_files() -> Iterator[Path]:
+    """Every text file git tracks or would track; every file of an unpacked archive without git."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: tracked files cannot be told from the rest")
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.is_file() and b"\0" not in path.read_bytes()[:4096]:
+            yield path
+
+
+def project() -> dict[str, object]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def direct_requirements() -> dict[str, list[Requirement]]:
+    table = project()
+    extras = table["optional-dependencies"]
+    groups = {"": table["dependencies"], **extras}
+    return {name: [Requirement(line) for line in lines] for name, lines in groups.items()}
+
+
+def constraints() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = (line.split("==") for line in lines if line.strip() and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def imported_roots(path: Path) -> set[str]:
+    roots = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            roots.add(node.module.partition(".")[0])
+    return roots
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {p: len(p.read_text("utf-8").splitlines()) for p in modules(*PACKAGES, "tests")}
+    assert len(lengths) > 20  # the search itself works
+    assert not {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MAX_LINES}
+
+
+def test_no_module_is_called_utils() -> None:
+    vague = {"utils", "util", "helpers", "misc", "common"}
+    assert not [p for p in modules(*PACKAGES) if p.stem in vague or p.parent.name in vague]
+
+
+def test_no_machine_path_or_host_in_tracked_files() -> None:
+    # LICENSE is the licence's own text; a URL path like example.com/home/ is no machine path.
+    pattern = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, MACHINE_MARKS)) + ")")
+    assert pattern.search(f"open('{MACHINE_MARKS[0]}x')")  # it can fail
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+def test_no_large_file_is_tracked() -> None:
+    assert not [p for p in text_files() if p.stat().st_size > 2_000_000]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_folder_with_modules_is_a_package(package: str) -> None:
+    folders = {p.parent for p in modules(package)}
+    assert ROOT / package in folders
+    assert not [f for f in folders if not (f / "__init__.py").exists()]
+
+
+def test_every_package_can_be_imported_in_either_order() -> None:
+    names = list(PACKAGES) + [
+        f"c2c.{p.name}" for p in sorted((ROOT / "c2c").iterdir()) if (p / "__init__.py").exists()
+    ]
+    # Two processes, not one a package: an import cycle shows when its far end comes first.
+    for order in (names, names[::-1]):
+        code = "import importlib\n" + "\n".join(f"importlib.import_module({n!r})" for n in order)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+
+
+def heavy_modules_after(statement: str) -> set[str]:
+    heavy = ("jax", "jaxlib", "optax", "flax", "matplotlib")
+    code = f"{statement}\nimport sys\nprint([m for m in {heavy!r} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return set(ast.literal_eval(result.stdout.splitlines()[-1]))
+
+
+def test_heavy_modules_would_be_seen() -> None:
+    assert "matplotlib" in heavy_modules_after("import matplotlib")
+
+
+@pytest.mark.parametrize("module", ["c2c", "c2c.simulator", "c2c.config", "experiments.simulate"])
+def test_start_up_is_light(module: str) -> None:
+    if find_spec(module) is None:
+        pytest.skip(f"{module} does not exist yet")
+    assert heavy_modules_after(f"import {module}") == set()
+
+
+def test_policies_draw_no_random_numbers() -> None:
+    """Import-linter sees top-level modules only, so numpy.random is looked for here."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules("c2c/policies", "c2c/serving", "c2c/simulator")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in {"random", "default_rng"}
+    ]
+    assert not found
+
+
+def test_constraints_pin_every_requirement_within_its_range() -> None:
+    pins = constraints()
+    for group, requirements in direct_requirements().items():
+        if group == "cuda":
+            continue  # wheels of one vendor's hardware, not part of the locked environment
+        for requirement in requirements:
+            version = pins.get(canonicalize_name(requirement.name))
+            assert version is not None, f"{requirement} ({group or 'dependencies'}) is not pinned"
+            assert requirement.specifier.contains(version, prereleases=True), requirement
+
+
+def test_constraints_are_plain_pins() -> None:
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
+        assert re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line), line
+
+
+def test_every_third_party_import_is_a_declared_dependency() -> None:
+    distributions = packages_distributions()
+    declared = {canonicalize_name(r.name) for r in direct_requirements()[""]}
+    undeclared = {
+        f"{path.relative_to(ROOT)}: {root}"
+        for path in modules(*PACKAGES)
+        for root in imported_roots(path)
+        if root not in sys.stdlib_module_names
+        and root not in PACKAGES
+        and not {canonicalize_name(d) for d in distributions.get(root, [root])} & declared
+    }
+    assert not undeclared
+
+
+def test_ci_scripts_can_run() -> None:
+    for name in ("run", "make-venv", "find-python", "gpu"):
+        assert (ROOT / ".ci" / name).stat().st_mode & 0o111, name
