@@ -7,7 +7,7 @@ from numba.extending import register_jitable
 __all__ = ["may_join", "prefill_share"]
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def may_join(
     kv_used: int, kv_capacity: int, request_tokens: int, batch: int, max_batch: int
 ) -> bool:
@@ -19,7 +19,7 @@ def may_join(
     return kv_used + request_tokens <= kv_capacity and batch < max_batch
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def prefill_share(budget_left: int, prompt_left: int) -> int:
     """Return how many prompt tokens of the next request go into this step (first come first)."""
     return min(budget_left, prompt_left)

@@ -52,7 +52,7 @@ class AlphaState(NamedTuple):
     c2c_utilisation: float
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def initial_alpha(params: AlphaParams) -> AlphaState:
     """Return the controller's state when a model is activated.
 
@@ -62,7 +62,7 @@ def initial_alpha(params: AlphaParams) -> AlphaState:
     return AlphaState(params.initial, -1.0, 0.0, 0.0)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def adjust_alpha(state: AlphaState, seen: AlphaObservation, params: AlphaParams) -> AlphaState:
     """Return the next state: a saturated link lowers alpha (more AsymGEMM), a busy HBM raises it.
 
@@ -88,13 +88,13 @@ def adjust_alpha(state: AlphaState, seen: AlphaObservation, params: AlphaParams)
     return AlphaState(alpha, latency, hbm, c2c)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def alpha_index(alpha: float, grid_size: int) -> int:
     """Return the nearest prebuilt variant on an even grid over [0, 1]."""
     return int(alpha * (grid_size - 1) + 0.5)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def best_alpha_index(alone_s: Any, link_bytes: Any, available_gbps: float) -> int:
     """Return the variant with the least predicted step time max(alone, bytes / share).
 

@@ -46,7 +46,7 @@ def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
     return streamed_bytes / tpot_slo_s / 1e9
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def place_bandwidth_aware(table: Any, count: int, tokens: int, demand_gbps: float) -> int:
     """Return the row to place on, or -1: the KV cache and the summed link demand must fit.
 
@@ -75,7 +75,7 @@ def place_bandwidth_aware(table: Any, count: int, tokens: int, demand_gbps: floa
     return best
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def place_first_idle(table: Any, count: int, tokens: int) -> int:
     """Return a free slice, else the one unused for longest, ignoring the link; -1 if none fits.
 
@@ -88,14 +88,16 @@ def place_first_idle(table: Any, count: int, tokens: int) -> int:
         c = table[row]
         if c.kv_capacity < tokens:
             continue
-        if best < 0 or c.is_free > table[best].is_free:
+        if best < 0:
             best = row
-        elif c.is_free == table[best].is_free and c.last_used_s < table[best].last_used_s:
+            continue
+        b = table[best]
+        if c.is_free > b.is_free or (c.is_free == b.is_free and c.last_used_s < b.last_used_s):
             best = row
     return best
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def place_random(table: Any, count: int, tokens: int, key: int) -> int:
     """Return a uniformly drawn row among those whose KV cache fits, or -1.
 
@@ -124,7 +126,7 @@ def place_random(table: Any, count: int, tokens: int, key: int) -> int:
     return -1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def place(policy: int, table: Any, count: int, tokens: int, demand_gbps: float, key: int) -> int:
     """Return the row chosen by the named policy (`PLACEMENTS`), or -1."""
     if policy == BANDWIDTH_AWARE:
@@ -134,7 +136,7 @@ def place(policy: int, table: Any, count: int, tokens: int, demand_gbps: float, 
     return place_first_idle(table, count, tokens)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def choose_victim(last_used_s: Any, is_inactive: Any, count: int) -> int:
     """Return the inactive instance unused for longest (ties to the first), or -1.
 
@@ -147,7 +149,7 @@ def choose_victim(last_used_s: Any, is_inactive: Any, count: int) -> int:
     return best
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def should_drain(oldest_wait_s: float, drain_after_s: float) -> bool:
     """Return whether a model waited so long for a slice that a busy one must be drained for it.
 

@@ -16,7 +16,7 @@ ROUTE_DTYPE = np.dtype(
 )
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def route_least_outstanding(table: Any, count: int, tokens: int) -> int:
     """Return the row with the fewest outstanding requests, or -1 if none may take the request.
 
@@ -37,7 +37,7 @@ def route_least_outstanding(table: Any, count: int, tokens: int) -> int:
     return best
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def wants_another_instance(outstanding: int, threshold: int) -> bool:
     """Return whether a model this busy should be placed once more (0 switches this off).
 

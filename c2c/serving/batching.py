@@ -21,7 +21,7 @@ ACT_RUN: Final = 1
 ACT_INTERRUPT: Final = 2  # end the decode run at the next step boundary
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def emit(s: Serving, code: int, i: int) -> None:
     """Append an action for the backend."""
     n = s.count[0].actions
@@ -30,7 +30,7 @@ def emit(s: Serving, code: int, i: int) -> None:
     s.count[0].actions = n + 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _admit(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     while inst.n_wait > 0:
@@ -46,7 +46,7 @@ def _admit(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
         inst.n_prefill += 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, now_s: float) -> None:
     inst = s.instance[i]
     window = fleet.costs.window[pair]
@@ -84,7 +84,7 @@ def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, now_s: float) -> 
         inst.plan_slo_s = fleet.deployment[inst.model].tpot_slo_s
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     window = fleet.costs.window[pair]
@@ -108,7 +108,7 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     inst.plan_steps = 1 if inst.plan_prefill > 0 else steps
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     variants = len(s.alone_s)
@@ -122,7 +122,7 @@ def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> No
         inst.plan_alpha = alpha_index(inst.alpha, variants)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
     """Admit waiting requests and start the next step of instance `i`; False if it has no work.
 

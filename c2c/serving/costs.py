@@ -53,7 +53,7 @@ def stack_tables(tables: Sequence[Sequence[StepTable]]) -> CostTables:
     )
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def step_alone_s(costs: CostTables, pair: int, plan: Any, variant: int) -> float:
     """Return the seconds of the plan's first step with the link to itself.
 
@@ -76,13 +76,13 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, variant: int) -> float
     )
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
     """Return by how many seconds each following decode step is longer than the one before."""
     return float(costs.kv_read_s[pair] * plan.plan_growth)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def step_bytes(costs: CostTables, pair: int, plan: Any, variant: int) -> tuple[float, float, float]:
     """Return link bytes a step, HBM bytes of the first step, and their growth a step."""
     tokens = plan.plan_prefill + plan.plan_decodes

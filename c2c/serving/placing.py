@@ -12,7 +12,7 @@ from c2c.serving.state import FREE, IDLE, LOADING, RUNNING, Fleet, Rules, Servin
 __all__ = ["make_room", "place_pending", "reserved_gbps", "try_place"]
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
     """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models."""
     total = 0.0
@@ -23,7 +23,7 @@ def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
     return total
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _evict(s: Serving, i: int) -> None:
     # Frees KV cache, activations and engine state only: the weights stay in host memory.
     inst = s.instance[i]
@@ -42,7 +42,7 @@ def _evict(s: Serving, i: int) -> None:
     s.count[0].evictions += 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
     inst = s.instance[i]
     demand = fleet.deployment[m].demand_gbps
@@ -81,7 +81,7 @@ def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: flo
     emit(s, ACT_LOAD, i)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _add_candidates(fleet: Fleet, s: Serving, m: int, c: int, n: int) -> int:
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m:
@@ -101,7 +101,7 @@ def _add_candidates(fleet: Fleet, s: Serving, m: int, c: int, n: int) -> int:
     return n
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def try_place(
     fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
 ) -> int:
@@ -128,15 +128,15 @@ def try_place(
     return i
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _is_home(fleet: Fleet, m: int, c: int) -> bool:
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):  # noqa: SIM110 (Numba)
         if fleet.home_chip[k] == c:
             return True
     return False
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
     # The untried model of chip c whose first request waits longest; ties to the lower id.
     best = -1
@@ -151,13 +151,13 @@ def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
     return best
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _place_head(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
     head = s.request[s.model[m].wait_head]
     return try_place(fleet, rules, s, m, head.prompt + head.output, c, now_s) >= 0
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
     """Give the idle slices of chip `c` to the models that wait, longest wait first."""
     if s.count[0].pending == 0:
@@ -177,7 +177,7 @@ def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) 
                 return
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
     """Drain the least busy slice of chip `c` if a model has waited too long for one.
 

@@ -17,21 +17,21 @@ __all__ = [
 ]
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def take_slot(s: Serving) -> int:
     """Return a free request slot; the caller made sure there is one."""
     s.count[0].free_slots -= 1
     return int(s.free_slots[s.count[0].free_slots])
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def release_slot(s: Serving, slot: int) -> None:
     """Give a request slot back."""
     s.free_slots[s.count[0].free_slots] = slot
     s.count[0].free_slots += 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def append_waiting(s: Serving, i: int, slot: int) -> None:
     """Queue a request at instance `i` and note how it found its model."""
     inst, req = s.instance[i], s.request[slot]
@@ -49,7 +49,7 @@ def append_waiting(s: Serving, i: int, slot: int) -> None:
     inst.n_wait += 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def pop_waiting(s: Serving, i: int) -> int:
     """Remove and return the request at the head of the queue of instance `i`."""
     inst = s.instance[i]
@@ -61,7 +61,7 @@ def pop_waiting(s: Serving, i: int) -> int:
     return slot
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def append_pending(s: Serving, m: int, slot: int) -> None:
     """Queue a request of model `m` until a slice is found."""
     model, req = s.model[m], s.request[slot]
@@ -77,7 +77,7 @@ def append_pending(s: Serving, m: int, slot: int) -> None:
     s.count[0].pending += 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def take_pending(s: Serving, m: int, i: int) -> None:
     """Move the requests that wait for model `m` to instance `i`, except what can't fit there."""
     model = s.model[m]
@@ -96,7 +96,7 @@ def take_pending(s: Serving, m: int, i: int) -> None:
         slot = following
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def return_waiting(s: Serving, i: int) -> None:
     """Put the queue of instance `i` before what already waits for its model (it came earlier)."""
     inst = s.instance[i]

@@ -250,7 +250,6 @@ def _records(dtype: np.dtype[Any], size: int) -> Any:
 
 def new_serving(
     fleet: Fleet,
-    rules: Rules,
     chip_of: np.ndarray,
     kind_of: np.ndarray,
     budget_gbps: np.ndarray,

@@ -36,7 +36,7 @@ from c2c.serving.state import (
 __all__ = ["on_arrival", "on_ready", "on_step_end"]
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     req = s.request[slot]
     out = s.records[s.count[0].out]
@@ -69,7 +69,7 @@ def _write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     release_slot(s, slot)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
     req = s.request[slot]
     req.instance = -1
@@ -80,7 +80,7 @@ def _fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
     _write_record(s, slot, now_s, reason)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _finish(s: Serving, i: int, slot: int, now_s: float) -> None:
     req = s.request[slot]
     s.instance[i].kv_used -= req.prompt + req.output
@@ -88,7 +88,7 @@ def _finish(s: Serving, i: int, slot: int, now_s: float) -> None:
     _write_record(s, slot, now_s, FAIL_NONE)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
     largest = 0
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
@@ -99,7 +99,7 @@ def _largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
     return largest
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _routes(s: Serving, m: int) -> int:
     n = 0
     i = s.model[m].active
@@ -115,7 +115,7 @@ def _routes(s: Serving, m: int) -> int:
     return n
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _join(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
     append_waiting(s, i, slot)
     inst = s.instance[i]
@@ -129,7 +129,7 @@ def _join(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: floa
             emit(s, ACT_INTERRUPT, i)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def on_arrival(
     fleet: Fleet,
     rules: Rules,
@@ -180,7 +180,7 @@ def on_arrival(
         try_place(fleet, rules, s, m, tokens, -1, now_s)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     if inst.draining != 0:
@@ -189,7 +189,7 @@ def _after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) ->
     place_pending(fleet, rules, s, inst.chip, now_s)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def on_ready(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     """A model has become active on instance `i`: start serving what waits for it."""
     s.instance[i].state = IDLE
@@ -197,7 +197,7 @@ def on_ready(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> No
         _after_idle(fleet, rules, s, i, now_s)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _end_decodes(s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
@@ -211,7 +211,7 @@ def _end_decodes(s: Serving, i: int, now_s: float) -> None:
     inst.n_decode = kept
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _end_prefills(s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
@@ -236,7 +236,7 @@ def _end_prefills(s: Serving, i: int, now_s: float) -> None:
     inst.n_prefill = kept
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     if rules.alpha.policy != FEEDBACK:
         return
@@ -250,7 +250,7 @@ def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst.seen_c2c = state.c2c_utilisation
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def on_step_end(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     """Instance `i` finished the steps it reports in `ran_*`: account, control alpha, go on."""
     inst = s.instance[i]

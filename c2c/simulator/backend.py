@@ -91,14 +91,14 @@ def new_world(state: Serving, timeline_rows: int) -> World:
     )
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _account(world: World, c: int, now_s: float) -> None:
     link = world.link[c]
     link.moved += link.rate * (now_s - link.at_s)
     link.at_s = now_s
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
     """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
     _account(world, c, now_s)
@@ -128,7 +128,7 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
     link.dirty = 0
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _begin(world: World, state: Serving, i: int, now_s: float) -> None:
     p = world.phase[i]
     c = state.instance[i].chip
@@ -145,10 +145,8 @@ def _begin(world: World, state: Serving, i: int, now_s: float) -> None:
     world.link[c].dirty = 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
-def _begin_load(
-    fleet: Fleet, machine: Machine, state: Serving, world: World, i: int, now_s: float
-) -> None:
+@register_jitable
+def _begin_load(machine: Machine, state: Serving, world: World, i: int, now_s: float) -> None:
     inst, p = state.instance[i], world.phase[i]
     m = inst.model
     p.is_load = 1
@@ -166,7 +164,7 @@ def _begin_load(
     _begin(world, state, i, now_s)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _begin_run(fleet: Fleet, state: Serving, world: World, i: int, now_s: float) -> None:
     inst, p = state.instance[i], world.phase[i]
     costs = fleet.costs
@@ -179,7 +177,7 @@ def _begin_run(fleet: Fleet, state: Serving, world: World, i: int, now_s: float)
     _begin(world, state, i, now_s)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: float) -> None:
     """Carry out the actions of the last step and share the links of the chips they touch."""
     for k in range(state.count[0].actions):
@@ -189,7 +187,7 @@ def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: 
             stop_at_boundary(p, now_s)
             set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
         elif code == ACT_LOAD:
-            _begin_load(fleet, machine, state, world, i, now_s)
+            _begin_load(machine, state, world, i, now_s)
         else:
             _begin_run(fleet, state, world, i, now_s)
     for k in range(state.count[0].actions):
@@ -199,7 +197,7 @@ def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: 
     state.count[0].actions = 0
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _write_timeline(state: Serving, world: World, i: int, now_s: float, chip_rate: float) -> None:
     n = world.n_timeline[0]
     if n >= len(world.timeline):
@@ -222,10 +220,8 @@ def _write_timeline(state: Serving, world: World, i: int, now_s: float, chip_rat
     world.n_timeline[0] = n + 1
 
 
-@register_jitable  # type: ignore[untyped-decorator]
-def end_phase(
-    fleet: Fleet, machine: Machine, state: Serving, world: World, i: int, now_s: float
-) -> bool:
+@register_jitable
+def end_phase(machine: Machine, state: Serving, world: World, i: int, now_s: float) -> bool:
     """End the phase of instance `i`, report what was measured; True if it was a load."""
     inst, p = state.instance[i], world.phase[i]
     c = inst.chip

@@ -48,10 +48,9 @@ def cache_key(sources: list[Path] | None = None) -> str:
 
 def cache_dir() -> Path:
     """Return the folder of this version's machine code (env C2C_CACHE or the user's cache)."""
-    root = os.environ.get("C2C_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "c2c"
-    )
-    return Path(root) / "numba" / cache_key()
+    user = os.environ.get("XDG_CACHE_HOME")
+    default = (Path(user) if user else Path.home() / ".cache") / "c2c"
+    return Path(os.environ.get("C2C_CACHE") or default) / "numba" / cache_key()
 
 
 def _prune(current: Path) -> None:
@@ -81,10 +80,11 @@ def compiled_drive() -> Callable[..., int]:
 
     folder = _writable(cache_dir())
     _prune(folder)
-    before: Any = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(folder)
     try:
         compiled: Callable[..., int] = numba.njit(cache=True)(drive)
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
     return compiled

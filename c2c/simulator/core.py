@@ -21,7 +21,7 @@ RECORDS_FULL: Final = 2  # take the records out, then call again
 NEED_SLOTS: Final = 3  # grow the request slots, then call again
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def drive(
     fleet: Fleet,
     rules: Rules,
@@ -72,7 +72,7 @@ def drive(
             return BLOCK_DONE
         if ends_s == np.inf:
             return DRAINED
-        was_load = end_phase(fleet, machine, state, world, i, ends_s)
+        was_load = end_phase(machine, state, world, i, ends_s)
         if was_load:
             on_ready(fleet, rules, state, i, ends_s)
         else:

@@ -22,7 +22,7 @@ def new_tournament(instances: int) -> np.ndarray:
     return tree
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
     """Set the end time of instance `i` and replay its matches: O(log instances)."""
     end_s[i] = at_s
@@ -33,7 +33,7 @@ def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
         node //= 2
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def next_instance(tree: Any) -> int:
     """Return the instance whose phase ends first."""
     return int(tree[1])

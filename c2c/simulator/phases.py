@@ -49,7 +49,7 @@ PHASE_DTYPE = np.dtype(
 _ON_BOUNDARY: Final = 1e-9
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def span_s(base_s: float, slope_s: float, limit_s: float, first: int, count: int) -> float:
     """Return the seconds of steps first .. first+count-1, the sum of max(base+slope*j, limit)."""
     if count <= 0:
@@ -59,7 +59,7 @@ def span_s(base_s: float, slope_s: float, limit_s: float, first: int, count: int
         if slope_s <= 0.0:
             limited = count
         else:
-            limited = min(count, int(math.ceil((limit_s - base_s) / slope_s)) - first)
+            limited = min(count, math.ceil((limit_s - base_s) / slope_s) - first)
             limited = max(limited, 0)
     rest = count - limited
     total = limited * limit_s
@@ -69,12 +69,12 @@ def span_s(base_s: float, slope_s: float, limit_s: float, first: int, count: int
     return total
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _step_s(p: Any, j: int) -> float:
     return max(p.base_s + p.slope_s * j, p.limit_s)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def remaining_s(p: Any) -> float:
     """Return the seconds from `p.at_s` to the end of the phase at the present share."""
     if p.done >= p.steps:
@@ -83,7 +83,7 @@ def remaining_s(p: Any) -> float:
     return (1.0 - p.part) * _step_s(p, p.done) + rest
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
     # The largest n <= most with span(first, n) <= seconds: closed form, then settled exactly.
     shortest = _step_s(p, first)
@@ -92,7 +92,7 @@ def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
     else:
         limited = 0
         if p.base_s + p.slope_s * first < p.limit_s:
-            limited = int(math.ceil((p.limit_s - p.base_s) / p.slope_s)) - first
+            limited = math.ceil((p.limit_s - p.base_s) / p.slope_s) - first
         left = seconds - limited * p.limit_s
         if left <= 0.0:
             guess = seconds / p.limit_s
@@ -107,7 +107,7 @@ def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
     return n
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def advance(p: Any, now_s: float) -> None:
     """Bring the progress of phase `p` up to `now_s` at the share it had until now."""
     seconds = now_s - p.at_s
@@ -134,7 +134,7 @@ def advance(p: Any, now_s: float) -> None:
         p.part = min(max(seconds / _step_s(p, p.done), 0.0), 1.0 - 1e-16)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def stop_at_boundary(p: Any, now_s: float) -> None:
     """End a run of steps at the next step boundary (at least one step is done)."""
     advance(p, now_s)

@@ -77,7 +77,6 @@ class Simulation:
         """Return a simulation at time 0."""
         state = new_serving(
             prepared.fleet,
-            prepared.rules,
             prepared.chip_of,
             prepared.kind_of,
             prepared.budget_gbps,

@@ -83,7 +83,8 @@ def test_victim_is_the_least_recently_used_inactive(rows: list[tuple[float, bool
     if not idle.any():
         assert victim == -1
     else:
-        assert idle[victim] and used[victim] == used[idle].min()
+        assert idle[victim]
+        assert used[victim] == used[idle].min()
 
 
 def test_routing() -> None:
@@ -93,7 +94,8 @@ def test_routing() -> None:
     assert route_least_outstanding(table, 4, 500) == -1
     assert route_least_outstanding(table, 0, 1) == -1
     assert not wants_another_instance(10**6, 0)
-    assert wants_another_instance(4, 4) and not wants_another_instance(3, 4)
+    assert wants_another_instance(4, 4)
+    assert not wants_another_instance(3, 4)
 
 
 def test_demand_and_admission() -> None:
@@ -108,7 +110,7 @@ def test_chunk_is_the_smallest_that_holds_every_limit() -> None:
     ttft = np.array([0.5, 2.0, 0.9])
     hbm = np.array([10.0, 10.0, 10.0])
     compute = np.array([0.5, 0.5, 0.5])
-    args = dict(ttft_slo_s=1.0, hbm_limit_gbps=50.0)
+    args = {"ttft_slo_s": 1.0, "hbm_limit_gbps": 50.0}
     assert choose_chunk(chunks, ttft, hbm, compute, **args) == (256, True)
     assert choose_chunk(chunks, ttft, hbm * [1, 1, 9], compute, **args) == (512, True)
     # nothing holds: the fastest, and it says so
