@@ -72,7 +72,7 @@ def fit_kernel(
     """
     import jax
     import jax.numpy as jnp
-    import optax
+    import optax  # type: ignore[import-untyped]
 
     m, n, k = shape
 

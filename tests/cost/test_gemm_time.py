@@ -1,10 +1,10 @@
 """The time model: laws, Fig. 4(a) out of sample, the trends of Fig. 5, 6 and 8."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from c2c.hardware import Slice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +18,8 @@ from c2c.cost import (
     max_min,
     resident_gemm_time,
 )
+from c2c.cost.calibration import fit_kernel
+from c2c.hardware import Slice
 
 FIG4 = (10240, 16384, 4096)
 LINK = 375.0
@@ -142,6 +144,26 @@ def test_fig4a_near_tie_at_three_slices_and_loss_at_seven(
     assert ratio["1x96gb"] == pytest.approx(4.0 / 16.4, rel=1e-3)
     assert 0.85 < ratio["3x24gb"] < 1.25
     assert ratio["7x12gb"] > 1.5
+
+
+@pytest.mark.parametrize("efficiency", [0.60, 0.65, 0.75, 0.80])
+def test_fig4a_does_not_hinge_on_the_assumed_tensor_core_efficiency(
+    constants: Constants, gh200: Callable[[str], Slice], efficiency: float
+) -> None:
+    assumed = replace(constants, mma_efficiency=efficiency)
+    m, n, k = FIG4
+    refit = fit_kernel(
+        assumed, gh200("1x96gb"), LINK, shape=(m, n, k), sym_s=16.4e-3, asym_s=4.0e-3
+    )
+    fitted = replace(
+        assumed,
+        link_efficiency=refit.link_efficiency,
+        reduce_gbps_per_sm=refit.reduce_gbps_per_sm,
+    )
+    sym, asym = fig4(gh200("3x24gb"), fitted)
+    assert asym / sym == pytest.approx(1.15, abs=0.02)
+    sym, asym = fig4(gh200("7x12gb"), fitted)
+    assert 1.7 < asym / sym < 2.05
 
 
 def test_best_alpha_moves_to_symgemm_as_slices_shrink(
