@@ -1,0 +1,291 @@
+"""Where prompt and output lengths come from when arrivals bring none."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from c2c.errors import DataError, SettingError
+from c2c.workloads.formats import FORMATS, open_trace
+from c2c.workloads.streams import stream_of
+
+__all__ = ["LengthFilter", "LengthPool", "fixed_lengths", "read_lengths", "synthetic_lengths"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthFilter:
+    """Which pairs of a length source are used; the defaults are the usual benchmark filter.
+
+    Attributes:
+      min_tokens: least prompt and least output length.
+      max_prompt_tokens: longest prompt.
+      max_total_tokens: most prompt and output tokens together.
+    """
+
+    min_tokens: int = 4
+    max_prompt_tokens: int = 1024
+    max_total_tokens: int = 2048
+
+    def __post_init__(self) -> None:
+        if self.min_tokens < 1:
+            raise SettingError("workload.length_min_tokens", self.min_tokens, "at least 1")
+        for name in ("max_prompt_tokens", "max_total_tokens"):
+            if (value := getattr(self, name)) < self.min_tokens:
+                raise SettingError(
+                    f"workload.length_{name}", value, f"at least {self.min_tokens}, the minimum"
+                )
+
+    def passes(self, prompt: NDArray[np.int64], output: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which pairs are within the limits."""
+        return (
+            (prompt >= self.min_tokens)
+            & (output >= self.min_tokens)
+            & (prompt <= self.max_prompt_tokens)
+            & (prompt + output <= self.max_total_tokens)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthPool:
+    """(prompt, output) pairs to draw from with replacement, always as pairs.
+
+    Attributes:
+      name: what the pairs are.
+      prompt_tokens: i32[n].
+      output_tokens: i32[n].
+      read: pairs before the filter.
+      dropped: pairs the filter left out.
+    """
+
+    name: str
+    prompt_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    read: int
+    dropped: int
+
+    def draw(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Draw pairs. Drawing a then b pairs gives the same as drawing a + b at once."""
+        at = (rng.random(count) * self.prompt_tokens.size).astype(np.int64)
+        return self.prompt_tokens[at], self.output_tokens[at]
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, counts and means as plain data."""
+        return {
+            "name": self.name,
+            "pairs_read": self.read,
+            "pairs_dropped_by_filter": self.dropped,
+            "mean_prompt_tokens": round(float(self.prompt_tokens.mean()), 1),
+            "mean_output_tokens": round(float(self.output_tokens.mean()), 1),
+        }
+
+
+def _pool(
+    name: str, prompt: NDArray[np.int64], output: NDArray[np.int64], keep: LengthFilter
+) -> LengthPool:
+    passed = keep.passes(prompt, output)
+    if not passed.any():
+        raise DataError(name, f"none of {prompt.size} length pairs passes the filter {keep}")
+    return LengthPool(
+        name=name,
+        prompt_tokens=prompt[passed].astype(np.int32),
+        output_tokens=output[passed].astype(np.int32),
+        read=int(prompt.size),
+        dropped=int(np.count_nonzero(~passed)),
+    )
+
+
+# Quantiles of the ShareGPT pairs (cl100k_base tokens, first human and first assistant message)
+# that pass the usual filter, 9,901 pairs; the same data as `sharegpt` in `read_lengths`.
+_LEVELS = np.array([0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 97, 99, 99.7, 100]) / 100
+_PROMPT = np.array(
+    [4, 4, 7, 8, 12, 15, 21, 29, 43, 73, 138, 211, 342, 577, 736, 932, 1002, 1024], np.float64
+)
+_OUTPUT = np.array(
+    [4, 9, 26, 48, 102, 151, 203, 249, 295, 347, 421, 477, 556, 690, 765, 769, 774, 1395],
+    np.float64,
+)
+_RANK_CORRELATION = 0.128  # Spearman, of the same pairs
+_SYNTHETIC_PAIRS = 1 << 17
+_JSON_PIECE = 1 << 20  # characters read at a time
+
+
+def synthetic_lengths(keep: LengthFilter) -> LengthPool:
+    """Return pairs made from published-trace statistics; needs no file.
+
+    The marginal of either length is the quantile table above, interpolated in log space (tokens
+    are spread over three decades); a Gaussian copula couples them with ShareGPT's rank
+    correlation. The pool is a constant: seeds choose among its pairs, not the pairs.
+    """
+    rng = stream_of(0, "synthetic length pool")
+    # Gaussian copula: Pearson's r of the normals that gives Spearman's rho.
+    r = 2 * np.sin(np.pi * _RANK_CORRELATION / 6)
+    normal = rng.standard_normal((_SYNTHETIC_PAIRS, 2))
+    normal[:, 1] = r * normal[:, 0] + np.sqrt(1 - r * r) * normal[:, 1]
+    ranks = (np.argsort(np.argsort(normal, axis=0), axis=0) + 0.5) / _SYNTHETIC_PAIRS
+    prompt, output = (
+        np.rint(np.exp(np.interp(ranks[:, i], _LEVELS, np.log(table)))).astype(np.int64)
+        for i, table in enumerate((_PROMPT, _OUTPUT))
+    )
+    return _pool("synthetic (ShareGPT quantiles)", prompt, output, keep)
+
+
+def fixed_lengths(prompt_tokens: int, output_tokens: int) -> LengthPool:
+    """Return one pair that every request gets."""
+    return LengthPool(
+        name=f"fixed ({prompt_tokens}, {output_tokens})",
+        prompt_tokens=np.array([prompt_tokens], np.int32),
+        output_tokens=np.array([output_tokens], np.int32),
+        read=1,
+        dropped=0,
+    )
+
+
+def read_lengths(
+    path: str | Path, keep: LengthFilter, chars_per_token: float = 0.0, name: str = ""
+) -> LengthPool:
+    """Read (prompt, output) pairs from a trace, a Parquet or CSV table, or ShareGPT-style JSON.
+
+    JSON is a list of records or one record a line. A record carries `prompt_tokens` and
+    `output_tokens`, or `prompt_len` and `output_len`, or `conversations` of
+    `{"from": ..., "value": ...}`, of which the first human and first assistant message count.
+
+    Args:
+      path: the file.
+      keep: pairs outside it are dropped and counted.
+      chars_per_token: how text becomes tokens: length in characters over this, rounded up. There
+        is no tokeniser here, so 0 refuses text.
+      name: shown in descriptions; the file's name by default.
+
+    Raises:
+      SettingError: no such file, or text without a rule.
+      DataError: the file is corrupt or has no usable pair.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise SettingError(
+            "workload.lengths", str(path), "synthetic, fixed, sharegpt, azure2023 or a file"
+        )
+    with path.open("rb") as file:
+        head = file.read(64).lstrip()[:1]
+    pairs = (
+        np.array(list(_json_pairs(path, chars_per_token)), np.float64).reshape(-1, 2)
+        if head in {b"[", b"{"}
+        else _table_pairs(path)
+    )
+    good = np.isfinite(pairs).all(axis=1) & (pairs >= 0).all(axis=1) & (pairs < 2**31).all(axis=1)
+    usable = np.where(good[:, None], pairs, 0).astype(np.int64)  # 0 never passes the filter
+    return _pool(name or path.name, usable[:, 0], usable[:, 1], keep)
+
+
+def _table_pairs(path: Path) -> NDArray[np.float64]:
+    names = ["prompt_tokens", "output_tokens"]
+    try:
+        if path.open("rb").read(4) == b"PAR1":
+            file = pq.ParquetFile(path)
+            present = set(file.schema_arrow.names)
+            for pair in (names, ["prompt_len", "output_len"]):
+                if present >= set(pair):
+                    return _as_floats(file.read(columns=pair))
+        trace = open_trace(path)
+        table = pa.Table.from_batches(list(trace.batches()))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(str(path), f"cannot be read: {str(error).splitlines()[0]}") from error
+    if not {*names} <= set(trace.columns):
+        raise DataError(str(path), f"no length columns; formats with lengths: {', '.join(FORMATS)}")
+    return _as_floats(table.select([trace.columns[n] for n in names]))
+
+
+def _as_floats(table: pa.Table) -> NDArray[np.float64]:
+    columns = [
+        pc.cast(column.combine_chunks(), pa.float64()).to_numpy(zero_copy_only=False)
+        for column in table.columns
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _json_pairs(path: Path, chars_per_token: float) -> Iterator[tuple[float, float]]:
+    for record in _json_records(path):
+        if not isinstance(record, dict):
+            raise DataError(str(path), f"a record is {type(record).__name__}, not an object")
+        for prompt, output in (("prompt_tokens", "output_tokens"), ("prompt_len", "output_len")):
+            if prompt in record and output in record:
+                yield _number(record[prompt]), _number(record[output])
+                break
+        else:
+            if "conversations" not in record:
+                raise DataError(
+                    str(path),
+                    "a record has neither lengths nor conversations",
+                    "Expected prompt_tokens and output_tokens, prompt_len and output_len, or "
+                    "conversations.",
+                )
+            if chars_per_token <= 0:
+                raise SettingError(
+                    "workload.chars_per_token",
+                    chars_per_token,
+                    "a number above 0",
+                    f"{path.name} holds text and there is no tokeniser here; about 4 characters "
+                    "make a token in English.",
+                )
+            pair = _first_exchange(record["conversations"])
+            if pair is not None:
+                yield tuple(float(np.ceil(len(t) / chars_per_token)) for t in pair)  # type: ignore[misc]
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else float("nan")
+
+
+def _first_exchange(conversation: Any) -> tuple[str, str] | None:
+    """Return the first two messages if they are human's, then assistant's."""
+    if not isinstance(conversation, list) or len(conversation) < 2:
+        return None
+    first, second = conversation[:2]
+    try:
+        if first["from"] in {"human", "user"} and second["from"] in {"gpt", "assistant", "chatgpt"}:
+            return str(first["value"]), str(second["value"])
+    except (KeyError, TypeError):  # a message of another shape makes no pair
+        return None
+    return None
+
+
+def _json_records(path: Path) -> Iterator[Any]:
+    """Yield the objects of a JSON list or of JSON lines, reading a bounded piece at a time."""
+    decoder = json.JSONDecoder()
+    between = re.compile(r"[\s,]*")
+    with path.open(encoding="utf-8") as file:
+        buffer = file.read(_JSON_PIECE).lstrip()
+        in_list = buffer.startswith("[")
+        at, ended = int(in_list), False
+        while True:
+            at = _end_of(between.match(buffer, at), at)
+            if in_list and buffer.startswith("]", at):
+                return
+            try:
+                record, at = decoder.raw_decode(buffer, at)
+            except json.JSONDecodeError as error:
+                if not ended:  # the record goes on in the next piece
+                    more = file.read(max(_JSON_PIECE, len(buffer) - at))
+                    ended = not more
+                    buffer, at = buffer[at:] + more, 0
+                    continue
+                if at == len(buffer) and not in_list:
+                    return
+                raise DataError(str(path), f"broken or truncated JSON: {error.msg}") from error
+            yield record
+
+
+def _end_of(found: re.Match[str] | None, otherwise: int) -> int:
+    return found.end() if found else otherwise

@@ -1,0 +1,153 @@
+"""Transformations of a request stream: window, replication, compression, limit, lengths.
+
+Each takes a function that starts a stream and returns another such function; memory stays
+bounded by a few blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from c2c.workloads.blocks import RequestBlock, concatenate
+from c2c.workloads.lengths import LengthPool
+from c2c.workloads.streams import stream_of
+
+__all__ = ["Source", "compressed", "limited", "merged", "rotated", "windowed", "with_lengths"]
+
+type Source = Callable[[], Iterator[RequestBlock]]
+
+_BLOCK_ROWS = 65_536
+
+
+def _moved(block: RequestBlock, shift_s: float, model_offset: int = 0) -> RequestBlock:
+    return RequestBlock(
+        arrival_s=block.arrival_s + shift_s,
+        model=block.model + np.int32(model_offset),
+        prompt_tokens=block.prompt_tokens,
+        output_tokens=block.output_tokens,
+    )
+
+
+def _in_order(parts: Sequence[RequestBlock]) -> RequestBlock:
+    block = concatenate(parts)
+    return block.take(np.argsort(block.arrival_s, kind="stable"))
+
+
+def windowed(source: Source, start_s: float, end_s: float) -> Source:
+    """Keep arrivals in [start_s, end_s) and make start_s the new time 0."""
+
+    def start() -> Iterator[RequestBlock]:
+        for block in source():
+            first, last = np.searchsorted(block.arrival_s, (start_s, end_s), side="left")
+            if last > first:
+                yield _moved(block.take(slice(first, last)), -start_s)
+            if last < len(block):
+                return
+
+    return start
+
+
+def rotated(source: Source, offset_s: float, period_s: float, model_offset: int = 0) -> Source:
+    """Start at `offset_s` and go on from the beginning after the end.
+
+    Args:
+      source: arrivals in [0, period_s).
+      offset_s: in [0, period_s): becomes time 0.
+      period_s: length of the trace.
+      model_offset: added to each model index.
+    """
+
+    def start() -> Iterator[RequestBlock]:
+        for block in source():
+            cut = int(np.searchsorted(block.arrival_s, offset_s, side="left"))
+            if cut < len(block):
+                yield _moved(block.take(slice(cut, None)), -offset_s, model_offset)
+        for block in source():
+            cut = int(np.searchsorted(block.arrival_s, offset_s, side="left"))
+            if cut:
+                yield _moved(block.take(slice(0, cut)), period_s - offset_s, model_offset)
+            if cut < len(block):
+                return
+
+    return start
+
+
+def merged(sources: Sequence[Source]) -> Source:
+    """Merge ascending streams; equal arrivals stand in the order of the sources."""
+
+    def start() -> Iterator[RequestBlock]:
+        streams = [source() for source in sources]
+        heads = [next(stream, None) for stream in streams]
+        left = [head is not None for head in heads]  # streams that may bring more
+        while any(left):
+            # No unread block can hold anything before the earliest end of a head. Rows at that
+            # very time wait, as more of them may come.
+            ends = [
+                head.arrival_s[-1] for head, more in zip(heads, left, strict=True) if head and more
+            ]
+            frontier = min(ends)
+            ready = []
+            for i, head in enumerate(heads):
+                if head is None:
+                    continue
+                cut = int(np.searchsorted(head.arrival_s, frontier, side="left"))
+                ready.append(head.take(slice(0, cut)))
+                rest = head.take(slice(cut, None))
+                if left[i] and head.arrival_s[-1] == frontier:
+                    following = next(streams[i], None)
+                    left[i] = following is not None
+                    rest = concatenate([rest, following]) if following is not None else rest
+                heads[i] = rest if len(rest) else None
+            yield _in_order(ready)
+        yield _in_order([head for head in heads if head is not None])
+
+    return start
+
+
+def compressed(source: Source, factor: float) -> Source:
+    """Divide every arrival by `factor`: the same requests in less time."""
+
+    def start() -> Iterator[RequestBlock]:
+        for block in source():
+            yield RequestBlock(
+                arrival_s=block.arrival_s / factor,
+                model=block.model,
+                prompt_tokens=block.prompt_tokens,
+                output_tokens=block.output_tokens,
+            )
+
+    return start
+
+
+def limited(source: Source, max_requests: int) -> Source:
+    """Keep the first `max_requests` requests, in blocks of bounded size."""
+
+    def start() -> Iterator[RequestBlock]:
+        left = max_requests
+        for block in source():
+            for at in range(0, min(left, len(block)), _BLOCK_ROWS):
+                yield block.take(slice(at, min(at + _BLOCK_ROWS, left, len(block))))
+            left -= len(block)
+            if left <= 0:
+                return
+
+    return start
+
+
+def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
+    """Give every request a length pair from the pool; block borders do not matter."""
+
+    def start() -> Iterator[RequestBlock]:
+        rng = stream_of(seed, "lengths")
+        for block in source():
+            prompt, output = pool.draw(rng, len(block))
+            yield RequestBlock(
+                arrival_s=block.arrival_s,
+                model=block.model,
+                prompt_tokens=prompt,
+                output_tokens=output,
+            )
+
+    return start

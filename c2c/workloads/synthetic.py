@@ -1,0 +1,213 @@
+"""A synthetic multi-model trace with the published statistics of GenTD26.
+
+A plan is drawn first: which hours each model is active in and how many requests each of those
+hours holds. It is a small table (models x hours), so that the total is exact and the requests can
+then be made day by day, in order, with a day's requests in memory and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from c2c.errors import SettingError
+from c2c.workloads.blocks import RequestBlock
+from c2c.workloads.streams import stream_of
+
+__all__ = ["SyntheticTrace", "plan_requests", "popularity_shares", "synthetic_blocks"]
+
+_HOUR_S = 3600.0
+_BLOCK_ROWS = 65_536
+
+# GenTD26's 59 models with at least 10 requests: popularity rank -> share of all requests. Ranks 1
+# to 10 are the published counts over 26,823; from there to the 10 requests of the 59th, points
+# of the curve between which the logarithm is interpolated.
+_SHARE_RANKS = np.array([*range(1, 11), 11, 12, 20, 30, 45, 59], np.float64)
+_SHARES = (
+    np.array(
+        [8234, 4012, 2511, 2114, 2016, 1147, 961, 815, 719, 712, 576, 233, 99, 52, 28, 10],
+        np.float64,
+    )
+    / 26_823
+)
+# The same 59 models: rank -> share of the hours with at least one request. Published: median
+# 0.038, quartiles 0.022 and 0.108, ten models (17%) at 0.2 or more, largest 0.602.
+_ACTIVE_RANKS = np.array([1, 2, 5, 10, 11, 15, 30, 45, 59], np.float64)
+_ACTIVE = np.array([0.602, 0.45, 0.33, 0.266, 0.163, 0.108, 0.038, 0.022, 0.009], np.float64)
+_ACTIVE_MODELS = 59
+# The other models of GenTD26 have fewer than 10 requests each. They keep such counts however
+# large the trace, as scaling them up would turn rare models into active ones.
+_RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticTrace:
+    """What the generator makes. The defaults reproduce GenTD26's published statistics.
+
+    Attributes:
+      requests: exact number of requests.
+      models: models, of which 59 in 89 are active (at least 10 requests) and the rest rare.
+      days: length of the trace; time 0 is its first request.
+      gap_cv: coefficient of variation of the gaps between a model's requests within an hour.
+      hour_spread: standard deviation of the logarithm of a model's load over its active hours.
+      session_h: hours over which a model's activity stays correlated.
+      day_night: how strongly all models follow the time of day; 0: not at all.
+    """
+
+    requests: int = 350_000
+    models: int = 89
+    days: int = 21
+    gap_cv: float = 1.5
+    hour_spread: float = 1.0
+    session_h: float = 3.0
+    day_night: float = 1.5
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "models", "days"):
+            if (count := getattr(self, name)) < 1:
+                raise SettingError(f"workload.{name}", count, "a whole number above 0")
+        for name, low in (("gap_cv", 0.05), ("session_h", 0.01)):
+            if not low <= (value := getattr(self, name)) < 1000:
+                raise SettingError(f"workload.{name}", value, f"a number from {low} to 1000")
+        for name in ("hour_spread", "day_night"):
+            if not 0 <= (value := getattr(self, name)) <= 20:
+                raise SettingError(f"workload.{name}", value, "a number from 0 to 20")
+
+
+def _active_models(models: int) -> int:
+    return max(1, round(models * _ACTIVE_MODELS / 89))
+
+
+def _ranks(active: int) -> NDArray[np.float64]:
+    """Return the ranks among 59 models at which `active` models stand."""
+    if active == 1:
+        return np.ones(1)
+    return 1 + np.arange(active) * (_ACTIVE_MODELS - 1) / (active - 1)
+
+
+def _curve(
+    at: NDArray[np.float64], ranks: NDArray[np.float64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    return np.asarray(np.exp(np.interp(at, ranks, np.log(values))))
+
+
+def popularity_shares(trace: SyntheticTrace) -> NDArray[np.float64]:
+    """Return each active model's share of the requests, most popular first; sums to 1."""
+    shares = _curve(_ranks(_active_models(trace.models)), _SHARE_RANKS, _SHARES)
+    return np.asarray(shares / shares.sum())
+
+
+def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
+    """Split the exact total over the models: shares by largest remainder, rare models fixed."""
+    active = _active_models(trace.models)
+    rare = np.resize(np.array(_RARE_COUNTS, np.int64), trace.models - active)
+    rare = -np.sort(-rare)
+    # A trace smaller than GenTD26 has fewer requests of rare models, too.
+    rare = (rare * min(1.0, trace.requests / 26_823)).astype(np.int64)
+    total = trace.requests - int(rare.sum())
+    exact = popularity_shares(trace) * total
+    counts = np.floor(exact).astype(np.int64)
+    short = total - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
+    return np.concatenate([counts, rare])
+
+
+def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
+    """Draw the number of requests of each model in each hour.
+
+    A model is active in the hours in which a correlated Gaussian process of its own, plus a
+    time-of-day term that all share, is highest; as many hours as its share of active hours says.
+    Bursts of different models are hence independent but for the time of day. Each active hour has
+    at least one request; the rest are spread over them with lognormal weights.
+
+    Returns:
+      i64[models, 24 * days], which sums to `trace.requests`.
+    """
+    hours = 24 * trace.days
+    counts = _requests_per_model(trace)
+    active_share = _curve(_ranks(_active_models(trace.models)), _ACTIVE_RANKS, _ACTIVE)
+    active_hours = np.maximum(1, np.rint(active_share * hours)).astype(np.int64)
+    # A rare model's few requests come in about as many sessions as requests.
+    active_hours = np.concatenate([active_hours, counts[active_hours.size :]])
+    peak_h = stream_of(seed, "time of day").uniform(0, 24)
+    time_of_day = trace.day_night * np.cos(2 * np.pi * (np.arange(hours) - peak_h) / 24)
+    plan = np.zeros((trace.models, hours), np.int64)
+    for model in range(trace.models):
+        rng = stream_of(seed, "active hours", model)
+        score = _correlated(rng, hours, trace.session_h) + time_of_day
+        if model == 0:
+            score[0] = np.inf  # time 0 is the first request, so the first hour is not empty
+        chosen = min(int(active_hours[model]), int(counts[model]), hours)
+        if not chosen:
+            continue
+        at = np.sort(np.argsort(-score, kind="stable")[:chosen])
+        weights = np.exp(trace.hour_spread * rng.standard_normal(chosen))
+        plan[model, at] = 1 + rng.multinomial(counts[model] - chosen, weights / weights.sum())
+    return plan
+
+
+def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArray[np.float64]:
+    """Return a stationary Gaussian process of unit variance, one value an hour."""
+    keep = np.exp(-1 / session_h)
+    noise = rng.standard_normal(hours)
+    noise[1:] *= np.sqrt(1 - keep * keep)
+    for hour in range(1, hours):
+        noise[hour] += keep * noise[hour - 1]
+    return noise
+
+
+def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]:
+    """Yield the requests in order, without lengths (zeros); `model` is the popularity rank.
+
+    A model's requests of a day come from a stream of their own, so neither other models nor
+    other days change them.
+    """
+    plan = plan_requests(trace, seed)
+    for day in range(trace.days):
+        today = plan[:, 24 * day : 24 * (day + 1)]
+        arrivals = [
+            _arrivals(today[model], stream_of(seed, "arrivals", model, day), trace.gap_cv)
+            for model in np.flatnonzero(today.any(axis=1)).tolist()
+        ]
+        if not arrivals:
+            continue
+        if day == 0:
+            # Model 0 opens the trace: its first gap is taken out of the first hour.
+            first_hour = arrivals[0][: today[0, 0]]
+            first_hour -= first_hour[0]
+        arrival_s = np.concatenate(arrivals) + 24 * _HOUR_S * day
+        model = np.repeat(np.arange(trace.models, dtype=np.int32), today.sum(axis=1))
+        order = np.argsort(arrival_s, kind="stable")
+        arrival_s, model = arrival_s[order], model[order]
+        for at in range(0, arrival_s.size, _BLOCK_ROWS):
+            rows = slice(at, at + _BLOCK_ROWS)
+            none = np.zeros(arrival_s[rows].size, np.int32)
+            yield RequestBlock(
+                arrival_s=arrival_s[rows], model=model[rows], prompt_tokens=none, output_tokens=none
+            )
+
+
+def _arrivals(
+    counts: NDArray[np.int64], rng: np.random.Generator, gap_cv: float
+) -> NDArray[np.float64]:
+    """Return `counts[h]` ascending times within each hour h, in seconds of the day.
+
+    Gaps are gamma distributed and scaled to fill the hour exactly.
+    """
+    hours = np.flatnonzero(counts)
+    gaps_in = counts[hours] + 1  # the last gap leads to the end of the hour
+    ends = np.cumsum(gaps_in)
+    gaps = rng.standard_gamma(1 / (gap_cv * gap_cv), int(ends[-1]))
+    starts = ends - gaps_in
+    totals = np.add.reduceat(gaps, starts)
+    until = np.cumsum(gaps)
+    before = np.concatenate([[0.0], until])[starts]
+    times = (until - np.repeat(before, gaps_in)) / np.repeat(totals, gaps_in)
+    # Rounding must not carry a request into the next hour, where it would count as activity.
+    times = np.clip(times, 0.0, 1 - 1e-9) * _HOUR_S + np.repeat(hours * _HOUR_S, gaps_in)
+    last_gaps = np.zeros(gaps.size, bool)
+    last_gaps[ends - 1] = True
+    return np.asarray(times[~last_gaps])
