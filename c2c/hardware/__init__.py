@@ -1,0 +1,47 @@
+"""Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
+
+from c2c.hardware.conf import conf_dir
+from c2c.hardware.cpu import cpu_platform
+from c2c.hardware.mig import (
+    MigConfig,
+    MigProfile,
+    Slice,
+    load_mig,
+    mig_configs,
+    mig_from_mapping,
+    slices,
+)
+from c2c.hardware.platform import (
+    Gpu,
+    Host,
+    Link,
+    LinkVariant,
+    Platform,
+    link_gbps,
+    load_platform,
+    platform_from_mapping,
+    platforms,
+    scaled,
+)
+
+__all__ = [
+    "Gpu",
+    "Host",
+    "Link",
+    "LinkVariant",
+    "MigConfig",
+    "MigProfile",
+    "Platform",
+    "Slice",
+    "conf_dir",
+    "cpu_platform",
+    "link_gbps",
+    "load_mig",
+    "load_platform",
+    "mig_configs",
+    "mig_from_mapping",
+    "platform_from_mapping",
+    "platforms",
+    "scaled",
+    "slices",
+]

@@ -1,0 +1,145 @@
+"""Where settings live, and typed reading of the YAML mappings found there."""
+
+import math
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from c2c.errors import DataError, SettingError
+
+__all__ = ["SOURCE_KINDS", "check_positive", "conf_dir", "conf_names", "read_fields", "read_yaml"]
+
+SOURCE_KINDS = ("datasheet", "paper", "measured", "derived", "assumption")
+
+_GROUPS = ("hardware", "mig")
+
+
+def conf_dir() -> Path:
+    """Return the folder of the settings: `conf/` of the checkout, or what C2C_CONF names.
+
+    Raises:
+      SettingError: the folder does not hold `hardware/` and `mig/`.
+    """
+    given = os.environ.get("C2C_CONF")
+    folder = Path(given) if given else Path(__file__).resolve().parents[2] / "conf"
+    if not all((folder / group).is_dir() for group in _GROUPS):
+        raise SettingError(
+            "C2C_CONF", str(folder), f"a folder that holds {' and '.join(_GROUPS)}",
+            "Install c2c from a checkout (pip install -e .) or set C2C_CONF to its conf folder.",
+        )  # fmt: skip
+    return folder
+
+
+def conf_names(group: str) -> tuple[str, ...]:
+    """Return the names of the files in one group of the settings."""
+    return tuple(sorted(p.stem for p in (conf_dir() / group).glob("*.yaml")))
+
+
+def read_yaml(group: str, name: str) -> dict[str, Any]:
+    """Return `conf/<group>/<name>.yaml` as a mapping.
+
+    Raises:
+      SettingError: there is no such file; lists those that exist.
+      DataError: the file is not YAML, or not a mapping.
+    """
+    known = conf_names(group)
+    if name not in known:
+        raise SettingError(group, name, f"one of {', '.join(known) or '(none found)'}")
+    path = conf_dir() / group / f"{name}.yaml"
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as err:
+        raise DataError(str(path), f"not YAML: {err}") from err
+    if not isinstance(data, dict):
+        raise DataError(str(path), f"expected a mapping, found {type(data).__name__}")
+    return data
+
+
+def check_positive(where: str, value: object, *, whole: bool = False) -> None:
+    """Raise unless `value` is a finite number above 0 (a whole one where asked).
+
+    Raises:
+      SettingError: it is not; names `where`.
+    """
+    wanted = "a whole number above 0" if whole else "a number above 0"
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise SettingError(where, value, wanted)
+    if not (math.isfinite(value) and value > 0):
+        raise SettingError(where, value, wanted)
+
+
+def read_fields[T](cls: type[T], data: object, where: str) -> T:
+    """Build a flat dataclass of numbers and strings from a mapping, checking names and types.
+
+    A field `source` is a mapping from each field that holds a value to a string that begins with
+    one of `SOURCE_KINDS`.
+
+    Args:
+      cls: the dataclass to build.
+      data: keys are its fields; those with defaults may be absent.
+      where: prefix of the field names in errors, such as "hardware.gh200.link".
+
+    Raises:
+      SettingError: a field is missing, unknown or of the wrong type, or has no source.
+    """
+    if not isinstance(data, Mapping):
+        raise SettingError(where, data, "a mapping")
+    hints = typing.get_type_hints(cls)
+    known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in known:
+            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        if name == "source":
+            continue
+        if name in data:
+            values[name] = _typed(f"{where}.{name}", data[name], hints[name])
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise SettingError(f"{where}.{name}", None, _wanted(hints[name]), "It is missing.")
+    if "source" in known:
+        values["source"] = _sources(f"{where}.source", data.get("source"), values)
+    return cls(**values)
+
+
+def _typed(where: str, value: Any, hint: Any) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    if str in options and isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if int in options and float(value).is_integer():
+            return int(value)
+        if float in options and math.isfinite(value):
+            return float(value)
+    raise SettingError(where, value, _wanted(hint))
+
+
+def _wanted(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a string", type(None): "null"}
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return " or ".join(names.get(o, str(o)) for o in options)
+
+
+def _sources(where: str, sources: object, values: Mapping[str, Any]) -> dict[str, str]:
+    if not isinstance(sources, Mapping):
+        raise SettingError(where, sources, "a mapping from each field to where its value is from")
+    for key, text in sources.items():
+        if key not in values:
+            raise SettingError(f"{where}.{key}", text, f"one of {', '.join(values)}")
+    for key, value in values.items():
+        if isinstance(value, (int, float)):
+            text = sources.get(key)
+            if not isinstance(text, str) or text.split(":")[0] not in SOURCE_KINDS:
+                raise SettingError(
+                    f"{where}.{key}", text, f"text that begins with {', '.join(SOURCE_KINDS)}:"
+                )
+    return {str(k): str(v) for k, v in sources.items()}

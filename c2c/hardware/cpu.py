@@ -1,0 +1,66 @@
+"""The machine at hand as a platform: cores stand for SMs, main memory for HBM and host memory."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import SettingError
+from c2c.hardware.platform import Platform, load_platform
+
+__all__ = ["cpu_platform", "fill_from_machine"]
+
+_FLOPS_PER_CORE = "bf16_tflops_per_core"
+
+
+def cpu_platform() -> Platform:
+    """Return the machine at hand: its cores and memory, with rates assumed per core.
+
+    Rates are assumptions rather than measurements so that equal runs give equal results.
+    Override `hardware.gpu.hbm_gbps` and the like where they matter.
+    """
+    return load_platform("cpu")
+
+
+def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fill what the file of the platform `cpu` leaves null with what the machine has.
+
+    Args:
+      gpu: the section `gpu`; `bf16_tflops` may be null, then `bf16_tflops_per_core` gives it.
+      host: the section `host`.
+      where: prefix of the field names in errors.
+
+    Raises:
+      SettingError: a section is not a mapping, or the rate per core is missing.
+    """
+    for name, section in (("gpu", gpu), ("host", host)):
+        if not isinstance(section, Mapping):
+            raise SettingError(f"{where}.{name}", section, "a mapping")
+    gpu, host = dict(gpu), dict(host)
+    per_core = gpu.pop(_FLOPS_PER_CORE, None)
+    if gpu.get("sm_count") is None:
+        gpu["sm_count"] = cores()
+    if gpu.get("bf16_tflops") is None:
+        if isinstance(per_core, bool) or not isinstance(per_core, int | float):
+            raise SettingError(f"{where}.gpu.{_FLOPS_PER_CORE}", per_core, "a number")
+        gpu["bf16_tflops"] = per_core * gpu["sm_count"]
+    for section, field in ((gpu, "hbm_bytes"), (host, "memory_bytes")):
+        if section.get(field) is None:
+            section[field] = memory_bytes()
+    return gpu, host
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Return the bytes of memory this process may use: the machine's, or its container's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit_file = Path("/sys/fs/cgroup/memory.max")
+    if limit_file.is_file():
+        text = limit_file.read_text(encoding="ascii").strip()
+        if text.isdigit():
+            return min(total, int(text))
+    return total

@@ -1,0 +1,243 @@
+"""A chip, its host and the link between them: dataclasses, and the loader of `conf/hardware`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from c2c.errors import SettingError
+from c2c.hardware.conf import check_positive, conf_names, read_fields, read_yaml
+
+__all__ = [
+    "Gpu",
+    "Host",
+    "Link",
+    "LinkVariant",
+    "Platform",
+    "link_gbps",
+    "load_platform",
+    "platform_from_mapping",
+    "platforms",
+    "scaled",
+]
+
+LinkVariant = Literal["datasheet", "measured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The link between host memory and the GPU.
+
+    `datasheet_gbps` and `measured_gbps` are one direction, host to device, in 1e9 bytes a second.
+    Where nothing was measured, `measured_gbps` is None and `derived_efficiency` is the share of
+    the datasheet's number that a comparable, measured link attains.
+    """
+
+    name: str
+    datasheet_gbps: float
+    measured_gbps: float | None
+    both_directions_gbps: float
+    inflight_bytes_per_sm: float  # what one SM keeps in flight; caps a slice, see `slices`
+    link_latency_s: float
+    derived_efficiency: float | None = None
+    source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "datasheet_gbps", "both_directions_gbps", "inflight_bytes_per_sm", "link_latency_s",
+        ):  # fmt: skip
+            check_positive(f"link.{name}", getattr(self, name))
+        if self.both_directions_gbps < self.datasheet_gbps:
+            raise SettingError(
+                "link.both_directions_gbps", self.both_directions_gbps,
+                f"at least datasheet_gbps ({self.datasheet_gbps:g}), which is one direction",
+            )  # fmt: skip
+        if self.measured_gbps is not None:
+            check_positive("link.measured_gbps", self.measured_gbps)
+            if self.measured_gbps > self.datasheet_gbps:
+                raise SettingError(
+                    "link.measured_gbps", self.measured_gbps,
+                    f"at most datasheet_gbps ({self.datasheet_gbps:g})",
+                )  # fmt: skip
+        if self.derived_efficiency is not None and not 0 < self.derived_efficiency <= 1:
+            raise SettingError(
+                "link.derived_efficiency", self.derived_efficiency, "a number in (0, 1]"
+            )
+
+    @property
+    def measured_is_derived(self) -> bool:
+        """Whether the variant `measured` is the datasheet's number times an efficiency."""
+        return self.measured_gbps is None and self.derived_efficiency is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A whole GPU. `bf16_tflops` is the dense tensor-core peak."""
+
+    name: str
+    sm_count: int
+    hbm_bytes: int
+    hbm_gbps: float
+    bf16_tflops: float
+    l2_bytes: int
+    smem_per_sm_bytes: int
+    source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("sm_count", "hbm_bytes", "l2_bytes", "smem_per_sm_bytes"):
+            check_positive(f"gpu.{name}", getattr(self, name), whole=True)
+        for name in ("hbm_gbps", "bf16_tflops"):
+            check_positive(f"gpu.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The host's memory, and the disk that models are first read from (sequential reads)."""
+
+    memory_bytes: int
+    memory_gbps: float
+    disk_gbps: float
+    source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive("host.memory_bytes", self.memory_bytes, whole=True)
+        for name in ("memory_gbps", "disk_gbps"):
+            check_positive(f"host.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """One GPU with its host and link, and the names of the MIG layouts it can be split into."""
+
+    name: str
+    gpu: Gpu
+    host: Host
+    link: Link
+    mig: tuple[str, ...]
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.mig or len(set(self.mig)) != len(self.mig):
+            raise SettingError(
+                f"hardware.{self.name}.mig", self.mig, "at least one name, each once"
+            )
+
+
+def platforms() -> tuple[str, ...]:
+    """Return the names of the platforms at hand."""
+    return conf_names("hardware")
+
+
+def load_platform(name: str) -> Platform:
+    """Return the platform of `conf/hardware/<name>.yaml`.
+
+    The platform `cpu` is the machine at hand: what its file leaves null is found at run time.
+
+    Raises:
+      SettingError: unknown name, or a value that cannot be; names file and field.
+    """
+    return platform_from_mapping(read_yaml("hardware", name), where=f"hardware.{name}")
+
+
+def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -> Platform:
+    """Build a platform from data in the form of `conf/hardware/*.yaml`, as Hydra composes it.
+
+    Args:
+      data: name, gpu, host, link, mig, notes; a mapping, OmegaConf's included.
+      where: prefix of the field names in errors.
+
+    Raises:
+      SettingError: a field is missing, unknown or out of range.
+    """
+    known = ("name", "gpu", "host", "link", "mig", "notes")
+    for key in data:
+        if key not in known:
+            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
+    name = data.get("name")
+    if not isinstance(name, str) or not name:
+        raise SettingError(f"{where}.name", name, "the platform's name")
+    mig = data.get("mig")
+    if isinstance(mig, str) or mig is None or not all(isinstance(m, str) for m in mig):
+        raise SettingError(f"{where}.mig", mig, "a list of names of MIG layouts")
+    gpu, host = data.get("gpu"), data.get("host")
+    if name == "cpu":
+        from c2c.hardware.cpu import fill_from_machine
+
+        gpu, host = fill_from_machine(gpu, host, where)
+    try:
+        return Platform(
+            name=name,
+            gpu=read_fields(Gpu, gpu, f"{where}.gpu"),
+            host=read_fields(Host, host, f"{where}.host"),
+            link=read_fields(Link, data.get("link"), f"{where}.link"),
+            mig=tuple(mig),
+            notes=" ".join(str(data.get("notes") or "").split()),
+        )
+    except SettingError as err:
+        if err.field.startswith(("gpu.", "host.", "link.")):  # raised by the dataclass itself
+            raise SettingError(f"{where}.{err.field}", err.value, err.allowed) from err
+        raise
+
+
+def link_gbps(link: Link, variant: LinkVariant) -> float:
+    """Return the link's capacity from host to device, in GB/s.
+
+    Args:
+      link: the link.
+      variant: "datasheet", or "measured": what public measurements report, else (flagged by
+        `measured_is_derived`) the datasheet's number times `derived_efficiency`.
+
+    Raises:
+      SettingError: no such variant for this link.
+    """
+    known = get_args(LinkVariant)
+    if variant not in known:
+        raise SettingError("link_variant", variant, f"one of {', '.join(known)}")
+    if variant == "datasheet":
+        return link.datasheet_gbps
+    if link.measured_gbps is not None:
+        return link.measured_gbps
+    if link.derived_efficiency is not None:
+        return link.datasheet_gbps * link.derived_efficiency
+    raise SettingError(
+        "link_variant", variant, f"datasheet: {link.name} has no measurement to take"
+    )
+
+
+def scaled(
+    platform: Platform, *, link: float = 1.0, hbm: float = 1.0, sms: float = 1.0
+) -> Platform:
+    """Return the platform with its bandwidths and SMs multiplied.
+
+    Tensor-core peak follows the SMs. MIG slices follow too: `slices` gives each its share of the
+    chip it is cut from. Capacities, L2 and host memory stay.
+
+    Args:
+      platform: what to scale.
+      link: factor of both directions and both variants of the link, and of what an SM keeps in
+        flight, so that a slice bound by its own requests scales as well.
+      hbm: factor of the HBM bandwidth.
+      sms: factor of the SM count, rounded to whole SMs.
+
+    Raises:
+      SettingError: a factor is not a number above 0.
+    """
+    for name, factor in (("link", link), ("hbm", hbm), ("sms", sms)):
+        check_positive(f"scaled.{name}", factor)
+    gpu, wire = platform.gpu, platform.link
+    sm_count = max(1, round(gpu.sm_count * sms))
+    return replace(
+        platform,
+        gpu=replace(
+            gpu,
+            sm_count=sm_count,
+            bf16_tflops=gpu.bf16_tflops * sm_count / gpu.sm_count,
+            hbm_gbps=gpu.hbm_gbps * hbm,
+        ),
+        link=replace(
+            wire,
+            datasheet_gbps=wire.datasheet_gbps * link,
+            measured_gbps=None if wire.measured_gbps is None else wire.measured_gbps * link,
+            both_directions_gbps=wire.both_directions_gbps * link,
+            inflight_bytes_per_sm=wire.inflight_bytes_per_sm * link,
+        ),
+    )
