@@ -1,0 +1,99 @@
+"""Small setups and workloads that the simulator tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from c2c.cost import Constants, load_constants
+from c2c.hardware import Platform, load_platform
+from c2c.models import Deployment, load_spec
+from c2c.serving import RECORD_DTYPE, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
+from c2c.workloads import RequestBlock
+
+
+def deployments(*specs: str, ttft: float = 1.0, tpot: float = 0.25) -> tuple[Deployment, ...]:
+    return tuple(
+        Deployment(name=f"{spec}-{k}", spec=load_spec(spec), ttft_slo_s=ttft, tpot_slo_s=tpot)
+        for k, spec in enumerate(specs)
+    )
+
+
+def setup(
+    *specs: str,
+    mig: str = "7x12gb",
+    superchips: int = 1,
+    platform: Platform | None = None,
+    weights_start: str = "host",
+    seed: int = 0,
+    tpot: float = 0.25,
+    constants: Constants | None = None,
+    **system: Any,
+) -> ServingSetup:
+    defaults: dict[str, Any] = {
+        "name": "test",
+        "chunk_candidates": (128, 256, 512),
+        "chunk_tokens": 512,
+        "max_batch": 32,
+    }
+    return ServingSetup(
+        platform=platform or load_platform("gh200"),
+        mig=mig,
+        superchips=superchips,
+        link_variant="measured",
+        deployments=deployments(*(specs or ("llama-3-3b",)), tpot=tpot),
+        system=SystemSpec(**(defaults | system)),
+        constants=constants or load_constants(),
+        weights_start=weights_start,  # type: ignore[arg-type]
+        seed=seed,
+    )
+
+
+def requests(
+    arrival_s: Sequence[float] | np.ndarray,
+    model: Sequence[int] | np.ndarray | int = 0,
+    prompt: Sequence[int] | np.ndarray | int = 100,
+    output: Sequence[int] | np.ndarray | int = 20,
+) -> RequestBlock:
+    n = len(arrival_s)
+    return RequestBlock(
+        arrival_s=np.asarray(arrival_s, np.float64),
+        model=np.broadcast_to(np.asarray(model, np.int32), n).copy(),
+        prompt_tokens=np.broadcast_to(np.asarray(prompt, np.int32), n).copy(),
+        output_tokens=np.broadcast_to(np.asarray(output, np.int32), n).copy(),
+    )
+
+
+def random_requests(n: int, models: int, rate: float, seed: int) -> RequestBlock:
+    g = np.random.default_rng(seed)
+    return requests(
+        np.cumsum(g.exponential(1.0 / rate, n)),
+        g.integers(0, models, n),
+        g.integers(1, 900, n),
+        g.integers(1, 200, n),
+    )
+
+
+def simulate(
+    what: ServingSetup | Prepared,
+    *blocks: RequestBlock,
+    compiled: bool = False,
+    timeline_rows: int = 0,
+    buffer: int = 256,
+) -> tuple[Any, RunStats, Simulation]:
+    """Return the records sorted by id, the totals and the finished simulation."""
+    prepared = prepare(what) if isinstance(what, ServingSetup) else what
+    simulation = Simulation.start(
+        prepared,
+        build_machine(prepared),
+        compiled=compiled,
+        timeline_rows=timeline_rows,
+        buffer=buffer,
+    )
+    parts: list[Any] = []
+    stats = run_blocks(simulation, blocks, parts.append)
+    table = np.concatenate(parts) if parts else np.zeros(0, RECORD_DTYPE)
+    return np.sort(table, order="id").view(np.recarray), stats, simulation
