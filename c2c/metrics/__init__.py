@@ -1,0 +1,49 @@
+"""One record a request, what is computed from records, and the timeline for Perfetto."""
+
+from c2c.metrics.latency import (
+    PERCENTILES,
+    attainment,
+    e2e_s,
+    goodput_rps,
+    meets_tpot,
+    meets_ttft,
+    percentiles,
+    span_s,
+    tpot_s,
+    ttft_s,
+)
+from c2c.metrics.schema import (
+    PHASE_KINDS,
+    PHASE_SCHEMA,
+    RECORD_SCHEMA,
+    START_KINDS,
+    STATUSES,
+    phase_table,
+    record_table,
+)
+from c2c.metrics.summary import SUMMARY_COLUMNS, summarise, utilisation
+from c2c.metrics.timeline import write_timeline
+
+__all__ = [
+    "PERCENTILES",
+    "PHASE_KINDS",
+    "PHASE_SCHEMA",
+    "RECORD_SCHEMA",
+    "START_KINDS",
+    "STATUSES",
+    "SUMMARY_COLUMNS",
+    "attainment",
+    "e2e_s",
+    "goodput_rps",
+    "meets_tpot",
+    "meets_ttft",
+    "percentiles",
+    "phase_table",
+    "record_table",
+    "span_s",
+    "summarise",
+    "tpot_s",
+    "ttft_s",
+    "utilisation",
+    "write_timeline",
+]

@@ -1,0 +1,108 @@
+"""Latency metrics as expressions over record columns; defined in `docs/metrics.md`.
+
+Every function takes and returns NumPy arrays with one entry a request. A request that failed has
+NaN times, so its latencies are NaN and it meets no target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "PERCENTILES",
+    "attainment",
+    "e2e_s",
+    "goodput_rps",
+    "meets_tpot",
+    "meets_ttft",
+    "percentiles",
+    "span_s",
+    "tpot_s",
+    "ttft_s",
+]
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+PERCENTILES: tuple[float, ...] = (50.0, 95.0, 99.0)
+
+
+def ttft_s(arrival_s: Floats, first_token_s: Floats) -> Floats:
+    """Return the time to first token: `first_token_s - arrival_s`, queueing and start included."""
+    return np.asarray(first_token_s - arrival_s, dtype=np.float64)
+
+
+def tpot_s(first_token_s: Floats, finished_s: Floats, output_tokens: npt.NDArray[Any]) -> Floats:
+    """Return the mean time per output token after the first; NaN for one output token.
+
+    >>> tpot_s(np.array([1.0, 1.0]), np.array([1.2, 1.0]), np.array([3, 1])).round(3).tolist()
+    [0.1, nan]
+    """
+    gaps = np.asarray(output_tokens, dtype=np.float64) - 1.0
+    out = np.full(gaps.shape, np.nan)
+    np.divide(finished_s - first_token_s, gaps, out=out, where=gaps > 0)
+    return out
+
+
+def e2e_s(arrival_s: Floats, finished_s: Floats) -> Floats:
+    """Return the end-to-end latency: `finished_s - arrival_s`."""
+    return np.asarray(finished_s - arrival_s, dtype=np.float64)
+
+
+def meets_ttft(ttft: Floats, ttft_slo_s: Floats | float) -> Bools:
+    """Return whether each request met its TTFT target; a failed one (NaN) did not."""
+    return np.asarray(ttft <= ttft_slo_s)
+
+
+def meets_tpot(
+    tpot: Floats, tpot_slo_s: Floats | float, output_tokens: npt.NDArray[Any], finished: Bools
+) -> Bools:
+    """Return whether each request met its TPOT target.
+
+    A finished request with one output token has no TPOT and meets the target; a failed one never.
+    """
+    one_token = np.asarray(output_tokens) <= 1
+    return np.asarray(finished & (one_token | (tpot <= tpot_slo_s)))
+
+
+def attainment(met: Bools) -> float:
+    """Return the share of requests that met a target, failed ones in the denominator; NaN if none.
+
+    >>> attainment(np.array([True, True, False, True]))
+    0.75
+    """
+    return float(np.count_nonzero(met) / len(met)) if len(met) else float("nan")
+
+
+def span_s(arrival_s: Floats, finished_s: Floats) -> float:
+    """Return the seconds from the first arrival to the last arrival or finish, whichever is later.
+
+    0 without requests.
+    """
+    if not len(arrival_s):
+        return 0.0
+    done = finished_s[np.isfinite(finished_s)]
+    last = max(float(np.max(arrival_s)), float(np.max(done)) if len(done) else -np.inf)
+    return last - float(np.min(arrival_s))
+
+
+def goodput_rps(met_both: Bools, span: float) -> float:
+    """Return requests per second that met both targets over `span` seconds; 0 if span is 0."""
+    return float(np.count_nonzero(met_both) / span) if span > 0 else 0.0
+
+
+def percentiles(values: Floats, ps: Sequence[float] = PERCENTILES) -> dict[str, float]:
+    """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if there are none.
+
+    Linear interpolation between order statistics (NumPy's default).
+    """
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return {"mean": float("nan")} | {f"p{p:g}": float("nan") for p in ps}
+    found = np.percentile(known, ps, overwrite_input=True)
+    mean = float(known.mean())  # percentile may have reordered them; the sum is still theirs
+    return {"mean": mean} | {f"p{p:g}": float(v) for p, v in zip(ps, found, strict=True)}

@@ -1,0 +1,23 @@
+"""Run folders: configuration and provenance first, atomic results, resume keyed by content."""
+
+from c2c.runs.atomic import atomic_file, write_json, write_text
+from c2c.runs.content import content_key, file_key, plain, source_key
+from c2c.runs.progress import progress_bar
+from c2c.runs.provenance import provenance
+from c2c.runs.rundir import RunDir
+from c2c.runs.tables import ParquetStream, write_parquet
+
+__all__ = [
+    "ParquetStream",
+    "RunDir",
+    "atomic_file",
+    "content_key",
+    "file_key",
+    "plain",
+    "progress_bar",
+    "provenance",
+    "source_key",
+    "write_json",
+    "write_parquet",
+    "write_text",
+]

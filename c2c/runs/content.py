@@ -1,0 +1,104 @@
+"""Content keys: what a result was made from, as one hash, so that no stale result is reused."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import SettingError
+
+__all__ = ["content_key", "file_key", "plain", "source_key"]
+
+SOURCE_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".json"})
+
+
+def content_key(
+    config: Mapping[str, Any],
+    *,
+    packages: Sequence[str] = (),
+    files: Iterable[Path] = (),
+    ignore: Sequence[str] = (),
+) -> str:
+    """Return the key of a result made from this configuration, code and data.
+
+    Args:
+      config: the resolved configuration; the order of its keys does not matter.
+      packages: names of packages and modules whose source the result depends on.
+      files: data files and folders the result depends on, by their content.
+      ignore: top-level configuration keys that do not change the result (output folders).
+    """
+    kept = {k: v for k, v in config.items() if k not in ignore}
+    parts = {
+        "config": plain(kept),
+        "code": {name: source_key(name) for name in sorted(packages)},
+        "files": {path.name: file_key(path) for path in sorted(files)},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def file_key(path: Path) -> str:
+    """Return the SHA-256 of a file's content, or of a folder's data and source files.
+
+    Raises:
+      SettingError: there is no such file.
+    """
+    if path.is_dir():
+        return _tree_key(path)
+    if not path.is_file():
+        raise SettingError("path", str(path), "a file that exists")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def source_key(package: str) -> str:
+    """Return the hash of a package's (or module's) source and data files.
+
+    Raises:
+      SettingError: no such package.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or (spec.origin is None and not spec.submodule_search_locations):
+        raise SettingError("package", package, "a package or module that can be imported")
+    if spec.submodule_search_locations:
+        return _tree_key(Path(next(iter(spec.submodule_search_locations))))
+    return file_key(Path(str(spec.origin)))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON and YAML know it: mappings, lists, strings, numbers, None.
+
+    Raises:
+      SettingError: something that cannot be written down (a function, an open file).
+    """
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars
+        return plain(value.tolist())
+    if isinstance(value, Sequence):
+        return [plain(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted(plain(v) for v in value)
+    raise SettingError("config", value, "numbers, strings, lists and mappings of them")
+
+
+def _tree_key(folder: Path) -> str:
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in SOURCE_SUFFIXES and path.is_file():
+            total.update(path.relative_to(folder).as_posix().encode() + b"\0")
+            total.update(file_key(path).encode())
+    return total.hexdigest()

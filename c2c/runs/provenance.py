@@ -1,0 +1,76 @@
+"""Where a result comes from: code version, packages, machine, seed and start time."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["provenance"]
+
+PACKAGES = ("c2c", "jax", "jaxlib", "numpy", "numba", "pyarrow", "matplotlib", "hydra-core")
+
+
+def provenance(*, seed: int | None = None) -> dict[str, Any]:
+    """Return what describes this run beside its configuration; holds the time of day.
+
+    Never part of a content key or of a hashed result: two equal runs differ here and only here.
+    """
+    return {
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "seed": seed,
+        "git": _git(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpu": _cpu(),
+        "cpu_count": os.cpu_count(),
+        "device": _device(),
+    }
+
+
+def _git() -> dict[str, Any]:
+    git = shutil.which("git")
+    if git is None:
+        return {"commit": None, "dirty": None, "why": "git is not installed"}
+    here = Path(__file__).parent
+
+    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603 (fixed arguments, no shell)
+            [git, *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=False
+        )
+
+    head = ask("rev-parse", "HEAD")
+    if head.returncode:
+        return {"commit": None, "dirty": None, "why": head.stderr.strip() or "no commit"}
+    return {"commit": head.stdout.strip(), "dirty": bool(ask("status", "--porcelain").stdout)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _device() -> str:
+    """Name the accelerator only if JAX is loaded already: asking would cost seconds of start-up."""
+    jax = sys.modules.get("jax")
+    return "cpu (jax not loaded)" if jax is None else str(jax.devices()[0].device_kind)

@@ -1,0 +1,228 @@
+"""A folder for one run: config and provenance before work, results atomically, then DONE."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import yaml
+
+from c2c.errors import SettingError
+from c2c.runs.atomic import PARTIAL_SUFFIX, atomic_file, write_json, write_text
+from c2c.runs.content import content_key, file_key, plain
+from c2c.runs.provenance import provenance
+from c2c.runs.tables import ParquetStream, write_parquet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["RunDir"]
+
+DONE = "DONE"
+CRASH = "crash.json"
+# These differ between equal runs (time of day), so they are not results and are not hashed.
+JOURNAL = ".results"  # every result this run began, so that a killed run can be cleared
+NOT_RESULTS = frozenset({DONE, CRASH, JOURNAL, "provenance.json", "config.yaml", ".lock"})
+
+
+class RunDir:
+    """One run's folder; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
+
+    A run is complete when DONE holds the key of its inputs (configuration, code, data) and the
+    hashes of its results still match. Anything else (another key, a missing or changed result, a
+    crash) is run again from an empty folder: a stale result is never reused. An error inside the
+    `with` block leaves `crash.json` and no DONE.
+    """
+
+    def __init__(self, path: Path, *, key: str, config: Any, is_complete: bool, lock: int) -> None:
+        self.path = path
+        self.key = key
+        self.is_complete = is_complete
+        self._config = config
+        self._lock = lock
+        self._results: list[str] = []
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        config: Mapping[str, Any],
+        *,
+        packages: Sequence[str] = (),
+        files: Iterable[Path] = (),
+        ignore: Sequence[str] = (),
+        seed: int | None = None,
+        resume: bool = True,
+    ) -> Self:
+        """Open a run's folder, and unless it is complete write config and provenance into it.
+
+        Args:
+          root: the folder, made if it is not there.
+          config: the resolved configuration.
+          packages: see `content_key`.
+          files: see `content_key`.
+          ignore: see `content_key`.
+          seed: recorded in the provenance.
+          resume: False runs again even if the folder is complete.
+
+        Raises:
+          SettingError: another process works in this folder, or it is a file.
+        """
+        settings = plain(config)
+        key = content_key(settings, packages=packages, files=files, ignore=ignore)
+        if root.exists() and not root.is_dir():
+            raise SettingError("out", str(root), "a folder")
+        root.mkdir(parents=True, exist_ok=True)
+        lock = _lock(root)
+        try:
+            is_complete = resume and _is_complete(root, key)
+            if not is_complete:
+                _clear(root)
+                write_text(root / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+                write_json(root / "provenance.json", {"key": key, **provenance(seed=seed)})
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(root, key=key, config=settings, is_complete=is_complete, lock=lock)
+
+    def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
+        """Write `<name>.parquet`; a mapping is columns."""
+        path = self._result(f"{name}.parquet")
+        write_parquet(path, table if isinstance(table, pa.Table) else pa.table(dict(table)))
+        return path
+
+    def stream_table(self, name: str, schema: pa.Schema) -> ParquetStream:
+        """Return a writer of `<name>.parquet` for rows that come in batches; close it."""
+        return ParquetStream(self._result(f"{name}.parquet"), schema)
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Write `<name>.json`."""
+        path = self._result(f"{name}.json")
+        write_json(path, plain(value))
+        return path
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a text file under its full name."""
+        path = self._result(name)
+        write_text(path, text)
+        return path
+
+    @contextmanager
+    def open_file(self, name: str) -> Iterator[IO[bytes]]:
+        """Yield a binary file that appears under its full name when the block ends well."""
+        with atomic_file(self._result(name)) as file:
+            yield file
+
+    def write_figure(self, name: str, figure: Figure) -> tuple[Path, Path]:
+        """Write `<name>.png` and `<name>.svg`, without the date matplotlib would put in."""
+        import matplotlib as mpl
+
+        paths = self._result(f"{name}.png"), self._result(f"{name}.svg")
+        no_date: tuple[dict[str, Any], ...] = ({"Software": None}, {"Date": None, "Creator": None})
+        with mpl.rc_context({"svg.hashsalt": "c2c"}):
+            for path, metadata in zip(paths, no_date, strict=True):
+                held = io.BytesIO()
+                figure.savefig(held, format=path.suffix[1:], metadata=metadata)
+                with atomic_file(path) as file:
+                    file.write(held.getvalue())
+        return paths
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None:
+                if not self.is_complete:
+                    self._write_crash(error)
+            elif not self.is_complete:
+                self._finish()
+        finally:
+            os.close(self._lock)
+
+    def _result(self, name: str) -> Path:
+        if self.is_complete:
+            raise RuntimeError(f"{self.path} is complete: check is_complete before writing {name}")
+        if name in NOT_RESULTS or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise SettingError("name", name, "a file name inside the run folder that is not taken")
+        if name not in self._results:
+            with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
+                journal.write(name + "\n")
+            self._results.append(name)
+        return self.path / name
+
+    def _finish(self) -> None:
+        results = {name: file_key(self.path / name) for name in sorted(self._results)}
+        write_json(self.path / DONE, {"key": self.key, "results": results})
+        self.is_complete = True
+
+    def _write_crash(self, error: BaseException) -> None:
+        write_json(
+            self.path / CRASH,
+            {
+                "exception": type(error).__name__,
+                "message": str(error),
+                "traceback": traceback.format_exception(error),
+                "config": self._config,
+            },
+        )
+
+
+def _is_complete(root: Path, key: str) -> bool:
+    done = root / DONE
+    if not done.is_file():
+        return False
+    try:
+        found = json.loads(done.read_text(encoding="utf-8"))
+        results = found["results"]
+        same_key = found["key"] == key
+    except (ValueError, KeyError, TypeError):
+        return False  # not ours or damaged: run again
+    return same_key and all(
+        (root / name).is_file() and file_key(root / name) == digest
+        for name, digest in results.items()
+    )
+
+
+def _clear(root: Path) -> None:
+    """Remove what an earlier run of this folder left; DONE first, so a crash here is seen.
+
+    Only files RunDir wrote: those in its journal, its own, and unfinished ones.
+    """
+    (root / DONE).unlink(missing_ok=True)
+    (root / CRASH).unlink(missing_ok=True)
+    journal = root / JOURNAL
+    for name in journal.read_text(encoding="utf-8").splitlines() if journal.exists() else ():
+        path = (root / name).resolve()
+        if path.is_relative_to(root.resolve()):
+            path.unlink(missing_ok=True)
+    journal.unlink(missing_ok=True)
+    for path in root.glob(f".*{PARTIAL_SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def _lock(root: Path) -> int:
+    """Take the folder's lock; the system releases it when the process ends, however it ends."""
+    handle = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise SettingError(
+            "out", str(root), "a folder no other run is using", "Wait for it or choose another."
+        ) from None
+    return handle
