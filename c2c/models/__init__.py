@@ -1,0 +1,34 @@
+"""Models as shapes: parameters, GEMMs, bytes and FLOPs, from a Hugging Face config.json."""
+
+from c2c.models.catalog import Deployment, load_catalog
+from c2c.models.huggingface import FAMILIES, from_hf_config
+from c2c.models.load import catalog_names, load_spec
+from c2c.models.spec import ModelSpec
+from c2c.models.weights import (
+    Gemm,
+    expected_active_experts,
+    flops_per_token,
+    gemms,
+    kv_bytes_per_token,
+    param_count,
+    streamed_bytes,
+    weight_bytes,
+)
+
+__all__ = [
+    "FAMILIES",
+    "Deployment",
+    "Gemm",
+    "ModelSpec",
+    "catalog_names",
+    "expected_active_experts",
+    "flops_per_token",
+    "from_hf_config",
+    "gemms",
+    "kv_bytes_per_token",
+    "load_catalog",
+    "load_spec",
+    "param_count",
+    "streamed_bytes",
+    "weight_bytes",
+]

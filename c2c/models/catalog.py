@@ -1,0 +1,132 @@
+"""The models a fleet serves: deployments with their latency targets, from `conf/catalog`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from c2c.errors import DataError, SettingError
+from c2c.hardware import conf_dir
+from c2c.models.load import load_spec
+from c2c.models.spec import ModelSpec
+
+__all__ = ["Deployment", "catalogs", "load_catalog"]
+
+DEFAULT_TTFT_SLO_S = 1.0  # C2CServe section 9.3
+DEFAULT_TPOT_SLO_S = 0.2  # five tokens a second, about reading speed; the paper prints none
+
+_ORDERS = ("sequential", "round_robin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A served model: its own name, weights and targets; specs may be shared."""
+
+    name: str
+    spec: ModelSpec
+    ttft_slo_s: float
+    tpot_slo_s: float
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise SettingError("catalog.name", self.name, "a name")
+        for field in ("ttft_slo_s", "tpot_slo_s"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise SettingError(f"catalog.{self.name}.{field}", value, "seconds above 0")
+            if not math.isfinite(value) or value <= 0:
+                raise SettingError(f"catalog.{self.name}.{field}", value, "seconds above 0")
+
+
+def catalogs() -> tuple[str, ...]:
+    """Return the names of the catalogs at hand."""
+    return tuple(sorted(p.stem for p in (conf_dir() / "catalog").glob("*.yaml")))
+
+
+def load_catalog(
+    name_or_mapping: str | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> tuple[Deployment, ...]:
+    """Return the deployments of a catalog, most popular first.
+
+    An entry with `copies` above 1 gives `<name>-000`, `<name>-001` and so on, the name being the
+    spec's unless stated. Order "round_robin" takes one copy of each entry in turn, "sequential"
+    (the default) all copies of an entry before the next.
+
+    Args:
+      name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models`
+        and optionally `order`, or only the list of entries. An entry has spec (a catalog name or
+        a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s.
+
+    Raises:
+      SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
+      DataError: the file is not YAML.
+    """
+    data: Any = _read(name_or_mapping) if isinstance(name_or_mapping, str) else name_or_mapping
+    order: Any = "sequential"
+    if isinstance(data, Mapping):
+        _keys(data, ("name", "order", "models"), "catalog")
+        order = data.get("order", "sequential")
+        data = data.get("models")
+    if order not in _ORDERS:
+        raise SettingError("catalog.order", order, f"one of {', '.join(_ORDERS)}")
+    if isinstance(data, str) or not isinstance(data, Sequence) or not data:
+        raise SettingError("catalog.models", data, "a list of at least one entry")
+    groups = [_entry(entry, f"catalog.models[{i}]") for i, entry in enumerate(data)]
+    if order == "round_robin":
+        longest = max(len(g) for g in groups)
+        found = tuple(g[i] for i in range(longest) for g in groups if i < len(g))
+    else:
+        found = tuple(d for g in groups for d in g)
+    seen: set[str] = set()
+    for d in found:
+        if d.name in seen:
+            raise SettingError(
+                "catalog.name", d.name, "a name that occurs once",
+                "Give one of the entries another name.",
+            )  # fmt: skip
+        seen.add(d.name)
+    return found
+
+
+def _read(name: str) -> Any:
+    if name not in catalogs():
+        raise SettingError("catalog", name, f"one of {', '.join(catalogs()) or '(none found)'}")
+    path = conf_dir() / "catalog" / f"{name}.yaml"
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as err:
+        raise DataError(str(path), f"not YAML: {err}") from err
+
+
+def _entry(entry: object, where: str) -> list[Deployment]:
+    if not isinstance(entry, Mapping):
+        raise SettingError(where, entry, "a mapping with a spec")
+    _keys(entry, ("name", "spec", "copies", "ttft_slo_s", "tpot_slo_s"), where)
+    model, copies = entry.get("spec"), entry.get("copies", 1)
+    if not isinstance(model, str):
+        raise SettingError(f"{where}.spec", model, "a model's name or path")
+    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
+        raise SettingError(f"{where}.copies", copies, "a whole number above 0")
+    spec = load_spec(model)
+    name = entry.get("name") or spec.name
+    if not isinstance(name, str):
+        raise SettingError(f"{where}.name", name, "a string")
+    names = [name] if copies == 1 else [f"{name}-{i:03d}" for i in range(copies)]
+    ttft, tpot = entry.get("ttft_slo_s"), entry.get("tpot_slo_s")
+    return [
+        Deployment(
+            name=n,
+            spec=spec,
+            ttft_slo_s=DEFAULT_TTFT_SLO_S if ttft is None else ttft,
+            tpot_slo_s=DEFAULT_TPOT_SLO_S if tpot is None else tpot,
+        )
+        for n in names
+    ]
+
+
+def _keys(data: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
+    for key in data:
+        if key not in known:
+            raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")

@@ -1,0 +1,62 @@
+"""Finding a model's config.json: shipped with the package, or a path."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import DataError, SettingError
+from c2c.models.huggingface import from_hf_config
+from c2c.models.spec import ModelSpec
+
+__all__ = ["catalog_names", "load_spec"]
+
+
+def catalog_names() -> tuple[str, ...]:
+    """Return the names of the models whose configs are shipped."""
+    folder = resources.files("c2c.models") / "configs"
+    return tuple(
+        sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
+    )
+
+
+def load_spec(name_or_path: str | Path) -> ModelSpec:
+    """Return a model's spec.
+
+    Args:
+      name_or_path: a name among `catalog_names()`, or a path to a config.json or its folder; the
+        spec is then named after the folder.
+
+    Raises:
+      SettingError: neither a known name nor a path, or a config that is not supported.
+      DataError: the file is not JSON, or not an object.
+    """
+    text = str(name_or_path)
+    if text in catalog_names():
+        return _shipped(text)
+    path = Path(text)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        raise SettingError(
+            "model", text, f"one of {', '.join(catalog_names())}, or the path of a config.json"
+        )
+    return _parse(path.read_text(encoding="utf-8"), str(path), path.resolve().parent.name)
+
+
+@cache
+def _shipped(name: str) -> ModelSpec:
+    file = resources.files("c2c.models") / "configs" / f"{name}.json"
+    return _parse(file.read_text(encoding="utf-8"), f"{name}.json", name)
+
+
+def _parse(text: str, where: str, name: str) -> ModelSpec:
+    try:
+        config: Any = json.loads(text)
+    except json.JSONDecodeError as err:
+        raise DataError(where, f"not JSON: {err}") from err
+    if not isinstance(config, Mapping):
+        raise DataError(where, "expected a JSON object")
+    return from_hf_config(config, name)

@@ -1,0 +1,96 @@
+"""The shape of a decoder-only transformer."""
+
+import math
+from dataclasses import dataclass, fields
+
+from c2c.errors import SettingError
+
+__all__ = ["ModelSpec"]
+
+_AT_LEAST_ZERO = (
+    "sliding_window",
+    "partial_window",
+    "partial_window_layers",
+    "experts",
+    "experts_per_token",
+    "moe_intermediate",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What a model's weights and caches look like; all layers are alike.
+
+    `sliding_window` is the window of every layer, 0 if there is none or only some layers have
+    one: then `partial_window` holds in `partial_window_layers` of them. `intermediate` is the
+    width of a dense feed-forward block, `moe_intermediate` that of one expert.
+    """
+
+    name: str
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tie_embeddings: bool
+    max_position: int
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False  # one RMSNorm weight of head_dim for q, one for k
+    gated_mlp: bool = True  # gate and up; else one matrix up
+    norms_per_layer: int = 2
+    norm_bias: bool = False
+    attention_sinks: bool = False  # one learnt logit a head
+    sliding_window: int = 0
+    partial_window: int = 0
+    partial_window_layers: int = 0
+    experts: int = 0  # 0: dense
+    experts_per_token: int = 0
+    moe_intermediate: int = 0
+    expert_bias: bool = False  # of the router and of every expert's matrices
+    norm_topk: bool = True  # whether the chosen experts' weights are renormalised
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    dtype_bytes: int = 2
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is int:
+                least = 0 if field.name in _AT_LEAST_ZERO else 1
+                if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                    raise SettingError(
+                        self._where(field.name), value, f"a whole number, at least {least}"
+                    )
+            elif field.type is float and not (math.isfinite(value) and value > 0):
+                raise SettingError(self._where(field.name), value, "a number above 0")
+        if self.heads % self.kv_heads:
+            raise SettingError(
+                self._where("kv_heads"), self.kv_heads, f"a divisor of heads ({self.heads})"
+            )
+        if self.partial_window_layers > self.layers:
+            raise SettingError(
+                self._where("partial_window_layers"), self.partial_window_layers,
+                f"at most layers ({self.layers})",
+            )  # fmt: skip
+        if not self.experts:
+            if self.experts_per_token or self.moe_intermediate:
+                raise SettingError(
+                    self._where("experts"), 0, "above 0 where experts_per_token or "
+                    "moe_intermediate is set",
+                )  # fmt: skip
+            return
+        if not 1 <= self.experts_per_token <= self.experts:
+            raise SettingError(
+                self._where("experts_per_token"), self.experts_per_token,
+                f"from 1 to experts ({self.experts})",
+            )  # fmt: skip
+        if not self.moe_intermediate:
+            raise SettingError(self._where("moe_intermediate"), 0, "a whole number above 0")
+
+    def _where(self, field: str) -> str:
+        return f"model.{self.name}.{field}"
