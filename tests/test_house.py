@@ -193,3 +193,23 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
 def test_ci_scripts_can_run() -> None:
     for name in ("run", "make-venv", "find-python", "gpu"):
         assert (ROOT / ".ci" / name).stat().st_mode & 0o111, name
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    assert len(pages) > 4
+    dead = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert not dead
+
+
+def test_readme_names_only_targets_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    assert {"reproduce", "test", "check", "gpu", "bench", "notebooks", "clean"} <= targets
+    named = set(re.findall(r"`make ([a-z-]+)", (ROOT / "README.md").read_text("utf-8")))
+    assert named <= targets
