@@ -154,7 +154,8 @@ def _rope_theta(read: _Reader) -> float:
 
 def _dense(read: _Reader) -> dict[str, Any]:
     # Qwen2 has biases on q, k and v, and no field that says so.
-    always = read.config["model_type"] in ("qwen2", "qwen2_5_vl", "qwen2_5_vl_text")
+    family = read.config["model_type"]
+    always = family in ("qwen2", "qwen2_5_vl", "qwen2_5_vl_text")
     bias = read.flag("attention_bias", default=False)
     return {
         "intermediate": read.whole("intermediate_size"),
