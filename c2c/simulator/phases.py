@@ -71,7 +71,7 @@ def span_s(base_s: float, slope_s: float, limit_s: float, first: int, count: int
 
 @register_jitable
 def _step_s(p: Any, j: int) -> float:
-    return max(p.base_s + p.slope_s * j, p.limit_s)
+    return float(max(p.base_s + p.slope_s * j, p.limit_s))
 
 
 @register_jitable
@@ -80,7 +80,7 @@ def remaining_s(p: Any) -> float:
     if p.done >= p.steps:
         return 0.0
     rest = span_s(p.base_s, p.slope_s, p.limit_s, p.done + 1, p.steps - p.done - 1)
-    return (1.0 - p.part) * _step_s(p, p.done) + rest
+    return float((1.0 - p.part) * _step_s(p, p.done) + rest)
 
 
 @register_jitable
