@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from c2c.hardware import Slice, load_mig, load_platform, slices
-from c2c.models import ModelSpec, load_spec
 
 from c2c.cost import Constants, load_constants
+from c2c.hardware import Slice, load_mig, load_platform, slices
+from c2c.models import ModelSpec, load_spec
 
 
 @pytest.fixture(scope="session")

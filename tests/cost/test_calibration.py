@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from c2c.hardware import Slice, conf_dir
 
 from c2c.cost import Constants, in_sample_claims, kernel_names, load_constants, load_kernel
 from c2c.cost.calibration import fit, fit_kernel, main
 from c2c.cost.constants import calibration_inputs
 from c2c.cost.traffic import KernelTiles
 from c2c.errors import DataError, SettingError
+from c2c.hardware import Slice, conf_dir
 
 M, N, K = 10240, 16384, 4096
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from c2c.hardware import Slice
-from c2c.models import ModelSpec, load_spec
 
 from c2c.cost import Constants, chunk_profile, step_table, step_time
 from c2c.errors import SettingError
+from c2c.hardware import Slice
+from c2c.models import ModelSpec, load_spec
 
 CHUNKS = [1, 64, 100, 256, 700, 1024]
 

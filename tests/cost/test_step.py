@@ -6,15 +6,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from c2c.hardware import Slice, load_mig, load_platform, slices
-from c2c.models import (
-    ModelSpec,
-    expected_active_experts,
-    gemms,
-    kv_bytes_per_token,
-    load_spec,
-    streamed_bytes,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +20,15 @@ from c2c.cost import (
     step_time,
 )
 from c2c.errors import SettingError
+from c2c.hardware import Slice, load_mig, load_platform, slices
+from c2c.models import (
+    ModelSpec,
+    expected_active_experts,
+    gemms,
+    kv_bytes_per_token,
+    load_spec,
+    streamed_bytes,
+)
 
 LINK = 375.0
 SIZE = {"max_tokens": 300, "max_rows": 20}
