@@ -1,0 +1,27 @@
+"""The papers' printed numbers as data, and how ours compare with them."""
+
+from experiments.claims.compare import Comparison, Result, compare
+from experiments.claims.fidelity import (
+    Row,
+    fidelity_rows,
+    fidelity_table,
+    print_fidelity,
+    totals,
+)
+from experiments.claims.load import Claim, claim, load_claims
+from experiments.claims.trends import predicate_holds
+
+__all__ = [
+    "Claim",
+    "Comparison",
+    "Result",
+    "Row",
+    "claim",
+    "compare",
+    "fidelity_rows",
+    "fidelity_table",
+    "load_claims",
+    "predicate_holds",
+    "print_fidelity",
+    "totals",
+]

@@ -1,0 +1,140 @@
+"""Compare one of our results with the claim it answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from c2c.errors import SettingError
+from experiments.claims.load import Claim
+from experiments.claims.trends import predicate_holds
+
+__all__ = ["TOLERANCE", "Comparison", "Result", "compare"]
+
+Sample = Literal["in-sample", "out-of-sample"]
+TOLERANCE = 0.2  # a number is reproduced within 20% of the printed one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Our answer to a claim.
+
+    `ours` has the shape of the claim's value: a number, [low, high] (or one number inside), or a
+    mapping; for predicates what `predicate_holds` takes. `sample`: "in-sample" if the claim, or
+    numbers it follows from by arithmetic, were inputs of ours.
+    """
+
+    claim_id: str
+    ours: Any
+    unit: str
+    sample: Sample
+    link_variant: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.sample not in ("in-sample", "out-of-sample"):
+            raise SettingError("sample", self.sample, "in-sample or out-of-sample")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`ratio` is ours over published (the worst one of several, None for predicates).
+
+    `agrees`: within 20%, or on the right side of a bound, or the predicate holds.
+    """
+
+    ratio: float | None
+    within_20: bool | None
+    agrees: bool
+
+
+def compare(claim: Claim, result: Result) -> Comparison:
+    """Return how a result compares with its claim.
+
+    Numbers agree within 20% of the printed one; those printed as bounds (at_least, less_than, ...)
+    if ours is on that side. "up_to" is the printed maximum, compared as a number with our maximum.
+    A range agrees if ours lies inside or within 20% of the nearer end. All parts of a mapping must
+    agree.
+
+    Raises:
+      SettingError: ids or units differ, or ours has not the shape of the claim's value.
+    """
+    if result.claim_id != claim.id:
+        raise SettingError("claim_id", result.claim_id, claim.id)
+    if result.unit != claim.unit:
+        raise SettingError(f"{claim.id}.unit", result.unit, claim.unit)
+    parts = list(_parts(claim.value, result.ours, claim, claim.id))
+    ratios = [p.ratio for p in parts if p.ratio is not None]
+    return Comparison(
+        ratio=max(ratios, key=_distance) if ratios else None,
+        within_20=all(p.within_20 for p in parts if p.within_20 is not None) if ratios else None,
+        agrees=all(p.agrees for p in parts),
+    )
+
+
+def _distance(ratio: float) -> float:
+    return abs(math.log(ratio)) if ratio > 0 else math.inf
+
+
+def _parts(published: Any, ours: Any, claim: Claim, where: str) -> Iterator[Comparison]:
+    if isinstance(published, Mapping):
+        if not isinstance(ours, Mapping) or not set(published) <= set(ours):
+            raise SettingError(where, ours, f"a mapping with {', '.join(map(str, published))}")
+        for key, value in published.items():
+            if isinstance(value, str) and not isinstance(ours[key], str):
+                yield _answer(predicate_holds(value, key, ours))
+            else:
+                yield from _parts(value, ours[key], claim, f"{where}.{key}")
+    elif isinstance(published, bool | str):
+        yield _answer(ours == published)
+    elif isinstance(published, int | float):
+        yield _number(float(published), _real(ours, where), claim.qualifier)
+    elif _is_range(published):
+        low, high = (float(v) for v in published)
+        ends = ours if isinstance(ours, Sequence) and not isinstance(ours, str) else [ours]
+        for value in ends:
+            yield _range(low, high, _real(value, where))
+    else:
+        yield _answer(ours == published)
+
+
+def _answer(agrees: bool) -> Comparison:
+    return Comparison(ratio=None, within_20=None, agrees=agrees)
+
+
+def _real(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise SettingError(where, value, "a number")
+    return float(value)
+
+
+def _number(published: float, ours: float, qualifier: str) -> Comparison:
+    ratio = ours / published if published else None
+    close = ours == published if ratio is None else abs(ratio - 1) <= TOLERANCE
+    agrees = {
+        "at_least": ours >= published,
+        "more_than": ours > published,
+        "at_most": ours <= published,
+        "less_than": ours < published,
+    }.get(qualifier, close)
+    return Comparison(ratio=ratio, within_20=close, agrees=agrees)
+
+
+def _is_range(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
+        and value[0] <= value[1]
+    )
+
+
+def _range(low: float, high: float, ours: float) -> Comparison:
+    nearest = min(max(ours, low), high)
+    if nearest == 0:
+        return Comparison(ratio=None, within_20=ours == 0, agrees=ours == 0)
+    ratio = ours / nearest
+    close = abs(ratio - 1) <= TOLERANCE
+    return Comparison(ratio=ratio, within_20=close, agrees=close)

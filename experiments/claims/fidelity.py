@@ -1,0 +1,184 @@
+"""The fidelity table: every claim with what we have beside it, and the totals."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from experiments.claims.compare import Comparison, Result, compare
+from experiments.claims.load import Claim, claim
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Row", "fidelity_rows", "fidelity_table", "print_fidelity", "totals"]
+
+Status = Literal["in-sample", "out-of-sample", "not-yet", "not-applicable"]
+STATUSES: tuple[Status, ...] = ("out-of-sample", "in-sample", "not-yet", "not-applicable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One claim, our first result for it if any, and how they compare."""
+
+    claim: Claim
+    status: Status
+    result: Result | None
+    comparison: Comparison | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        c, r, found = self.claim, self.result, self.comparison
+        return {
+            "id": c.id,
+            "system": c.system,
+            "where": c.where,
+            "says": c.says,
+            "kind": c.kind,
+            "published": c.value,
+            "qualifier": c.qualifier,
+            "unit": c.unit,
+            "ours": r.ours if r else None,
+            "ratio": found.ratio if found else None,
+            "within_20": found.within_20 if found else None,
+            "agrees": found.agrees if found else None,
+            "status": self.status,
+            "link_variant": r.link_variant if r else "",
+            "note": r.note if r else "",
+        }
+
+
+def fidelity_rows(
+    claims: Mapping[str, Claim], results: Sequence[Result], in_sample: AbstractSet[str]
+) -> list[Row]:
+    """Return one row a claim, in the order of the claims.
+
+    Args:
+      claims: all claims by id.
+      results: ours; of several for one claim the first counts.
+      in_sample: claims some constant was fitted to: never out-of-sample, whatever a result says.
+
+    Raises:
+      SettingError: a result for an unknown claim, or one that does not fit its claim.
+    """
+    first: dict[str, Result] = {}
+    for result in results:
+        if result.claim_id not in claims:
+            claim(result.claim_id)  # raises, naming the closest id
+        first.setdefault(result.claim_id, result)
+    rows = []
+    for item in claims.values():
+        found = first.get(item.id)
+        if found is None:
+            status: Status = "not-applicable" if item.is_informational else "not-yet"
+        else:
+            status = "in-sample" if item.id in in_sample else found.sample
+        comparison = compare(item, found) if found else None
+        rows.append(Row(claim=item, status=status, result=found, comparison=comparison))
+    return rows
+
+
+def totals(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return counts by status, and how many of the compared ones agree.
+
+    "trends" are claims without a number to divide by: predicates, orders, yes or no.
+    """
+    counted = Counter(row.status for row in rows)
+    out: dict[str, Any] = {"claims": len(rows), **{s: counted[s] for s in STATUSES}}
+    for status in ("out-of-sample", "in-sample"):
+        found = [r.comparison for r in rows if r.status == status and r.comparison]
+        numbers = [c for c in found if c.ratio is not None]
+        trends = [c for c in found if c.ratio is None]
+        out[status.replace("-", "_")] = {
+            "numbers": len(numbers),
+            "numbers_within_20": sum(bool(c.within_20) for c in numbers),
+            "numbers_agree": sum(c.agrees for c in numbers),
+            "trends": len(trends),
+            "trends_agree": sum(c.agrees for c in trends),
+        }
+    return out
+
+
+def fidelity_table(rows: Sequence[Row]) -> pa.Table:
+    """Return the rows as a table; values that are not numbers as JSON text."""
+    plain = [row.as_dict() for row in rows]
+    for row in plain:
+        for name in ("published", "ours"):
+            row[name] = None if row[name] is None else json.dumps(row[name], ensure_ascii=False)
+    return pa.Table.from_pylist(
+        plain,
+        schema=pa.schema(
+            [
+                *((n, pa.string()) for n in ("id", "system", "where", "says", "kind")),
+                *((n, pa.string()) for n in ("published", "qualifier", "unit", "ours")),
+                ("ratio", pa.float64()),
+                ("within_20", pa.bool_()),
+                ("agrees", pa.bool_()),
+                *((n, pa.string()) for n in ("status", "link_variant", "note")),
+            ]
+        ),
+    )
+
+
+def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:
+    """Print the claims we have a result for (or everything) and the totals."""
+    from rich.table import Table
+
+    table = Table(title="Claim by claim", title_justify="left", expand=False)
+    for name in ("claim", "published", "ours", "ratio", "agrees", "sample"):
+        table.add_column(name, justify="right" if name == "ratio" else "left", overflow="fold")
+    colour = {"out-of-sample": "green", "in-sample": "cyan"}
+    for row in rows:
+        if row.comparison is None and not everything:
+            continue
+        plain = row.as_dict()
+        ratio = "" if plain["ratio"] is None else f"{plain['ratio']:.2f}"
+        agrees = {True: "yes", False: "[red]no[/red]", None: ""}[plain["agrees"]]
+        published = f"{plain['qualifier']} {brief(plain['published'])} {_unit(row.claim)}".strip()
+        status = colour.get(row.status)
+        table.add_row(
+            row.claim.id,
+            published,
+            "" if plain["ours"] is None else brief(plain["ours"]),
+            ratio,
+            agrees,
+            f"[{status}]{row.status}[/{status}]" if status else row.status,
+        )
+    console.print(table)
+    found = totals(rows)
+    for status in ("out-of-sample", "in-sample"):
+        t = found[status.replace("-", "_")]
+        console.print(
+            f"{status}: {t['numbers_within_20']} of {t['numbers']} numbers within 20%, "
+            f"{t['trends_agree']} of {t['trends']} trends the right way"
+        )
+    console.print(
+        f"{found['claims']} claims: {found['out-of-sample']} out-of-sample, "
+        f"{found['in-sample']} in-sample, {found['not-yet']} not yet, "
+        f"{found['not-applicable']} not applicable (constants of the papers' setups)"
+    )
+
+
+def brief(value: Any) -> str:
+    """Return a value in few characters."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}: {brief(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        if len(value) > 4:
+            return f"{brief(value[0])} .. {brief(value[-1])}"
+        return "[" + ", ".join(brief(v) for v in value) + "]"
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float | int):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return str(value)
+
+
+def _unit(item: Claim) -> str:
+    return "" if item.unit in ("mixed", "relation", "rule", "bool") else item.unit

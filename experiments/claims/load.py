@@ -1,0 +1,123 @@
+"""Claims as frozen dataclasses, read from `claims.yaml` beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from c2c.errors import DataError, SettingError
+
+__all__ = ["CLAIMS_PATH", "Claim", "claim", "load_claims", "read_claims"]
+
+CLAIMS_PATH = Path(__file__).with_name("claims.yaml")
+
+SYSTEMS = ("c2cserve", "medusa", "tessera", "cocoserve", "weaver")
+KINDS = ("ratio", "absolute", "constant", "algorithm", "table", "trend", "range")
+HOWS = ("simulation", "calibration", "analytic", "runtime", "kernel")
+QUALIFIERS = (
+    "up_to",
+    "at_least",
+    "at_most",
+    "less_than",
+    "more_than",
+    "approx",
+    "equal",
+    "example",
+    "potentially",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One printed statement of a paper.
+
+    `value` is a number, [low, high], a mapping, or a predicate such as "increasing in N";
+    `conditions` say under what it was printed. Field names are the file's.
+    """
+
+    id: str
+    system: str
+    where: str
+    says: str
+    metric: str
+    value: Any
+    unit: str
+    kind: str
+    how: str
+    conditions: Mapping[str, Any]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name, known in (("system", SYSTEMS), ("kind", KINDS), ("how", HOWS)):
+            if getattr(self, name) not in known:
+                raise SettingError(f"{self.id}.{name}", getattr(self, name), ", ".join(known))
+        if self.value is None:
+            raise SettingError(f"{self.id}.value", None, "a value")
+
+    @property
+    def qualifier(self) -> str:
+        """How the number is meant: the first word of the condition, "" if printed as exact."""
+        words = str(self.conditions.get("qualifier", "")).replace(",", " ").split()
+        word = words[0] if words else ""
+        if word and word not in QUALIFIERS:
+            raise SettingError(f"{self.id}.conditions.qualifier", word, ", ".join(QUALIFIERS))
+        return word
+
+    @property
+    def is_informational(self) -> bool:
+        """A constant of the paper's setup (a version, a count of GPUs): nothing to reproduce."""
+        return self.kind == "constant"
+
+
+def read_claims(path: Path) -> dict[str, Claim]:
+    """Return the claims of a file by id, in the file's order.
+
+    Raises:
+      DataError: the file cannot be read, an entry misses a field, or an id comes twice.
+    """
+    try:
+        entries = yaml.load(path.read_bytes(), Loader=_loader())  # noqa: S506 (a safe loader)
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(path.name, str(error)) from error
+    if not isinstance(entries, list):
+        raise DataError(path.name, "expected a list of claims")
+    claims: dict[str, Claim] = {}
+    for entry in entries:
+        try:
+            found = Claim(**entry)
+        except TypeError as error:
+            raise DataError(path.name, f"{entry!r:.80}: {error}") from error
+        if found.id in claims:
+            raise DataError(path.name, f"claim {found.id} stands there twice")
+        claims[found.id] = found
+    return claims
+
+
+@cache
+def load_claims() -> dict[str, Claim]:
+    """Return the project's claims by id."""
+    return read_claims(CLAIMS_PATH)
+
+
+def claim(claim_id: str) -> Claim:
+    """Return one claim.
+
+    Raises:
+      SettingError: there is none of that id; names the closest.
+    """
+    claims = load_claims()
+    if claim_id not in claims:
+        near = ", ".join(get_close_matches(claim_id, claims, n=3)) or "see claims.yaml"
+        raise SettingError("claim", claim_id, "the id of a claim", f"Closest: {near}.")
+    return claims[claim_id]
+
+
+def _loader() -> Any:
+    # libyaml reads the file in a tenth of the time; some builds of PyYAML come without it
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

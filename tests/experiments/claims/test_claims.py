@@ -1,0 +1,196 @@
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from c2c.errors import DataError, SettingError
+from experiments.claims import (
+    Claim,
+    Result,
+    claim,
+    compare,
+    fidelity_rows,
+    fidelity_table,
+    load_claims,
+    predicate_holds,
+    print_fidelity,
+    totals,
+)
+from experiments.claims.load import read_claims
+
+
+def made(value: Any, *, qualifier: str = "", unit: str = "x", kind: str = "ratio") -> Claim:
+    return Claim(
+        id="s.c", system="c2cserve", where="§1", says="", metric="m", value=value, unit=unit,
+        kind=kind, how="analytic", conditions={"qualifier": qualifier} if qualifier else {},
+    )  # fmt: skip
+
+
+def result(ours: Any, **more: Any) -> Result:
+    defaults: dict[str, Any] = {"claim_id": "s.c", "unit": "x", "sample": "out-of-sample"}
+    return Result(ours=ours, **(defaults | more))
+
+
+def test_every_claim_is_there_and_readable() -> None:
+    claims = load_claims()
+    assert len(claims) == 577
+    assert Counter(c.system for c in claims.values()) == {
+        "c2cserve": 146, "tessera": 127, "cocoserve": 125, "medusa": 99, "weaver": 80,
+    }  # fmt: skip
+    for item in claims.values():
+        assert item.qualifier is not None
+        assert item.says
+
+
+def test_query_by_id_names_the_closest() -> None:
+    assert claim("c2cserve.fig4b.sym.c2c_bytes").value == 5.37
+    with pytest.raises(SettingError, match=r"fig4b\.sym\.c2c_bytes"):
+        claim("c2cserve.fig4b.sym.c2c_byte")
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1", "- id: x", "[1, 2", "- {id: a, system: other, where: '', says: ''}"]
+)
+def test_bad_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError):
+        read_claims(path)
+
+
+@pytest.mark.parametrize(
+    ("published", "qualifier", "ours", "agrees"),
+    [
+        (10.0, "", 12.0, True),
+        (10.0, "", 12.1, False),
+        (10.0, "approx", 8.0, True),
+        (10.0, "up_to", 14.0, False),
+        (10.0, "at_least", 14.0, True),
+        (10.0, "at_least", 9.9, False),
+        (10.0, "less_than", 3.0, True),
+        (10.0, "less_than", 10.0, False),
+        (10.0, "at_most", 10.0, True),
+        (10.0, "more_than", 10.0, False),
+        (0, "", 0, True),
+        (0, "", 1, False),
+        ([2, 7], "", 5.0, True),
+        ([2, 7], "", 1.7, True),
+        ([2, 7], "", 9.0, False),
+        ([2, 7], "", [3.0, 9.0], False),
+        ({"a": 1.0, "b": [2, 3]}, "", {"a": 1.1, "b": 2.5}, True),
+        ({"a": 1.0, "b": [2, 3]}, "", {"a": 1.1, "b": 5}, False),
+        (True, "", True, True),
+        (True, "", False, False),
+        ({"order": ["x", "y"]}, "", {"order": ["y", "x"]}, False),
+        ({"asym": "< sym"}, "", {"asym": 2.0, "sym": 1.0}, False),
+    ],
+)
+def test_compare(published: Any, qualifier: str, ours: Any, agrees: bool) -> None:
+    assert compare(made(published, qualifier=qualifier), result(ours)).agrees is agrees
+
+
+def test_worst_ratio_of_a_mapping_is_shown() -> None:
+    found = compare(made({"a": 1.0, "b": 1.0, "c": 1.0}), result({"a": 1.1, "b": 0.5, "c": 1.9}))
+    assert found.ratio == 0.5
+    assert found.within_20 is False
+
+
+def test_a_bound_can_agree_without_being_close() -> None:
+    found = compare(made(95, qualifier="at_least"), result(200.0))
+    assert (found.agrees, found.within_20) == (True, False)
+
+
+@pytest.mark.parametrize("ours", ["fast", None, float("nan"), True, {"a": 1}])
+def test_wrong_shape_is_an_error(ours: Any) -> None:
+    with pytest.raises(SettingError):
+        compare(made(1.0), result(ours))
+
+
+def test_other_claim_or_unit_is_an_error() -> None:
+    with pytest.raises(SettingError, match="unit"):
+        compare(made(1.0), result(1.0, unit="ms"))
+    with pytest.raises(SettingError, match="claim_id"):
+        compare(made(1.0), result(1.0, claim_id="s.d"))
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e3))
+def test_ratio_does_not_depend_on_the_scale(published: float, factor: float) -> None:
+    ours = published * factor
+    assert compare(made(published), result(ours)).ratio == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "ours", "holds"),
+    [
+        ("increasing in N", [1, 2, 3], True),
+        ("increasing in N", [1, 1, 1], False),
+        ("increasing in N", [1, 3, 2], False),
+        ("decreasing in M", [3, 2, 2], True),
+        ("monotone non-decreasing in alpha", [1, 1, 1], True),
+        ("monotone non-increasing in alpha", [1, 1, 2], False),
+        ("~= 1", 1.1, True),
+        ("~= 1", 1.4, False),
+        ("asym < sym", {"asym": 1, "sym": 2}, True),
+        ("asym > sym", {"asym": 1, "sym": 2}, False),
+        ("low for small M,N", True, True),
+    ],
+)
+def test_predicates(predicate: str, ours: Any, holds: bool) -> None:
+    assert predicate_holds(predicate, "k", {"k": ours}) is holds
+
+
+def test_relative_speed_of_two_series() -> None:
+    ours = {"solo": [10.0, 8.0], "corun": [10.0, 5.0]}
+    assert predicate_holds("decreasing faster than solo", "corun", ours)
+    assert not predicate_holds("decreasing faster than corun", "solo", ours)
+    assert not predicate_holds("increasing slower than solo", "corun", ours)
+
+
+@pytest.mark.parametrize("ours", [{"k": 1.0}, {}, {"k": [1.0]}, {"k": "yes"}])
+def test_predicates_without_what_they_need(ours: dict[str, Any]) -> None:
+    for text in ("increasing in N", "< sym", "prettier"):
+        with pytest.raises(SettingError):
+            predicate_holds(text, "k", ours)
+
+
+def test_fitted_claims_are_never_counted_as_reproduced() -> None:
+    claims = load_claims()
+    answers = [
+        Result(claim_id="c2cserve.fig4b.sym.c2c_bytes", ours=5.37, unit="GB",
+               sample="out-of-sample"),
+        Result(claim_id="c2cserve.fig4b.asym.c2c_bytes", ours=0.13, unit="GB",
+               sample="out-of-sample"),
+    ]  # fmt: skip
+    rows = fidelity_rows(claims, answers, frozenset({"c2cserve.fig4b.sym.c2c_bytes"}))
+    status = {r.claim.id: r.status for r in rows}
+    assert status["c2cserve.fig4b.sym.c2c_bytes"] == "in-sample"
+    assert status["c2cserve.fig4b.asym.c2c_bytes"] == "out-of-sample"
+    found = totals(rows)
+    assert found["out_of_sample"]["numbers"] == found["in_sample"]["numbers"] == 1
+    counted = [found[s] for s in ("out-of-sample", "in-sample", "not-yet", "not-applicable")]
+    assert sum(counted) == found["claims"] == 577
+
+
+def test_table_holds_all_claims_and_prints() -> None:
+    answer = Result(claim_id="c2cserve.fig4a.mig7.asym_slower", ours={"asym": 5.0, "sym": 2.0},
+                    unit="relation", sample="out-of-sample")  # fmt: skip
+    rows = fidelity_rows(load_claims(), [answer], frozenset())
+    table = fidelity_table(rows)
+    assert table.num_rows == 577
+    json.dumps([r.as_dict() for r in rows], allow_nan=False)
+    console = Console(record=True, width=160, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    print_fidelity(rows, console)
+    text = console.export_text()
+    assert "asym_slower" in text
+    assert "577 claims" in text
+    console.file.close()
+
+
+def test_result_for_an_unknown_claim() -> None:
+    with pytest.raises(SettingError, match="claim"):
+        fidelity_rows(load_claims(), [result(1.0)], frozenset())
