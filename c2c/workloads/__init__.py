@@ -1,5 +1,22 @@
 """Requests: trace readers, synthetic generators, composition and trace statistics."""
 
 from c2c.workloads.blocks import RequestBlock, Workload, concatenate
+from c2c.workloads.build import build_workload
+from c2c.workloads.describe import describe
+from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
+from c2c.workloads.statistics import TraceStatistics, trace_statistics
+from c2c.workloads.writer import write_trace
 
-__all__ = ["RequestBlock", "Workload", "concatenate"]
+__all__ = [
+    "RequestBlock",
+    "TraceStatistics",
+    "Workload",
+    "WorkloadConfig",
+    "build_workload",
+    "concatenate",
+    "describe",
+    "shared_dir",
+    "trace_statistics",
+    "workload_config",
+    "write_trace",
+]

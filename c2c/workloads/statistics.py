@@ -15,6 +15,22 @@ from c2c.workloads.blocks import RequestBlock
 __all__ = ["TraceStatistics", "trace_statistics"]
 
 _HOUR_S = 3600.0
+_SCALARS = (
+    "requests",
+    "span_s",
+    "hours",
+    "hours_with_requests",
+    "rate_rps",
+    "min_requests",
+    "active_models",
+    "median_idle_share",
+    "rare_hours_share",
+    "median_gap_cv",
+    "bursty_share",
+    "median_hourly_cv",
+    "aggregate_gap_cv",
+    "aggregate_hourly_cv",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,24 +94,8 @@ class TraceStatistics:
 
     def summary(self) -> dict[str, Any]:
         """Return the scalar quantities as plain data."""
-        names = [
-            "requests",
-            "span_s",
-            "hours",
-            "hours_with_requests",
-            "rate_rps",
-            "min_requests",
-            "active_models",
-            "median_idle_share",
-            "rare_hours_share",
-            "median_gap_cv",
-            "bursty_share",
-            "median_hourly_cv",
-            "aggregate_gap_cv",
-            "aggregate_hourly_cv",
-        ]
         return {
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in _SCALARS},
             "models": len(self.models),
             "iod": {f"{window:g}s": value for window, value in self.iod.items()},
             "top_shares": {str(k): share for k, share in self.top_shares.items()},

@@ -1,0 +1,316 @@
+"""Settings to a workload: open, scan, shape, assign, and say what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from c2c.errors import DataError, SettingError
+from c2c.workloads.assignment import assign_models, describe_assignment
+from c2c.workloads.blocks import RequestBlock, Workload
+from c2c.workloads.formats import open_trace
+from c2c.workloads.lengths import (
+    LengthFilter,
+    LengthPool,
+    fixed_lengths,
+    read_lengths,
+    synthetic_lengths,
+)
+from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
+from c2c.workloads.shaping import (
+    Source,
+    compressed,
+    limited,
+    merged,
+    rotated,
+    windowed,
+    with_lengths,
+)
+from c2c.workloads.simple import SteadyTrace, deterministic_blocks, poisson_blocks
+from c2c.workloads.streams import stream_of
+from c2c.workloads.synthetic import SyntheticTrace, synthetic_blocks
+from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, stream
+
+__all__ = ["build_workload", "length_pool"]
+
+_SHARED_LENGTHS = {
+    "sharegpt": "sharegpt_lengths.parquet",
+    "azure2023": "azure2023_conv.parquet",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    """A stream of requests as its source has it, before anything is changed.
+
+    `source` yields blocks whose `model` indexes `ids`.
+    """
+
+    source: Source
+    ids: tuple[str, ...]
+    own_lengths: bool
+    description: dict[str, Any]
+
+
+def build_workload(
+    settings: WorkloadConfig | Mapping[str, Any], deployments: Sequence[str], seed: int
+) -> Workload:
+    """Make the workload that the settings describe, checking everything there is to check.
+
+    A trace is read once here, so that bad rows, an empty window or an impossible assignment stop
+    the run before it starts.
+
+    Args:
+      settings: a `WorkloadConfig`, or a mapping with its keys.
+      deployments: names of the catalog's models, which become `Workload.models`.
+      seed: of this workload; each cause of randomness has its own stream split from it.
+
+    Raises:
+      SettingError: a setting that cannot work.
+      DataError: a file that cannot be used, or bad rows under `on_bad_row=reject`.
+    """
+    config = workload_config(settings)
+    catalog = tuple(deployments)
+    if not catalog or len(set(catalog)) != len(catalog):
+        raise SettingError("catalog", list(catalog)[:8], "one or more models of different names")
+    if seed < 0:
+        raise SettingError("seed", seed, "a whole number, 0 or more")
+    origin = (
+        _trace_origin(config)
+        if config.kind == "trace"
+        else _generated_origin(config, len(catalog), seed)
+    )
+    source = origin.source
+    if config.start_s or config.duration_s:
+        end_s = config.start_s + config.duration_s if config.duration_s else np.inf
+        source = windowed(source, config.start_s, end_s)
+    requests_of, last_s = _count(source, origin.ids)
+    if not requests_of:
+        raise SettingError(
+            "workload.start_s",
+            config.start_s,
+            f"a window with requests in it (duration_s={config.duration_s:g})",
+        )
+    ids = origin.ids
+    if config.replicas > 1:
+        source, ids, requests_of = _replicated(config, source, ids, requests_of, last_s, seed)
+    assigned = assign_models(requests_of, catalog, config.assignment, config.assignment_map)
+    index_of = {name: i for i, name in enumerate(catalog)}
+    lookup = np.array([index_of[assigned[n]] if n in assigned else -1 for n in ids], np.int32)
+    source = _renamed(source, lookup)
+    if config.compression != 1:
+        source = compressed(source, config.compression)
+    requests = sum(requests_of.values())
+    span_s = last_s / config.compression
+    rate_rps = requests / span_s if span_s else None
+    if config.max_requests:
+        requests = min(requests, config.max_requests)
+    source = limited(source, requests)
+    pool = None if origin.own_lengths else length_pool(config)
+    if pool is not None:
+        source = with_lengths(source, pool, seed)
+    description: dict[str, Any] = {
+        "name": config.name,
+        "kind": config.kind,
+        "seed": seed,
+        "requests": requests,
+        "span_s": span_s,  # of the whole, before max_requests
+        "mean_rate_rps": rate_rps,
+        **origin.description,
+        "window": {"start_s": config.start_s, "duration_s": config.duration_s or None},
+        "replicas": config.replicas,
+        "replica_models": config.replica_models if config.replicas > 1 else None,
+        "compression": config.compression,
+        "max_requests": config.max_requests or None,
+        "lengths": {"name": "the trace's own"} if pool is None else pool.describe(),
+        "assignment": describe_assignment(
+            requests_of, assigned, config.assignment, config.assignment_map
+        ),
+    }
+    return Workload(catalog, source, description)
+
+
+def length_pool(config: WorkloadConfig) -> LengthPool:
+    """Return the pairs that `lengths` names.
+
+    Raises:
+      SettingError: an unknown source, or a shared one that is not on this machine.
+    """
+    keep = LengthFilter(
+        min_tokens=config.length_min_tokens,
+        max_prompt_tokens=config.length_max_prompt_tokens,
+        max_total_tokens=config.length_max_total_tokens,
+    )
+    if config.lengths in {"auto", "synthetic"}:
+        return synthetic_lengths(keep)
+    if config.lengths == "fixed":
+        return fixed_lengths(config.prompt_tokens, config.output_tokens)
+    if (file := _SHARED_LENGTHS.get(config.lengths)) is not None:
+        path = shared_dir() / "traces" / file
+        if not path.is_file():
+            raise SettingError(
+                "workload.lengths",
+                config.lengths,
+                f"a source on this machine; {file} is not in the shared traces",
+                "Set C2C_SHARED to the folder that holds traces/, or lengths=synthetic.",
+            )
+        return read_lengths(path, keep, name=config.lengths)
+    return read_lengths(config.lengths, keep, config.chars_per_token)
+
+
+def _trace_origin(config: WorkloadConfig) -> _Origin:
+    trace = open_trace(_find(config.path), config.format, config.columns)
+    own = config.lengths in {"auto", "trace"} and has_lengths(trace)
+    if config.lengths == "trace" and not own:
+        raise DataError(
+            str(trace.path), "it has no token counts", "Choose workload.lengths=<source>."
+        )
+    keeps = config.origin == "keep" or (config.origin == "auto" and trace.format.keeps_origin)
+    rules = RowRules(
+        sort=config.sort,
+        duplicates_are_bad=config.on_duplicate == "bad",
+        with_lengths=own,
+        max_total_tokens=config.max_total_tokens,
+        keeps_origin=keeps,
+    )
+    found = scan(trace, rules)
+    if config.on_bad_row == "reject":
+        refuse_bad_rows(trace, found)
+    ids = tuple(found.requests_of)
+    index_of = {name: i for i, name in enumerate(ids)}
+    return _Origin(
+        source=lambda: stream(trace, rules, index_of),
+        ids=ids,
+        own_lengths=own,
+        description={
+            # Only the name: where a file lies is no property of the run.
+            "source": trace.path.name,
+            "format": trace.format.name,
+            "rows": found.rows,
+            "used_rows": found.good,
+            "on_bad_row": config.on_bad_row,
+            "bad_rows": found.bad,
+            "duplicates": found.duplicates,
+            "on_duplicate": config.on_duplicate,
+            "sorted": config.sort,
+            "reordered_rows": found.reordered,
+        },
+    )
+
+
+def _find(path: str) -> Path:
+    given = Path(path).expanduser()
+    if given.is_file() or given.parent != Path():
+        return given
+    shared = shared_dir() / "traces" / path
+    if not shared.is_file():
+        raise SettingError(
+            "workload.path",
+            path,
+            "a file, or the name of one of the shared traces",
+            "Set C2C_SHARED to the folder that holds traces/, or use workload=synthetic, which "
+            "needs no file.",
+        )
+    return shared
+
+
+def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _Origin:
+    models = config.models or catalog_size
+    ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
+    parameters: dict[str, Any]
+    if config.kind == "synthetic":
+        synthetic = SyntheticTrace(
+            requests=config.requests,
+            models=models,
+            days=config.days,
+            gap_cv=config.gap_cv,
+            hour_spread=config.hour_spread,
+            session_h=config.session_h,
+            day_night=config.day_night,
+        )
+        parameters = {name: getattr(synthetic, name) for name in SyntheticTrace.__slots__}
+
+        def source() -> Iterator[RequestBlock]:
+            return synthetic_blocks(synthetic, seed)
+    else:
+        steady = SteadyTrace(
+            requests=config.requests,
+            models=models,
+            rate_rps=config.rate_rps,
+            zipf_exponent=config.zipf_exponent,
+        )
+        parameters = {name: getattr(steady, name) for name in SteadyTrace.__slots__}
+        if config.kind == "deterministic" and steady.zipf_exponent:
+            raise SettingError(
+                "workload.zipf_exponent", steady.zipf_exponent, "0 with kind=deterministic"
+            )
+
+        def source() -> Iterator[RequestBlock]:
+            if config.kind == "poisson":
+                return poisson_blocks(steady, seed)
+            return deterministic_blocks(steady)
+
+    return _Origin(
+        source=source,
+        ids=ids,
+        own_lengths=False,
+        description={"source": f"{config.kind} generator", "parameters": parameters},
+    )
+
+
+def _count(source: Source, ids: tuple[str, ...]) -> tuple[dict[str, int], float]:
+    """Return requests per id, in order of first appearance, and the last arrival."""
+    requests_of: dict[str, int] = {}
+    last_s = 0.0
+    for block in source():
+        codes, first_at, counts = np.unique(block.model, return_index=True, return_counts=True)
+        for at in np.argsort(first_at).tolist():
+            name = ids[int(codes[at])]
+            requests_of[name] = requests_of.get(name, 0) + int(counts[at])
+        last_s = float(block.arrival_s[-1])
+    return requests_of, last_s
+
+
+def _replicated(
+    config: WorkloadConfig,
+    source: Source,
+    ids: tuple[str, ...],
+    requests_of: dict[str, int],
+    last_s: float,
+    seed: int,
+) -> tuple[Source, tuple[str, ...], dict[str, int]]:
+    """Superpose rotated copies; the first stays as it is."""
+    # One mean gap after the last request the trace starts again.
+    period_s = last_s + last_s / sum(requests_of.values()) or 1.0
+    rng = stream_of(seed, "replica offsets")
+    offsets_s = [0.0, *(rng.random(config.replicas - 1) * period_s).tolist()]
+    distinct = config.replica_models == "distinct"
+    sources = [
+        rotated(source, offset_s, period_s, len(ids) * i if distinct else 0)
+        for i, offset_s in enumerate(offsets_s)
+    ]
+    if not distinct:
+        counts = {name: count * config.replicas for name, count in requests_of.items()}
+        return merged(sources), ids, counts
+    all_ids = ids + tuple(f"{name}~{i}" for i in range(1, config.replicas) for name in ids)
+    counts = dict(requests_of)
+    for i in range(1, config.replicas):
+        counts.update({f"{name}~{i}": count for name, count in requests_of.items()})
+    return merged(sources), all_ids, counts
+
+
+def _renamed(source: Source, lookup: np.ndarray[Any, np.dtype[np.int32]]) -> Source:
+    def start() -> Iterator[RequestBlock]:
+        for block in source():
+            yield RequestBlock(
+                arrival_s=block.arrival_s,
+                model=lookup[block.model],
+                prompt_tokens=block.prompt_tokens,
+                output_tokens=block.output_tokens,
+            )
+
+    return start

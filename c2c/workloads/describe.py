@@ -1,0 +1,59 @@
+"""A workload in words: what a run prints before it starts."""
+
+from __future__ import annotations
+
+from c2c.workloads.blocks import Workload
+
+__all__ = ["describe"]
+
+_SHOWN_IDS = 6  # ids named for each catalog model
+
+
+def describe(workload: Workload) -> list[str]:
+    """Return one line a fact: source, bad rows, factors, lengths, and who was assigned where."""
+    said = workload.description
+    if not said:
+        return ["workload without a description"]
+    rate = said["mean_rate_rps"]
+    lines = [
+        f"workload {said['name']}: {said['requests']:,} requests from {said['source']}, "
+        f"{said['span_s'] / 3600:,.1f} h" + (f", {rate:.3g} requests/s" if rate else "")
+    ]
+    if "rows" in said:
+        bad = ", ".join(f"{kind} {count}" for kind, count in said["bad_rows"].items()) or "none"
+        lines.append(
+            f"rows: {said['used_rows']:,} of {said['rows']:,} used (format {said['format']}); bad: "
+            f"{bad} (on_bad_row={said['on_bad_row']}); duplicates: {said['duplicates']} "
+            f"(on_duplicate={said['on_duplicate']})"
+            + (f"; moved by sorting: {said['reordered_rows']}" if said["sorted"] else "")
+        )
+    factors = [f"compression {said['compression']:g}x", f"replicas {said['replicas']}"]
+    if said["replica_models"]:
+        factors[-1] += f" ({said['replica_models']} models)"
+    window = said["window"]
+    if window["start_s"] or window["duration_s"]:
+        length = f"{window['duration_s']:g} s" if window["duration_s"] else "to the end"
+        factors.append(f"window from {window['start_s']:g} s, {length}")
+    if said["max_requests"]:
+        factors.append(f"first {said['max_requests']:,} requests")
+    lines.append("factors: " + ", ".join(factors))
+    lengths = said["lengths"]
+    text = f"lengths: {lengths['name']}"
+    if "pairs_read" in lengths:
+        kept = lengths["pairs_read"] - lengths["pairs_dropped_by_filter"]
+        text += (
+            f", {kept:,} of {lengths['pairs_read']:,} pairs, mean "
+            f"{lengths['mean_prompt_tokens']:g} prompt and {lengths['mean_output_tokens']:g} "
+            "output tokens"
+        )
+    lines.append(text)
+    assignment = said["assignment"]
+    lines.append(f"models: {assignment['rule']}: {assignment['rule_says']}")
+    of: dict[str, list[str]] = {}
+    for name, target in assignment["map"].items():
+        of.setdefault(target, []).append(name)
+    for target, requests in assignment["requests"].items():
+        names = of[target]
+        more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
+        lines.append(f"  {target}: {requests:,} requests of {', '.join(names[:_SHOWN_IDS])}{more}")
+    return lines

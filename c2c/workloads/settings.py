@@ -1,0 +1,174 @@
+"""The settings of a workload."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import SettingError
+from c2c.workloads.assignment import RULES
+from c2c.workloads.formats import FORMATS
+
+__all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "kind": ("trace", "synthetic", "poisson", "deterministic"),
+    "format": ("auto", *FORMATS),
+    "on_bad_row": ("reject", "skip"),
+    "on_duplicate": ("bad", "keep"),
+    "origin": ("auto", "first", "keep"),
+    "replica_models": ("same", "distinct"),
+    "assignment": tuple(RULES),
+}
+
+
+def shared_dir() -> Path:
+    """Return where shared traces are looked for: C2C_SHARED, or `shared` beside the checkout."""
+    if place := os.environ.get("C2C_SHARED"):
+        return Path(place)
+    return Path(__file__).resolve().parents[3] / "shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadConfig:
+    """Where requests come from and how they are changed; one flat set of settings.
+
+    Attributes:
+      name: shown in summaries and figures.
+      kind: trace (a file), synthetic (GenTD26's statistics), poisson or deterministic.
+
+      path: trace file, Parquet or CSV; a name without a folder is also looked for among the
+        shared traces (`<shared>/traces`).
+      format: a known format, or auto (by its columns).
+      columns: field -> column for other files, e.g. {arrival_s: time, model: service}.
+      on_bad_row: reject (list the counts and stop) or skip (drop them and record the counts).
+      on_duplicate: bad (a row equal to an earlier one in all columns is a bad row) or keep. A trace
+        with a resolution of 1 s, as GenTD26, has true requests that look equal.
+      sort: order rows by arrival; without it a row earlier than one before it is bad.
+      max_total_tokens: rows with more tokens are bad; 0: no limit.
+      origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
+        times); auto: keep for `arrival_s` files, first for all others.
+
+      requests: generators: exact number of requests.
+      models: generators: number of models; 0: as many as the catalog has.
+      days: synthetic: length.
+      gap_cv: synthetic: see `SyntheticTrace`, as the next three.
+      hour_spread: synthetic.
+      session_h: synthetic.
+      day_night: synthetic.
+      rate_rps: poisson, deterministic: requests per second.
+      zipf_exponent: poisson: popularity, rank^-exponent.
+
+      lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
+        or a file of pairs. Anything but auto and trace replaces the trace's own.
+      prompt_tokens: lengths=fixed.
+      output_tokens: lengths=fixed.
+      chars_per_token: lengths from JSON with text: characters a token; 0 refuses text.
+      length_min_tokens: filter of length sources (not of a trace's own lengths).
+      length_max_prompt_tokens: likewise.
+      length_max_total_tokens: likewise.
+
+      start_s: window of the source's own time, before compression.
+      duration_s: length of the window; 0: to the end.
+      replicas: the trace, this many times, each rotated by a random time.
+      replica_models: replicas name the same models, or distinct ones (id~1, id~2, ...).
+      compression: arrivals are divided by this.
+      max_requests: the first so many of the result; 0: all.
+
+      assignment: rule for model ids that are no names of the catalog.
+      assignment_map: trace id -> catalog name, before the rule.
+    """
+
+    name: str = "workload"
+    kind: str = "synthetic"
+
+    path: str = ""
+    format: str = "auto"
+    columns: dict[str, str] = field(default_factory=dict)
+    on_bad_row: str = "reject"
+    on_duplicate: str = "bad"
+    sort: bool = False
+    max_total_tokens: int = 0
+    origin: str = "auto"
+
+    requests: int = 350_000
+    models: int = 89
+    days: int = 21
+    gap_cv: float = 1.5
+    hour_spread: float = 1.3
+    session_h: float = 1.0
+    day_night: float = 2.5
+    rate_rps: float = 1.0
+    zipf_exponent: float = 0.0
+
+    lengths: str = "auto"
+    prompt_tokens: int = 128
+    output_tokens: int = 128
+    chars_per_token: float = 0.0
+    length_min_tokens: int = 4
+    length_max_prompt_tokens: int = 1024
+    length_max_total_tokens: int = 2048
+
+    start_s: float = 0.0
+    duration_s: float = 0.0
+    replicas: int = 1
+    replica_models: str = "same"
+    compression: float = 1.0
+    max_requests: int = 0
+
+    assignment: str = "popularity_rank"
+    assignment_map: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise SettingError(f"workload.{name}", value, f"one of {', '.join(allowed)}")
+        if self.kind == "trace" and not self.path:
+            raise SettingError(
+                "workload.path", self.path, "a Parquet or CSV file", "Set workload.path=<file>."
+            )
+        for name in ("prompt_tokens", "output_tokens", "replicas"):
+            if (value := getattr(self, name)) < 1:
+                raise SettingError(f"workload.{name}", value, "a whole number above 0")
+        for name in ("max_total_tokens", "max_requests", "models"):
+            if (value := getattr(self, name)) < 0:
+                raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
+        for name in ("start_s", "duration_s", "chars_per_token"):
+            if not 0 <= (value := getattr(self, name)) < float("inf"):
+                raise SettingError(f"workload.{name}", value, "a finite number, 0 or more")
+        if not 0 < self.compression < float("inf"):
+            raise SettingError("workload.compression", self.compression, "a finite number above 0")
+        if self.kind != "trace" and self.lengths == "trace":
+            raise SettingError("workload.lengths", "trace", f"another source with kind={self.kind}")
+
+
+def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadConfig:
+    """Return the config that a mapping describes, refusing unknown keys and wrong types."""
+    if isinstance(settings, WorkloadConfig):
+        return settings
+    known = {f.name: f for f in fields(WorkloadConfig)}
+    if unknown := sorted(str(key) for key in settings if key not in known):
+        raise SettingError("workload", unknown[0], f"a key among {', '.join(known)}")
+    checked: dict[str, Any] = {}
+    for key, value in settings.items():
+        kind = str(known[key].type)
+        if kind.startswith("dict"):
+            checked[key] = _text_map(key, value)
+        elif kind == "float" and isinstance(value, int | float) and not isinstance(value, bool):
+            checked[key] = float(value)
+        elif kind == "int" and isinstance(value, float) and value.is_integer():
+            checked[key] = int(value)
+        elif type(value).__name__ == kind:
+            checked[key] = value
+        else:
+            raise SettingError(f"workload.{key}", value, f"a value of type {kind}")
+    return WorkloadConfig(**checked)
+
+
+def _text_map(key: str, value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise SettingError(f"workload.{key}", value, "a mapping of names to names")
+    return {str(name): str(target) for name, target in value.items()}

@@ -1,0 +1,81 @@
+"""Plain arrival processes, for tests against theory and for parameter studies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from c2c.errors import SettingError
+from c2c.workloads.blocks import RequestBlock
+from c2c.workloads.streams import stream_of
+
+__all__ = ["SteadyTrace", "deterministic_blocks", "poisson_blocks", "zipf_shares"]
+
+_BLOCK_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadyTrace:
+    """Requests at a constant mean rate.
+
+    Attributes:
+      requests: how many.
+      models: how many models they name.
+      rate_rps: requests per second, all models together.
+      zipf_exponent: the model of rank r (from 1) gets a share proportional to r^-exponent; 0:
+        equal shares.
+    """
+
+    requests: int = 10_000
+    models: int = 1
+    rate_rps: float = 1.0
+    zipf_exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "models"):
+            if (count := getattr(self, name)) < 1:
+                raise SettingError(f"workload.{name}", count, "a whole number above 0")
+        if not 0 < self.rate_rps < float("inf"):
+            raise SettingError("workload.rate_rps", self.rate_rps, "a finite number above 0")
+        if not 0 <= self.zipf_exponent <= 10:
+            raise SettingError(
+                "workload.zipf_exponent", self.zipf_exponent, "a number from 0 to 10"
+            )
+
+
+def zipf_shares(models: int, exponent: float) -> NDArray[np.float64]:
+    """Return each rank's share of the requests, proportional to rank^-exponent."""
+    weights = np.arange(1, models + 1, dtype=np.float64) ** -exponent
+    return np.asarray(weights / weights.sum())
+
+
+def poisson_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
+    """Yield a Poisson process; each request's model is drawn independently. No lengths (zeros)."""
+    gaps, choices = stream_of(seed, "gaps"), stream_of(seed, "models")
+    edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
+    now_s = 0.0
+    for at in range(0, trace.requests, _BLOCK_ROWS):
+        count = min(_BLOCK_ROWS, trace.requests - at)
+        arrival_s = now_s + np.cumsum(gaps.standard_exponential(count)) / trace.rate_rps
+        now_s = float(arrival_s[-1])
+        model = np.searchsorted(edges, choices.random(count), side="right").astype(np.int32)
+        yield _without_lengths(arrival_s, model)
+
+
+def deterministic_blocks(trace: SteadyTrace) -> Iterator[RequestBlock]:
+    """Yield request i at i / rate, for model i mod models. No lengths (zeros), no randomness."""
+    if trace.zipf_exponent:
+        raise SettingError(
+            "workload.zipf_exponent", trace.zipf_exponent, "0 with kind=deterministic"
+        )
+    for at in range(0, trace.requests, _BLOCK_ROWS):
+        index = np.arange(at, min(at + _BLOCK_ROWS, trace.requests))
+        yield _without_lengths(index / trace.rate_rps, (index % trace.models).astype(np.int32))
+
+
+def _without_lengths(arrival_s: NDArray[np.float64], model: NDArray[np.int32]) -> RequestBlock:
+    none = np.zeros(arrival_s.size, np.int32)
+    return RequestBlock(arrival_s=arrival_s, model=model, prompt_tokens=none, output_tokens=none)
