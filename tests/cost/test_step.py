@@ -15,6 +15,7 @@ from c2c.cost import (
     elementwise_bytes_per_token,
     gemm_time,
     load_constants,
+    max_min,
     resident_gemm_time,
     step_table,
     step_time,
@@ -23,6 +24,7 @@ from c2c.errors import SettingError
 from c2c.hardware import Slice, load_mig, load_platform, slices
 from c2c.models import (
     ModelSpec,
+    catalog_names,
     expected_active_experts,
     gemms,
     kv_bytes_per_token,
@@ -83,15 +85,28 @@ def test_empty_steps_cost_nothing(table: StepTable) -> None:
             assert (getattr(table, f"{name}_{what}")[0] == 0).all()
 
 
-@pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b", "mixtral-8x7b"])
+@pytest.mark.parametrize("model", catalog_names())
 def test_a_decode_step_streams_what_the_model_says_it_touches(
     model: str, small_slice: Slice, constants: Constants
 ) -> None:
     spec = load_spec(model)
     table = step_table(spec, small_slice, constants, LINK, **SIZE)
     moved = step_time(table, decode_seqs=8, decode_kv_tokens=8, head_rows=8).link_bytes
-    # streamed_bytes may count norms and biases, which no GEMM streams
-    assert moved == pytest.approx(float(streamed_bytes(spec, 8)), rel=5e-3)
+    assert moved == pytest.approx(float(streamed_bytes(spec, 8)), rel=1e-9)
+
+
+def test_fig6a_larger_pairs_interfere_more(
+    gh200: Callable[[str], Slice], constants: Constants
+) -> None:
+    """Two equal models decode on the halves of a GPU; the gap widens with their size."""
+    gaps = []
+    for model in ("llama-3-3b", "llama-3-8b", "llama-3-70b"):
+        table = step_table(load_spec(model), gh200("2x48gb"), constants, LINK, **SIZE)
+        load = {"decode_seqs": 4, "decode_kv_tokens": 2000, "head_rows": 4}
+        alone = step_time(table, **load)
+        share = float(max_min([alone.demand_gbps] * 2, LINK)[0])
+        gaps.append(1 - alone.seconds / step_time(table, rate_gbps=share, **load).seconds)
+    assert 0.2 < gaps[0] < gaps[1] < gaps[2] < 0.45
 
 
 def test_step_time_is_body_plus_head_plus_attention(
