@@ -47,7 +47,7 @@ notebook-sync: env
 	$(PYTHON) .ci/notebook_sync.py
 
 notebooks: warm ## execute the notebooks
-	$(PYTHON) -m pytest -q -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks $(ARGS)
+	$(PYTHON) -m pytest -q -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks/*.ipynb $(ARGS)
 
 bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000)
 	$(PYTHON) -m experiments.bench.simulator requests=$(REQUESTS) $(ARGS)
