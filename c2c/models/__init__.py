@@ -1,6 +1,6 @@
 """Models as shapes: parameters, GEMMs, bytes and FLOPs, from a Hugging Face config.json."""
 
-from c2c.models.catalog import Deployment, load_catalog
+from c2c.models.catalog import Deployment, catalogs, load_catalog
 from c2c.models.huggingface import FAMILIES, from_hf_config
 from c2c.models.load import catalog_names, load_spec
 from c2c.models.spec import ModelSpec
@@ -21,6 +21,7 @@ __all__ = [
     "Gemm",
     "ModelSpec",
     "catalog_names",
+    "catalogs",
     "expected_active_experts",
     "flops_per_token",
     "from_hf_config",

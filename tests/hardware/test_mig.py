@@ -1,0 +1,186 @@
+"""The layouts of `conf/mig` against Table 1 and the chips, and their errors."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from c2c.errors import SettingError
+from c2c.hardware import (
+    conf_dir,
+    load_mig,
+    load_platform,
+    mig_configs,
+    mig_from_mapping,
+    platforms,
+    slices,
+)
+
+LAYOUTS = [(p, m) for p in platforms() for m in mig_configs(p)]
+
+
+def raw(name: str) -> dict[str, Any]:
+    return yaml.safe_load((conf_dir() / "mig" / f"{name}.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", ["1x96gb", "2x48gb", "3x24gb", "4x24gb", "7x12gb"])
+def test_gh200_layouts_are_those_of_table_1(name: str, shared: Path) -> None:
+    rows = yaml.safe_load((shared / "papers" / "claims.yaml").read_text("utf-8"))
+    (row,) = [r["value"] for r in rows if r["id"] == f"c2cserve.table1.{name}"]
+    cut = slices(load_platform("gh200"), name)
+    assert len(cut) == row["instances"]
+    for one in cut:
+        assert one.sm_count == row["sms_per_instance"]
+        assert one.hbm_bytes == row["hbm_gb_per_instance"] * 10**9
+        assert one.hbm_gbps == row["hbm_tb_per_s_per_instance"] * 1000
+
+
+def test_every_file_belongs_to_a_platform_that_lists_it() -> None:
+    listed = {}
+    for platform, mig in LAYOUTS:
+        listed.setdefault(mig, set()).add(platform)
+    files = {p.stem for p in (conf_dir() / "mig").glob("*.yaml")}
+    assert files == set(listed)
+    for mig, wanted in listed.items():
+        assert set(load_mig(mig).platforms) == wanted
+        assert load_mig(mig).name == mig
+
+
+@pytest.mark.parametrize(("name", "mig"), LAYOUTS)
+def test_slices_fit_the_chip(name: str, mig: str) -> None:
+    platform = load_platform(name)
+    cut = slices(platform, mig)
+    assert len(set(cut)) == 1  # equal instances
+    for field in ("sm_count", "hbm_bytes", "hbm_gbps", "bf16_tflops", "l2_bytes"):
+        total = sum(getattr(s, field) for s in cut)
+        assert total <= getattr(platform.gpu, field) * (1 + 1e-9), field
+        assert cut[0].sm_count >= 1
+    assert 0 < cut[0].link_cap_gbps <= platform.link.datasheet_gbps
+    assert slices(platform, load_mig(mig)) == cut
+
+
+@pytest.mark.parametrize("name", platforms())
+def test_the_first_layout_is_the_whole_gpu(name: str) -> None:
+    platform = load_platform(name)
+    (one,) = slices(platform, platform.mig[0])
+    gpu = platform.gpu
+    assert (one.sm_count, one.hbm_bytes, one.hbm_gbps, one.bf16_tflops, one.l2_bytes) == (
+        gpu.sm_count, gpu.hbm_bytes, gpu.hbm_gbps, gpu.bf16_tflops, gpu.l2_bytes,
+    )  # fmt: skip
+    whole = load_mig(platform.mig[0]).profile_on(name)
+    assert whole.name == "full"
+
+
+@pytest.mark.parametrize("name", ["gb200", "rubin"])
+def test_projected_layouts_follow_gh200_in_proportion_and_say_derived(name: str) -> None:
+    gh200, platform = load_platform("gh200"), load_platform(name)
+    assert len(platform.mig) == len(gh200.mig)
+    for ours, theirs in zip(platform.mig[1:], gh200.mig[1:], strict=True):
+        profile = load_mig(ours).profile_on(name)
+        model = load_mig(theirs).profile_on("gh200")
+        assert load_mig(ours).instances == load_mig(theirs).instances
+        exact = model.sm_count * platform.gpu.sm_count / gh200.gpu.sm_count
+        assert exact - 2 < profile.sm_count <= exact
+        assert profile.sm_count % 2 == 0  # SMs come in pairs
+        assert profile.hbm_bytes / platform.gpu.hbm_bytes == model.hbm_bytes / gh200.gpu.hbm_bytes
+        assert profile.hbm_gbps / platform.gpu.hbm_gbps == model.hbm_gbps / gh200.gpu.hbm_gbps
+        assert all(text.startswith("derived:") for text in profile.source.values())
+
+
+def test_one_name_may_mean_different_slices_on_different_chips() -> None:
+    h100 = slices(load_platform("h100_sxm"), "7x10gb")[0]
+    a100 = slices(load_platform("a100_80"), "7x10gb")[0]
+    assert (h100.sm_count, a100.sm_count) == (16, 14)
+    with pytest.raises(SettingError, match=r"platform=None: expected one of a100_80, h100_sxm"):
+        _ = load_mig("7x10gb").profile
+    assert load_mig("7x12gb").profile.name == "1g.12gb"
+
+
+@pytest.mark.parametrize("mig", ["7x5gb", "9x9gb", ""])
+def test_a_layout_the_chip_lacks_lists_those_it_has(mig: str) -> None:
+    with pytest.raises(SettingError, match=f"^mig='{mig}': expected a layout of gh200: 1x96gb, 2x"):
+        slices(load_platform("gh200"), mig)
+
+
+def test_a_layout_of_another_chip_is_refused_even_if_the_platform_lists_it() -> None:
+    platform = replace(load_platform("gh200"), mig=("7x5gb",))
+    with pytest.raises(SettingError, match=r"a layout of gh200; 7x5gb exists on a100_40"):
+        slices(platform, "7x5gb")
+
+
+def test_an_unknown_layout_lists_the_known_ones() -> None:
+    with pytest.raises(SettingError, match=r"mig='8x1gb': expected one of .*7x12gb"):
+        load_mig("8x1gb")
+
+
+def test_the_l40s_cannot_be_split() -> None:
+    assert mig_configs("l40s") == ("1x48gb",)
+    assert mig_configs(load_platform("l40s")) == ("1x48gb",)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sm_count", 0),
+        ("sm_count", 133),
+        ("sm_count", "16"),
+        ("hbm_bytes", 97 * 10**9),
+        ("hbm_gbps", -1),
+        ("hbm_gbps", math.nan),
+        ("colour", 1),
+    ],
+)
+def test_a_bad_profile_value_is_named(field: str, value: object) -> None:
+    data = raw("7x12gb")
+    data["profiles"]["gh200"][field] = value
+    with pytest.raises(SettingError) as err:
+        mig_from_mapping(data, where="mig.7x12gb")
+    assert err.value.field.startswith("mig.")
+    assert err.value.field.endswith(f".{field}")
+
+
+def test_instances_must_fit_together() -> None:
+    data = raw("7x12gb")
+    data["instances"] = 9  # 9 x 16 SMs > 132
+    with pytest.raises(SettingError, match="9 instances within the chip's 132"):
+        mig_from_mapping(data)
+    whole = raw("1x96gb")
+    whole["instances"] = 2
+    with pytest.raises(SettingError, match="instances=2: expected 1"):
+        mig_from_mapping(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "mig.name"),
+        ({"instances": 0}, "mig.instances"),
+        ({"instances": 1.5}, "mig.instances"),
+        ({"whole_gpu": "gh200"}, "mig.whole_gpu"),
+        ({"profiles": [1]}, "mig.profiles"),
+        ({"profiles": {}}, "mig.7x12gb.profiles"),
+        ({"slices": 7}, "mig.slices"),
+    ],
+)
+def test_a_malformed_layout_is_named(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(SettingError) as err:
+        mig_from_mapping(raw("7x12gb") | change)
+    assert err.value.field == field
+
+
+def test_few_requests_in_flight_cap_a_small_slice() -> None:
+    gh200 = load_platform("gh200")
+    slow = replace(gh200, link=replace(gh200.link, inflight_bytes_per_sm=8192.0))
+    assert slices(slow, "7x12gb")[0].link_cap_gbps == pytest.approx(16 * 8192 / 1e-6 / 1e9)
+    assert slices(slow, "1x96gb")[0].link_cap_gbps == 450
+
+
+def test_a_slice_keeps_its_share_of_an_edited_chip() -> None:
+    gh200 = load_platform("gh200")
+    bigger = replace(gh200, gpu=replace(gh200.gpu, hbm_bytes=2 * gh200.gpu.hbm_bytes))
+    old, new = slices(gh200, "3x24gb")[0], slices(bigger, "3x24gb")[0]
+    assert new.hbm_bytes == 2 * old.hbm_bytes
+    assert (new.sm_count, new.hbm_gbps, new.l2_bytes) == (old.sm_count, old.hbm_gbps, old.l2_bytes)
