@@ -65,19 +65,18 @@ class _Reader:
         self.config = config
         self.where = where
 
-    def whole(self, *names: str, default: int | None = None) -> int:
-        """Return the first of several spellings, a whole number above 0."""
+    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """Return the first of several spellings, a whole number of at least `least`."""
+        wanted = f"a whole number, at least {least}"
         for name in names:
             value = self.config.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingError(f"{self.where}.{name}", value, "a whole number above 0")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SettingError(f"{self.where}.{name}", value, wanted)
             return value
         if default is None:
-            raise SettingError(
-                f"{self.where}.{names[0]}", None, "a whole number above 0", "It is missing."
-            )
+            raise SettingError(f"{self.where}.{names[0]}", None, wanted, "It is missing.")
         return default
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -247,7 +246,8 @@ def _windows(read: _Reader, family: str, layers: int) -> dict[str, int]:
         windowed = kinds.count("sliding_attention")
     elif family.startswith("qwen"):
         # The first max_window_layers layers see everything.
-        windowed = layers - min(layers, read.whole("max_window_layers", default=layers))
+        full = read.whole("max_window_layers", default=layers, least=0)
+        windowed = layers - min(layers, full)
     else:
         windowed = layers
     if windowed == layers:

@@ -1,0 +1,154 @@
+"""Reading config.json: both styles, every family, and what is refused."""
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from c2c.errors import DataError, SettingError
+from c2c.models import FAMILIES, catalog_names, from_hf_config, load_spec
+
+
+def raw(name: str) -> dict[str, Any]:
+    return json.loads((resources.files("c2c.models") / "configs" / f"{name}.json").read_text())
+
+
+def test_every_shipped_config_loads_and_families_are_known() -> None:
+    found = {load_spec(name).family for name in catalog_names()}
+    assert found <= set(FAMILIES)
+    assert {"llama", "mixtral", "qwen2", "qwen3_moe", "falcon", "gpt_oss"} <= found
+
+
+def test_the_two_spellings_of_a_config_give_the_same_spec() -> None:
+    old = raw("qwen3-30b-a3b")
+    new = dict(old)
+    new["rope_parameters"] = {"rope_theta": new.pop("rope_theta"), "rope_type": "default"}
+    new["dtype"] = new.pop("torch_dtype")
+    new["num_local_experts"] = new.pop("num_experts")
+    new.pop("rope_scaling")
+    assert from_hf_config(new, "m") == from_hf_config(old, "m")
+    nested = dict(new)
+    nested["rope_parameters"] = {"full_attention": new["rope_parameters"]}
+    assert from_hf_config(nested, "m") == from_hf_config(old, "m")
+
+
+def test_a_nested_language_model_is_found() -> None:
+    flat = raw("qwen2.5-vl-7b")
+    top = {"model_type": "qwen2_5_vl", "text_config": {**flat, "model_type": "qwen2_5_vl_text"}}
+    nested, plain = from_hf_config(top, "m"), from_hf_config(flat, "m")
+    assert nested == plain
+    assert plain.qkv_bias
+
+
+def test_head_dim_may_be_absent_null_or_its_own() -> None:
+    config = raw("llama-3-8b")
+    for value, wanted in ((None, 128), (64, 64)):
+        assert from_hf_config(config | {"head_dim": value}, "m").head_dim == wanted
+    assert "head_dim" not in config
+    assert from_hf_config(config, "m").head_dim == 128
+    with pytest.raises(SettingError, match=r"model.m.num_attention_heads=31: expected a divisor"):
+        from_hf_config(config | {"num_attention_heads": 31}, "m")
+
+
+def test_kv_heads_default_to_heads() -> None:
+    config = raw("llama-2-7b")
+    del config["num_key_value_heads"]
+    assert from_hf_config(config, "m").kv_heads == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "window", "partial"),
+    [
+        ({}, 0, (0, 0)),  # a number that is switched off
+        ({"use_sliding_window": True}, 0, (32768, 4)),  # the last four layers
+        ({"use_sliding_window": True, "max_window_layers": 0}, 32768, (0, 0)),
+        ({"use_sliding_window": True, "layer_types": ["sliding_attention"] * 32}, 32768, (0, 0)),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"] * 32}, 0, (0, 0)),
+        ({"use_sliding_window": True, "sliding_window": None}, 0, (0, 0)),
+    ],
+)
+def test_qwen_windows(changes: dict[str, Any], window: int, partial: tuple[int, int]) -> None:
+    spec = from_hf_config(raw("qwen1.5-7b") | changes, "m")
+    assert spec.sliding_window == window
+    assert (spec.partial_window, spec.partial_window_layers) == partial
+
+
+def test_windows_of_other_families() -> None:
+    mistral = raw("llama-2-7b") | {"model_type": "mistral", "sliding_window": 4096}
+    assert from_hf_config(mistral, "m").sliding_window == 4096
+    assert from_hf_config(mistral | {"sliding_window": None}, "m").sliding_window == 0
+    oss = load_spec("gpt-oss-20b")
+    assert (oss.sliding_window, oss.partial_window, oss.partial_window_layers) == (0, 128, 12)
+
+
+def test_biases_and_norms_of_the_families() -> None:
+    assert load_spec("qwen1.5-7b").qkv_bias
+    assert not load_spec("qwen1.5-7b").o_bias  # q, k and v only
+    assert not load_spec("llama-3-8b").qkv_bias
+    biased = from_hf_config(raw("llama-3-8b") | {"attention_bias": True, "mlp_bias": True}, "m")
+    assert biased.qkv_bias
+    assert biased.o_bias
+    assert biased.mlp_bias
+    assert load_spec("qwen3-30b-a3b").qk_norm
+    assert not load_spec("mixtral-8x7b").qk_norm
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("bfloat16", 2), ("torch.float16", 2), ("float32", 4), (None, 2)]
+)
+def test_the_type_of_the_weights_sets_their_size(dtype: str | None, size: int) -> None:
+    assert from_hf_config(raw("llama-3-8b") | {"torch_dtype": dtype}, "m").dtype_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        ("llama-3-8b", {"model_type": "mamba"}, "model_type"),
+        ("llama-3-8b", {"model_type": None}, "model_type"),
+        ("llama-3-8b", {"hidden_size": 0}, "hidden_size"),
+        ("llama-3-8b", {"hidden_size": 4096.0}, "hidden_size"),
+        ("llama-3-8b", {"num_hidden_layers": None}, "num_hidden_layers"),
+        ("llama-3-8b", {"num_hidden_layers": True}, "num_hidden_layers"),
+        ("llama-3-8b", {"num_key_value_heads": 5}, "kv_heads"),
+        ("llama-3-8b", {"torch_dtype": "int4"}, "torch_dtype"),
+        ("llama-3-8b", {"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ("llama-3-8b", {"rope_theta": -1}, "rope_theta"),
+        ("llama-3-8b", {"rms_norm_eps": "small"}, "rms_norm_eps"),
+        ("llama-3-8b", {"quantization_config": {"bits": 4}}, "quantization_config"),
+        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "experts_per_token"),
+        ("qwen3-30b-a3b", {"decoder_sparse_step": 2}, "decoder_sparse_step"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": [0]}, "mlp_only_layers"),
+        ("qwen3-30b-a3b", {"num_experts": None}, "num_experts"),
+        ("falcon-7b", {"new_decoder_architecture": True}, "new_decoder_architecture"),
+        ("gpt-oss-20b", {"layer_types": ["full_attention"]}, "layer_types"),
+    ],
+)
+def test_what_cannot_be_described_is_refused_by_field(
+    name: str, changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(SettingError) as err:
+        from_hf_config(raw(name) | changes, "mine")
+    assert err.value.field == f"model.mine.{field}"
+
+
+def test_a_path_is_as_good_as_a_name(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(raw("yi-6b")), encoding="utf-8")
+    for path in (folder, str(folder), folder / "config.json"):
+        spec = load_spec(path)
+        assert spec.name == "my-model"
+        assert spec.hidden == load_spec("yi-6b").hidden
+    (folder / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(DataError, match="not JSON"):
+        load_spec(folder)
+    (folder / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(DataError, match="JSON object"):
+        load_spec(folder)
+
+
+def test_an_unknown_model_lists_the_known_ones() -> None:
+    with pytest.raises(SettingError, match=r"model='llama-9': expected one of .*llama-3-8b"):
+        load_spec("llama-9")
