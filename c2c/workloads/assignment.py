@@ -69,7 +69,8 @@ def describe_assignment(
     rule: str,
     explicit: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return rule, mapping and trace requests per catalog model as plain data."""
+    """Return rule, mapping (by popularity) and requests per catalog model as plain data."""
+    by_popularity = sorted(assigned, key=lambda name: -requests_of[name])
     requests: dict[str, int] = {}
     for name, target in assigned.items():
         requests[target] = requests.get(target, 0) + requests_of[name]
@@ -78,7 +79,7 @@ def describe_assignment(
         "rule_says": RULES[rule],
         "kept": [name for name, target in assigned.items() if name == target],
         "explicit": dict(explicit or {}),
-        "map": dict(assigned),
+        "map": {name: assigned[name] for name in by_popularity},
         "requests": dict(sorted(requests.items(), key=lambda item: -item[1])),
     }
 

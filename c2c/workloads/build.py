@@ -24,6 +24,7 @@ from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.shaping import (
     Source,
     compressed,
+    held,
     limited,
     merged,
     rotated,
@@ -37,6 +38,7 @@ from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, s
 
 __all__ = ["build_workload", "length_pool"]
 
+_HELD_REQUESTS = 1 << 20  # 20 MB: up to here a trace to replicate is kept in memory
 _SHARED_LENGTHS = {
     "sharegpt": "sharegpt_lengths.parquet",
     "azure2023": "azure2023_conv.parquet",
@@ -47,13 +49,15 @@ _SHARED_LENGTHS = {
 class _Origin:
     """A stream of requests as its source has it, before anything is changed.
 
-    `source` yields blocks whose `model` indexes `ids`.
+    `source` yields blocks whose `model` indexes `ids`; `counted` is what a pass over it would
+    find, where that is known: requests per id (by first appearance) and the last arrival.
     """
 
     source: Source
     ids: tuple[str, ...]
     own_lengths: bool
     description: dict[str, Any]
+    counted: tuple[dict[str, int], float] | None = None
 
 
 def build_workload(
@@ -84,11 +88,11 @@ def build_workload(
         if config.kind == "trace"
         else _generated_origin(config, len(catalog), seed)
     )
-    source = origin.source
+    source, counted = origin.source, origin.counted
     if config.start_s or config.duration_s:
         end_s = config.start_s + config.duration_s if config.duration_s else np.inf
-        source = windowed(source, config.start_s, end_s)
-    requests_of, last_s = _count(source, origin.ids)
+        source, counted = windowed(source, config.start_s, end_s), None
+    requests_of, last_s = counted or _count(source, origin.ids)
     if not requests_of:
         raise SettingError(
             "workload.start_s",
@@ -199,6 +203,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "sorted": config.sort,
             "reordered_rows": found.reordered,
         },
+        counted=(found.requests_of, found.last_s),
     )
 
 
@@ -284,6 +289,9 @@ def _replicated(
     seed: int,
 ) -> tuple[Source, tuple[str, ...], dict[str, int]]:
     """Superpose rotated copies; the first stays as it is."""
+    if sum(requests_of.values()) <= _HELD_REQUESTS:
+        # Else every replica would read the file again and hold a batch of it.
+        source = held(source)
     # One mean gap after the last request the trace starts again.
     period_s = last_s + last_s / sum(requests_of.values()) or 1.0
     rng = stream_of(seed, "replica offsets")

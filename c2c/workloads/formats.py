@@ -136,6 +136,8 @@ def open_trace(
     present = _column_names(path, container)
     chosen = _choose(path, present, format_name, dict(columns or {}))
     found = {f: c for f, c in chosen.columns().items() if c in present}
+    if repeated := sorted(c for c in found.values() if present.count(c) > 1):
+        raise DataError(str(path), f"column {repeated[0]!r} occurs more than once")
     return TraceFile(path=path, container=container, format=chosen, columns=found)
 
 

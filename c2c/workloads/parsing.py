@@ -38,6 +38,9 @@ KINDS: tuple[str, ...] = (
 )
 GOOD = -1
 
+_DATE = r"^\d{4}-\d{2}-\d{2}"
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(nan|inf|infinity)$"
+
 
 def kind_code(kind: str) -> int:
     """Return the number that stands for a kind in `RawRows.verdict`."""
@@ -124,26 +127,42 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
-    """Cast text to the first of `kinds` that fits each cell; null where none does."""
+def _cast(array: pa.Array, kinds: tuple[pa.DataType, ...], looks_right: str) -> pa.Array:
+    """Cast text to the first of `kinds` that fits each cell; null where none does.
+
+    Args:
+      array: text.
+      kinds: types to try; the result has the first.
+      looks_right: what a cell that may fit looks like; a filter for speed only.
+    """
+    try:
+        return pc.cast(array, kinds[0])
+    except pa.ArrowException:  # some cell does not fit
+        likely = pc.match_substring_regex(array, looks_right, ignore_case=True)
+        return _cast_each(pc.if_else(likely, array, None), kinds)
+
+
+def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
     for kind in kinds:
         try:
             return pc.cast(array, kind).cast(kinds[0])
-        except pa.ArrowException:  # some cell does not fit: halve until it stands alone
+        except pa.ArrowException:  # halve until the cell that does not fit stands alone
             continue
     if len(array) == 1:
         return pa.nulls(1, kinds[0])
     half = len(array) // 2
-    return pa.concat_arrays([_cast(array.slice(0, half), kinds), _cast(array.slice(half), kinds)])
+    parts = array.slice(0, half), array.slice(half)
+    return pa.concat_arrays([_cast_each(part, kinds) for part in parts])
 
 
 def _times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
     array = _plain(raw)
+    parsed: pa.Array
     if pa.types.is_date(array.type):
         array = array.cast(pa.timestamp("ns"))
     if _is_text(array) and _looks_like_date(array):
         utc = pa.timestamp("ns", "UTC")
-        parsed = _cast(array, (pa.timestamp("ns"), utc))
+        parsed = _cast(array, (pa.timestamp("ns"), utc), _DATE)
     elif pa.types.is_timestamp(array.type):
         parsed = array.cast(pa.timestamp("ns", array.type.tz), safe=False)
     else:
@@ -157,7 +176,7 @@ def _times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDAr
 
 
 def _looks_like_date(array: pa.Array) -> bool:
-    dates = pc.sum(pc.match_substring_regex(array, r"^\d{4}-\d{2}-\d{2}")).as_py() or 0
+    dates = pc.sum(pc.match_substring_regex(array, _DATE)).as_py() or 0
     return bool(2 * dates > len(array) - array.null_count)
 
 
@@ -165,7 +184,7 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
     """Return f64 values and judge missing, unreadable, NaN, infinite and negative cells."""
     missing = array.is_null().to_numpy(zero_copy_only=False)
     if _is_text(array):
-        parsed = _cast(array, (pa.float64(),))
+        parsed = _cast(array, (pa.float64(),), _NUMBER)
     else:
         try:
             parsed = pc.cast(array, pa.float64(), safe=False)

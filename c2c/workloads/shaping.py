@@ -14,11 +14,21 @@ from c2c.workloads.blocks import RequestBlock, concatenate
 from c2c.workloads.lengths import LengthPool
 from c2c.workloads.streams import stream_of
 
-__all__ = ["Source", "compressed", "limited", "merged", "rotated", "windowed", "with_lengths"]
+__all__ = [
+    "Source",
+    "compressed",
+    "held",
+    "limited",
+    "merged",
+    "rotated",
+    "windowed",
+    "with_lengths",
+]
 
 type Source = Callable[[], Iterator[RequestBlock]]
 
 _BLOCK_ROWS = 65_536
+_HELD_ROWS = 8_192  # merging many streams holds one such block of each
 
 
 def _moved(block: RequestBlock, shift_s: float, model_offset: int = 0) -> RequestBlock:
@@ -33,6 +43,17 @@ def _moved(block: RequestBlock, shift_s: float, model_offset: int = 0) -> Reques
 def _in_order(parts: Sequence[RequestBlock]) -> RequestBlock:
     block = concatenate(parts)
     return block.take(np.argsort(block.arrival_s, kind="stable"))
+
+
+def held(source: Source) -> Source:
+    """Read a stream once, now, and serve it from memory (20 bytes a request)."""
+    everything = concatenate(source())
+
+    def start() -> Iterator[RequestBlock]:
+        for at in range(0, len(everything), _HELD_ROWS):
+            yield everything.take(slice(at, at + _HELD_ROWS))
+
+    return start
 
 
 def windowed(source: Source, start_s: float, end_s: float) -> Source:

@@ -224,9 +224,15 @@ def _batches(
     if not batches:
         return
     parsed = [_parse(trace, rules, batch) for batch in batches]
-    # Rows without a usable arrival have no place in the order: they go first and are counted.
+    # A column is all numbers or all date-times; what the first usable rows are, decides.
+    usable = [p.time.dtype for p in parsed if (p.verdict == GOOD).any()]
+    dtype = usable[0] if usable else parsed[0].time.dtype
+    # Rows without a usable arrival have no place in the order: wherever they go, they are counted.
     times = np.concatenate(
-        [np.where(p.verdict == GOOD, p.time, p.time.dtype.type(-1)) for p in parsed]
+        [
+            np.where((p.verdict == GOOD) & (p.time.dtype == dtype), p.time, -1).astype(dtype)
+            for p in parsed
+        ]
     )
     seen = np.maximum.accumulate(times)
     good = np.concatenate([p.verdict for p in parsed]) == GOOD
