@@ -1,6 +1,6 @@
 """A chip, its host and the link between them: dataclasses, and the loader of `conf/hardware`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -148,6 +148,8 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     Raises:
       SettingError: a field is missing, unknown or out of range.
     """
+    if not isinstance(data, Mapping):
+        raise SettingError(where, data, "a mapping")
     known = ("name", "gpu", "host", "link", "mig", "notes")
     for key in data:
         if key not in known:
@@ -156,7 +158,10 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the platform's name")
     mig = data.get("mig")
-    if isinstance(mig, str) or mig is None or not all(isinstance(m, str) for m in mig):
+    names: Sequence[Any] = (
+        mig if isinstance(mig, Sequence) and not isinstance(mig, str) else (None,)
+    )
+    if not all(isinstance(m, str) for m in names):
         raise SettingError(f"{where}.mig", mig, "a list of names of MIG layouts")
     gpu, host = data.get("gpu"), data.get("host")
     if name == "cpu":
@@ -169,7 +174,7 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
             gpu=read_fields(Gpu, gpu, f"{where}.gpu"),
             host=read_fields(Host, host, f"{where}.host"),
             link=read_fields(Link, data.get("link"), f"{where}.link"),
-            mig=tuple(mig),
+            mig=tuple(names),
             notes=" ".join(str(data.get("notes") or "").split()),
         )
     except SettingError as err:

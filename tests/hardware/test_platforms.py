@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from c2c.errors import DataError, SettingError
 from c2c.hardware import (
@@ -157,6 +158,20 @@ def test_a_missing_section_is_named(section: str) -> None:
     del data[section]
     with pytest.raises(SettingError, match=f"^hardware.{section}"):
         platform_from_mapping(data)
+
+
+@pytest.mark.parametrize("mig", ["7x12gb", 7, None, [7], {"7x12gb": 1, 3: 4}, []])
+def test_layouts_are_a_list_of_names(mig: object) -> None:
+    with pytest.raises(SettingError, match=r"^hardware\.(gh200\.)?mig="):
+        platform_from_mapping(raw("gh200") | {"mig": mig})
+    with pytest.raises(SettingError, match=r"^hardware=7: expected a mapping"):
+        platform_from_mapping(7)  # type: ignore[arg-type]
+
+
+def test_hydras_view_of_a_platform_gives_the_same() -> None:
+    for name in platforms():
+        composed = OmegaConf.load(conf_dir() / "hardware" / f"{name}.yaml")
+        assert platform_from_mapping(composed) == load_platform(name)  # type: ignore[arg-type]
 
 
 def test_a_missing_field_and_a_missing_source_are_named() -> None:
