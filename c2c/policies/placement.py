@@ -27,6 +27,7 @@ CANDIDATE_DTYPE = np.dtype(
         ("last_used_s", "f8"),
         ("kv_capacity", "i8"),  # tokens of the model to place
         ("link_left_gbps", "f8"),  # the chip's link budget not reserved by busy instances
+        ("unpromised_gbps", "f8"),  # the same, less what inactive models on the chip would need
     ],
     align=True,
 )
@@ -50,10 +51,12 @@ def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
 def place_bandwidth_aware(table: Any, count: int, tokens: int, demand_gbps: float) -> int:
     """Return the row to place on, or -1: the KV cache and the summed link demand must fit.
 
-    Free slices come before evictions, then the chip with most link budget left, then the model
-    unused for longest; remaining ties go to the first row.
+    Free slices come before evictions, then the chip with most budget left if its inactive models
+    were active too (they may be soon), then the model unused for longest; remaining ties go to
+    the first row.
 
-    Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2.
+    Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order
+    among admissible slices is ours.
     """
     best = -1
     for row in range(count):
@@ -67,8 +70,8 @@ def place_bandwidth_aware(table: Any, count: int, tokens: int, demand_gbps: floa
         if c.is_free != b.is_free:
             if c.is_free > b.is_free:
                 best = row
-        elif c.link_left_gbps != b.link_left_gbps:
-            if c.link_left_gbps > b.link_left_gbps:
+        elif c.unpromised_gbps != b.unpromised_gbps:
+            if c.unpromised_gbps > b.unpromised_gbps:
                 best = row
         elif c.last_used_s < b.last_used_s:
             best = row

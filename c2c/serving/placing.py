@@ -87,6 +87,7 @@ def _add_candidates(fleet: Fleet, s: Serving, m: int, c: int, n: int) -> int:
     if chip.claim >= 0 and chip.claim != m:
         return n  # another model has waited too long for this chip
     left = chip.budget_gbps - reserved_gbps(fleet, s, c, True)
+    unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
     for i in range(chip.first, chip.last):
         inst = s.instance[i]
@@ -97,6 +98,7 @@ def _add_candidates(fleet: Fleet, s: Serving, m: int, c: int, n: int) -> int:
             row.last_used_s = inst.last_used_s
             row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
             row.link_left_gbps = left
+            row.unpromised_gbps = unpromised
             n += 1
     return n
 

@@ -24,7 +24,8 @@ from c2c.policies import (
 
 
 def candidates(*rows: tuple[int, int, float, int, float]) -> Any:
-    return np.array(list(rows), CANDIDATE_DTYPE).view(np.recarray)
+    """Rows of (instance, free, last used, KV capacity, link left); nothing promised beside it."""
+    return np.array([(*r, r[4]) for r in rows], CANDIDATE_DTYPE).view(np.recarray)
 
 
 row = st.tuples(
@@ -56,6 +57,8 @@ def test_bandwidth_aware_order_and_ties() -> None:
     assert place(0, table, 4, 10, 50.0, 0) == 3  # free, most link left, unused for longest
     assert place(0, table, 4, 10, 250.0, 0) == 0  # only the first has the bandwidth
     assert place(0, table, 4, 11, 50.0, 0) == -1
+    table[3].unpromised_gbps = 150.0  # an inactive model on that chip would need 50
+    assert place(0, table, 4, 10, 50.0, 0) == 2
     same = candidates((7, 1, 0.0, 9, 9.0), (8, 1, 0.0, 9, 9.0))
     assert place(0, same, 2, 1, 1.0, 0) == 0  # a tie goes to the first row
 
