@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from c2c.errors import DataError, SettingError
 
-__all__ = ["FORMATS", "TraceFile", "TraceFormat", "open_trace"]
+__all__ = ["FORMATS", "TraceFile", "TraceFormat", "open_lengths", "open_trace"]
 
 _BATCH_ROWS = 65_536
 _CSV_BLOCK_BYTES = 4 << 20
@@ -141,6 +141,26 @@ def open_trace(
     return TraceFile(path=path, container=container, format=chosen, columns=found)
 
 
+def open_lengths(path: Path) -> TraceFile:
+    """Open a table of which only the two length columns matter: a trace, or bare pairs.
+
+    Raises:
+      DataError: the file is empty, corrupt, or has no two length columns of a known name.
+    """
+    container = _container(path)
+    present = _column_names(path, container)
+    pairs = [(f.prompt_tokens, f.output_tokens) for f in FORMATS.values() if f.prompt_tokens]
+    for prompt, output in [*pairs, ("prompt_len", "output_len")]:
+        if prompt in present and output in present:
+            columns = {"prompt_tokens": str(prompt), "output_tokens": str(output)}
+            bare = TraceFormat(name="lengths", arrival_s="")
+            return TraceFile(path=path, container=container, format=bare, columns=columns)
+    known = "; ".join(f"{prompt}, {output}" for prompt, output in pairs)
+    raise DataError(
+        str(path), f"no length columns (known: {known}; prompt_len, output_len)", _shown(present)
+    )
+
+
 def _choose(
     path: Path, present: list[str], format_name: str, columns: dict[str, str]
 ) -> TraceFormat:
@@ -154,7 +174,9 @@ def _choose(
     known = [FORMATS[format_name]] if format_name != "auto" else list(FORMATS.values())
     for candidate in known:
         override: dict[str, Any] = {**columns}
-        chosen = replace(candidate, **override) if columns else candidate
+        if "arrival_s" in columns:  # whose zero is unknown
+            override["keeps_origin"] = False
+        chosen = replace(candidate, **override)
         if not chosen.missing(present):
             return chosen
     if format_name == "auto" and "arrival_s" in columns:

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads.formats import FORMATS, open_trace
+from c2c.workloads.formats import open_lengths
+from c2c.workloads.parsing import token_counts
 from c2c.workloads.streams import stream_of
 
 __all__ = ["LengthFilter", "LengthPool", "fixed_lengths", "read_lengths", "synthetic_lengths"]
@@ -190,29 +188,13 @@ def read_lengths(
 
 
 def _table_pairs(path: Path) -> NDArray[np.float64]:
-    names = ["prompt_tokens", "output_tokens"]
-    try:
-        if path.open("rb").read(4) == b"PAR1":
-            file = pq.ParquetFile(path)
-            present = set(file.schema_arrow.names)
-            for pair in (names, ["prompt_len", "output_len"]):
-                if present >= set(pair):
-                    return _as_floats(file.read(columns=pair))
-        trace = open_trace(path)
-        table = pa.Table.from_batches(list(trace.batches()))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(str(path), f"cannot be read: {str(error).splitlines()[0]}") from error
-    if not {*names} <= set(trace.columns):
-        raise DataError(str(path), f"no length columns; formats with lengths: {', '.join(FORMATS)}")
-    return _as_floats(table.select([trace.columns[n] for n in names]))
-
-
-def _as_floats(table: pa.Table) -> NDArray[np.float64]:
-    columns = [
-        pc.cast(column.combine_chunks(), pa.float64()).to_numpy(zero_copy_only=False)
-        for column in table.columns
+    table = open_lengths(path)
+    names = [table.columns[field] for field in ("prompt_tokens", "output_tokens")]
+    parts = [
+        np.stack([token_counts(batch.column(name)) for name in names], axis=1)
+        for batch in table.batches()
     ]
-    return np.stack(columns, axis=1)
+    return np.concatenate([np.empty((0, 2)), *parts])
 
 
 def _json_pairs(path: Path, chars_per_token: float) -> Iterator[tuple[float, float]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-__all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse"]
+__all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse", "token_counts"]
 
 _MAX_TOKENS = 2**31 - 1
 
@@ -108,6 +108,11 @@ def parse(
         output_tokens=output,
         verdict=verdict,
     )
+
+
+def token_counts(raw: pa.Array) -> NDArray[np.float64]:
+    """Return a column as numbers: 0 where there is nothing or nothing readable."""
+    return _numbers(_plain(raw), np.full(len(raw), GOOD, np.int8), "tokens")
 
 
 def _judge(verdict: NDArray[np.int8], bad: NDArray[np.bool_], kind: str) -> None:
