@@ -13,7 +13,7 @@ from c2c.serving.costs import step_alone_s, step_bytes
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import IDLE, RUNNING, Fleet, Rules, Serving
 
-__all__ = ["ACT_INTERRUPT", "ACT_LOAD", "ACT_RUN", "compose", "emit"]
+__all__ = ["ACT_INTERRUPT", "ACT_LOAD", "ACT_RUN", "compose", "emit", "next_part"]
 
 # Action codes; the second number is the instance, whose `plan_*` fields say the rest.
 ACT_LOAD: Final = 0
@@ -140,7 +140,25 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> boo
     if inst.plan_prefill + inst.plan_decodes == 0:
         inst.state = IDLE
         return False
+    inst.plan_part = 0
+    inst.plan_parts = 1
+    if inst.plan_prefill > 0:
+        inst.plan_parts = fleet.parts[fleet.deployment[inst.model].arch]
     _plan_alpha(fleet, rules, s, i, pair)
     inst.state = RUNNING
+    emit(s, ACT_RUN, i)
+    return True
+
+
+@register_jitable
+def next_part(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+    """Go on to the next part of the step of instance `i`; False if it was the last."""
+    inst = s.instance[i]
+    if inst.plan_part + 1 >= inst.plan_parts:
+        return False
+    inst.plan_part += 1
+    _plan_alpha(
+        fleet, rules, s, i, fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind
+    )
     emit(s, ACT_RUN, i)
     return True

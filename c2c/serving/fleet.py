@@ -13,7 +13,7 @@ import numpy as np
 
 from c2c.cost import Constants, StepTable, chunk_profile, step_table, step_time
 from c2c.errors import SettingError
-from c2c.hardware import Platform, Slice, link_gbps, slices
+from c2c.hardware import MigConfig, Platform, Slice, link_gbps, slices
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, streamed_bytes, weight_bytes
 from c2c.policies import (
     ALPHA_POLICIES,
@@ -31,9 +31,14 @@ __all__ = ["AlphaSettings", "Prepared", "ServingSetup", "SystemSpec", "prepare"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlphaSettings:
-    """The alpha controller; the paper prints none of the numbers, these are our choices."""
+    """The alpha controller; the paper prints none of the numbers, these are our choices.
+
+    `boundary`: where alpha may change. "request": between steps, where requests join or leave;
+    "layer": between the layers of a step with prompt tokens, too.
+    """
 
     policy: str = "feedback"
+    boundary: Literal["request", "layer"] = "request"
     initial: float = 0.0
     deadband: float = 0.05
     step_fast: float = 0.125
@@ -45,6 +50,8 @@ class AlphaSettings:
             raise SettingError(
                 "system.alpha.policy", self.policy, f"one of {', '.join(ALPHA_POLICIES)}"
             )
+        if self.boundary not in ("request", "layer"):
+            raise SettingError("system.alpha.boundary", self.boundary, "'request' or 'layer'")
         for name in ("initial", "deadband", "step_fast", "step_slow", "smoothing"):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
@@ -107,7 +114,7 @@ class ServingSetup:
     """Everything that is served on: hardware, models, system, constants."""
 
     platform: Platform
-    mig: str
+    mig: MigConfig | str  # a layout, or its name in `conf/mig`
     superchips: int
     link_variant: Literal["datasheet", "measured"]
     deployments: tuple[Deployment, ...]
@@ -200,6 +207,9 @@ def prepare(setup: ServingSetup) -> Prepared:
         home_chip=np.array([c for h in homes for c in h], np.int64),
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
+        parts=np.array(
+            [s.layers if system.alpha.boundary == "layer" else 1 for s in specs], np.int64
+        ),
         max_batch=system.max_batch,
         costs=stack_tables(tables),
     )

@@ -84,6 +84,8 @@ class RunSteps:
     model: int
     steps: int
     alpha_index: int
+    part: int  # a step with prompt tokens may be run in `parts` equal parts (layers)
+    parts: int
     requests_prefill: tuple[tuple[int, int, int], ...]
     requests_decode: tuple[int, ...]
     prefill_tokens: int
@@ -171,6 +173,8 @@ def _action(s: Serving, code: int, i: int) -> Action:
         model=int(inst.model),
         steps=int(inst.plan_steps),
         alpha_index=int(inst.plan_alpha),
+        part=int(inst.plan_part),
+        parts=int(inst.plan_parts),
         requests_prefill=tuple(
             (int(r.id), int(r.prefilled), int(r.step_tokens)) for r in prefills if r.step_tokens
         ),

@@ -92,6 +92,8 @@ INSTANCE_DTYPE = np.dtype(
         ("plan_rows", "i8"),  # rows that need logits
         ("plan_steps", "i8"),  # at most this many identical steps
         ("plan_alpha", "i8"),  # variant on the alpha grid
+        ("plan_part", "i8"),  # which part of a step that is run in parts (layers)
+        ("plan_parts", "i8"),
         ("plan_slo_s", "f8"),
         # what the backend reports of it
         ("ran_steps", "i8"),
@@ -210,6 +212,7 @@ class Fleet(NamedTuple):
     home_chip: Any  # i8[...]
     kv_capacity: Any  # i8[arch, kind] tokens
     chunk: Any  # i8[arch, kind] prefill tokens a step
+    parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
     max_batch: int
     costs: CostTables
 

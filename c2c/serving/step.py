@@ -13,7 +13,7 @@ from c2c.policies import (
     wants_another_instance,
 )
 from c2c.policies.alpha import FEEDBACK
-from c2c.serving.batching import ACT_INTERRUPT, compose, emit
+from c2c.serving.batching import ACT_INTERRUPT, compose, emit, next_part
 from c2c.serving.placing import make_room, place_pending, try_place
 from c2c.serving.queues import (
     append_pending,
@@ -241,7 +241,9 @@ def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     if rules.alpha.policy != FEEDBACK:
         return
     inst = s.instance[i]
-    seen = AlphaObservation(inst.ran_latency_s, inst.plan_slo_s, inst.ran_hbm, inst.ran_c2c)
+    seen = AlphaObservation(
+        inst.ran_latency_s * inst.plan_parts, inst.plan_slo_s, inst.ran_hbm, inst.ran_c2c
+    )
     state = AlphaState(inst.alpha, inst.seen_latency_s, inst.seen_hbm, inst.seen_c2c)
     state = adjust_alpha(state, seen, rules.alpha)
     inst.alpha = state.alpha
@@ -254,18 +256,20 @@ def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
 def on_step_end(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     """Instance `i` finished the steps it reports in `ran_*`: account, control alpha, go on."""
     inst = s.instance[i]
-    steps = float(inst.ran_steps)
+    steps = inst.ran_steps / float(inst.plan_parts)
     participants = float(inst.plan_decodes + inst.plan_prefills)
     inst.sum_steps += steps
     inst.sum_alpha += steps * inst.plan_alpha / max(1, len(s.alone_s) - 1)
     inst.sum_link += inst.ran_link_bytes / participants
     inst.sum_hbm += inst.ran_hbm_bytes / participants
+    _control_alpha(rules, s, i)
+    if next_part(fleet, rules, s, i):
+        return
     if inst.plan_decodes > 0:
         inst.decode_clock += inst.ran_steps
         _end_decodes(s, i, now_s)
     if inst.plan_prefill > 0:
         _end_prefills(s, i, now_s)
-    _control_alpha(rules, s, i)
     make_room(fleet, rules, s, inst.chip, now_s)
     if not compose(fleet, rules, s, i, now_s):
         _after_idle(fleet, rules, s, i, now_s)

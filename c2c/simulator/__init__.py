@@ -1,11 +1,15 @@
 """Discrete-event simulation of the serving loop on a virtual clock."""
 
 from c2c.simulator.backend import Machine, World
+from c2c.simulator.collect import Collected, simulate_in_memory
 from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
+from c2c.simulator.tables import FAILURES, phases_table, requests_table
 
 __all__ = [
+    "FAILURES",
+    "Collected",
     "Machine",
     "RunStats",
     "Simulation",
@@ -14,5 +18,8 @@ __all__ = [
     "cache_dir",
     "cache_key",
     "compiled_drive",
+    "phases_table",
+    "requests_table",
     "run_blocks",
+    "simulate_in_memory",
 ]

@@ -174,6 +174,10 @@ def _begin_run(fleet: Fleet, state: Serving, world: World, i: int, now_s: float)
     p.base_s = step_alone_s(costs, pair, inst, inst.plan_alpha)
     p.slope_s = step_growth_s(costs, pair, inst)
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, inst, inst.plan_alpha)
+    if inst.plan_parts > 1:
+        p.base_s /= inst.plan_parts
+        p.link_bytes /= inst.plan_parts
+        p.hbm_bytes /= inst.plan_parts
     _begin(world, state, i, now_s)
 
 
@@ -247,7 +251,7 @@ def end_phase(machine: Machine, state: Serving, world: World, i: int, now_s: flo
     p.load_s += seconds if p.is_load != 0 else 0.0
     p.total_link += inst.ran_link_bytes
     p.total_hbm += hbm
-    if p.is_load == 0:
+    if p.is_load == 0 and inst.plan_part + 1 == inst.plan_parts:
         p.total_steps += p.steps
         p.total_prefill += inst.plan_prefill
         p.total_decode += inst.plan_decodes * p.steps

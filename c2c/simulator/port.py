@@ -99,6 +99,8 @@ class SimulatorBackend:
 def _write_plan(inst: np.record, action: RunSteps) -> None:
     inst.plan_steps = action.steps
     inst.plan_alpha = action.alpha_index
+    inst.plan_part = action.part
+    inst.plan_parts = action.parts
     inst.plan_prefill = action.prefill_tokens
     inst.plan_prefills = len(action.requests_prefill)
     inst.plan_pairs = action.prefill_pairs

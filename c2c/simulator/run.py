@@ -55,6 +55,7 @@ class Simulation:
     state: Serving
     world: World
     compiled: bool
+    timeline_rows: int = 0
     next_id: int = 0
     in_flight: int = 0
     last_arrival_s: float = 0.0
@@ -89,6 +90,7 @@ class Simulation:
             state=state,
             world=new_world(state, timeline_rows),
             compiled=compiled,
+            timeline_rows=timeline_rows,
         )
 
     def feed(
@@ -140,6 +142,11 @@ class Simulation:
             left = count[0].arrived - count[0].finished - count[0].failed
             if left != 0:
                 raise RuntimeError(f"{left} requests were lost by the simulator")
+
+    def timeline(self) -> Any:
+        """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
+        kept = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
+        return self.world.timeline[:kept].copy()
 
     def stats(self) -> RunStats:
         """Return the totals so far."""

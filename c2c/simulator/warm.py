@@ -34,9 +34,7 @@ def warm() -> float:
         )
     )
     one = np.ones(1, np.int32)
-    block = RequestBlock(
-        arrival_s=np.zeros(1), model=one - 1, prompt_tokens=one, output_tokens=one
-    )
+    block = RequestBlock(arrival_s=np.zeros(1), model=one - 1, prompt_tokens=one, output_tokens=one)
     run_blocks(Simulation.start(prepared, build_machine(prepared)), [block], lambda _: None)
     return time.perf_counter() - started
 

@@ -14,6 +14,7 @@ from tests.simulator.worlds import random_requests, setup, simulate
 SYSTEMS = {
     "c2cserve": {},
     "roofline": {"alpha": "roofline", "scale_out_at": 3},
+    "layers": {"alpha": "layers"},
     "random": {"placement": "random", "alpha": "static", "chunk_policy": "fixed"},
     "serverlessllm": {"loading": "resident", "placement": "first_idle", "check_slo": False},
 }
@@ -24,7 +25,12 @@ def _setup(name: str, superchips: int = 1, **more: object):  # type: ignore[no-u
 
     system = dict(SYSTEMS[name])
     if "alpha" in system:
-        system["alpha"] = AlphaSettings(policy=system["alpha"])
+        layered = system["alpha"] == "layers"
+        system["alpha"] = AlphaSettings(
+            policy="feedback" if layered else system["alpha"],
+            initial=1.0 if layered else 0.0,
+            boundary="layer" if layered else "request",
+        )
     mig = "1x96gb" if name == "serverlessllm" else "7x12gb"
     specs = ["llama-3-3b", "llama-3-8b"] * 5
     return setup(*specs, mig=mig, superchips=superchips, drain_after_s=3.0, **system, **more)
@@ -42,7 +48,7 @@ def test_compiled_equals_interpreted_to_the_bit(name: str) -> None:
     np.testing.assert_array_equal(slow_stats.busy_s, fast_stats.busy_s)
 
 
-@pytest.mark.parametrize("name", ["c2cserve", "serverlessllm"])
+@pytest.mark.parametrize("name", ["c2cserve", "layers", "serverlessllm"])
 def test_pure_step_over_the_port_gives_the_same_records(name: str) -> None:
     prepared = prepare(_setup(name))
     block = random_requests(80, 10, 2.0, 2)

@@ -128,6 +128,22 @@ def test_one_slice_alone_equals_the_closed_form() -> None:
     assert records.chunks[0] == 3
 
 
+def test_layer_boundaries_change_alpha_within_a_step_and_nothing_else() -> None:
+    def run(**alpha: Any) -> Any:
+        what = setup("llama-3-8b", mig="3x24gb", chunk_policy="fixed", chunk_tokens=2048,
+                     alpha=AlphaSettings(**alpha))  # fmt: skip
+        return simulate(what, requests([0.0], prompt=2000, output=3))[0]
+
+    step, layer = (run(policy="static", initial=1.0, boundary=b) for b in ("request", "layer"))
+    assert layer.finished_s[0] == pytest.approx(step.finished_s[0], rel=1e-12)
+    assert layer.link_bytes[0] == pytest.approx(step.link_bytes[0], rel=1e-12)
+    assert layer.chunks[0] == step.chunks[0] == 1
+    # from alpha = 1 a saturated link pulls alpha down layer by layer: fewer bytes in one prompt
+    step, layer = (run(policy="feedback", initial=1.0, boundary=b) for b in ("request", "layer"))
+    assert layer.link_bytes[0] < 0.7 * step.link_bytes[0]
+    assert layer.alpha_mean[0] < step.alpha_mean[0]
+
+
 def test_two_link_bound_slices_share_the_link_equally() -> None:
     prepared = prepare(setup("llama-3-8b", "llama-3-8b", mig="2x48gb", tpot=0.5))
     solo, _, _ = simulate(prepared, requests([0.0], output=400))
