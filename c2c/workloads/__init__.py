@@ -1,8 +1,9 @@
 """Requests: trace readers, synthetic generators, composition and trace statistics."""
 
 from c2c.workloads.blocks import RequestBlock, Workload, concatenate
-from c2c.workloads.build import build_workload
+from c2c.workloads.build import build_workload, source_models
 from c2c.workloads.describe import describe
+from c2c.workloads.files import workload_files
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.statistics import TraceStatistics, trace_statistics
 from c2c.workloads.writer import write_trace
@@ -16,7 +17,9 @@ __all__ = [
     "concatenate",
     "describe",
     "shared_dir",
+    "source_models",
     "trace_statistics",
     "workload_config",
+    "workload_files",
     "write_trace",
 ]

@@ -1,0 +1,28 @@
+"""Which files a workload reads, so that a result can be keyed by their content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from c2c.workloads.build import _SHARED_LENGTHS, _find
+from c2c.workloads.settings import WorkloadConfig, shared_dir
+
+__all__ = ["workload_files"]
+
+_GENERATED_LENGTHS = ("auto", "trace", "synthetic", "fixed")
+
+
+def workload_files(config: WorkloadConfig) -> dict[str, Path]:
+    """Return the files the settings name, by the setting that names them.
+
+    Raises:
+      SettingError: the trace is neither a file nor the name of a shared trace.
+    """
+    found: dict[str, Path] = {}
+    if config.kind == "trace":
+        found["workload.path"] = _find(config.path)
+    if config.lengths not in _GENERATED_LENGTHS:
+        shared = _SHARED_LENGTHS.get(config.lengths)
+        lengths = shared_dir() / "traces" / shared if shared else Path(config.lengths)
+        found["workload.lengths"] = lengths.expanduser()
+    return found
