@@ -36,7 +36,7 @@ from c2c.workloads.streams import stream_of
 from c2c.workloads.synthetic import SyntheticTrace, synthetic_blocks
 from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, stream
 
-__all__ = ["build_workload", "length_pool"]
+__all__ = ["build_workload", "length_pool", "source_models"]
 
 _HELD_REQUESTS = 1 << 20  # 20 MB: up to here a trace to replicate is kept in memory
 _SHARED_LENGTHS = {
@@ -136,6 +136,20 @@ def build_workload(
         ),
     }
     return Workload(catalog, source, description)
+
+
+def source_models(settings: WorkloadConfig | Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the model ids of the source itself, by first appearance.
+
+    With these as `deployments`, `build_workload` assigns nothing: what a trace's own statistics
+    (Fig. 2) need.
+    """
+    config = workload_config(settings)
+    if config.kind == "trace":
+        return _trace_origin(config).ids
+    if not config.models:
+        raise SettingError("workload.models", 0, "a number above 0 where there is no catalog")
+    return _generated_origin(config, config.models, 0).ids
 
 
 def length_pool(config: WorkloadConfig) -> LengthPool:

@@ -16,7 +16,7 @@ from c2c.errors import DataError, SettingError
 __all__ = ["FORMATS", "TraceFile", "TraceFormat", "open_lengths", "open_trace"]
 
 _BATCH_ROWS = 65_536
-_CSV_BLOCK_BYTES = 4 << 20
+_CSV_BLOCK_BYTES = 1 << 20
 _FIELDS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
 
 

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError
-from c2c.workloads import RequestBlock, build_workload, concatenate, shared_dir, trace_statistics
+from c2c.workloads import (
+    RequestBlock,
+    build_workload,
+    concatenate,
+    shared_dir,
+    source_models,
+    trace_statistics,
+)
 
 
 def block(arrival_s: np.ndarray, model: np.ndarray) -> RequestBlock:
@@ -96,8 +103,10 @@ def test_gentd26_gives_the_published_numbers() -> None:
         "on_bad_row": "skip",
         "on_duplicate": "keep",
     }
-    names = [f"catalog-{i}" for i in range(86)]
+    names = source_models(config)
+    assert len(names) == 86
     workload = build_workload(config, names, 0)
+    assert workload.description["assignment"]["kept"][0] == "M0002"
     assert workload.description["bad_rows"] == {"missing_model": 25}
     assert workload.description["duplicates"] == 19
     found = trace_statistics(workload.blocks(), workload.models)
