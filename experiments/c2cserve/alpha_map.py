@@ -1,0 +1,53 @@
+"""The best alpha over rows and SMs, and what multicast adds (beyond the paper)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.cost import gemm_time, kernel_names, load_constants, load_kernel
+from c2c.hardware import link_gbps, load_platform, slices
+from experiments.c2cserve.context import Computed, Context
+
+__all__ = ["compute"]
+
+N, K = 16384, 4096
+ALPHAS = np.linspace(0.0, 1.0, 65)
+M_GRID = tuple(round(float(v)) for v in np.geomspace(16, 16384, 41))
+
+
+def compute(context: Context) -> Computed:
+    """Return, for every (layout, kernel, M), the best alpha and latency against the pure paths."""
+    gh200, constants = load_platform("gh200"), load_constants()
+    shared = link_gbps(gh200.link, context.link_variant)
+    m = np.array(M_GRID)[:, None]
+    rows: list[dict[str, Any]] = []
+    for layout in gh200.mig:
+        slice_ = slices(gh200, layout)[0]
+        for kernel in kernel_names():
+            seconds = gemm_time(
+                m, N, K, ALPHAS, slice_=slice_, constants=constants,
+                link_gbps=shared, tiles=load_kernel(kernel),
+            ).total_s  # fmt: skip
+            best = seconds.argmin(axis=1)
+            rows += [
+                {
+                    "layout": layout,
+                    "sms": slice_.sm_count,
+                    "kernel": kernel,
+                    "m": int(a),
+                    "best_alpha": float(ALPHAS[b]),
+                    "best_ms": float(row[b]) * 1e3,
+                    "sym_ms": float(row[-1]) * 1e3,
+                    "asym_ms": float(row[0]) * 1e3,
+                }
+                for a, b, row in zip(M_GRID, best, seconds, strict=True)
+            ]
+    caption = (
+        f"Best alpha (share of columns for SymGEMM) for N={N}, K={K}, alone on the link, "
+        f"{context.link_text(shared)}; equal latencies take the smaller alpha. Multicast: CTAs "
+        "along M share each weight tile. A prediction of the cost model; no kernel was timed."
+    )
+    return Computed(tables={"alpha": pa.Table.from_pylist(rows)}, results=(), caption=caption)

@@ -1,0 +1,117 @@
+"""Latency and bytes of SymGEMM, AsymGEMM and HybridGEMM over MIG layouts (C2CServe, Fig. 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.cost import DEFAULT_ALPHAS, gemm_time, load_constants
+from c2c.hardware import link_gbps, load_mig, load_platform, slices
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, claim
+
+__all__ = ["SHAPE", "compute"]
+
+SHAPE = (10240, 16384, 4096)  # M, N, K of the caption
+ALPHAS = np.linspace(0.0, 1.0, 129)
+
+
+def compute(context: Context) -> Computed:
+    """Return latency over (layout, alpha) and bytes of the two pure dataflows."""
+    gh200, constants = load_platform("gh200"), load_constants()
+    shared = link_gbps(gh200.link, context.link_variant)
+    rows: list[dict[str, Any]] = []
+    for name in gh200.mig:
+        time = gemm_time(
+            *SHAPE,
+            ALPHAS,
+            slice_=slices(gh200, name)[0],
+            constants=constants,
+            link_gbps=shared,
+        )
+        rows += [
+            {
+                "layout": name,
+                "instances": load_mig(name).instances,
+                "alpha": float(alpha),
+                "latency_ms": float(time.total_s[i]) * 1e3,
+                "link_gb": float(time.traffic.link_bytes[i]) / 1e9,
+                "hbm_gb": float(time.traffic.hbm_bytes[i]) / 1e9,
+                "published_ms": None,
+            }
+            for i, alpha in enumerate(ALPHAS)
+        ]
+    latency = {(r["layout"], r["alpha"]): r for r in rows}
+    for alpha, path in ((1.0, "sym"), (0.0, "asym")):
+        printed = claim(f"c2cserve.fig4a.full_gpu.{path}_latency").value
+        latency["1x96gb", alpha]["published_ms"] = float(printed)
+
+    full = [r for r in rows if r["layout"] == "1x96gb"]
+    caption = (
+        f"GEMM of M={SHAPE[0]}, K={SHAPE[2]}, N={SHAPE[1]} in BF16, weights in host memory, one "
+        f"slice at a time (the paper does not say whether all run at once), "
+        f"{context.link_text(shared)}. Hybrid: the best of {len(ALPHAS)} alphas. Only the two "
+        "full-GPU latencies were fitted; partitioned layouts are predictions. The M tile of 256 "
+        "follows from the printed 5.37 GB."
+    )
+    return Computed(
+        tables={"latency": pa.Table.from_pylist(rows), "bytes": _bytes(full)},
+        results=_results(latency, full, context.link_variant),
+        caption=caption,
+    )
+
+
+def _bytes(full: list[dict[str, Any]]) -> pa.Table:
+    rows = []
+    for path, row in (("sym", full[-1]), ("asym", full[0])):
+        for link, key in (("c2c", "link_gb"), ("hbm", "hbm_gb")):
+            printed = float(claim(f"c2cserve.fig4b.{path}.{link}_bytes").value)
+            rows.append({"path": path, "link": link, "gb": row[key], "published_gb": printed})
+    return pa.Table.from_pylist(rows)
+
+
+def _results(
+    latency: dict[tuple[str, float], dict[str, Any]], full: list[dict[str, Any]], variant: str
+) -> tuple[Result, ...]:
+    def pair(layout: str) -> dict[str, float]:
+        return {p: latency[layout, a]["latency_ms"] for p, a in (("asym", 0.0), ("sym", 1.0))}
+
+    def result(claim_id: str, ours: Any, unit: str, note: str = "", fitted: bool = False) -> Result:
+        return Result(
+            claim_id=f"c2cserve.{claim_id}",
+            ours=ours,
+            unit=unit,
+            sample="in-sample" if fitted else "out-of-sample",
+            link_variant=variant,
+            note=note,
+        )
+
+    one, seven, three = pair("1x96gb"), pair("7x12gb"), pair("3x24gb")
+    sym, asym = full[-1], full[0]
+    order = {
+        "c2c": {"asym": asym["link_gb"], "sym": sym["link_gb"]},
+        "hbm": {"asym": asym["hbm_gb"], "sym": sym["hbm_gb"]},
+    }
+    grid = [r for r in full if r["alpha"] in DEFAULT_ALPHAS]
+    tile = "The M tile of 256 was read off this number."
+    return (
+        result("fig4a.full_gpu.sym_latency", one["sym"], "ms", "Fitted.", fitted=True),
+        result("fig4a.full_gpu.asym_latency", one["asym"], "ms", "Fitted.", fitted=True),
+        result("fig4a.full_gpu.order", one, "relation", "Follows from the fit.", fitted=True),
+        result("fig4a.mig3.parity", three, "relation", "Layout 3x24gb; a tie is within 20%."),
+        result("fig4a.mig7.asym_slower", seven, "relation", "Layout 7x12gb."),
+        result("fig4b.sym.c2c_bytes", sym["link_gb"], "GB", tile, fitted=True),
+        result("fig4b.asym.c2c_bytes", asym["link_gb"], "GB"),
+        result("fig4b.sym.hbm_bytes", sym["hbm_gb"], "GB"),
+        result("fig4b.asym.hbm_bytes", asym["hbm_gb"], "GB"),
+        result("fig4b.tradeoff", order, "relation"),
+        result(
+            "fig3.hybrid_interpolates",
+            {"c2c": [r["link_gb"] for r in grid], "hbm": [r["hbm_gb"] for r in grid]},
+            "relation",
+            f"On the kernel repository's {len(grid)} alphas. HBM bytes between them are not "
+            "monotone: one more read of X can outweigh a few columns.",
+        ),
+    )

@@ -1,0 +1,105 @@
+"""Superchips (C2CServe, Table 2), links, and what fits into HBM (section 2.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from c2c.hardware import link_gbps, load_platform
+from c2c.models import load_spec, weight_bytes
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, claim
+
+__all__ = ["compute"]
+
+PLATFORMS = ("gh200", "gb200", "rubin")
+
+
+def compute(context: Context) -> Computed:
+    """Return one row a platform, with the printed values beside ours."""
+    rows: list[dict[str, Any]] = []
+    results = []
+    for name in PLATFORMS:
+        platform = load_platform(name)
+        ours = {
+            "cpu_mem_gb": platform.host.memory_bytes / 1e9,
+            "hbm_gb": platform.gpu.hbm_bytes / 1e9,
+            "hbm_tb_per_s": platform.gpu.hbm_gbps / 1e3,
+            "c2c_gb_per_s": platform.link.both_directions_gbps,
+        }
+        printed = claim(f"c2cserve.table2.{name}").value
+        rows.append(
+            {
+                "platform": name,
+                **ours,
+                **{f"published_{k}": float(v) for k, v in printed.items()},
+                "link_datasheet_gbps": platform.link.datasheet_gbps,
+                "link_measured_gbps": link_gbps(platform.link, "measured"),
+                "measured_is_derived": platform.link.measured_is_derived,
+            }
+        )
+        results.append(
+            Result(
+                claim_id=f"c2cserve.table2.{name}",
+                ours=ours,
+                unit="mixed",
+                sample="in-sample",
+                note="Table 2 is an input (conf/hardware).",
+            )
+        )
+    caption = (
+        "Superchips of the paper's Table 2. The cells are inputs of ours (conf/hardware, "
+        "transcribed). The paper's C2C column sums both directions; a kernel that reads weights "
+        "uses one, for which two variants exist: datasheet, and measured (GH200 only; on the "
+        f"others the same share of the datasheet's number). This report uses '{context.link_variant}'."
+    )
+    return Computed(
+        tables={"superchips": pa.Table.from_pylist(rows)},
+        results=(*results, *_links(), *_capacity()),
+        caption=caption,
+    )
+
+
+def _links() -> tuple[Result, ...]:
+    c2c = load_platform("gh200").link.datasheet_gbps
+    pcie = load_platform("h200_pcie5").link.datasheet_gbps
+    note = "Datasheet numbers are inputs (conf/hardware)."
+    return tuple(
+        Result(
+            claim_id=claim_id,
+            ours=ours,
+            unit=unit,
+            sample="in-sample",
+            link_variant="datasheet",
+            note=note,
+        )
+        for claim_id, ours, unit in (
+            ("c2cserve.intro.c2c_bw_per_direction", c2c, "GB/s"),
+            ("c2cserve.intro.pcie5_x16_bw", pcie, "GB/s"),
+            ("c2cserve.intro.c2c_over_pcie", c2c / pcie, "x"),
+        )
+    )
+
+
+def _capacity() -> tuple[Result, ...]:
+    gh200 = load_platform("gh200")
+    weights_gb = weight_bytes(load_spec("llama-3-70b")) / 1e9
+    hbm_gb = gh200.gpu.hbm_bytes / 1e9
+    note = "Weights counted from the public config of Llama-3 70B."
+    return (
+        Result(
+            claim_id="c2cserve.sec2.70b_weights",
+            ours=weights_gb,
+            unit="GB",
+            sample="out-of-sample",
+            note=note,
+        ),
+        Result(
+            claim_id="c2cserve.sec2.gh200_hbm_lt_70b",
+            ours={"hbm_gb": hbm_gb, "weights_gb": weights_gb, "fits": weights_gb <= hbm_gb},
+            unit="GB",
+            sample="out-of-sample",
+            note=note,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Drawing only: tables in, matplotlib figures out. What is drawn is computed elsewhere."""

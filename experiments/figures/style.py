@@ -1,0 +1,145 @@
+"""One look for all figures: colours safe for colour-blind readers, room for a caption."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+__all__ = [
+    "BLUE",
+    "COLOURS",
+    "GREEN",
+    "GREY",
+    "INK",
+    "ORANGE",
+    "PUBLISHED",
+    "PURPLE",
+    "SKY",
+    "VERMILION",
+    "Tables",
+    "canvas",
+    "draw_table",
+    "finish",
+    "look",
+    "mark_published",
+    "rows_of",
+]
+
+Tables = Mapping[str, pa.Table]
+
+# Okabe and Ito's palette, darkest contrasts first.
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+SKY, VERMILION = "#56B4E9", "#D55E00"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
+INK, GREY = "#222222", "#767676"
+
+PUBLISHED: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 7,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "markeredgewidth": 1.5,
+    "linestyle": "none",
+    "zorder": 5,
+}
+
+RC: dict[str, Any] = {
+    "figure.dpi": 150,
+    "savefig.dpi": 150,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 1.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "path",
+}
+CAPTION_POINTS = 7.5
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Use the style inside the block, whatever matplotlibrc says."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(RC)  # type: ignore[arg-type]  # its keys are literals
+        yield
+
+
+def canvas(
+    width: float, height: float, columns: int = 1, rows: int = 1, **more: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure without a window, and its axes row by row."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **more)
+    return figure, list(axes.flat)
+
+
+def finish(figure: Figure, title: str, caption: str) -> Figure:
+    """Put the title above and the wrapped caption below, and keep the axes between them."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
+    below = (len(lines) * CAPTION_POINTS * 1.35 + 10) / 72 / height
+    above = 26 / 72 / height
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(rect=(0.01, below, 0.98, 1 - below - above))
+    figure.text(0.012, 1 - 6 / 72 / height, title, ha="left", va="top", fontsize=11.5,
+                fontweight="bold", color=INK)  # fmt: skip
+    figure.text(0.012, 5 / 72 / height, "\n".join(lines), ha="left", va="bottom",
+                fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3)  # fmt: skip
+    return figure
+
+
+def mark_published(
+    axes: Axes, x: Sequence[float], y: Sequence[float], label: str = "paper"
+) -> None:
+    """Mark printed values with hollow diamonds."""
+    axes.plot(x, y, label=label, **PUBLISHED)
+
+
+def rows_of(table: pa.Table, **where: Any) -> list[dict[str, Any]]:
+    """Return the rows whose columns have these values."""
+    return [r for r in table.to_pylist() if all(r[k] == v for k, v in where.items())]
+
+
+def draw_table(
+    axes: Axes,
+    header: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    below: Sequence[Sequence[str]],
+    widths: Sequence[float],
+) -> None:
+    """Write a table with a small second line in each cell; `widths` are shares of the row."""
+    axes.axis("off")
+    axes.set(xlim=(0, 1), ylim=(len(cells) + 1, 0))
+    edges = [sum(widths[:i]) / sum(widths) for i in range(len(widths))]
+    for x, text in zip(edges, header, strict=True):
+        axes.text(x + 0.01, 0.55, text, va="center", fontweight="bold", color=INK)
+    axes.axhline(1, color=INK, linewidth=1.2)
+    for i, (row, small) in enumerate(zip(cells, below, strict=True)):
+        for x, text, second in zip(edges, row, small, strict=True):
+            axes.text(x + 0.01, i + 1.38, text, va="center", color=INK, fontsize=10)
+            axes.text(x + 0.01, i + 1.74, second, va="center", color=GREY, fontsize=7.5)
+        axes.axhline(i + 2, color="#D5D5D5", linewidth=0.8)
