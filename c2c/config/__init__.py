@@ -1,0 +1,19 @@
+"""Settings become objects: schemas from the dataclasses, `load`, `build` and `simulate`."""
+
+from c2c.config.build import RunSetup, build
+from c2c.config.load import config_dir, load, register
+from c2c.config.refusals import as_setting_error
+from c2c.config.simulate import SimulationResult, prefers_compiled, run_totals, simulate
+
+__all__ = [
+    "RunSetup",
+    "SimulationResult",
+    "as_setting_error",
+    "build",
+    "config_dir",
+    "load",
+    "prefers_compiled",
+    "register",
+    "run_totals",
+    "simulate",
+]

@@ -1,0 +1,177 @@
+"""Names and numbers become objects: the only place that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.config.refusals import as_setting_error
+from c2c.config.schema import RunConf
+from c2c.cost import load_constants
+from c2c.errors import SettingError
+from c2c.hardware import (
+    MigConfig,
+    Platform,
+    conf_dir,
+    load_mig,
+    mig_from_mapping,
+    platform_from_mapping,
+    scaled,
+)
+from c2c.models import Deployment, load_catalog
+from c2c.serving import AlphaSettings, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
+
+__all__ = ["RunSetup", "build"]
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """A checked run, ready to start.
+
+    Attributes:
+      prepared: what serves, with its cost tables; `prepared.setup` is the `ServingSetup`.
+      workload: what is served.
+      seed: splits into one stream a cause.
+      timeline_rows: engine phases kept for the timeline.
+      files: data the result depends on, beside settings and code.
+      settings: the resolved configuration as plain data.
+      notes: what was chosen for the user, a line each.
+    """
+
+    prepared: Prepared
+    workload: Workload
+    seed: int
+    timeline_rows: int
+    files: tuple[Path, ...]
+    settings: Mapping[str, Any] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def serving(self) -> ServingSetup:
+        """The hardware, models and system."""
+        return self.prepared.setup
+
+
+def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
+    """Make a run of a configuration, checking everything before any work.
+
+    Args:
+      cfg: from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
+
+    Raises:
+      SettingError: a setting that cannot work; names field, value and what is allowed.
+      DataError: a file that cannot be used.
+    """
+    plain = _plain(cfg)
+    seed = plain["seed"]
+    if seed < 0:
+        raise SettingError("seed", seed, "a whole number, at least 0")
+    rows = plain["timeline"]["rows"]
+    if rows < 0:
+        raise SettingError("timeline.rows", rows, "a whole number, at least 0")
+    system = _system(plain["system"])
+    platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
+    mig, notes = _mig(plain["mig"], platform, system)
+    deployments = _deployments(plain)
+    serving = ServingSetup(
+        platform=platform,
+        mig=mig,
+        superchips=plain["superchips"],
+        link_variant=plain["link"],
+        deployments=deployments,
+        system=system,
+        constants=load_constants(plain["constants"]),
+        weights_start=plain["weights_start"],
+        seed=seed,
+    )
+    prepared = prepare(serving)
+    wanted = _workload(plain["workload"])
+    workload = build_workload(wanted, [d.name for d in deployments], seed)
+    folders = [conf_dir() / group for group in ("hardware", "mig", "kernel")]
+    constants = conf_dir() / "calibration" / f"{plain['constants']}.yaml"
+    return RunSetup(
+        prepared=prepared,
+        workload=workload,
+        seed=seed,
+        timeline_rows=rows,
+        files=(*sorted(set(workload_files(wanted).values())), constants, *folders),
+        settings=plain,
+        notes=notes,
+    )
+
+
+def _plain(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration checked against the schema, as plain data."""
+    try:
+        given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
+        merged = OmegaConf.merge(OmegaConf.structured(RunConf), given)
+        plain: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise as_setting_error(error) from error
+    shown: dict[str, Any] = _without_targets(plain)
+    return shown
+
+
+def _without_targets(value: Any) -> Any:
+    """Drop the schema's own keys (`_target_`): settings are data."""
+    if isinstance(value, dict):
+        return {k: _without_targets(v) for k, v in value.items() if not str(k).startswith("_")}
+    return [_without_targets(v) for v in value] if isinstance(value, list) else value
+
+
+def _system(settings: Mapping[str, Any]) -> SystemSpec:
+    values = dict(settings)
+    _refuse_unknown("system.alpha", values["alpha"], AlphaSettings)
+    values["alpha"] = AlphaSettings(**values["alpha"])
+    values["chunk_candidates"] = tuple(values["chunk_candidates"])
+    return SystemSpec(**values)
+
+
+def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
+    return workload_config(settings)
+
+
+def _mig(
+    settings: Mapping[str, Any], platform: Platform, system: SystemSpec
+) -> tuple[MigConfig, tuple[str, ...]]:
+    """Return the layout; `auto` is the whole GPU for resident weights, else the most slices."""
+    if dict(settings) != {"name": AUTO}:
+        return mig_from_mapping(settings), ()
+    layouts = [load_mig(name) for name in platform.mig]
+    if system.loading == "resident":
+        chosen = min(layouts, key=lambda m: m.instances)
+        why = f"{system.name} keeps weights in HBM, one model a GPU"
+    else:
+        chosen = max(layouts, key=lambda m: m.instances)
+        why = f"{system.name} streams weights: the layout with most slices"
+    return chosen, (f"mig {chosen.name} on {platform.name} (auto: {why})",)
+
+
+def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:
+    ttft_s, tpot_s = plain["slo"]["ttft_s"], plain["slo"]["tpot_s"]
+    for name, value in plain["slo"].items():
+        if value is not None and not 0 < value < float("inf"):
+            raise SettingError(f"slo.{name}", value, "seconds above 0")
+    return tuple(
+        replace(
+            d,
+            ttft_slo_s=d.ttft_slo_s if ttft_s is None else ttft_s,
+            tpot_slo_s=d.tpot_slo_s if tpot_s is None else tpot_s,
+        )
+        for d in load_catalog(plain["catalog"])
+    )
+
+
+def _refuse_unknown(where: str, settings: Mapping[str, Any], cls: type) -> None:
+    known = [f.name for f in fields(cls)]
+    for key in settings:
+        if key not in known:
+            raise SettingError(f"{where}.{key}", settings[key], f"a key among {', '.join(known)}")

@@ -1,0 +1,89 @@
+"""What Hydra and OmegaConf refuse, in the one form of `SettingError`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hydra.errors import (
+    ConfigCompositionException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    ValidationError,
+)
+
+from c2c.errors import DataError, SettingError
+
+__all__ = ["as_setting_error"]
+
+_KINDS = {
+    "Integer": "a whole number",
+    "Float": "a number",
+    "Boolean": "true or false",
+    "String": "a string",
+}
+
+
+def as_setting_error(error: Exception) -> SettingError | DataError:
+    """Return the error as one that names the field, its value and what is allowed."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    for one in chain:
+        if isinstance(one, SettingError | DataError):
+            return one
+    override = _override(chain)
+    for one in chain:
+        if isinstance(one, MissingConfigException) and one.missing_cfg_file:
+            group, _, name = str(one.missing_cfg_file).rpartition("/")
+            options = sorted(set(one.options or ())) or ["(none found)"]
+            return SettingError(group or "config", name, f"one of {', '.join(options)}")
+        if isinstance(one, OverrideParseException):
+            return SettingError(
+                "override", one.override, "key=value", "Quote values with special characters."
+            )
+    for one in chain:
+        if isinstance(one, OmegaConfBaseException):
+            return _of_omegaconf(one, override)
+    text = _first_line(error)
+    if isinstance(error, ConfigCompositionException | InstantiationException) and override:
+        return SettingError(override[0], override[1], f"a setting that exists ({text})")
+    named = re.search(r"Could not (?:override|append) '([^']+)'", text)
+    return SettingError(named[1] if named else "config", None, f"a setting that exists ({text})")
+
+
+def _override(chain: list[BaseException]) -> tuple[str, str] | None:
+    """Return key and value of the override that an error's message quotes."""
+    for one in chain:
+        if found := re.search(r"[Ee]rror merging override (\S+?)=(.*)", str(one)):
+            return found[1].lstrip("+~"), found[2].strip()
+    return None
+
+
+def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | None) -> SettingError:
+    field = str(getattr(error, "full_key", None) or (override[0] if override else "config"))
+    value: Any = override[1] if override else None
+    if isinstance(error, MissingMandatoryValue):
+        return SettingError(field, "???", "a value", f"Set {field}=<value>.")
+    if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        node = getattr(error, "parent_node", None)
+        known = sorted(k for k in node if not str(k).startswith("_")) if node is not None else []
+        return SettingError(field, value, f"a key among {', '.join(map(str, known))}")
+    text = _first_line(error)
+    if isinstance(error, ValidationError):
+        if found := re.search(r"Value '(.*)' of type", text):
+            value = found[1]
+        wanted = re.search(r"could not be converted to (\w+)", text)
+        return SettingError(field, value, _KINDS.get(wanted[1], wanted[1]) if wanted else text)
+    return SettingError(field, value, f"a setting that works ({text})")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

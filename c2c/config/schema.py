@@ -1,0 +1,88 @@
+"""The schema of a run, derived from the dataclasses that the settings become.
+
+One definition a setting: types, defaults and checks stand in the dataclass. Hydra refuses unknown
+keys and wrong types by this schema; the dataclass refuses what cannot work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra_zen import builds
+
+from c2c.serving import AlphaSettings, SystemSpec
+from c2c.workloads import WorkloadConfig
+
+__all__ = ["RunConf"]
+
+AlphaConf = builds(AlphaSettings, populate_full_signature=True)
+SystemConf = builds(SystemSpec, alpha=AlphaConf, populate_full_signature=True)
+WorkloadConf = builds(WorkloadConfig, populate_full_signature=True)
+
+
+@dataclass
+class SloConf:
+    """Targets that replace every model's own; None keeps the catalog's."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass
+class ScaleConf:
+    """Factors on the platform, see `c2c.hardware.scaled`."""
+
+    link: float = 1.0
+    hbm: float = 1.0
+    sms: float = 1.0
+
+
+@dataclass
+class TimelineConf:
+    """`rows`: engine phases kept for Perfetto, the first ones."""
+
+    rows: int = 20_000
+
+
+@dataclass
+class RunConf:
+    """The top level. Not frozen: a frozen schema would refuse overrides.
+
+    Attributes:
+      hardware: `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
+      mig: `conf/mig`; the name `auto` leaves the choice to the system, see `build`.
+      catalog: `conf/catalog`, see `c2c.models.load_catalog`.
+      workload: `conf/workload`, see `c2c.workloads.WorkloadConfig`.
+      system: `conf/system` and `conf/policy`, see `c2c.serving.SystemSpec`.
+      link: variant of the link's capacity, measured or datasheet.
+      superchips: how many of the platform.
+      constants: a file of `conf/calibration`.
+      weights_start: where all weights are at time 0, host or disk.
+      slo: targets that replace the catalog's.
+      scale: factors on the platform.
+      seed: splits into one stream a cause.
+      timeline: what is kept for Perfetto.
+      figures: draw PNG and SVG.
+      resume: False runs again even if the folder is complete.
+      out: run folders are made in here, named by their settings.
+      folder: or this very folder.
+    """
+
+    hardware: dict[str, Any] = field(default_factory=dict)
+    mig: dict[str, Any] = field(default_factory=lambda: {"name": "auto"})
+    catalog: dict[str, Any] = field(default_factory=dict)
+    workload: Any = WorkloadConf
+    system: Any = SystemConf
+    link: str = "measured"
+    superchips: int = 1
+    constants: str = "gh200"
+    weights_start: str = "host"
+    slo: SloConf = field(default_factory=SloConf)
+    scale: ScaleConf = field(default_factory=ScaleConf)
+    seed: int = 0
+    timeline: TimelineConf = field(default_factory=TimelineConf)
+    figures: bool = True
+    resume: bool = True
+    out: str = "runs/simulate"
+    folder: str | None = None

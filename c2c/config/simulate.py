@@ -1,0 +1,94 @@
+"""Run a checked setup in memory, and say what a run was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.config.build import RunSetup
+from c2c.metrics import summarise, utilisation
+from c2c.serving import Prepared
+from c2c.simulator import (
+    RunStats,
+    cache_dir,
+    phases_table,
+    requests_table,
+    simulate_in_memory,
+)
+
+__all__ = ["SimulationResult", "prefers_compiled", "run_totals", "simulate"]
+
+# Interpreted, a request takes about 4 ms; compiling takes about 20 s, once a machine.
+_INTERPRETED_REQUESTS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult:
+    """What a run gave: one row a request by id, the first phases, totals and the summary."""
+
+    requests: pa.Table = field(repr=False)
+    phases: pa.Table = field(repr=False)
+    stats: RunStats = field(repr=False)
+    summary: Mapping[str, Any]
+
+
+def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResult:
+    """Simulate a run in memory (`python -m experiments.simulate` streams to disk instead).
+
+    Args:
+      setup: from `build`.
+      compiled: machine code or interpreter, with equal results; None takes what is quicker.
+    """
+    if compiled is None:
+        compiled = prefers_compiled(setup)
+    got = simulate_in_memory(
+        setup.prepared, setup.workload, compiled=compiled, timeline_rows=setup.timeline_rows
+    )
+    requests = requests_table(setup.prepared, got.records)
+    return SimulationResult(
+        requests=requests,
+        phases=phases_table(setup.prepared, got.timeline),
+        stats=got.stats,
+        summary=summarise(requests, run_totals(setup.prepared, got.stats)),
+    )
+
+
+def prefers_compiled(setup: RunSetup) -> bool:
+    """Return whether machine code is quicker: it is on disk already, or the run is not tiny."""
+    is_cached = any(cache_dir().glob("**/*.nbc"))
+    return is_cached or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
+
+
+def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
+    """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
+    hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
+    return {
+        "end_s": stats.end_s,
+        "instances": len(prepared.kind_of),
+        "chips": len(stats.chip_link_bytes),
+        "switches": stats.switches,
+        "cold_starts": stats.cold_starts,
+        "evictions": stats.evictions,
+        "drains": stats.drains,
+        "steps": int(stats.steps.sum()),
+        "prefill_tokens": int(stats.prefill_tokens.sum()),
+        "decode_tokens": int(stats.decode_tokens.sum()),
+        "link_bytes": float(stats.chip_link_bytes.sum()),
+        "hbm_bytes": float(stats.instance_hbm_bytes.sum()),
+        "link_variant": prepared.setup.link_variant,
+        "link_gbps": stats.link_capacity_gbps,
+        "link_peak_gbps": float(stats.chip_peak_gbps.max()),
+        "load_s": float(stats.load_s.sum()),
+        "utilisation": utilisation(
+            end_s=stats.end_s,
+            busy_s=stats.busy_s,
+            chip_link_bytes=stats.chip_link_bytes,
+            link_capacity_gbps=stats.link_capacity_gbps,
+            instance_hbm_bytes=stats.instance_hbm_bytes,
+            instance_hbm_gbps=hbm_gbps,
+        ),
+    }
