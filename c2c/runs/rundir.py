@@ -94,6 +94,20 @@ class RunDir:
             raise
         return cls(root, key=key, config=settings, is_complete=is_complete, lock=lock)
 
+    @staticmethod
+    def is_current(
+        root: Path,
+        config: Mapping[str, Any],
+        *,
+        packages: Sequence[str] = (),
+        files: Iterable[Path] = (),
+        ignore: Sequence[str] = (),
+    ) -> bool:
+        """Return whether the folder holds a complete run of these inputs; changes nothing."""
+        settings = plain(config)
+        key = content_key(settings, packages=packages, files=files, ignore=ignore)
+        return _is_complete(root, key)
+
     def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
         """Write `<name>.parquet`; a mapping is columns."""
         path = self._result(f"{name}.parquet")

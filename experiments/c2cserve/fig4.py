@@ -24,6 +24,7 @@ def compute(context: Context) -> Computed:
     shared = link_gbps(gh200.link, context.link_variant)
     rows: list[dict[str, Any]] = []
     for name in gh200.mig:
+        instances = load_mig(name).instances
         time = gemm_time(
             *SHAPE,
             ALPHAS,
@@ -34,7 +35,7 @@ def compute(context: Context) -> Computed:
         rows += [
             {
                 "layout": name,
-                "instances": load_mig(name).instances,
+                "instances": instances,
                 "alpha": float(alpha),
                 "latency_ms": float(time.total_s[i]) * 1e3,
                 "link_gb": float(time.traffic.link_bytes[i]) / 1e9,

@@ -52,7 +52,8 @@ def compute(context: Context) -> Computed:
         "Superchips of the paper's Table 2. The cells are inputs of ours (conf/hardware, "
         "transcribed). The paper's C2C column sums both directions; a kernel that reads weights "
         "uses one, for which two variants exist: datasheet, and measured (GH200 only; on the "
-        f"others the same share of the datasheet's number). This report uses '{context.link_variant}'."
+        f"others the same share of the datasheet's number). "
+        f"This report uses '{context.link_variant}'."
     )
     return Computed(
         tables={"superchips": pa.Table.from_pylist(rows)},

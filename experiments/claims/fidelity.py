@@ -132,7 +132,14 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
 
     table = Table(title="Claim by claim", title_justify="left", expand=False)
     for name in ("claim", "published", "ours", "ratio", "agrees", "sample"):
-        table.add_column(name, justify="right" if name == "ratio" else "left", overflow="fold")
+        wide = name in ("published", "ours")
+        table.add_column(
+            name,
+            justify="right" if name == "ratio" else "left",
+            overflow="ellipsis" if wide else "fold",
+            no_wrap=True,
+            max_width=44 if wide else None,
+        )
     colour = {"out-of-sample": "green", "in-sample": "cyan"}
     for row in rows:
         if row.comparison is None and not everything:

@@ -1,0 +1,131 @@
+"""The report: one self-contained HTML page with figures, claims and provenance."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from experiments.claims import Row, totals
+from experiments.claims.fidelity import brief
+
+__all__ = ["report_html"]
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1d1d1f;--soft:#6b6b70;--line:#dedee3;--back:#fff;--card:#f6f6f8;
+--good:#00714f;--bad:#b3400a;--cool:#005a94}
+@media(prefers-color-scheme:dark){:root{--ink:#ececf1;--soft:#a0a0a8;--line:#3a3a40;--back:#17171a;
+--card:#202024;--good:#3ccf9e;--bad:#ff9a5c;--cool:#6cb8f0}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1120px;padding:2rem 1.2rem;background:var(--back);color:var(--ink);
+font:15px/1.5 system-ui,sans-serif}
+h1{font-size:1.7rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.4rem 0 .6rem}
+p{margin:.4rem 0}.soft{color:var(--soft)}a{color:var(--cool)}
+.tiles{display:flex;flex-wrap:wrap;gap:.8rem;margin:1.2rem 0}
+.tile{background:var(--card);border-radius:10px;padding:.8rem 1.1rem;min-width:9rem}
+.tile b{display:block;font-size:1.5rem}
+figure{margin:0}figure img{width:100%;height:auto;background:#fff;border:1px solid var(--line);
+border-radius:8px}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
+th,td{text-align:left;padding:.35rem .6rem;border-bottom:1px solid var(--line);vertical-align:top}
+th{position:sticky;top:0;background:var(--back)}
+td.n{text-align:right;font-variant-numeric:tabular-nums}
+code{font-size:12.5px}.yes{color:var(--good)}.no{color:var(--bad);font-weight:600}
+details{margin:.8rem 0}summary{cursor:pointer}
+"""
+
+
+def report_html(
+    out: Path,
+    figures: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
+    provenance: Mapping[str, Any],
+    *,
+    profile: str,
+) -> str:
+    """Return the page; pictures are inside it, so that it can be sent as one file.
+
+    Args:
+      out: folder with one folder a figure.
+      figures: name, title and caption of each.
+      rows: the fidelity table.
+      provenance: see `c2c.runs.provenance`.
+      profile: quick or full.
+    """
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>",
+        f"<title>c2c: reproduction, {escape(profile)}</title><style>{STYLE}</style></head><body>",
+        f"<h1>Reproduction report</h1><p class='soft'>Profile {escape(profile)}; commit "
+        f"{escape(str((provenance.get('git') or {}).get('commit'))[:12])}.</p>",
+        _tiles(rows),
+        "<p><a href='#claims'>Claim by claim</a> · <a href='#provenance'>Provenance</a></p>",
+        *(_figure(out, figure) for figure in figures),
+        "<h2 id='claims'>Claim by claim</h2>",
+        _table([r for r in rows if r.comparison is not None]),
+        "<details><summary>Claims without a result yet, and constants of the papers' setups"
+        f"</summary>{_table([r for r in rows if r.comparison is None])}</details>",
+        "<h2 id='provenance'>Provenance</h2><div class='scroll'><table>",
+        *(
+            f"<tr><th>{escape(str(k))}</th><td><code>{escape(brief(v))}</code></td></tr>"
+            for k, v in provenance.items()
+        ),
+        "</table></div></body></html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _tiles(rows: Sequence[Row]) -> str:
+    found = totals(rows)
+    outside, inside = found["out_of_sample"], found["in_sample"]
+    tiles = (
+        (f"{outside['numbers_within_20']} of {outside['numbers']}", "numbers within 20%"),
+        (f"{outside['trends_agree']} of {outside['trends']}", "trends the right way"),
+        (
+            f"{inside['numbers_within_20']} of {inside['numbers']}",
+            "in-sample numbers (not counted)",
+        ),
+        (f"{found['not-yet']}", "claims not yet"),
+        (f"{found['claims']}", "claims in all"),
+    )
+    cells = "".join(f"<div class='tile'><b>{a}</b>{escape(b)}</div>" for a, b in tiles)
+    return f"<div class='tiles'>{cells}</div>"
+
+
+def _figure(out: Path, figure: Mapping[str, Any]) -> str:
+    name = str(figure["name"])
+    picture = base64.b64encode((out / name / f"{name}.png").read_bytes()).decode()
+    return (
+        f"<h2 id='{escape(name)}'>{escape(str(figure['title']))}</h2><figure>"
+        f"<img alt='{escape(str(figure['title']))}' src='data:image/png;base64,{picture}'>"
+        f"<figcaption class='soft'>{escape(str(figure['caption']))} "
+        f"<a href='{escape(name)}/{escape(name)}.svg'>SVG</a></figcaption></figure>"
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "".join(
+        f"<th>{h}</th>"
+        for h in ("claim", "published", "ours", "ratio", "agrees", "sample", "link", "note")
+    )
+    return (
+        f"<div class='scroll'><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(_row(r) for r in rows)}</tbody></table></div>"
+    )
+
+
+def _row(row: Row) -> str:
+    plain = row.as_dict()
+    agrees = {True: "<td class='yes'>yes</td>", False: "<td class='no'>no</td>", None: "<td></td>"}
+    ratio = "" if plain["ratio"] is None else f"{plain['ratio']:.2f}"
+    published = f"{plain['qualifier']} {brief(plain['published'])} {plain['unit']}".strip()
+    ours = "" if plain["ours"] is None else brief(plain["ours"])
+    says = escape(plain["says"], quote=True)
+    return (
+        f"<tr><td title='{says}'><code>{escape(plain['id'])}</code></td><td>{escape(published)}</td>"
+        f"<td>{escape(ours)}</td><td class='n'>{ratio}</td>"
+        f"{agrees[plain['agrees']]}<td>{plain['status']}</td>"
+        f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}</td></tr>"
+    )

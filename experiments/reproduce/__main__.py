@@ -1,0 +1,115 @@
+"""Reproduce figures and tables, then print the fidelity table and write a report.
+
+    python -m experiments.reproduce figures=all profile=quick
+    python -m experiments.reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
+
+Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json, index.html.
+Figures whose configuration, code and data have not changed are kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from c2c.errors import DataError, SettingError
+from c2c.hardware import conf_dir
+from c2c.workloads import shared_dir
+from experiments.c2cserve.context import PROFILES, Context
+
+SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
+CLAIMS = ("compared", "all")
+
+
+def context_of(settings: dict[str, object]) -> Context:
+    """Return the figures' settings from the configuration.
+
+    Raises:
+      SettingError: a value that is not allowed.
+    """
+    profile = settings["profile"]
+    if profile not in PROFILES:
+        raise SettingError("profile", profile, f"one of {', '.join(PROFILES)}")
+    variant = settings["link_variant"]
+    if variant not in ("datasheet", "measured"):
+        raise SettingError("link_variant", variant, "datasheet or measured")
+    seeds = settings["seeds"]
+    if seeds is None:
+        seeds = SEEDS[str(profile)]
+    elif isinstance(seeds, int):
+        seeds = (seeds,)
+    if not isinstance(seeds, list | tuple) or not all(isinstance(s, int) for s in seeds):
+        raise SettingError("seeds", seeds, "a whole number or a list of them: seeds=[0,1,2]")
+    traces = settings["traces"]
+    if traces == "auto":
+        found = shared_dir() / "traces"
+        folder = found if found.is_dir() else None
+    elif traces in (None, "none"):
+        folder = None
+    else:
+        folder = Path(str(traces))
+        if not folder.is_dir():
+            raise SettingError("traces", traces, "auto, none or a folder that exists")
+    return Context(
+        profile="quick" if profile == "quick" else "full",
+        link_variant="datasheet" if variant == "datasheet" else "measured",
+        seeds=tuple(seeds),
+        traces=folder,
+    )
+
+
+def run(settings: dict[str, object]) -> int:
+    """Return the exit status: 0, or 1 if a figure failed."""
+    context = context_of(settings)
+    if settings["claims"] not in CLAIMS:
+        raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")
+    # matplotlib and the simulator are loaded only once the settings are known to be good
+    from experiments.reproduce.catalog import choose
+    from experiments.reproduce.run import reproduce
+
+    figures = settings["figures"]
+    specs = choose(figures if isinstance(figures, list) else str(figures))
+    out = Path(str(settings["out"] or Path("runs") / "reproduce" / context.profile))
+    outcomes, _ = reproduce(
+        specs,
+        context,
+        out,
+        resume=bool(settings["resume"]),
+        everything=settings["claims"] == "all",
+    )
+    failed = [o.name for o in outcomes if o.error]
+    print(f"report: {out / 'index.html'}")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+@hydra.main(config_path=str(conf_dir()), config_name="reproduce", version_base="1.3")
+def main(cfg: DictConfig) -> None:
+    """Reproduce; see the module's docstring."""
+    settings = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(settings, dict)
+    try:
+        status = run({str(k): v for k, v in settings.items()})
+    except (SettingError, DataError) as error:
+        print(error, file=sys.stderr)
+        status = 2
+    if status:
+        sys.exit(status)
+
+
+def as_lists(arguments: list[str]) -> list[str]:
+    """Return Hydra's arguments with figures=a,b as a list, which Hydra takes for a sweep."""
+    return [
+        f"{key}=[{value}]" if key == "figures" and "," in value and "[" not in value else argument
+        for argument in arguments
+        for key, _, value in [argument.partition("=")]
+    ]
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = as_lists(sys.argv[1:])
+    main()

@@ -1,0 +1,134 @@
+"""Every figure by name: what computes it, what draws it, and what its result depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from c2c.errors import SettingError
+from experiments.c2cserve import (
+    alpha_map,
+    fig2,
+    fig4,
+    fig5,
+    fig6,
+    fig8,
+    projection,
+    table1,
+    table2,
+)
+from experiments.c2cserve.context import Computed, Context
+from experiments.figures import gemm, hardware, workload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from experiments.figures.style import Tables
+
+__all__ = ["FIGURES", "FigureSpec", "choose"]
+
+MODEL = ("c2c.hardware", "c2c.models", "c2c.cost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureSpec:
+    """A figure: `compute` makes tidy tables, `draw` makes the picture of them.
+
+    `packages`: whose source the result depends on, beside the two functions' own modules and the
+    claims. `traces`: files of the traces' folder it reads where they are at hand.
+    """
+
+    name: str
+    title: str
+    compute: Callable[[Context], Computed]
+    draw: Callable[[Tables, str], Figure]
+    packages: tuple[str, ...] = MODEL
+    traces: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Packages and modules that the content key covers."""
+        drawing = (self.draw.__module__, "experiments.figures.style")
+        computing = (self.compute.__module__, "experiments.c2cserve.context")
+        return (*self.packages, *computing, *drawing, "experiments.claims")
+
+
+FIGURES: dict[str, FigureSpec] = {
+    spec.name: spec
+    for spec in (
+        FigureSpec(
+            name="table1",
+            title="Table 1: MIG layouts of GH200",
+            compute=table1.compute,
+            draw=hardware.draw_table1,
+        ),
+        FigureSpec(
+            name="table2",
+            title="Table 2: Superchips",
+            compute=table2.compute,
+            draw=hardware.draw_table2,
+        ),
+        FigureSpec(
+            name="fig2",
+            title="Fig. 2: workload",
+            compute=fig2.compute,
+            draw=workload.draw_fig2,
+            packages=("c2c.workloads",),
+            traces=(fig2.GENTD26,),
+        ),
+        FigureSpec(
+            name="fig4",
+            title="Fig. 4: GEMM dataflows over MIG layouts",
+            compute=fig4.compute,
+            draw=gemm.draw_fig4,
+        ),
+        FigureSpec(
+            name="fig5",
+            title="Fig. 5: GEMM shapes",
+            compute=fig5.compute,
+            draw=gemm.draw_fig5,
+        ),
+        FigureSpec(
+            name="fig6",
+            title="Fig. 6: interference on the link",
+            compute=fig6.compute,
+            draw=workload.draw_fig6,
+        ),
+        FigureSpec(
+            name="fig8",
+            title="Fig. 8: M tile of AsymGEMM",
+            compute=fig8.compute,
+            draw=gemm.draw_fig8,
+        ),
+        FigureSpec(
+            name="projection",
+            title="Section 9.5: later Superchips",
+            compute=projection.compute,
+            draw=hardware.draw_projection,
+        ),
+        FigureSpec(
+            name="alpha_map",
+            title="Best alpha (beyond the paper)",
+            compute=alpha_map.compute,
+            draw=gemm.draw_alpha_map,
+        ),
+    )
+}
+
+
+def choose(figures: str | Sequence[str]) -> tuple[FigureSpec, ...]:
+    """Return the figures named, in the catalog's order; "all" means all.
+
+    Raises:
+      SettingError: a name that does not exist, or no name at all.
+    """
+    names = [figures] if isinstance(figures, str) else list(figures)
+    names = [part.strip() for name in names for part in str(name).split(",") if part.strip()]
+    allowed = f"all, or names among {', '.join(FIGURES)}"
+    if not names:
+        raise SettingError("figures", figures, allowed)
+    for name in names:
+        if name != "all" and name not in FIGURES:
+            raise SettingError("figures", name, allowed)
+    return tuple(s for s in FIGURES.values() if "all" in names or s.name in names)

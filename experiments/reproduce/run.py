@@ -1,0 +1,164 @@
+"""Compute, draw and keep figures; then compare all claims and write the report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from c2c.cost import in_sample_claims
+from c2c.hardware import conf_dir
+from c2c.runs import RunDir, progress_bar, provenance, write_json, write_parquet, write_text
+from experiments.c2cserve.context import Context
+from experiments.claims import (
+    Result,
+    Row,
+    fidelity_rows,
+    fidelity_table,
+    load_claims,
+    print_fidelity,
+    totals,
+)
+from experiments.figures.style import look
+from experiments.report import report_html
+from experiments.reproduce.catalog import FIGURES, FigureSpec
+
+__all__ = ["Outcome", "reproduce"]
+
+# Configuration a cost depends on; the rest of conf/ belongs to the simulate command.
+CONF_FOLDERS = ("hardware", "mig", "calibration", "kernel", "catalog", "system", "workload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What happened to one figure."""
+
+    name: str
+    folder: Path
+    seconds: float
+    reused: bool
+    error: str = ""
+
+
+def reproduce(
+    specs: Sequence[FigureSpec],
+    context: Context,
+    out: Path,
+    *,
+    resume: bool = True,
+    everything: bool = False,
+    console: Console | None = None,
+) -> tuple[list[Outcome], list[Row]]:
+    """Make the figures and the fidelity table under `out`.
+
+    A figure that fails leaves crash.json in its folder and does not stop the others. The fidelity
+    table also counts figures that `out` holds from earlier calls, as long as they are up to date.
+
+    Args:
+      specs: which figures to make.
+      context: their settings.
+      out: where; one folder a figure, and fidelity.json, fidelity.parquet, index.html.
+      resume: keep figures whose inputs have not changed.
+      everything: print all claims, not only those compared.
+      console: where to print.
+
+    Returns:
+      One outcome a figure, and one row a claim.
+    """
+    mpl.use("Agg")
+    # without a terminal (a log, CI) rich assumes 80 columns, in which no claim id fits
+    console = console or (Console() if Console().is_terminal else Console(width=150))
+    write_json(out / "provenance.json", provenance(seed=context.seeds[0]))
+    outcomes = []
+    with progress_bar("figures", len(specs)) as advance:
+        for done, spec in enumerate(specs):
+            outcomes.append(_make(spec, context, out, resume=resume))
+            console.print(_line(outcomes[-1]), highlight=False)
+            advance(done + 1)
+
+    results: list[Result] = []
+    shown: list[dict[str, Any]] = []
+    for spec in FIGURES.values():
+        made = any(o.name == spec.name and not o.error for o in outcomes)
+        if made or RunDir.is_current(out / spec.name, **_inputs(spec, context)):
+            found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
+            results += [Result(**r) for r in found.pop("results")]
+            shown.append({**found, "name": spec.name, "title": spec.title})
+    rows = fidelity_rows(load_claims(), results, in_sample_claims())
+    write_json(
+        out / "fidelity.json",
+        {
+            "profile": context.profile,
+            "link_variant": context.link_variant,
+            "totals": totals(rows),
+            "claims": [row.as_dict() for row in rows],
+        },
+    )
+    write_parquet(out / "fidelity.parquet", fidelity_table(rows))
+    record = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
+    write_text(out / "index.html", report_html(out, shown, rows, record, profile=context.profile))
+    print_fidelity(rows, console, everything=everything)
+    return outcomes, rows
+
+
+def _inputs(spec: FigureSpec, context: Context) -> dict[str, Any]:
+    """Return what the figure is made from, as `RunDir` takes it."""
+    folders = [conf_dir() / name for name in CONF_FOLDERS]
+    traces = [context.traces / name for name in spec.traces] if context.traces else []
+    return {
+        "config": {
+            "figure": spec.name,
+            "profile": context.profile,
+            "link_variant": context.link_variant,
+            "seeds": list(context.seeds),
+        },
+        "packages": spec.sources,
+        "files": [path for path in (*folders, *traces) if path.exists()],
+    }
+
+
+def _make(spec: FigureSpec, context: Context, out: Path, *, resume: bool) -> Outcome:
+    start = time.perf_counter()
+    reused, error = False, ""
+    try:
+        inputs = _inputs(spec, context)
+        with RunDir.open(out / spec.name, **inputs, seed=context.seeds[0], resume=resume) as run:
+            reused = run.is_complete
+            if not reused:
+                _compute_and_draw(spec, context, run)
+    except Exception as problem:  # noqa: BLE001 (crash.json has it all; other figures go on)
+        error = f"{type(problem).__name__}: {problem}"
+    return Outcome(
+        name=spec.name,
+        folder=out / spec.name,
+        seconds=time.perf_counter() - start,
+        reused=reused,
+        error=error,
+    )
+
+
+def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
+    computed = spec.compute(context)
+    paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
+    run.write_json(
+        "figure",
+        {"caption": computed.caption, "results": [asdict(r) for r in computed.results]},
+    )
+    # drawn from the files, so that what is drawn is what is kept
+    tables = {name: pq.read_table(path) for name, path in paths.items()}
+    with look():
+        run.write_figure(spec.name, spec.draw(tables, computed.caption))
+
+
+def _line(outcome: Outcome) -> str:
+    if outcome.error:
+        return f"{outcome.name:12s} failed: {outcome.error} (see {outcome.folder}/crash.json)"
+    what = "unchanged" if outcome.reused else f"{outcome.seconds:.1f} s"
+    return f"{outcome.name:12s} {what}"
