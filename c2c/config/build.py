@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -15,6 +15,7 @@ from c2c.config.schema import RunConf
 from c2c.cost import load_constants
 from c2c.errors import SettingError
 from c2c.hardware import (
+    LinkVariant,
     MigConfig,
     Platform,
     conf_dir,
@@ -74,6 +75,12 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     seed = plain["seed"]
     if seed < 0:
         raise SettingError("seed", seed, "a whole number, at least 0")
+    if plain["link"] not in get_args(LinkVariant):
+        raise SettingError("link", plain["link"], f"one of {', '.join(get_args(LinkVariant))}")
+    constants = conf_dir() / "calibration" / f"{plain['constants']}.yaml"
+    if not constants.is_file():
+        names = ", ".join(sorted(p.stem for p in constants.parent.glob("*.yaml")))
+        raise SettingError("constants", plain["constants"], f"one of {names}")
     rows = plain["timeline"]["rows"]
     if rows < 0:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
@@ -96,7 +103,6 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     wanted = _workload(plain["workload"])
     workload = build_workload(wanted, [d.name for d in deployments], seed)
     folders = [conf_dir() / group for group in ("hardware", "mig", "kernel")]
-    constants = conf_dir() / "calibration" / f"{plain['constants']}.yaml"
     return RunSetup(
         prepared=prepared,
         workload=workload,
@@ -129,7 +135,6 @@ def _without_targets(value: Any) -> Any:
 
 def _system(settings: Mapping[str, Any]) -> SystemSpec:
     values = dict(settings)
-    _refuse_unknown("system.alpha", values["alpha"], AlphaSettings)
     values["alpha"] = AlphaSettings(**values["alpha"])
     values["chunk_candidates"] = tuple(values["chunk_candidates"])
     return SystemSpec(**values)
@@ -168,10 +173,3 @@ def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:
         )
         for d in load_catalog(plain["catalog"])
     )
-
-
-def _refuse_unknown(where: str, settings: Mapping[str, Any], cls: type) -> None:
-    known = [f.name for f in fields(cls)]
-    for key in settings:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", settings[key], f"a key among {', '.join(known)}")

@@ -47,5 +47,5 @@ def load(overrides: Sequence[str] = (), name: str = "config") -> DictConfig:
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3", job_name="c2c"):
             return compose(name, overrides=list(overrides))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise as_setting_error(error) from error

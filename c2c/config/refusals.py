@@ -20,6 +20,7 @@ from omegaconf.errors import (
 )
 
 from c2c.errors import DataError, SettingError
+from c2c.hardware import conf_dir
 
 __all__ = ["as_setting_error"]
 
@@ -43,7 +44,7 @@ def as_setting_error(error: Exception) -> SettingError | DataError:
     for one in chain:
         if isinstance(one, MissingConfigException) and one.missing_cfg_file:
             group, _, name = str(one.missing_cfg_file).rpartition("/")
-            options = sorted(set(one.options or ())) or ["(none found)"]
+            options = sorted(set(one.options or ())) or _choices(group)
             return SettingError(group or "config", name, f"one of {', '.join(options)}")
         if isinstance(one, OverrideParseException):
             return SettingError(
@@ -62,9 +63,17 @@ def as_setting_error(error: Exception) -> SettingError | DataError:
 def _override(chain: list[BaseException]) -> tuple[str, str] | None:
     """Return key and value of the override that an error's message quotes."""
     for one in chain:
-        if found := re.search(r"[Ee]rror merging override (\S+?)=(.*)", str(one)):
-            return found[1].lstrip("+~"), found[2].strip()
+        for quoted in (r"[Ee]rror merging override (\S+?)=(.*)", r"config use \+(\S+?)=(.*)"):
+            if found := re.search(quoted, str(one)):
+                return found[1].lstrip("+~"), found[2].strip()
     return None
+
+
+def _choices(group: str) -> list[str]:
+    """Return what the group holds, folders included; Hydra leaves it out for lists and `+`."""
+    folder = conf_dir() / group
+    found = [p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")]
+    return sorted(found) or ["(none found)"]
 
 
 def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | None) -> SettingError:
@@ -74,8 +83,9 @@ def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | Non
         return SettingError(field, "???", "a value", f"Set {field}=<value>.")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
         node = getattr(error, "parent_node", None)
-        known = sorted(k for k in node if not str(k).startswith("_")) if node is not None else []
-        return SettingError(field, value, f"a key among {', '.join(map(str, known))}")
+        keys = [str(k) for k in node] if node is not None else []
+        known = sorted(k for k in keys if not k.startswith("_") and k != "hydra")
+        return SettingError(field, value, f"a key among {', '.join(known)}")
     text = _first_line(error)
     if isinstance(error, ValidationError):
         if found := re.search(r"Value '(.*)' of type", text):
