@@ -1,0 +1,117 @@
+"""Simulate one serving system on one workload; prints a table and leaves a run folder.
+
+    python -m experiments.simulate                                # the defaults of conf/config.yaml
+    python -m experiments.simulate workload=file workload.path=trace.csv hardware=gh200 mig=7x12gb
+    python -m experiments.simulate -m system=c2cserve,serverlessllm seed=0,1,2   # a sweep
+    python -m experiments.simulate --cfg job                        # all settings, nothing is run
+
+A run that is complete is skipped; a sweep that was stopped goes on where it was. The first run on a
+machine compiles the event loop once (about 20 s).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import FrameType
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.config import as_setting_error, build, config_dir, register
+from c2c.errors import DataError, SettingError
+from c2c.runs import progress_bar
+from experiments.simulation.execute import Outcome, execute
+from experiments.simulation.report import console, print_outcome, print_setup, print_sweep
+
+__all__ = ["main"]
+
+BAD_SETTINGS = 2
+INTERRUPTED = 130
+
+
+def _point(cfg: DictConfig, points: list[tuple[str, Outcome | str]]) -> None:
+    """Run one point; a sweep goes on after a point whose settings cannot work."""
+    hydra_cfg = HydraConfig.get()
+    label = str(hydra_cfg.job.override_dirname) or "defaults"
+    out = console()
+    try:
+        setup = build(cfg)
+        if hydra_cfg.mode is RunMode.MULTIRUN:
+            out.rule(label, align="left")
+
+        def before(compiled: bool) -> None:
+            print_setup(out, setup)
+            if compiled and not _is_compiled():
+                out.print("compiling the event loop, once on this machine: about 20 s ...")
+
+        with ExitStack() as drawn:
+            bar = progress_bar("simulating", float(setup.workload.description["requests"]))
+            shown: list[Callable[[float], None]] = []
+
+            def begin(compiled: bool) -> None:
+                before(compiled)
+                shown.append(drawn.enter_context(bar))
+
+            def end(outcome: Outcome) -> None:
+                drawn.close()  # the bar goes before the table comes
+                print_outcome(out, outcome)
+
+            def advance(done: float) -> None:
+                shown[0](done)
+
+            outcome = execute(setup, before=begin, on_progress=advance, after=end)
+        points.append((label, outcome))
+    except (SettingError, DataError) as error:
+        _say(error)
+        points.append((label, str(error)))
+
+
+def _is_compiled() -> bool:
+    from c2c.simulator import cache_dir
+
+    return any(cache_dir().glob("**/*.nbc"))
+
+
+def _say(error: Exception) -> None:
+    print(f"error: {error}", file=sys.stderr)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's protocol)
+    raise KeyboardInterrupt  # a run that is told to stop leaves crash.json, as with Ctrl-C
+
+
+def main() -> int:
+    """Run what the command line says; return the exit status."""
+    points: list[tuple[str, Outcome | str]] = []
+    # Errors reach us instead of Hydra's own report, so that they get one form.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        register()
+        run = hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
+        run(lambda cfg: _point(cfg, points))()
+    except (SettingError, DataError) as error:
+        _say(error)
+        return BAD_SETTINGS
+    except (HydraException, OmegaConfBaseException) as error:
+        _say(as_setting_error(error))
+        return BAD_SETTINGS
+    except KeyboardInterrupt:
+        print("interrupted; the run folder holds crash.json, start again to redo it",
+              file=sys.stderr)  # fmt: skip
+        return INTERRUPTED
+    if len(points) > 1:
+        print_sweep(console(), points)
+    return BAD_SETTINGS if any(isinstance(outcome, str) for _, outcome in points) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Simulate a checked setup into a run folder: records to disk as they come, then the summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from c2c.config import RunSetup, prefers_compiled, run_totals
+from c2c.metrics import RECORD_SCHEMA, SUMMARY_COLUMNS, summarise, write_timeline
+from c2c.runs import RunDir
+from c2c.simulator import (
+    RunStats,
+    Simulation,
+    build_machine,
+    phases_table,
+    requests_table,
+    run_blocks,
+)
+
+__all__ = ["Outcome", "Speed", "chosen_chunks", "execute", "folder_of"]
+
+# Where a run goes and whether it may be skipped says nothing about its result.
+NOT_INPUTS = ("out", "folder", "resume")
+# Code a result depends on, beside Hydra's composition of the settings.
+CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Wall seconds of a run: the event loop with its input, and all of it with the records."""
+
+    requests: int
+    simulate_s: float
+    total_s: float
+    compiled: bool
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests a second of the event loop, its input and its records."""
+        return self.requests / self.simulate_s if self.simulate_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A run that is complete: its folder, its summary, and its speed if it ran just now."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    speed: Speed | None
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the folder was complete already."""
+        return self.speed is None
+
+
+def folder_of(setup: RunSetup) -> Path:
+    """Return the run's folder: `folder`, or one in `out` named by the settings.
+
+    The name does not depend on the content of traces or code: a run whose inputs changed replaces
+    the earlier one.
+    """
+    s = setup.settings
+    if s["folder"]:
+        return Path(s["folder"]).expanduser()
+    settings = {k: v for k, v in s.items() if k not in NOT_INPUTS}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    serving = setup.serving
+    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    parts = (
+        serving.system.name,
+        serving.platform.name,
+        mig,
+        s["catalog"].get("name", f"{len(serving.deployments)}models"),
+        s["workload"]["name"],
+        f"s{setup.seed}",
+        digest,
+    )
+    return Path(s["out"]).expanduser() / "_".join(re.sub(r"[^\w.-]+", "-", p) for p in parts)
+
+
+def execute(
+    setup: RunSetup,
+    *,
+    before: Callable[[bool], None] = lambda compiled: None,  # noqa: ARG005
+    on_progress: Callable[[float], None] = lambda done: None,  # noqa: ARG005
+    after: Callable[[Outcome], None] = lambda outcome: None,  # noqa: ARG005
+) -> Outcome:
+    """Run a setup into its folder, or return what a complete folder holds.
+
+    Args:
+      before: called when a run starts, with whether it is compiled.
+      on_progress: takes the number of requests that arrived so far.
+      after: takes the outcome as soon as the summary is on disk, before anything is drawn.
+
+    Raises:
+      SettingError: the folder cannot be used.
+    """
+    folder = folder_of(setup)
+    settings = dict(setup.settings)
+    with RunDir.open(
+        folder,
+        settings,
+        packages=CODE,
+        files=setup.files,
+        ignore=NOT_INPUTS,
+        seed=setup.seed,
+        resume=settings["resume"],
+    ) as run:
+        if run.is_complete:
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            outcome = Outcome(folder=folder, summary=summary, speed=None)
+            after(outcome)
+            return outcome
+        compiled = prefers_compiled(setup)
+        before(compiled)
+        outcome = _simulate(setup, run, compiled, on_progress)
+        after(outcome)
+        if settings["figures"]:
+            _draw(setup, run)
+    return outcome
+
+
+def _simulate(
+    setup: RunSetup, run: RunDir, compiled: bool, on_progress: Callable[[float], None]
+) -> Outcome:
+    prepared = setup.prepared
+    simulation = Simulation.start(
+        prepared, build_machine(prepared), compiled=compiled, timeline_rows=setup.timeline_rows
+    )
+    started = time.perf_counter()
+    with run.stream_table("requests", RECORD_SCHEMA) as requests:
+        stats = run_blocks(
+            simulation,
+            setup.workload.blocks(),
+            lambda records: requests.append(requests_table(prepared, records)),
+            lambda done, _: on_progress(float(done)),
+        )
+    simulate_s = time.perf_counter() - started
+    columns = pq.read_table(run.path / "requests.parquet", columns=list(SUMMARY_COLUMNS))
+    summary = summarise(columns, _totals(setup, stats))
+    run.write_json("summary", summary)
+    _write_timeline(setup, run, simulation, stats)
+    speed = Speed(
+        requests=stats.arrived,
+        simulate_s=simulate_s,
+        total_s=time.perf_counter() - started,
+        compiled=compiled,
+    )
+    run.write_json("speed", speed)
+    return Outcome(folder=run.path, summary=summary, speed=speed)
+
+
+def _totals(setup: RunSetup, stats: RunStats) -> dict[str, Any]:
+    return run_totals(setup.prepared, stats) | {
+        "workload": dict(setup.workload.description),
+        "chunks": chosen_chunks(setup),
+        "notes": list(setup.notes),
+    }
+
+
+def chosen_chunks(setup: RunSetup) -> list[dict[str, Any]]:
+    """Return the chunk of each (architecture, slice) pair and whether it keeps every limit."""
+    prepared = setup.prepared
+    return [
+        {"model": spec.name, "slice": kind.name, "tokens": choice.tokens, "fits": choice.feasible}
+        for spec, row in zip(prepared.architectures, prepared.chunks, strict=True)
+        for kind, choice in zip(prepared.slice_kinds, row, strict=True)
+    ]
+
+
+def _write_timeline(setup: RunSetup, run: RunDir, simulation: Simulation, stats: RunStats) -> None:
+    prepared = setup.prepared
+    phases: pa.Table = phases_table(prepared, simulation.timeline())
+    names = {
+        i: f"{prepared.slice_kinds[kind].name} #{i}" for i, kind in enumerate(prepared.kind_of)
+    }
+    with run.open_file("timeline.json.gz") as file:
+        write_timeline(
+            phases, file, instance_names=names, link_capacity_gbps=stats.link_capacity_gbps
+        )
+
+
+def _draw(setup: RunSetup, run: RunDir) -> None:
+    # Matplotlib takes longer to import than most runs take: only here, after the result is out.
+    from experiments.figures.run import draw_run
+    from experiments.figures.style import look
+
+    serving = setup.serving
+    caption = (
+        f"Simulated: {serving.system.name} on {serving.superchips} x {serving.platform.name}, "
+        f"link variant '{serving.link_variant}' "
+        f"({setup.prepared.link_capacity_gbps:g} GB/s, host to device), workload "
+        f"{setup.workload.description['name']}, seed {setup.seed}."
+    )
+    requests = pq.read_table(run.path / "requests.parquet", columns=list(SUMMARY_COLUMNS))
+    with look():
+        for name, figure in draw_run(requests, caption).items():
+            run.write_figure(name, figure)

@@ -1,0 +1,166 @@
+"""What a run prints: settings before it starts, tables after it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import RunSetup
+from c2c.workloads import describe
+from experiments.simulation.execute import Outcome, chosen_chunks
+
+__all__ = ["console", "print_outcome", "print_setup", "print_sweep"]
+
+_MODELS_SHOWN = 8
+_WIDTH = 116  # where output is no terminal; a table is not to be cut there
+
+
+def console() -> Console:
+    """Return a console that writes to standard output, wide enough for the tables."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=_WIDTH)
+
+
+def print_setup(out: Console, setup: RunSetup) -> None:
+    """Print what will be served, by what, and what was chosen for the user."""
+    serving, prepared = setup.serving, setup.prepared
+    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    link = serving.platform.link
+    derived = serving.link_variant == "measured" and link.measured_is_derived
+    out.print(
+        f"[bold]{serving.system.name}[/] on {serving.superchips} x {serving.platform.name}, "
+        f"mig {mig}, {len(prepared.kind_of)} instances, seed {setup.seed}"
+    )
+    out.print(
+        f"link: {link.name}, variant {serving.link_variant}"
+        + (" (derived from the datasheet)" if derived else "")
+        + f", {prepared.link_capacity_gbps:g} GB/s host to device"
+    )
+    for note in setup.notes:
+        out.print(note, markup=False)
+    for line in describe(setup.workload):
+        out.print(line, markup=False)
+    for chunk in chosen_chunks(setup):
+        how = "" if chunk["fits"] else " (no candidate keeps every limit; the nearest)"
+        rule = "profile table" if serving.system.chunk_policy == "table" else "fixed"
+        out.print(
+            f"chunk: {chunk['model']} on {chunk['slice']}: {chunk['tokens']} tokens, {rule}{how}",
+            markup=False,
+        )
+
+
+def print_outcome(out: Console, outcome: Outcome) -> None:
+    """Print the summary of a run."""
+    summary, run = outcome.summary, outcome.summary["run"]
+    out.print(_latency_table(summary))
+    out.print(_machine_table(summary, run, outcome))
+    state = "complete already, skipped" if outcome.skipped else "written"
+    out.print(f"run folder ({state}): {outcome.folder}", markup=False, soft_wrap=True)
+
+
+def print_sweep(out: Console, rows: Sequence[tuple[str, Outcome | str]]) -> None:
+    """Print one line a point of a sweep."""
+    table = Table(title="sweep", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("point", "TTFT p50 s", "p99 s", "TPOT p50 ms", "p99 ms", "SLO %", "goodput/s", ""):
+        table.add_column(name, justify="left" if name in ("point", "") else "right")
+    for point, outcome in rows:
+        if isinstance(outcome, str):
+            table.add_row(point, *[""] * 6, outcome)
+            continue
+        s = outcome.summary
+        table.add_row(
+            point,
+            _seconds(s["ttft_s"]["p50"]),
+            _seconds(s["ttft_s"]["p99"]),
+            _millis(s["tpot_s"]["p50"]),
+            _millis(s["tpot_s"]["p99"]),
+            _percent(s["attainment"]["both"]),
+            f"{s['goodput_rps']:.3f}",
+            "skipped" if outcome.skipped else "",
+        )
+    out.print(table)
+
+
+def _latency_table(summary: Mapping[str, Any]) -> Table:
+    table = Table(
+        title="TTFT in s, TPOT in ms, SLO attainment in %, goodput in requests/s",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("model")
+    for name in (
+        "requests", "failed", "TTFT\np50", "\np95", "\np99", "TPOT\np50", "\np95", "\np99",
+        "SLO\nTTFT", "\nTPOT", "\nboth", "goodput",
+    ):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    models = sorted(summary["models"].items(), key=lambda item: -item[1]["requests"])
+    for name, block in [("all", summary), *models[:_MODELS_SHOWN]]:
+        table.add_row(
+            name,
+            f"{block['requests']:,}",
+            f"{block['failed']:,}",
+            *(_seconds(block["ttft_s"][p]) for p in ("p50", "p95", "p99")),
+            *(_millis(block["tpot_s"][p]) for p in ("p50", "p95", "p99")),
+            *(_percent(block["attainment"][t]) for t in ("ttft", "tpot", "both")),
+            f"{block['goodput_rps']:.3f}",
+            end_section=name == "all",
+        )
+    if len(models) > _MODELS_SHOWN:
+        table.caption = f"and {len(models) - _MODELS_SHOWN} more models, see summary.json"
+    return table
+
+
+def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: Outcome) -> Table:
+    used = run["utilisation"]
+    starts = " ".join(f"{kind} {n:,}" for kind, n in summary["starts"].items())
+    failures = ", ".join(f"{why} {n:,}" for why, n in summary["failures"].items())
+    rows = [
+        (
+            "utilisation (mean)",
+            f"link {_percent(used['link_mean'])}%, HBM {_percent(used['hbm_mean'])}%, "
+            f"SMs (time busy) {_percent(used['instance_busy_mean'])}%",
+        ),
+        ("link peak", f"{run['link_peak_gbps']:.0f} of {run['link_gbps']:g} GB/s"),
+        ("requests by start", starts),
+        (
+            "activations",
+            f"switch {run['switches']:,}, cold {run['cold_starts']:,}; evictions "
+            f"{run['evictions']:,}, drains {run['drains']:,}",
+        ),
+        ("failures", failures or "none"),
+        (
+            "simulated",
+            f"{run['end_s']:,.1f} s, {summary['arrival_rps']:.3f} requests/s, "
+            f"{summary['output_tokens_per_s']:,.1f} output tokens/s",
+        ),
+    ]
+    if (speed := outcome.speed) is not None:
+        how = "compiled" if speed.compiled else "interpreted"
+        rows.append(
+            (
+                "simulator",
+                f"{speed.requests_per_s:,.0f} requests/s ({how}, records written), "
+                f"{speed.simulate_s:.2f} s; with summary and timeline {speed.total_s:.2f} s",
+            )
+        )
+    table = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _millis(value: float | None) -> str:
+    return "-" if value is None else f"{1000 * value:.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
