@@ -14,8 +14,8 @@ from experiments.claims.fidelity import brief
 __all__ = ["report_html"]
 
 STYLE = """
-:root{color-scheme:light dark;--ink:#1d1d1f;--soft:#6b6b70;--line:#dedee3;--back:#fff;--card:#f6f6f8;
---good:#00714f;--bad:#b3400a;--cool:#005a94}
+:root{color-scheme:light dark;--ink:#1d1d1f;--soft:#6b6b70;--line:#dedee3;--back:#fff;
+--card:#f6f6f8;--good:#00714f;--bad:#b3400a;--cool:#005a94}
 @media(prefers-color-scheme:dark){:root{--ink:#ececf1;--soft:#a0a0a8;--line:#3a3a40;--back:#17171a;
 --card:#202024;--good:#3ccf9e;--bad:#ff9a5c;--cool:#6cb8f0}}
 *{box-sizing:border-box}
@@ -124,8 +124,8 @@ def _row(row: Row) -> str:
     ours = "" if plain["ours"] is None else brief(plain["ours"])
     says = escape(plain["says"], quote=True)
     return (
-        f"<tr><td title='{says}'><code>{escape(plain['id'])}</code></td><td>{escape(published)}</td>"
-        f"<td>{escape(ours)}</td><td class='n'>{ratio}</td>"
+        f"<tr><td title='{says}'><code>{escape(plain['id'])}</code></td>"
+        f"<td>{escape(published)}</td><td>{escape(ours)}</td><td class='n'>{ratio}</td>"
         f"{agrees[plain['agrees']]}<td>{plain['status']}</td>"
         f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}</td></tr>"
     )

@@ -73,8 +73,9 @@ def compute(context: Context) -> Computed:
         f"(a) decode steps of {DECODES} sequences; the last pair is Llama-3 8B with "
         f"{DEEP_LAYERS} layers, as no two Llama 3 make 44 GB. (b) two Llama-3 8B prefilling "
         f"{PROMPT}-token prompts; tuned: each chunk size at the alpha that is best "
-        "alone. The paper states neither phase, batch, layout nor prompt length. Its 2% at chunk 512 and a gap that "
-        "only grows do not come out: at 512 tokens our model is still bound by the link."
+        "alone. The paper states neither phase, batch, layout nor prompt length. Its 2% "
+        "at chunk 512 and a gap that only grows do not come out: at 512 tokens our model is "
+        "still bound by the link."
     )
     return Computed(
         tables={"size": pa.Table.from_pylist(by_size), "chunk": pa.Table.from_pylist(by_chunk)},

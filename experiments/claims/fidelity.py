@@ -131,6 +131,7 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     from rich.table import Table
 
     table = Table(title="Claim by claim", title_justify="left", expand=False)
+    least = {"claim": 38, "ratio": 5, "agrees": 6, "sample": 13}
     for name in ("claim", "published", "ours", "ratio", "agrees", "sample"):
         wide = name in ("published", "ours")
         table.add_column(
@@ -138,7 +139,8 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
             justify="right" if name == "ratio" else "left",
             overflow="ellipsis" if wide else "fold",
             no_wrap=True,
-            max_width=44 if wide else None,
+            min_width=least.get(name),
+            max_width=40 if wide else None,
         )
     colour = {"out-of-sample": "green", "in-sample": "cyan"}
     for row in rows:

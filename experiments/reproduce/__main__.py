@@ -87,18 +87,34 @@ def run(settings: dict[str, object]) -> int:
     return int(bool(failed))
 
 
-@hydra.main(config_path=str(conf_dir()), config_name="reproduce", version_base="1.3")
-def main(cfg: DictConfig) -> None:
-    """Reproduce; see the module's docstring."""
-    settings = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(settings, dict)
+def settings_of(arguments: list[str]) -> dict[str, object]:
+    """Return the settings of a command line.
+
+    Figures compose configurations of their own, which Hydra allows only outside its main.
+    """
+    found: dict[str, object] = {}
+
+    @hydra.main(config_path=str(conf_dir()), config_name="reproduce", version_base="1.3")
+    def keep(cfg: DictConfig) -> None:
+        settings = OmegaConf.to_container(cfg, resolve=True)
+        assert isinstance(settings, dict)
+        found.update({str(k): v for k, v in settings.items()})
+
+    sys.argv[1:] = as_lists(arguments)
+    keep()
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Reproduce; return the exit status. See the module's docstring."""
+    settings = settings_of(arguments)
+    if not settings:  # --help and its like: Hydra has answered
+        return 0
     try:
-        status = run({str(k): v for k, v in settings.items()})
+        return run(settings)
     except (SettingError, DataError) as error:
         print(error, file=sys.stderr)
-        status = 2
-    if status:
-        sys.exit(status)
+        return 2
 
 
 def as_lists(arguments: list[str]) -> list[str]:
@@ -111,5 +127,4 @@ def as_lists(arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = as_lists(sys.argv[1:])
-    main()
+    sys.exit(main(sys.argv[1:]))

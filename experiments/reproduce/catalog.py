@@ -14,12 +14,16 @@ from experiments.c2cserve import (
     fig5,
     fig6,
     fig8,
+    fig12,
+    fig14,
     projection,
+    replay,
+    starts,
     table1,
     table2,
 )
 from experiments.c2cserve.context import Computed, Context
-from experiments.figures import gemm, hardware, workload
+from experiments.figures import gemm, hardware, serving, workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +33,16 @@ if TYPE_CHECKING:
 __all__ = ["FIGURES", "FigureSpec", "choose"]
 
 MODEL = ("c2c.hardware", "c2c.models", "c2c.cost")
+SIMULATOR = (
+    *MODEL,
+    "c2c.workloads",
+    "c2c.policies",
+    "c2c.serving",
+    "c2c.simulator",
+    "c2c.metrics",
+    "c2c.config",
+    "experiments.c2cserve.replay",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +114,36 @@ FIGURES: dict[str, FigureSpec] = {
             title="Fig. 8: M tile of AsymGEMM",
             compute=fig8.compute,
             draw=gemm.draw_fig8,
+        ),
+        FigureSpec(
+            name="fig10",
+            title="Fig. 10: cold start",
+            compute=starts.compute_cold,
+            draw=serving.draw_fig10,
+            packages=SIMULATOR,
+        ),
+        FigureSpec(
+            name="fig11",
+            title="Fig. 11: model switch",
+            compute=starts.compute_switch,
+            draw=serving.draw_fig11,
+            packages=SIMULATOR,
+        ),
+        FigureSpec(
+            name="fig12",
+            title="Fig. 12: trace replay, dense models",
+            compute=fig12.compute,
+            draw=serving.draw_fig12,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
+        ),
+        FigureSpec(
+            name="fig14",
+            title="Fig. 14: what each component is worth",
+            compute=fig14.compute,
+            draw=serving.draw_fig14,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
         ),
         FigureSpec(
             name="projection",

@@ -33,7 +33,16 @@ from experiments.reproduce.catalog import FIGURES, FigureSpec
 __all__ = ["Outcome", "reproduce"]
 
 # Configuration a cost depends on; the rest of conf/ belongs to the simulate command.
-CONF_FOLDERS = ("hardware", "mig", "calibration", "kernel", "catalog", "system", "workload")
+CONF_FOLDERS = (
+    "hardware",
+    "mig",
+    "calibration",
+    "kernel",
+    "catalog",
+    "system",
+    "policy",
+    "workload",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +83,7 @@ def reproduce(
     """
     mpl.use("Agg")
     # without a terminal (a log, CI) rich assumes 80 columns, in which no claim id fits
-    console = console or (Console() if Console().is_terminal else Console(width=150))
+    console = console or (Console() if Console().is_terminal else Console(width=165))
     write_json(out / "provenance.json", provenance(seed=context.seeds[0]))
     outcomes = []
     with progress_bar("figures", len(specs)) as advance:
@@ -85,12 +94,17 @@ def reproduce(
 
     results: list[Result] = []
     shown: list[dict[str, Any]] = []
+    stale = []
     for spec in FIGURES.values():
         made = any(o.name == spec.name and not o.error for o in outcomes)
         if made or RunDir.is_current(out / spec.name, **_inputs(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
             results += [Result(**r) for r in found.pop("results")]
             shown.append({**found, "name": spec.name, "title": spec.title})
+        elif (out / spec.name).is_dir():
+            stale.append(spec.name)
+    if stale:
+        console.print(f"not counted, because failed or out of date: {', '.join(stale)}")
     rows = fidelity_rows(load_claims(), results, in_sample_claims())
     write_json(
         out / "fidelity.json",

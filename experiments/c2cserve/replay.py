@@ -1,0 +1,75 @@
+"""Runs of the simulator that the serving figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from c2c.config import SimulationResult, build, load, simulate
+from experiments.c2cserve.context import Context
+
+__all__ = ["TRACES", "describe", "replay"]
+
+ARRIVALS, LENGTHS = "gentd26_requests.parquet", "sharegpt_lengths.parquet"
+TRACES = (ARRIVALS, LENGTHS)
+# Without the public files: as many requests over as many days, by the generator.
+SYNTHETIC_REQUESTS, SYNTHETIC_DAYS = 26_823, 23
+
+
+def replay(
+    context: Context, compression: float, overrides: Sequence[str], seed: int
+) -> SimulationResult:
+    """Replay GenTD26's arrivals (or the generator's) on one GH200, time compressed.
+
+    Args:
+      context: link variant and traces.
+      compression: how many times faster than real time the arrivals come.
+      overrides: system, layout and what an ablation changes, as on the command line.
+      seed: of the lengths drawn, of synthetic arrivals and of random policies.
+    """
+    files = _files(context)
+    if files is not None:
+        source = [
+            "workload=gentd26",
+            f"workload.path='{files[0]}'",
+            f"workload.lengths='{files[1]}'",
+        ]
+    else:
+        source = [
+            "workload=synthetic",
+            f"workload.requests={SYNTHETIC_REQUESTS}",
+            f"workload.days={SYNTHETIC_DAYS}",
+        ]
+    return simulate(
+        build(
+            load(
+                [
+                    "hardware=gh200",
+                    *source,
+                    f"workload.compression={compression}",
+                    f"link={context.link_variant}",
+                    f"seed={seed}",
+                    *overrides,
+                ]
+            )
+        )
+    )
+
+
+def describe(context: Context, compression: float) -> str:
+    """Return the part of a caption that says what is replayed."""
+    if _files(context) is not None:
+        what = "GenTD26's public arrivals with ShareGPT lengths"
+    else:
+        what = (
+            f"our generator's arrivals ({SYNTHETIC_REQUESTS:,} requests over {SYNTHETIC_DAYS} "
+            "days; the public traces are not at hand) with synthetic lengths"
+        )
+    return f"{what}, time compressed {compression:g} times; seeds {list(context.seeds)}"
+
+
+def _files(context: Context) -> tuple[Path, Path] | None:
+    if context.traces is None:
+        return None
+    found = context.traces / ARRIVALS, context.traces / LENGTHS
+    return found if all(path.is_file() for path in found) else None

@@ -1,0 +1,207 @@
+"""Serving figures: cold start and switch (10, 11), trace replay (12), ablations (14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    VERMILION,
+    Tables,
+    canvas,
+    finish,
+    mark_published,
+    rows_of,
+)
+
+__all__ = ["draw_fig10", "draw_fig11", "draw_fig12", "draw_fig14"]
+
+SHOWN = {
+    "c2cserve": ("C2CServe", BLUE),
+    "serverlessllm": ("ServerlessLLM", ORANGE),
+}
+SHOWN_HOURS = 40.0  # of the trace replay
+LEAST_REQUESTS = 30  # in a window, for its percentiles to be drawn
+MODELS = {
+    "llama-3-3b": "Llama-3 3B",
+    "llama-3-8b": "Llama-3 8B",
+    "qwen3-30b-a3b": "Qwen3-30B-A3B",
+    "mixtral-8x7b": "Mixtral-8x7B",
+}
+
+
+def draw_fig10(tables: Tables, caption: str) -> Figure:
+    """Draw cold-start latency, split into start and first token, and the speed-up."""
+    figure, (axes,) = canvas(8.4, 4.6)
+    models = list(dict.fromkeys(tables["cold"]["model"].to_pylist()))
+    x = np.arange(len(models))
+    for offset, (system, (label, colour)) in zip((-0.2, 0.2), SHOWN.items(), strict=True):
+        rows = rows_of(tables["cold"], system=system)
+        bars = axes.bar(x + offset, [r["ttft_s"] for r in rows], 0.38, color=colour, label=label)
+        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
+    names = []
+    for r in rows_of(tables["speedup"]):
+        paper = f"\npaper {r['published']}×" if r["published"] else "\n(not printed)"
+        names.append(f"{MODELS[r['model']]}\n{r['speedup']:.2f}×{paper}")
+    axes.set_xticks(x, names)
+    axes.set(ylabel="arrival to first token (s)", ylim=(0, 29))
+    axes.set_title("Cold start from disk; below: speed-up over ServerlessLLM")
+    axes.legend(loc="upper left")
+    return finish(figure, "Fig. 10: cold start", caption)
+
+
+def draw_fig11(tables: Tables, caption: str) -> Figure:
+    """Draw switch latency on a logarithmic axis."""
+    figure, (axes,) = canvas(8.4, 4.4)
+    rows = rows_of(tables["switch"])
+    models = list(dict.fromkeys(r["model"] for r in rows))
+    x = np.arange(len(models))
+    for offset, (system, (label, colour)) in zip((-0.2, 0.2), SHOWN.items(), strict=True):
+        chosen = [r for r in rows if r["system"] == system]
+        bars = axes.bar(x + offset, [r["switch_ms"] for r in chosen], 0.38, color=colour,
+                        label=label)  # fmt: skip
+        axes.bar_label(bars, fmt="%.0f", padding=7, fontsize=8)
+        known = [(at, r["published_ms"]) for at, r in zip(x + offset, chosen, strict=True)
+                 if r["published_ms"] is not None]  # fmt: skip
+        text = "paper (fitted to)" if system == "c2cserve" else "_paper"
+        mark_published(axes, [k[0] for k in known], [k[1] for k in known], text)
+    axes.set_yscale("log")
+    axes.set_xticks(x, [MODELS[m] for m in models])
+    axes.set(ylabel="switch (ms)", ylim=(10, 1e5))
+    axes.set_title("Model switch on a warm slice")
+    axes.legend(loc="upper left")
+    return finish(figure, "Fig. 11: model switch", caption)
+
+
+def draw_fig12(tables: Tables, caption: str) -> Figure:
+    """Draw requests and TTFT over time for both systems, with the printed bands."""
+    figure, (top, below) = canvas(
+        10.2, 6.0, rows=2, sharex=True, gridspec_kw={"height_ratios": [1, 3]}
+    )
+    rows = rows_of(tables["windows"])
+    width = rows[0]["hours"]
+    first = _busiest(rows)
+    rows = [r for r in rows if first <= r["start_h"] < first + SHOWN_HOURS]
+    load = [r for r in rows if r["system"] == "C2CServe" and r["seed"] == rows[0]["seed"]]
+    rates = [r["requests"] / (width * 3600) for r in load]
+    top.bar([r["start_h"] for r in load], rates, 0.94 * width, color=GREY, align="edge")
+    top.set(ylabel="requests/s")
+    top.set_title("(a) Load", fontsize=9.5)
+    rows = [r for r in rows if r["requests"] >= LEAST_REQUESTS]
+    hours = (first + width * np.arange(int(SHOWN_HOURS / width))).tolist()
+    summary = rows_of(tables["summary"])
+    for system, colour, band in (("ServerlessLLM", ORANGE, (2, 7)), ("C2CServe", BLUE, (0.2, 0.7))):
+        chosen = [r for r in summary if r["system"] == system]
+        middle = {k: float(np.median([r[k] for r in chosen]))
+                  for k in ("ttft_p50_s", "ttft_p95_s", "within_target_percent")}  # fmt: skip
+        label = (f"{system}: p50 {middle['ttft_p50_s']:.2f} s, p95 {middle['ttft_p95_s']:.2f} s, "
+                 f"{middle['within_target_percent']:.1f}% within 1 s")  # fmt: skip
+        _over_time(below, [r for r in rows if r["system"] == system], hours, colour, label)
+        below.axhspan(*band, color=colour, alpha=0.09, linewidth=0, zorder=0)
+        below.text(hours[-1] + 2 * width, float(np.sqrt(band[0] * band[1])),
+                   f"paper\n{band[0]}–{band[1]} s", color=INK, fontsize=8, va="center")  # fmt: skip
+    below.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
+    below.text(hours[-1] + 2 * width, 1.06, "target", color=VERMILION, fontsize=8, va="bottom")
+    below.set_yscale("log")
+    below.set(xlabel="hours of the compressed trace", ylabel="TTFT (s)", ylim=(0.01, 90),
+              xlim=(first - width, hours[-1] + 9 * width))  # fmt: skip
+    below.set_title("(b) Time to first token", fontsize=9.5)
+    below.legend(loc="upper left", ncols=1)
+    return finish(figure, "Fig. 12: trace replay, dense models", caption)
+
+
+def _busiest(rows: list[dict[str, Any]]) -> float:
+    """Return the hour at which the `SHOWN_HOURS` with most requests begin."""
+    chosen = [r for r in rows if r["system"] == rows[0]["system"] and r["seed"] == rows[0]["seed"]]
+    starts = [r["start_h"] for r in chosen]
+    counts = [
+        sum(r["requests"] for r in chosen if at <= r["start_h"] < at + SHOWN_HOURS) for at in starts
+    ]
+    return float(starts[int(np.argmax(counts))])
+
+
+def _over_time(
+    axes: Axes, rows: list[dict[str, Any]], hours: list[float], colour: str, label: str
+) -> None:
+    seeds, width = sorted({r["seed"] for r in rows}), rows[0]["hours"]
+    where = {round(h / width): i for i, h in enumerate(hours)}
+    values = {k: np.full((len(seeds), len(hours)), np.nan) for k in ("p5_s", "p50_s", "p95_s")}
+    for r in rows:
+        for key, grid in values.items():
+            grid[seeds.index(r["seed"]), where[round(r["start_h"] / width)]] = r[key]
+    # hours without a request stay gaps in the line
+    has = ~np.isnan(values["p50_s"]).all(axis=0)
+    lines = {key: np.full(len(hours), np.nan) for key in ("low", "middle", "high", "p5", "p95")}
+    p50 = values["p50_s"][:, has]
+    lines["low"][has], lines["high"][has] = np.nanmin(p50, axis=0), np.nanmax(p50, axis=0)
+    lines["middle"][has] = np.nanmedian(p50, axis=0)
+    lines["p5"][has] = np.nanmedian(values["p5_s"][:, has], axis=0)
+    lines["p95"][has] = np.nanmedian(values["p95_s"][:, has], axis=0)
+    middle = [h + width / 2 for h in hours]
+    axes.fill_between(middle, lines["p5"], lines["p95"], color=colour, alpha=0.22, linewidth=0)
+    axes.fill_between(middle, lines["low"], lines["high"], color=colour, alpha=0.5, linewidth=0)
+    axes.plot(middle, lines["middle"], color=colour, linewidth=1.4, label=label)
+
+
+def draw_fig14(tables: Tables, caption: str) -> Figure:
+    """Draw p99 TTFT of every variant, one panel a component."""
+    figure, panels = canvas(10.8, 4.9, columns=3, sharey=True, width_ratios=[1, 2.2, 1.8])
+    rows = rows_of(tables["ablations"])
+    titles = {
+        "placement": "(a) Placement",
+        "chunk": "(b) Chunk size (tokens)",
+        "alpha": "(c) HybridGEMM's α",
+    }
+    for axes, (panel, title) in zip(panels, titles.items(), strict=True):
+        names = ["full system", *dict.fromkeys(r["variant"] for r in rows if r["panel"] == panel)]
+        for at, name in enumerate(names):
+            where = "all" if name == "full system" else panel
+            chosen = [r for r in rows if r["panel"] == where and r["variant"] == name]
+            _bar(axes, at, chosen, _colour(name))
+        shown = [_short(name, panel) for name in names]
+        axes.set_xticks(range(len(names)), shown, fontsize=8)
+        axes.set_title(title, fontsize=9.5)
+    panels[0].set(ylabel="p99 TTFT (s)", ylim=(0, 2.1))
+    panels[0].plot([], [], color=INK, linewidth=1.2, label="range over seeds")
+    panels[0].legend(*_legend(panels[0]), loc="upper left")
+    return finish(figure, "Fig. 14: what each component is worth", caption)
+
+
+def _short(name: str, panel: str) -> str:
+    if name != "full system":
+        return name.replace(" ", "\n")
+    return {"placement": "bandwidth-\naware", "chunk": "table", "alpha": "feedback"}[panel]
+
+
+def _colour(name: str) -> str:
+    if name == "full system":
+        return BLUE
+    return GREEN if "ours" in name else GREY
+
+
+def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
+    values = [r["ttft_p99_s"] for r in rows]
+    middle = float(np.median(values))
+    axes.bar(at, middle, 0.62, color=colour)
+    axes.plot([at, at], [min(values), max(values)], color=INK, linewidth=1.2)
+    axes.text(at, max(values) + 0.05, f"{middle:.2f}", ha="center", fontsize=8)
+    tpot = float(np.median([r["tpot_attainment_percent"] for r in rows]))
+    axes.text(at, 0.04, f"TPOT {tpot:.0f}%", ha="center", va="bottom", rotation=90,
+              fontsize=7, color="white")  # fmt: skip
+    if rows[0]["published_p99_s"] is not None:
+        mark_published(axes, [at], [rows[0]["published_p99_s"]])
+
+
+def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
+    """One entry a label."""
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    return list(unique.values()), list(unique)
