@@ -44,7 +44,7 @@ def compute(context: Context) -> Computed:
     scaling = _scaling(rows, context)
     caption = (
         f"One GEMM of K={K}, N={N} on full GPUs: weights in HBM, or streamed by HybridGEMM at its "
-        f"best alpha. Ratios at M={DECODE_M}, where both wait for memory. Link variant "
+        f"best alpha. Ratios at M={DECODE_M}, where both wait for memory; link variant "
         f"'{context.link_variant}'; on GB200 and Rubin it is the datasheet's number times GH200's "
         "measured share. Efficiencies are GH200's; Rubin is a projection."
     )

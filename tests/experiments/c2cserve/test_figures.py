@@ -1,0 +1,123 @@
+"""What the analytic figures must show, beside what their own results say."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from c2c.cost import in_sample_claims
+from c2c.errors import SettingError
+from experiments.c2cserve import fig2, fig4, fig5, fig6, fig8, projection, table1, table2
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import claim, compare
+
+ANALYTIC = {
+    "table1": table1.compute,
+    "table2": table2.compute,
+    "fig4": fig4.compute,
+    "fig5": fig5.compute,
+    "fig6": fig6.compute,
+    "fig8": fig8.compute,
+    "projection": projection.compute,
+}
+QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+
+
+@functools.cache
+def computed(name: str) -> Computed:
+    return ANALYTIC[name](QUICK)
+
+
+def agreement(figure: Computed) -> dict[str, bool]:
+    return {r.claim_id: compare(claim(r.claim_id), r).agrees for r in figure.results}
+
+
+@pytest.mark.parametrize("name", sorted(ANALYTIC))
+def test_results_fit_their_claims_and_captions_name_the_link(name: str) -> None:
+    figure = computed(name)
+    assert figure.results
+    assert "link variant" in figure.caption or "variants" in figure.caption
+    agreement(figure)
+    assert all(t.num_rows for t in figure.tables.values())
+
+
+def test_fitted_claims_are_declared_in_sample() -> None:
+    fitted = in_sample_claims()
+    for name in ANALYTIC:
+        for r in computed(name).results:
+            if r.claim_id in fitted:
+                assert r.sample == "in-sample", r.claim_id
+
+
+@pytest.mark.parametrize(
+    "claim_id",
+    [
+        "c2cserve.fig4a.mig3.parity",
+        "c2cserve.fig4a.mig7.asym_slower",
+        "c2cserve.fig4b.asym.c2c_bytes",
+        "c2cserve.fig4b.tradeoff",
+        "c2cserve.fig3.hybrid_interpolates",
+    ],
+)
+def test_fig4_predictions_hold(claim_id: str) -> None:
+    assert agreement(computed("fig4"))[claim_id]
+
+
+@pytest.mark.parametrize("path", ["sym", "asym"])
+def test_fig4_hbm_bytes_are_within_a_tenth(path: str) -> None:
+    (found,) = [
+        r for r in computed("fig4").results if r.claim_id == f"c2cserve.fig4b.{path}.hbm_bytes"
+    ]
+    assert found.ours == pytest.approx(claim(found.claim_id).value, rel=0.1)
+
+
+def test_hybrid_is_never_slower_than_the_better_dataflow() -> None:
+    rows = computed("fig4").tables["latency"].to_pylist()
+    for layout in {r["layout"] for r in rows}:
+        chosen = [r for r in rows if r["layout"] == layout]
+        pure = min(r["latency_ms"] for r in chosen if r["alpha"] in (0.0, 1.0))
+        assert min(r["latency_ms"] for r in chosen) <= pure
+
+
+def test_co_run_is_between_the_slower_solo_and_the_sum() -> None:
+    for table in computed("fig6").tables.values():
+        for r in table.to_pylist():
+            assert 0 < r["corun_tokens_per_s"] <= r["solo_tokens_per_s"] * (1 + 1e-12)
+            if r["demand_gbps"] <= 375:
+                assert r["gap_percent"] == pytest.approx(0, abs=1e-9)
+            else:
+                assert r["gap_percent"] > 0
+
+
+def test_speed_ups_stay_within_the_bandwidths() -> None:
+    for r in computed("projection").tables["scaling"].to_pylist():
+        assert r["hbm_gemm"] <= r["hbm_bandwidth"] * (1 + 1e-9)
+        assert r["hybrid_gemm"] <= r["link_bandwidth"] * (1 + 1e-9)
+
+
+def test_fig2_without_traces_uses_the_generator_alone(tmp_path: Path) -> None:
+    nothing = Context(profile="quick", link_variant="measured", seeds=(0,), traces=tmp_path)
+    figure = fig2.compute(nothing)
+    assert set(figure.tables["active"]["source"].to_pylist()) == {"synthetic"}
+    assert {r.sample for r in figure.results} == {"in-sample"}
+
+
+def test_fig2_of_the_real_trace_gives_the_papers_numbers(shared: Path) -> None:
+    figure = fig2.compute(
+        Context(profile="quick", link_variant="measured", seeds=(0,), traces=shared / "traces")
+    )
+    real: dict[str, Any] = {
+        r.claim_id.removeprefix("c2cserve.trace."): r.ours
+        for r in figure.results
+        if r.sample == "out-of-sample"
+    }
+    assert real["models_fig2"] == 59
+    assert round(real["median_idle"]) == 96
+    assert round(real["longtail_models"]["models_percent"]) == 83
+
+
+@pytest.mark.parametrize("bad", [{"profile": "slow"}, {"seeds": ()}, {"seeds": (1, 1)}])
+def test_bad_context(bad: dict[str, Any]) -> None:
+    with pytest.raises(SettingError):
+        Context(**({"profile": "quick", "link_variant": "measured", "seeds": (0,)} | bad))

@@ -1,0 +1,38 @@
+"""The simulated figures at a small scale: interpreted runs, so that nothing is compiled here."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.c2cserve import replay, starts
+from experiments.c2cserve.context import Context
+from experiments.claims import claim, compare
+
+QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+
+
+def test_cold_start_costs_more_than_a_switch() -> None:
+    cold = starts.compute_cold(QUICK).tables["cold"].to_pylist()
+    switch = starts.compute_switch(QUICK).tables["switch"].to_pylist()
+    for row in switch:
+        (same,) = [c for c in cold if (c["model"], c["system"]) == (row["model"], row["system"])]
+        assert row["switch_ms"] < 1e3 * same["start_s"] < 1e3 * same["ttft_s"]
+
+
+def test_switch_times_are_the_printed_ones() -> None:
+    for r in starts.compute_switch(QUICK).results:
+        assert r.sample == "in-sample"
+        assert compare(claim(r.claim_id), r).agrees
+
+
+def test_replay_without_traces_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(replay, "SYNTHETIC_REQUESTS", 60)
+    system = ["catalog=dense6", "system=c2cserve", "mig=7x12gb"]
+    context = replace(QUICK, traces=tmp_path)
+    got = replay.replay(context, 100.0, system, seed=1)
+    assert got.summary["requests"] == got.summary["finished"] == 60
+    assert "not at hand" in replay.describe(context, 100.0)
+    again = replay.replay(context, 100.0, system, seed=1)
+    assert got.requests.equals(again.requests)
+    assert not got.requests.equals(replay.replay(context, 100.0, system, seed=2).requests)

@@ -1,0 +1,142 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from c2c.errors import SettingError
+from experiments.c2cserve.context import Context
+from experiments.reproduce import run as running
+from experiments.reproduce.__main__ import as_lists, context_of
+from experiments.reproduce.catalog import FIGURES, choose
+from experiments.reproduce.run import reproduce
+
+QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+DEFAULTS: dict[str, object] = {
+    "profile": "quick",
+    "link_variant": "measured",
+    "seeds": None,
+    "traces": "none",
+}
+
+
+def make(out: Path, *names: str, context: Context = QUICK, **more: Any) -> dict[str, Any]:
+    with (out.parent / "log").open("w") as log:
+        outcomes, _ = reproduce(choose(names), context, out, console=Console(file=log), **more)
+    return {o.name: o for o in outcomes}
+
+
+def test_names() -> None:
+    assert [s.name for s in choose("all")] == list(FIGURES)
+    assert [s.name for s in choose("fig4,table1")] == ["table1", "fig4"]
+    assert [s.name for s in choose(["fig5", "fig4"])] == ["fig4", "fig5"]
+    for bad in ("fig99", "", [], "fig4,fig99"):
+        with pytest.raises(SettingError, match="table1, table2"):
+            choose(bad)
+
+
+def test_commas_become_lists() -> None:
+    assert as_lists(["figures=a,b", "profile=full"]) == ["figures=[a,b]", "profile=full"]
+    assert as_lists(["figures=[a,b]", "figures=a", "out=x,y"]) == [
+        "figures=[a,b]", "figures=a", "out=x,y",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("profile", "slow"),
+        ("link_variant", "fast"),
+        ("seeds", "many"),
+        ("seeds", [0, 0]),
+        ("traces", "/no/such/folder"),
+    ],
+)
+def test_bad_settings_are_refused(field: str, value: object) -> None:
+    with pytest.raises(SettingError, match=field):
+        context_of({**DEFAULTS, field: value})
+
+
+def test_seeds_follow_the_profile_unless_given() -> None:
+    assert len(context_of(DEFAULTS).seeds) == 3
+    assert len(context_of({**DEFAULTS, "profile": "full"}).seeds) == 5
+    assert context_of({**DEFAULTS, "seeds": 7}).seeds == (7,)
+
+
+def test_a_run_leaves_all_it_should_and_is_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = make(out, "table1", "fig8")
+    assert not any(o.reused or o.error for o in first.values())
+    for name in ("table1", "fig8"):
+        for suffix in ("png", "svg"):
+            assert (out / name / f"{name}.{suffix}").stat().st_size > 1000
+        for file in ("config.yaml", "provenance.json", "DONE", "figure.json"):
+            assert (out / name / file).is_file()
+    found = json.loads((out / "fidelity.json").read_text())
+    assert len(found["claims"]) == 577
+    assert found["totals"]["out-of-sample"] == 1  # Fig. 8's trend; Table 1 is an input
+    page = (out / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page.replace("http-equiv", "")  # nothing is fetched
+    assert "fig8.m_tile" in page
+
+    again = make(out, "table1", "fig8")
+    assert all(o.reused for o in again.values())
+    assert not any(o.reused for o in make(out, "fig8", resume=False).values())
+
+
+def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    make(out, "fig8")
+    make(out, "table1", context=replace(QUICK, link_variant="datasheet"))
+    compared = [
+        c
+        for c in json.loads((out / "fidelity.json").read_text())["claims"]
+        if c["ours"] is not None
+    ]
+    assert compared
+    assert not any("fig8" in c["id"] for c in compared)
+    assert "fig8" in (tmp_path / "log").read_text()
+
+
+def test_same_settings_same_bytes(tmp_path: Path) -> None:
+    done = []
+    for name in ("a", "b"):
+        make(tmp_path / name, "fig4")
+        done.append(json.loads((tmp_path / name / "fig4" / "DONE").read_text())["results"])
+    assert done[0] == done[1]
+    assert {Path(n).suffix for n in done[0]} == {".parquet", ".json", ".png", ".svg"}
+
+
+def test_a_failed_figure_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(context: Context) -> Any:
+        raise RuntimeError("no such luck")
+
+    spec = FIGURES["fig8"]
+    monkeypatch.setattr(
+        running, "_inputs", lambda s, c: {"config": {"figure": s.name}, "packages": (), "files": ()}
+    )
+    specs = (replace(spec, compute=broken), FIGURES["table1"])
+    with (tmp_path / "log").open("w") as log:
+        outcomes, _ = reproduce(specs, QUICK, tmp_path / "out", console=Console(file=log))
+    assert "no such luck" in outcomes[0].error
+    assert not outcomes[1].error
+    crash = json.loads((tmp_path / "out" / "fig8" / "crash.json").read_text())
+    assert crash["exception"] == "RuntimeError"
+
+
+def test_the_command_refuses_a_wrong_name_without_a_traceback(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.reproduce", "figures=fig4,fig99"],
+        cwd=repository, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "fig99" in done.stderr
+    assert "table1" in done.stderr
+    assert "Traceback" not in done.stderr
