@@ -144,8 +144,9 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
         rows.append(
             (
                 "simulator",
-                f"{speed.requests_per_s:,.0f} requests/s ({how}, records written), "
-                f"{speed.simulate_s:.2f} s; with summary and timeline {speed.total_s:.2f} s",
+                f"{speed.requests_per_s:,.0f} requests/s ({how}), {speed.simulate_s:.2f} s: "
+                f"requests {speed.generate_s:.2f}, events {speed.events_s:.2f}, records "
+                f"{speed.records_s:.2f}; summary and timeline {speed.summary_s:.2f} s",
             )
         )
     table = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)

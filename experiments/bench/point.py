@@ -1,0 +1,49 @@
+"""One point of the simulator's benchmark in a process of its own, for its peak memory.
+
+    python -m experiments.bench.point catalog=dense workload.requests=1000 folder=<new folder>
+
+Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from dataclasses import asdict
+
+from c2c.config import build, load
+from c2c.simulator.warm import warm
+from experiments.simulation import execute
+
+__all__ = ["main"]
+
+
+def main(overrides: list[str]) -> None:
+    """Run a point and print what it took."""
+    machine_code_s = warm()  # compiling or loading is start-up, not simulation
+    started = time.perf_counter()
+    setup = build(load([*overrides, "figures=false", "resume=false"]))
+    prepare_s = time.perf_counter() - started
+    outcome = execute(setup)
+    assert outcome.speed is not None
+    summary = outcome.summary
+    point = asdict(outcome.speed) | {
+        "machine_code_s": machine_code_s,
+        "prepare_s": prepare_s,
+        "total_s": time.perf_counter() - started,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+        "instances": summary["run"]["instances"],
+        "superchips": summary["run"]["chips"],
+        "deployments": len(setup.serving.deployments),
+        "arrival_rps": summary["arrival_rps"],
+        "slo_attainment": summary["attainment"]["both"],
+        "link_utilisation": summary["run"]["utilisation"]["link_mean"],
+        "most_per_chip_gbps": summary["run"]["link_peak_gbps"],
+    }
+    print(json.dumps(point))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,247 @@
+"""Speed and memory of the simulator: requests, instances, start-up. Takes about a minute.
+
+    python -m experiments.bench.simulator requests=3500000
+
+The workload is the generator's, with the published volume of C2CServe's trace: 89 models, three
+weeks, 3.5 M requests. Smaller sizes run at the same request rate over less time. Each point is a
+process of its own. Writes JSON and Parquet with provenance to runs/bench/simulator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import as_setting_error
+from c2c.errors import DataError, SettingError
+from c2c.runs import RunDir
+
+__all__ = ["BenchSettings", "main", "measure_point", "measure_start"]
+
+PAPER_REQUESTS = 3_500_000
+# Sixteen is where 3.5 M requests in three weeks meet their targets in 99% of cases (eight: 95%).
+# One slice serves the most popular model's bursts only if a second instance may be asked for.
+SCALE_OUT = "system.scale_out_at=32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another simulator on the same class of machine (two cores)."""
+
+    name: str
+    requests_per_s: float
+    condition: str
+
+
+# Stated by this project's plan for the same class of machine; no output of this benchmark.
+PEERS = (
+    Peer(name="Vidur", requests_per_s=950, condition="1 replica; 17-19 s and 3.6 GB to start"),
+    Peer(name="Vidur", requests_per_s=920, condition="8 replicas"),
+    Peer(name="BLIS", requests_per_s=650, condition="1 instance"),
+    Peer(name="BLIS", requests_per_s=130, condition="8 instances"),
+    Peer(name="SplitwiseSim", requests_per_s=116, condition="default cluster"),
+)
+
+
+@dataclass
+class BenchSettings:
+    """Settings of the benchmark, as key=value on the command line.
+
+    Attributes:
+      requests: of the largest point; the others have a tenth and a hundredth.
+      superchips: of these points.
+      fleets: superchips of the points over instances, 7 instances and 16 models each.
+      seed: of the workload.
+      out: folder of the results.
+    """
+
+    requests: int = PAPER_REQUESTS
+    superchips: int = 16
+    fleets: list[int] = field(default_factory=lambda: [1, 10, 100])
+    seed: int = 0
+    out: str = "runs/bench/simulator"
+
+
+def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
+    """Run one point in its own process; return what `experiments.bench.point` measured.
+
+    Raises:
+      SettingError: the point cannot run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "experiments.bench.point", *overrides, f"folder={folder}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise SettingError("point", " ".join(overrides), f"a run that works ({last})")
+    point: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return point
+
+
+def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
+    """Start `experiments.simulate`; return seconds to its first table and its peak memory in MB."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "experiments.simulate", "figures=false", *overrides]
+        started = time.perf_counter()
+        process = subprocess.Popen(  # noqa: S603
+            [*command, f"folder={folder}"], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        first_s = float("nan")
+        for line in process.stdout:
+            if "utilisation" in line:  # the table's second part: percentiles are out
+                first_s = time.perf_counter() - started
+        process.stdout.close()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SettingError("start", process.returncode, "a run that works")
+    return {"first_result_s": first_s, "peak_mb": used.ru_maxrss / 1000}
+
+
+def by_size(settings: BenchSettings) -> list[list[str]]:
+    """Return the points over the number of requests, all at one rate."""
+    return [
+        [
+            "catalog=fleet89",
+            f"superchips={settings.superchips}",
+            SCALE_OUT,
+            f"seed={settings.seed}",
+            f"workload.requests={n}",
+            f"workload.compression={PAPER_REQUESTS / n}",
+        ]
+        for n in (settings.requests // 100, settings.requests // 10, settings.requests)
+    ]
+
+
+def by_instances(settings: BenchSettings) -> list[list[str]]:
+    """Return the points over the number of instances: models and load grow with them."""
+    n = max(1, settings.requests // 10)
+    # On one superchip a tenth of the volume in three weeks is 0.19 requests/s.
+    return [
+        [
+            "catalog=dense16",
+            f"catalog.models=[{{spec: llama-3-3b, copies: {8 * chips}, tpot_slo_s: 0.15}},"
+            f"{{spec: llama-3-8b, copies: {8 * chips}, tpot_slo_s: 0.3}}]",
+            f"superchips={chips}",
+            SCALE_OUT,
+            f"seed={settings.seed}",
+            f"workload.models={16 * chips}",
+            f"workload.requests={n}",
+            f"workload.compression={float(chips)}",
+        ]
+        for chips in settings.fleets
+    ]
+
+
+def _table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    heads = ("requests", "slices", "models", "generate", "events", "records", "all s",
+             "requests/s", "µs each", "peak MB", "SLO %")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            f"{row['requests']:,}",
+            f"{row['instances']:,}",
+            f"{row['deployments']:,}",
+            f"{row['generate_s']:.2f}",
+            f"{row['events_s']:.2f}",
+            f"{row['records_s']:.2f}",
+            f"{row['total_s']:.2f}",
+            f"{row['requests'] / row['simulate_s']:,.0f}",
+            f"{1e6 * row['simulate_s'] / row['requests']:.2f}",
+            f"{row['peak_mb']:.0f}",
+            f"{100 * row['slo_attainment']:.1f}",
+        )
+    return table
+
+
+def _peer_table(ours: float, ours_where: str) -> Table:
+    title = "beside other simulators (their numbers: stated, not measured by this run)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for head in ("simulator", "requests/s", "ours is", "condition"):
+        table.add_column(head, justify="left" if head in ("simulator", "condition") else "right")
+    table.add_row("c2c", f"{ours:,.0f}", "", ours_where)
+    for peer in PEERS:
+        table.add_row(
+            peer.name,
+            f"{peer.requests_per_s:,.0f}",
+            f"{ours / peer.requests_per_s:,.0f}x",
+            peer.condition,
+        )
+    return table
+
+
+def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
+    """Measure everything, print tables on the way and return the numbers."""
+    if settings.requests < 1000:
+        raise SettingError("requests", settings.requests, "a whole number, at least 1000")
+    measure_point(["workload.requests=100"])  # compiles if nothing is cached yet
+    start = measure_start()
+    out.print(
+        f"start: first result of `python -m experiments.simulate` after "
+        f"{start['first_result_s']:.2f} s, peak {start['peak_mb']:.0f} MB"
+    )
+    sizes = []
+    for overrides in by_size(settings):
+        sizes.append(measure_point(overrides))
+        out.print(f"  {sizes[-1]['requests']:,} requests: {sizes[-1]['total_s']:.1f} s")
+    out.print(_table(f"over requests, {settings.superchips} superchips, 89 models", sizes))
+    fleets = [measure_point(overrides) for overrides in by_instances(settings)]
+    out.print(_table("over instances, load and models in proportion", fleets))
+    largest = sizes[-1]
+    out.print(
+        _peer_table(
+            largest["requests"] / largest["simulate_s"],
+            f"{largest['instances']} instances, requests made and records written; "
+            f"{start['first_result_s']:.1f} s and {start['peak_mb'] / 1000:.2f} GB to start",
+        )
+    )
+    return {"start": start, "by_requests": sizes, "by_instances": fleets}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark that the command line asks for; return the exit status."""
+    try:
+        schema = OmegaConf.structured(BenchSettings)
+        merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(arguments)))
+        settings: Any = OmegaConf.to_object(merged)
+        out = Console(highlight=False, width=116)
+        where = Path(settings.out)
+        with RunDir.open(where, asdict(settings), packages=("c2c",), resume=False) as folder:
+            found = run(settings, out)
+            folder.write_json("bench", found | {"peers": [asdict(p) for p in PEERS]})
+            rows = [
+                {"over": over, **point}
+                for over in ("by_requests", "by_instances")
+                for point in found[over]
+            ]
+            folder.write_table("points", pa.Table.from_pylist(rows))
+        out.print(f"written to {where}")
+    except OmegaConfBaseException as error:
+        print(f"error: {as_setting_error(error)}", file=sys.stderr)
+        return 2
+    except (SettingError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
