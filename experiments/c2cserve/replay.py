@@ -63,7 +63,8 @@ def describe(context: Context, compression: float) -> str:
     else:
         what = (
             f"our generator's arrivals ({SYNTHETIC_REQUESTS:,} requests over {SYNTHETIC_DAYS} "
-            "days; the public traces are not at hand) with synthetic lengths"
+            "days; the public traces, on which the compression was set, are not at hand) with "
+            "synthetic lengths"
         )
     return f"{what}, time compressed {compression:g} times; seeds {list(context.seeds)}"
 

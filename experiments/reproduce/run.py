@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,12 @@ def reproduce(
     outcomes = []
     with progress_bar("figures", len(specs)) as advance:
         for done, spec in enumerate(specs):
-            outcomes.append(_make(spec, context, out, resume=resume))
+
+            def within(part: float, whole: float, done: int = done) -> None:
+                advance(done + part / whole)
+
+            told = replace(context, progress=within)
+            outcomes.append(_make(spec, told, out, resume=resume))
             console.print(_line(outcomes[-1]), highlight=False)
             advance(done + 1)
 
