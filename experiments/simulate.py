@@ -24,12 +24,20 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 
-from c2c.config import as_setting_error, build, config_dir, register
+from c2c.config import (
+    RunSetup,
+    as_setting_error,
+    build,
+    config_dir,
+    is_machine_code_ready,
+    register,
+)
 from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
 from experiments.simulation.execute import Outcome, execute
-from experiments.simulation.report import console, print_outcome, print_setup, print_sweep
+from experiments.simulation.report import Point, console, print_outcome, print_setup, print_sweep
 
 __all__ = ["main"]
 
@@ -37,47 +45,47 @@ BAD_SETTINGS = 2
 INTERRUPTED = 130
 
 
-def _point(cfg: DictConfig, points: list[tuple[str, Outcome | str]]) -> None:
+def _point(cfg: DictConfig, points: list[Point]) -> None:
     """Run one point; a sweep goes on after a point whose settings cannot work."""
     hydra_cfg = HydraConfig.get()
-    label = str(hydra_cfg.job.override_dirname) or "defaults"
+    overrides = tuple(hydra_cfg.overrides.task)
     out = console()
     try:
-        setup = build(cfg)
         if hydra_cfg.mode is RunMode.MULTIRUN:
-            out.rule(label, align="left")
+            out.rule(" ".join(overrides), align="left")
+            if cfg.folder is not None:
+                raise SettingError(
+                    "folder", cfg.folder, "null in a sweep, whose points need a folder each",
+                    "Set out=<folder> for all of them.",
+                )  # fmt: skip
+        setup = build(cfg)
+
+        points.append((overrides, _run(setup, out)))
+    except (SettingError, DataError) as error:
+        _say(error)
+        points.append((overrides, None))
+
+
+def _run(setup: RunSetup, out: Console) -> Outcome:
+    """Run one point, printing its settings before and its tables as soon as they are known."""
+    with ExitStack() as drawn:
+        bars: list[Callable[[float], None]] = []
 
         def before(compiled: bool) -> None:
             print_setup(out, setup)
-            if compiled and not _is_compiled():
+            if compiled and not is_machine_code_ready():
                 out.print("compiling the event loop, once on this machine: about 20 s ...")
+            total = float(setup.workload.description["requests"])
+            bars.append(drawn.enter_context(progress_bar("simulating", total)))
 
-        with ExitStack() as drawn:
-            bar = progress_bar("simulating", float(setup.workload.description["requests"]))
-            shown: list[Callable[[float], None]] = []
+        def progress(done: float) -> None:
+            bars[0](done)
 
-            def begin(compiled: bool) -> None:
-                before(compiled)
-                shown.append(drawn.enter_context(bar))
+        def after(outcome: Outcome) -> None:
+            drawn.close()  # the bar goes before the tables come
+            print_outcome(out, outcome)
 
-            def end(outcome: Outcome) -> None:
-                drawn.close()  # the bar goes before the table comes
-                print_outcome(out, outcome)
-
-            def advance(done: float) -> None:
-                shown[0](done)
-
-            outcome = execute(setup, before=begin, on_progress=advance, after=end)
-        points.append((label, outcome))
-    except (SettingError, DataError) as error:
-        _say(error)
-        points.append((label, str(error)))
-
-
-def _is_compiled() -> bool:
-    from c2c.simulator import cache_dir
-
-    return any(cache_dir().glob("**/*.nbc"))
+        return execute(setup, before=before, on_progress=progress, after=after)
 
 
 def _say(error: Exception) -> None:
@@ -90,7 +98,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (s
 
 def main() -> int:
     """Run what the command line says; return the exit status."""
-    points: list[tuple[str, Outcome | str]] = []
+    points: list[Point] = []
     # Errors reach us instead of Hydra's own report, so that they get one form.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     signal.signal(signal.SIGTERM, _terminate)
@@ -105,12 +113,11 @@ def main() -> int:
         _say(as_setting_error(error))
         return BAD_SETTINGS
     except KeyboardInterrupt:
-        print("interrupted; the run folder holds crash.json, start again to redo it",
-              file=sys.stderr)  # fmt: skip
+        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
         return INTERRUPTED
     if len(points) > 1:
         print_sweep(console(), points)
-    return BAD_SETTINGS if any(isinstance(outcome, str) for _, outcome in points) else 0
+    return BAD_SETTINGS if any(outcome is None for _, outcome in points) else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,13 @@
 from c2c.config.build import RunSetup, build
 from c2c.config.load import config_dir, load, register
 from c2c.config.refusals import as_setting_error
-from c2c.config.simulate import SimulationResult, prefers_compiled, run_totals, simulate
+from c2c.config.simulate import (
+    SimulationResult,
+    is_machine_code_ready,
+    prefers_compiled,
+    run_totals,
+    simulate,
+)
 
 __all__ = [
     "RunSetup",
@@ -11,6 +17,7 @@ __all__ = [
     "as_setting_error",
     "build",
     "config_dir",
+    "is_machine_code_ready",
     "load",
     "prefers_compiled",
     "register",

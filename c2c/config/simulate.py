@@ -20,7 +20,13 @@ from c2c.simulator import (
     simulate_in_memory,
 )
 
-__all__ = ["SimulationResult", "prefers_compiled", "run_totals", "simulate"]
+__all__ = [
+    "SimulationResult",
+    "is_machine_code_ready",
+    "prefers_compiled",
+    "run_totals",
+    "simulate",
+]
 
 # Interpreted, a request takes about 4 ms; compiling takes about 20 s, once a machine.
 _INTERPRETED_REQUESTS = 300
@@ -59,8 +65,12 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
 
 def prefers_compiled(setup: RunSetup) -> bool:
     """Return whether machine code is quicker: it is on disk already, or the run is not tiny."""
-    is_cached = any(cache_dir().glob("**/*.nbc"))
-    return is_cached or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
+    return is_machine_code_ready() or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
+
+
+def is_machine_code_ready() -> bool:
+    """Return whether the event loop was compiled on this machine, as its sources are now."""
+    return any(cache_dir().glob("**/*.nbc"))
 
 
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:

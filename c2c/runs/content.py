@@ -37,7 +37,8 @@ def content_key(
     parts = {
         "config": plain(kept),
         "code": {name: source_key(name) for name in sorted(packages)},
-        "files": {path.name: file_key(path) for path in sorted(files)},
+        # A list: two files of the same name, in different folders, both count.
+        "files": sorted((path.name, file_key(path)) for path in files),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

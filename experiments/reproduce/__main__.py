@@ -73,6 +73,8 @@ def run(settings: dict[str, object]) -> int:
     figures = settings["figures"]
     specs = choose(figures if isinstance(figures, list) else str(figures))
     out = Path(str(settings["out"] or Path("runs") / "reproduce" / context.profile))
+    if out.exists() and not out.is_dir():
+        raise SettingError("out", str(out), "a folder")
     outcomes, _ = reproduce(
         specs,
         context,
@@ -100,6 +102,8 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
         assert isinstance(settings, dict)
         found.update({str(k): v for k, v in settings.items()})
 
+    if wrong := [a for a in arguments if a in ("-m", "--multirun")]:
+        raise SettingError("option", wrong[0], "no sweep", "Name figures: figures=fig4,fig5.")
     sys.argv[1:] = as_lists(arguments)
     keep()
     return found
@@ -107,11 +111,10 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
 
 def main(arguments: list[str]) -> int:
     """Reproduce; return the exit status. See the module's docstring."""
-    settings = settings_of(arguments)
-    if not settings:  # --help and its like: Hydra has answered
-        return 0
     try:
-        return run(settings)
+        settings = settings_of(arguments)
+        # empty after --help and its like: Hydra has answered
+        return run(settings) if settings else 0
     except (SettingError, DataError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -50,7 +50,8 @@ OURS = ("experiments.c2cserve", "experiments.figures", "experiments.claims")
 class FigureSpec:
     """A figure: `compute` makes tidy tables, `draw` makes the picture of them.
 
-    `packages`: whose source the result depends on, beside `OURS`. `traces`: files of the traces' folder it reads where they are at hand.
+    `packages`: whose source the result depends on, beside `OURS`. `traces`: files of the
+    traces' folder it reads where they are at hand.
     """
 
     name: str

@@ -13,7 +13,10 @@ from c2c.config import RunSetup
 from c2c.workloads import describe
 from experiments.simulation.execute import Outcome, chosen_chunks
 
-__all__ = ["console", "print_outcome", "print_setup", "print_sweep"]
+__all__ = ["Point", "console", "print_outcome", "print_setup", "print_sweep"]
+
+# The overrides of a point, and what came of it; None after an error.
+type Point = tuple[tuple[str, ...], Outcome | None]
 
 _MODELS_SHOWN = 8
 _WIDTH = 116  # where output is no terminal; a table is not to be cut there
@@ -62,18 +65,22 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
     out.print(f"run folder ({state}): {outcome.folder}", markup=False, soft_wrap=True)
 
 
-def print_sweep(out: Console, rows: Sequence[tuple[str, Outcome | str]]) -> None:
-    """Print one line a point of a sweep."""
+def print_sweep(out: Console, points: Sequence[Point]) -> None:
+    """Print one line a point of a sweep, named by the overrides in which points differ."""
     table = Table(title="sweep", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("point", "TTFT p50 s", "p99 s", "TPOT p50 ms", "p99 ms", "SLO %", "goodput/s", ""):
-        table.add_column(name, justify="left" if name in ("point", "") else "right")
-    for point, outcome in rows:
-        if isinstance(outcome, str):
-            table.add_row(point, *[""] * 6, outcome)
+        table.add_column(
+            name, justify="left" if name in ("point", "") else "right", overflow="fold"
+        )
+    shared = set.intersection(*(set(overrides) for overrides, _ in points))
+    for overrides, outcome in points:
+        name = " ".join(o for o in overrides if o not in shared) or "all alike"
+        if outcome is None:
+            table.add_row(name, *[""] * 6, "error, see above")
             continue
         s = outcome.summary
         table.add_row(
-            point,
+            name,
             _seconds(s["ttft_s"]["p50"]),
             _seconds(s["ttft_s"]["p99"]),
             _millis(s["tpot_s"]["p50"]),
@@ -91,8 +98,9 @@ def _latency_table(summary: Mapping[str, Any]) -> Table:
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    table.add_column("model")
+    table.add_column("model", no_wrap=True, min_width=14)
     for name in (
         "requests", "failed", "TTFT\np50", "\np95", "\np99", "TPOT\np50", "\np95", "\np99",
         "SLO\nTTFT", "\nTPOT", "\nboth", "goodput",
