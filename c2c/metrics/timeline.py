@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -68,14 +69,16 @@ def _events(
             title = names.get(int(instance), f"instance {instance}")
             yield _metadata("thread_name", int(chip), int(instance), title)
     order = np.lexsort((c["instance"], c["start_s"]))
-    for i in order:
-        label = json.dumps(f"{c['model'][i]} {c['kind'][i]}")
-        start_us, duration_us = c["start_s"][i] * 1e6, (c["end_s"][i] - c["start_s"][i]) * 1e6
+    # plain Python values: formatting NumPy scalars takes several times as long
+    ordered = (c[name][order].tolist() for name in PHASE_SCHEMA.names)
+    for chip, instance, model, kind, start, end, tokens, seqs, steps, alpha, link in zip(
+        *ordered, strict=True
+    ):
         yield (
-            f'{{"ph":"X","pid":{c["chip"][i]},"tid":{c["instance"][i]},"name":{label},'
-            f'"cat":{json.dumps(str(c["kind"][i]))},"ts":{start_us:.3f},"dur":{duration_us:.3f},'
-            f'"args":{{"tokens":{c["tokens"][i]},"seqs":{c["seqs"][i]},"steps":{c["steps"][i]},'
-            f'"alpha":{_number(c["alpha"][i])},"link_gbps":{_number(c["link_gbps"][i])}}}}}'
+            f'{{"ph":"X","pid":{chip},"tid":{instance},"name":{json.dumps(f"{model} {kind}")},'
+            f'"cat":"{kind}","ts":{start * 1e6:.3f},"dur":{(end - start) * 1e6:.3f},'
+            f'"args":{{"tokens":{tokens},"seqs":{seqs},"steps":{steps},'
+            f'"alpha":{_number(alpha)},"link_gbps":{_number(link)}}}}}'
         )
     for chip in np.unique(c["chip"]):
         rows = c["chip"] == chip
@@ -98,10 +101,10 @@ def _link_counter(
     total = np.cumsum(change)
     # sums of the same numbers in another order leave tiny rests where nothing is drawn
     total[np.abs(total) < 1e-6] = 0.0
-    for at, value in zip(times, total, strict=True):
-        yield _counter(chip, LINK_TRACK, float(at), float(value))
+    for at, value in zip(times.tolist(), total.tolist(), strict=True):
+        yield _counter(chip, LINK_TRACK, at, value)
         if capacity_gbps is not None:
-            yield _counter(chip, "link share %", float(at), 100.0 * float(value) / capacity_gbps)
+            yield _counter(chip, "link share %", at, 100.0 * value / capacity_gbps)
 
 
 def _counter(chip: int, name: str, at_s: float, value: float) -> str:
@@ -119,4 +122,4 @@ def _metadata(kind: str, pid: int, tid: int | None, name: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.6g}" if np.isfinite(value) else "null"
+    return f"{value:.6g}" if math.isfinite(value) else "null"
