@@ -128,6 +128,7 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
 
 def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:
     """Print the claims we have a result for (or everything) and the totals."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Claim by claim", title_justify="left", expand=False)
@@ -153,8 +154,8 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         status = colour.get(row.status)
         table.add_row(
             row.claim.id,
-            published,
-            "" if plain["ours"] is None else brief(plain["ours"]),
+            escape(published),
+            "" if plain["ours"] is None else escape(brief(plain["ours"])),
             ratio,
             agrees,
             f"[{status}]{row.status}[/{status}]" if status else row.status,

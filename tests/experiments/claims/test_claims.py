@@ -179,7 +179,9 @@ def test_fitted_claims_are_never_counted_as_reproduced() -> None:
 def test_table_holds_all_claims_and_prints() -> None:
     answer = Result(claim_id="c2cserve.fig4a.mig7.asym_slower", ours={"asym": 5.0, "sym": 2.0},
                     unit="relation", sample="out-of-sample")  # fmt: skip
-    rows = fidelity_rows(load_claims(), [answer], frozenset())
+    order = Result(claim_id="c2cserve.fig14.order", ours={"order": ["alpha", "chunk", "placement"]},
+                   unit="relation", sample="out-of-sample")  # fmt: skip
+    rows = fidelity_rows(load_claims(), [answer, order], frozenset())
     table = fidelity_table(rows)
     assert table.num_rows == 577
     json.dumps([r.as_dict() for r in rows], allow_nan=False)
@@ -188,6 +190,7 @@ def test_table_holds_all_claims_and_prints() -> None:
     text = console.export_text()
     assert "asym_slower" in text
     assert "577 claims" in text
+    assert "[chunk, placement, alpha]" in text  # not taken for rich's markup
     console.file.close()
 
 
