@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -44,8 +45,12 @@ def load(overrides: Sequence[str] = (), name: str = "config") -> DictConfig:
       SettingError: an unknown choice or key, a value of the wrong type, an override not understood.
     """
     register()
+    outer = GlobalHydra.instance().hydra  # set inside a program that Hydra started
+    GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3", job_name="c2c"):
             return compose(name, overrides=list(overrides))
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise as_setting_error(error) from error
+    finally:
+        GlobalHydra.instance().hydra = outer

@@ -28,6 +28,7 @@ _KINDS = {
     "Integer": "a whole number",
     "Float": "a number",
     "Boolean": "true or false",
+    "bool": "true or false",
     "String": "a string",
 }
 
@@ -88,10 +89,11 @@ def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | Non
         return SettingError(field, value, f"a key among {', '.join(known)}")
     text = _first_line(error)
     if isinstance(error, ValidationError):
-        if found := re.search(r"Value '(.*)' of type", text):
+        if found := re.search(r"Value '(.*)' (?:of type|is not)", text):
             value = found[1]
-        wanted = re.search(r"could not be converted to (\w+)", text)
-        return SettingError(field, value, _KINDS.get(wanted[1], wanted[1]) if wanted else text)
+        wanted = re.search(r"could not be converted to (\w+)|is not a valid (\w+)", text)
+        kind = (wanted[1] or wanted[2]) if wanted else ""
+        return SettingError(field, value, _KINDS.get(kind, kind or f"a value that fits ({text})"))
     return SettingError(field, value, f"a setting that works ({text})")
 
 

@@ -1,0 +1,89 @@
+"""Settings: what is composed, what is refused and how it is said."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from omegaconf import OmegaConf
+
+from c2c.config import load
+from c2c.errors import SettingError
+from c2c.serving import AlphaSettings, SystemSpec
+from c2c.workloads import WorkloadConfig
+
+
+def test_schema_has_every_field_of_the_dataclasses() -> None:
+    cfg = load()
+    for node, cls in (
+        (cfg.system, SystemSpec),
+        (cfg.system.alpha, AlphaSettings),
+        (cfg.workload, WorkloadConfig),
+    ):
+        assert {f.name for f in fields(cls)} == {k for k in node if not k.startswith("_")}
+
+
+def test_overrides_reach_fields_the_yaml_does_not_name() -> None:
+    cfg = load(["system.max_batch=7", "system.alpha.deadband=0.5", "workload.zipf_exponent=2"])
+    assert (cfg.system.max_batch, cfg.system.alpha.deadband) == (7, 0.5)
+    assert cfg.workload.zipf_exponent == 2.0
+
+
+def test_policies_lie_over_the_system_and_can_be_combined() -> None:
+    cfg = load(["policy=[alpha_static,placement_random]"])
+    assert (cfg.system.alpha.policy, cfg.system.placement) == ("static", "random")
+    assert cfg.system.name == "c2cserve"
+
+
+def test_command_line_wins_over_an_experiment() -> None:
+    cfg = load(["+experiment=c2cserve/fig12_dense", "workload=synthetic", "workload.compression=5"])
+    assert (cfg.workload.kind, cfg.workload.compression) == ("synthetic", 5.0)
+    assert cfg.catalog.name == "dense6"
+
+
+@pytest.mark.parametrize("name", ["fig12_dense", "fig14a_placement", "fig14b_chunk",
+                                  "fig14c_alpha", "full"])  # fmt: skip
+def test_every_experiment_composes_with_quick(name: str) -> None:
+    cfg = load([f"+experiment=[c2cserve/{name},c2cserve/quick]"])
+    assert (cfg.workload.max_requests, cfg.figures) == (3000, False)
+    OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value", "allowed"),
+    [
+        ("mig=9x9gb", "mig", "9x9gb", "7x12gb"),
+        ("catalog=nope", "catalog", "nope", "dense"),
+        ("policy=[nope]", "policy", "nope", "alpha_static"),
+        ("+experiment=nope", "experiment", "nope", "c2cserve/fig12_dense"),
+        ("system.max_batch=x", "system.max_batch", "x", "whole number"),
+        ("system.check_slo=7x", "system.check_slo", "7x", "true or false"),
+        ("workload.rate_rps=fast", "workload.rate_rps", "fast", "number"),
+        ("system.chunk_candidates=[128,a]", "system.chunk_candidates[1]", "a", "whole number"),
+        ("system.foo=1", "system.foo", "1", "max_batch"),
+        ("system.alpha.foo=1", "system.alpha.foo", "1", "deadband"),
+        ("workload.foo=1", "workload.foo", "1", "compression"),
+        ("foo=1", "foo", "1", "superchips"),
+        ("a b", "override", "a b", "key=value"),
+    ],
+)
+def test_what_cannot_be_composed_is_named(
+    override: str, field: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        load([override])
+    assert (caught.value.field, caught.value.value) == (field, value)
+    assert allowed in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+def test_loading_inside_hydra_leaves_its_state() -> None:
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    from c2c.config import config_dir
+
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        assert load(["seed=4"]).seed == 4
+        assert GlobalHydra.instance().is_initialized()
+    assert not GlobalHydra.instance().is_initialized()

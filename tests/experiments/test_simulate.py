@@ -1,0 +1,204 @@
+"""`python -m experiments.simulate` from outside: run folders, resume, errors, kills, sweeps."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from c2c.config import build, load
+from c2c.metrics import RECORD_SCHEMA
+from experiments.simulation import execute, folder_of
+
+COMMAND = [sys.executable, "-m", "experiments.simulate"]
+SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
+RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz")
+
+
+def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *overrides], cwd=folder, capture_output=True, text=True)
+
+
+def only_folder(where: Path) -> Path:
+    (found,) = [p for p in (where / "runs" / "simulate").iterdir() if p.is_dir()]
+    return found
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_trace(path: Path, requests: int = 50, gap_s: float = 0.5) -> Path:
+    rows = [f"{gap_s * i},svc-{i % 3},{20 + i},{5 + i % 7}" for i in range(requests)]
+    path.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows]) + "\n")
+    return path
+
+
+def executed(tmp_path: Path, *overrides: str) -> Any:
+    return execute(build(load([*SMALL, f"out={tmp_path}", *overrides])))
+
+
+def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
+    write_trace(tmp_path / "trace.csv")
+    done = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve",
+               "hardware=gh200", "mig=7x12gb")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for said in ("variant measured, 375 GB/s", "svc-0", "popularity_rank", "profile table",
+                 "TTFT", "evictions"):  # fmt: skip
+        assert said in done.stdout
+    folder = only_folder(tmp_path)
+    assert {p.name for p in folder.iterdir()} >= {
+        *RESULTS, "config.yaml", "provenance.json", "DONE",
+        "ttft_over_time.png", "ttft_over_time.svg", "latency_cdf.png", "latency_cdf.svg",
+    }  # fmt: skip
+    requests = pq.read_table(folder / "requests.parquet")
+    assert requests.schema.equals(RECORD_SCHEMA)
+    assert sorted(requests.column("id").to_pylist()) == list(range(50))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["system"]["name"], config["link"]) == ("c2cserve", "measured")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["run"]["workload"]["assignment"]["map"]["svc-0"] == "llama-3-8b"
+    events = json.loads(gzip.decompress((folder / "timeline.json.gz").read_bytes()))["traceEvents"]
+    assert {e["ph"] for e in events} == {"M", "X", "C"}
+
+    again = run(tmp_path, "workload=file", "workload.path=trace.csv", "mig=7x12gb")
+    assert "complete already, skipped" in again.stdout
+
+
+def test_a_bad_setting_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "corrupt.parquet").write_bytes(b"PAR1 and then nothing of the kind")
+    for overrides, said in (
+        (["mig=9x9gb"], "mig='9x9gb': expected one of"),
+        (["workload=file", "workload.path=corrupt.parquet"], "corrupt.parquet"),
+        (["system.foo=1"], "system.foo='1'"),
+    ):
+        done = run(tmp_path, *SMALL, *overrides)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: ")
+        assert said in line
+        assert done.stdout == ""
+    assert [p.name for p in tmp_path.iterdir()] == ["corrupt.parquet"]
+
+
+def test_a_sweep_resumes_and_survives_a_bad_point(tmp_path: Path) -> None:
+    points = ["-m", *SMALL, "seed=0,-1,1"]
+    first = run(tmp_path, *points)
+    assert first.returncode == 2
+    assert "error: seed=-1" in first.stderr
+    assert first.stdout.count("run folder (written)") == 2
+    assert "error, see above" in first.stdout
+    again = run(tmp_path, *points)
+    assert again.stdout.count("complete already, skipped") == 2
+    assert "written" not in again.stdout
+
+
+def test_a_sweep_needs_a_folder_for_each_point(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", *SMALL, "seed=0,1", "folder=one")
+    assert done.returncode == 2
+    assert "folder='one'" in done.stderr
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_run_told_to_stop_says_so_and_heals(tmp_path: Path) -> None:
+    # An hour of work, were it not stopped: interpreted code, many requests.
+    stuck = [*SMALL, "workload.requests=3000000", "workload.rate_rps=4", "folder=here"]
+    process = subprocess.Popen([*COMMAND, *stuck], cwd=tmp_path, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)  # fmt: skip
+    folder = tmp_path / "here"
+    for _ in range(600):
+        if any(folder.glob(".requests.parquet.*")):
+            break
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=60) == 130
+    crash = json.loads((folder / "crash.json").read_text())
+    assert crash["exception"] == "KeyboardInterrupt"
+    assert not (folder / "DONE").exists()
+    assert not list(folder.glob("*.parquet")) + list(folder.glob(".*.partial"))
+
+    healed = executed(tmp_path, f"folder={folder}")
+    assert not healed.skipped
+    assert (folder / "DONE").exists()
+    assert not (folder / "crash.json").exists()
+
+
+def test_a_killed_run_is_made_again_not_trusted(tmp_path: Path) -> None:
+    first = executed(tmp_path)
+    results = {name: digest(first.folder / name) for name in RESULTS}
+    (first.folder / "DONE").unlink()
+    (first.folder / "requests.parquet").write_bytes(b"PAR1 half of it")
+    (first.folder / ".requests.parquet.x.partial").write_bytes(b"half of it")
+    again = executed(tmp_path)
+    assert not again.skipped
+    assert {name: digest(first.folder / name) for name in RESULTS} == results
+    assert not list(first.folder.glob(".*.partial"))
+
+
+def test_equal_settings_give_equal_bytes_anywhere(tmp_path: Path) -> None:
+    one, two = executed(tmp_path / "a"), executed(tmp_path / "b")
+    assert one.folder.name == two.folder.name
+    for name in RESULTS:
+        assert digest(one.folder / name) == digest(two.folder / name)
+    other = executed(tmp_path / "a", "seed=1")
+    assert digest(other.folder / RESULTS[0]) != digest(one.folder / RESULTS[0])
+
+
+@pytest.mark.parametrize("override", ["system.max_batch=8", "seed=2", "link=datasheet"])
+def test_a_changed_setting_is_another_run(tmp_path: Path, override: str) -> None:
+    first = executed(tmp_path)
+    changed = executed(tmp_path, override)
+    assert changed.folder != first.folder
+    assert executed(tmp_path).skipped
+
+
+def test_in_a_given_folder_a_changed_setting_replaces_the_run(tmp_path: Path) -> None:
+    first = executed(tmp_path, f"folder={tmp_path / 'here'}")
+    before = digest(first.folder / RESULTS[0])
+    assert not executed(tmp_path, f"folder={tmp_path / 'here'}", "seed=2").skipped
+    assert digest(first.folder / RESULTS[0]) != before
+
+
+def test_a_changed_trace_of_the_same_name_runs_again(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "trace.csv")
+    chosen = ("workload=file", f"workload.path={trace}")
+    first = executed(tmp_path, *chosen)
+    assert executed(tmp_path, *chosen).skipped
+    write_trace(trace, requests=51)
+    again = executed(tmp_path, *chosen)
+    assert not again.skipped
+    assert again.folder == first.folder
+    assert again.summary["requests"] == 51
+
+
+def test_resume_false_runs_again(tmp_path: Path) -> None:
+    first = executed(tmp_path)
+    assert not executed(tmp_path, "resume=false").skipped
+    assert first.folder == folder_of(build(load([*SMALL, f"out={tmp_path}", "resume=false"])))
+
+
+def test_serverlessllm_runs_on_the_whole_gpu(tmp_path: Path) -> None:
+    outcome = executed(tmp_path, "system=serverlessllm")
+    assert outcome.summary["run"]["instances"] == 1
+    assert outcome.summary["starts"]["switch"] > 0
+    phases = json.loads(gzip.decompress((outcome.folder / "timeline.json.gz").read_bytes()))
+    assert "load" in {e.get("cat") for e in phases["traceEvents"]}
+
+
+def test_first_result_is_quick_and_small(tmp_path: Path) -> None:
+    from experiments.bench.simulator import measure_start
+
+    found = measure_start([*SMALL, "workload.requests=20", f"out={tmp_path}"])
+    assert found["peak_mb"] < 500
+    assert found["first_result_s"] < 10  # 1.5 s on an idle machine; the bound allows a busy one
