@@ -75,6 +75,7 @@ class SystemSpec:
     chunk_tokens: int = 2048
     chunk_candidates: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
     profile_prompt_tokens: int = 1024
+    profile_ttft_share: float = 1.0  # of the TTFT target; the rest is left for queueing
     max_batch: int = 128
     scale_out_at: int = 0
     drain_after_s: float = 10.0
@@ -100,8 +101,9 @@ class SystemSpec:
             raise SettingError(
                 where + "chunk_candidates", self.chunk_candidates, "whole numbers above 0"
             )
-        if not 0.0 < self.link_headroom <= 1.0:
-            raise SettingError(where + "link_headroom", self.link_headroom, "a number in (0, 1]")
+        for name in ("link_headroom", "profile_ttft_share"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise SettingError(where + name, getattr(self, name), "a number in (0, 1]")
         if self.drain_after_s <= 0.0:
             raise SettingError(where + "drain_after_s", self.drain_after_s, "seconds above 0")
         for name in ("scale_out_at", "hbm_reserve_bytes"):
@@ -306,6 +308,7 @@ def _chunk(
     if system.chunk_policy == "fixed":
         return ChunkChoice(system.chunk_tokens, True)
     slo = min(d.ttft_slo_s for d in setup.deployments if d.spec == spec)
+    budget_s = slo * system.profile_ttft_share
     # Profiled at an equal share of the link: what a slice is left with when all of them stream.
     profile = chunk_profile(
         table,
@@ -314,7 +317,7 @@ def _chunk(
         setup.constants,
         chunks=system.chunk_candidates,
         prompt_tokens=system.profile_prompt_tokens,
-        ttft_target_s=slo,
+        ttft_target_s=budget_s,
         rate_gbps=min(share_gbps, table.link_cap_gbps),
         alpha_index=round(system.alpha.initial * (len(table.alphas) - 1)),
     )
@@ -323,7 +326,7 @@ def _chunk(
         profile.ttft_s,
         profile.hbm_gbps_needed,
         profile.compute_share,
-        ttft_slo_s=slo,
+        ttft_slo_s=budget_s,
         hbm_limit_gbps=kind.hbm_gbps,
     )
 

@@ -39,6 +39,7 @@ def build_machine(prepared: Prepared) -> Machine:
         load_link_bytes=np.repeat(copied[:, None], len(kinds), axis=1),
         weight_bytes=weights,
         disk=setup.platform.host.disk_gbps * 1e9,
-        # A resident system initialises its engine at every activation already.
-        cold_init_s=constants.engine_init_s if streams else 0.0,
+        # Every system starts its runtime from scratch then (C2CServe section 9.2.2), and activates
+        # the model as at a switch.
+        cold_init_s=constants.engine_init_s,
     )
