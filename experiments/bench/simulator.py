@@ -188,10 +188,21 @@ def _peer_table(ours: float, ours_where: str) -> Table:
     return table
 
 
-def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
-    """Measure everything, print tables on the way and return the numbers."""
+def _check(settings: BenchSettings) -> None:
     if settings.requests < 1000:
         raise SettingError("requests", settings.requests, "a whole number, at least 1000")
+    if settings.superchips < 3:
+        raise SettingError(
+            "superchips", settings.superchips, "at least 3, whose memory holds the 89 models"
+        )
+    if not settings.fleets or min(settings.fleets) < 1:
+        raise SettingError("fleets", list(settings.fleets), "whole numbers above 0")
+    if settings.seed < 0:
+        raise SettingError("seed", settings.seed, "a whole number, at least 0")
+
+
+def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
+    """Measure everything, print tables on the way and return the numbers."""
     measure_point(["workload.requests=100"])  # compiles if nothing is cached yet
     start = measure_start()
     out.print(
@@ -222,6 +233,7 @@ def main(arguments: Sequence[str]) -> int:
         schema = OmegaConf.structured(BenchSettings)
         merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(arguments)))
         settings: Any = OmegaConf.to_object(merged)
+        _check(settings)
         out = Console(highlight=False, width=116)
         where = Path(settings.out)
         with RunDir.open(where, asdict(settings), packages=("c2c",), resume=False) as folder:

@@ -26,8 +26,10 @@ SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "fig
 RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz")
 
 
-def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *overrides], cwd=folder, capture_output=True, text=True)
+def run(folder: Path, *overrides: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *overrides], cwd=folder, capture_output=True, text=True, env=os.environ | env
+    )
 
 
 def only_folder(where: Path) -> Path:
@@ -112,7 +114,7 @@ def test_a_sweep_needs_a_folder_for_each_point(tmp_path: Path) -> None:
 
 
 def test_a_run_told_to_stop_says_so_and_heals(tmp_path: Path) -> None:
-    # An hour of work, were it not stopped: interpreted code, many requests.
+    # Half a minute of work, were it not stopped.
     stuck = [*SMALL, "workload.requests=3000000", "workload.rate_rps=4", "folder=here"]
     process = subprocess.Popen([*COMMAND, *stuck], cwd=tmp_path, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)  # fmt: skip
@@ -194,6 +196,14 @@ def test_serverlessllm_runs_on_the_whole_gpu(tmp_path: Path) -> None:
     assert outcome.summary["starts"]["switch"] > 0
     phases = json.loads(gzip.decompress((outcome.folder / "timeline.json.gz").read_bytes()))
     assert "load" in {e.get("cat") for e in phases["traceEvents"]}
+
+
+def test_a_tiny_run_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    cold = run(tmp_path, *SMALL, "folder=cold", C2C_CACHE=str(tmp_path / "no machine code"))
+    assert "(interpreted)" in cold.stdout
+    assert "compiling" not in cold.stdout
+    warm = executed(tmp_path, f"folder={tmp_path / 'warm'}", "resume=false")
+    assert digest(tmp_path / "cold" / RESULTS[0]) == digest(warm.folder / RESULTS[0])
 
 
 def test_first_result_is_quick_and_small(tmp_path: Path) -> None:

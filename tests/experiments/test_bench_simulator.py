@@ -1,0 +1,54 @@
+"""The simulator's benchmark: its points are real runs, its settings are checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import OmegaConf
+
+from c2c.config import build, load
+from experiments.bench.simulator import BenchSettings, by_instances, by_size, main, measure_point
+
+
+def test_points_compose_and_keep_their_rate() -> None:
+    settings = BenchSettings(requests=4000, fleets=[1, 2])
+    rates = [load(o).workload for o in by_size(settings)]
+    assert [w.requests for w in rates] == [40, 400, 4000]
+    assert len({w.requests * w.compression for w in rates}) == 1
+    setups = [build(load(o)) for o in by_instances(settings)]
+    assert [len(s.prepared.kind_of) for s in setups] == [7, 14]
+    assert [len(s.serving.deployments) for s in setups] == [16, 32]
+
+
+def test_a_point_measures_a_run_that_happened() -> None:
+    point = measure_point(["workload=poisson", "workload.requests=50", "workload.rate_rps=2"])
+    assert point["requests"] == 50
+    parts = point["generate_s"] + point["events_s"] + point["records_s"]
+    assert parts == pytest.approx(point["simulate_s"])
+    assert 0 < point["simulate_s"] <= point["total_s"]
+    assert 50 < point["peak_mb"] < 1000
+
+
+@pytest.mark.parametrize(
+    "argument", ["requests=many", "requests=10", "superchips=2", "fleets=[0]", "nope=1"]
+)
+def test_bad_settings_are_one_line(
+    argument: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argument, f"out={tmp_path / 'bench'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert argument.split("=", maxsplit=1)[0] in line
+
+
+@pytest.mark.slow
+def test_the_whole_benchmark_leaves_its_numbers(tmp_path: Path) -> None:
+    assert main(["requests=4000", "fleets=[1]", f"out={tmp_path}"]) == 0
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
+    assert found["start"]["peak_mb"] < 500
+    assert pq.read_table(tmp_path / "points.parquet").num_rows == 4
+    assert (tmp_path / "provenance.json").exists()
+    assert OmegaConf.load(tmp_path / "config.yaml").requests == 4000
