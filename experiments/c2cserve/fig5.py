@@ -59,7 +59,7 @@ def compute(context: Context) -> Computed:
         tables={"shapes": pa.Table.from_pylist(over_n + over_m)},
         results=(
             result("n_effect", _series(over_n)),
-            result("m_effect", _series(over_m), "The link stays saturated up to M=1024."),
+            result("m_effect", _series(over_m)),
             result(
                 "small_shapes",
                 {"tflops": smallest["tflops"] < 0.1 * peak},

@@ -40,14 +40,14 @@ def compute_cold(context: Context) -> Computed:
     speedup = {m: ttft[m, "serverlessllm"] / ttft[m, "c2cserve"] for m in (*DENSE, *MOE)}
     disk = load_platform("gh200").host.disk_gbps
     why = (
-        "C2CServe prints no engine start of its own; ours is vLLM's without weights "
-        f"({load_constants().engine_init_s:.2f} s), ServerlessLLM's is fitted to Fig. 11."
+        f"Starting a runtime from scratch takes {load_constants().engine_init_s:.2f} s, vLLM's "
+        "loading phase without weights as MEDUSA prints it; C2CServe prints none."
     )
     caption = (
         f"One request ({PROMPT} tokens) on an idle GH200, model on disk ({disk:g} GB/s, an "
         f"assumption): C2CServe on {LAYOUTS['c2cserve']}, ServerlessLLM on the full GPU; link "
-        f"variant '{context.link_variant}'. {why} For dense models ServerlessLLM hence starts "
-        "sooner here, against the paper. Aegaeon, MoE-Infinity and FineMoE are not modelled yet."
+        f"variant '{context.link_variant}'. {why} Activating a model costs what Fig. 11 shows. "
+        "Aegaeon, MoE-Infinity and FineMoE are not modelled yet."
     )
 
     def result(name: str, ours: Any) -> Result:

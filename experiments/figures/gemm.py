@@ -48,7 +48,7 @@ def draw_fig4(tables: Tables, caption: str) -> Figure:
     names = [f"{r['layout']}\nα={r['alpha']:.2f}" for r in best]
     left.set_xticks(x, [names[0] + "\n(full GPU)", *names[1:]])
     left.set(ylabel="latency (ms)", xlabel="MIG layout (one slice of it) and best α", ylim=(0, 42))
-    left.set_title("(a) Latency: near-tie at 3 slices, AsymGEMM loses at 7", fontsize=9.5)
+    left.set_title("(a) Latency of one GEMM", fontsize=9.5)
     left.legend(loc="upper left")
 
     pairs = [("sym", "c2c"), ("asym", "c2c"), ("sym", "hbm"), ("asym", "hbm")]

@@ -36,3 +36,24 @@ def test_replay_without_traces_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
     again = replay.replay(context, 100.0, system, seed=1)
     assert got.requests.equals(again.requests)
     assert not got.requests.equals(replay.replay(context, 100.0, system, seed=2).requests)
+
+
+def test_the_load_is_the_one_closest_to_the_printed_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def fake(context: Context, compression: float, overrides: list[str], seed: int) -> float:
+        seen.append((compression, tuple(overrides), seed))
+        return compression
+
+    monkeypatch.setattr(replay, "replay", fake)
+    found = replay.fit_load(
+        QUICK,
+        (1.0, 2.0, 4.0, 8.0),
+        ["system=x"],
+        [1.0, 9.0],
+        lambda got: [got / 4, got * 3],  # type: ignore[operator, list-item]
+    )
+    assert found == 4.0  # 1.0 and 12.0: at most a third off; at 2.0 one is half of its target
+    assert seen == [(c, ("system=x",), 0) for c in (1.0, 2.0, 4.0, 8.0)]
