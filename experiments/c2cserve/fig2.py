@@ -91,20 +91,22 @@ def _results(source: str, s: TraceStatistics) -> list[Result]:
         else "Synthetic trace, whose curves were set to this statistic."
     )
 
-    def result(claim_id: str, ours: Any, unit: str, fitted: bool = True) -> Result:
+    why = f"At least {s.min_requests} requests: the bound was chosen to give this number."
+
+    def result(claim_id: str, ours: Any, unit: str, *, chosen: bool = False) -> Result:
         return Result(
             claim_id=f"c2cserve.trace.{claim_id}",
             ours=ours,
             unit=unit,
-            sample="out-of-sample" if real or not fitted else "in-sample",
-            note=note,
+            sample="out-of-sample" if real and not chosen else "in-sample",
+            note=f"{note} {why}".strip() if chosen else note,
         )
 
     longtail = {"models_percent": 100 * s.rare_hours_share, "active_hours_below_percent": 20}
     return [
         result("median_idle", 100 * s.median_idle_share, "percent"),
         result("longtail_models", longtail, "percent"),
-        result("models_fig2", s.active_models, "models"),
+        result("models_fig2", s.active_models, "models", chosen=True),
         result("duration", s.span_s / (7 * 86400), "weeks"),
         result(
             "staggered_bursts",

@@ -110,7 +110,7 @@ def test_fig2_of_the_real_trace_gives_the_papers_numbers(shared: Path) -> None:
     real: dict[str, Any] = {
         r.claim_id.removeprefix("c2cserve.trace."): r.ours
         for r in figure.results
-        if r.sample == "out-of-sample"
+        if "GenTD26" in r.note
     }
     assert real["models_fig2"] == 59
     assert round(real["median_idle"]) == 96
