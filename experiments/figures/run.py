@@ -54,8 +54,9 @@ def _over_time(arrival: Floats, ttft: Floats, slo: Floats, caption: str) -> Figu
     axes.fill_between(middle, levels[0], levels[2], color=BLUE, alpha=0.25, linewidth=0,
                       label="5th to 95th percentile")  # fmt: skip
     axes.plot(middle, levels[1], color=BLUE, label="median")
-    for target in np.unique(slo):
-        axes.axhline(target, color=VERMILION, linestyle="--", linewidth=1.2, label="target")
+    for i, target in enumerate(np.unique(slo)):
+        axes.axhline(target, color=VERMILION, linestyle="--", linewidth=1.2,
+                     label="" if i else "target")  # fmt: skip
     axes.set(xlabel=f"time ({unit})", ylabel="TTFT (s)", yscale="log", xlim=(0, middle[-1]))
     axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1, 1))
     return finish(figure, "TTFT over time", caption)
@@ -92,7 +93,7 @@ def _cdfs(
             axes.axvline(unit * target, color=VERMILION, linestyle="--", linewidth=1.0)
         axes.set(xlabel=title, xscale=scale, ylim=(0, 100))
     left.set_ylabel("requests (%)")
-    right.legend(loc="upper left")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper")
     return finish(figure, "TTFT and TPOT; dashed: targets", caption)
 
 
