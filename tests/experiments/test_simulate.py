@@ -212,3 +212,10 @@ def test_first_result_is_quick_and_small(tmp_path: Path) -> None:
     found = measure_start([*SMALL, "workload.requests=20", f"out={tmp_path}"])
     assert found["peak_mb"] < 500
     assert found["first_result_s"] < 10  # 1.5 s on an idle machine; the bound allows a busy one
+
+
+def test_figures_of_a_run_without_a_finished_request_can_be_drawn(tmp_path: Path) -> None:
+    lost = ("workload.lengths=fixed", "workload.prompt_tokens=200000", "figures=true")
+    outcome = executed(tmp_path, *lost)
+    assert outcome.summary["finished"] == 0
+    assert (outcome.folder / "latency_cdf.svg").stat().st_size > 0
