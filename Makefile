@@ -23,7 +23,8 @@ env: ## make .venv, once (instant when it is up to date)
 warm: env
 	@$(PYTHON) -m c2c.simulator.warm
 
-reproduce: warm ## replay the traces, draw the figures, compare with the papers
+reproduce: warm ## replay a trace, draw the figures, compare with the papers
+	$(PYTHON) -m experiments.simulate +experiment=c2cserve/main_job
 	$(PYTHON) -m experiments.reproduce figures=$(FIGURES) profile=$(PROFILE) $(ARGS)
 
 test: warm ## run the tests (TESTS='tests/cost -k tiles' runs some)
