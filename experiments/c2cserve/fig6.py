@@ -54,20 +54,31 @@ def compute(context: Context) -> Computed:
     def table(spec: ModelSpec, tokens: int) -> StepTable:
         return step_table(spec, slice_, constants, shared, max_tokens=tokens, max_rows=DECODES)
 
-    by_size = []
-    tables = {
-        s.name: table(s, DECODES) for s in {p.name: p for pair in pairs for p in pair}.values()
-    }
+    by_size: list[dict[str, Any]] = []
+    specs = {spec.name: spec for pair in pairs for spec in pair}
+    tables = {name: table(spec, CHUNKS[0]) for name, spec in specs.items()}
     for first, second in pairs:
-        found = _shared([_decode(tables[s.name]) for s in (first, second)], shared)
-        size = (weight_bytes(first) + weight_bytes(second)) / 1e9
-        by_size.append({"pair": f"{first.name} + {second.name}", "size_gb": size, **found})
+        both = [tables[s.name] for s in (first, second)]
+        loads = {
+            "decode": [_decode(t) for t in both],
+            "prefill": [_prefill(t, CHUNKS[0], "tuned") for t in both],
+        }
+        by_size += [
+            {
+                "phase": phase,
+                "pair": f"{first.name} + {second.name}",
+                "size_gb": (weight_bytes(first) + weight_bytes(second)) / 1e9,
+                **_shared(load, shared),
+            }
+            for phase, load in loads.items()
+        ]
     big = table(eight, PROMPT)
     by_chunk = [
         {"chunk_tokens": chunk, "alpha": mode, **_shared([_prefill(big, chunk, mode)] * 2, shared)}
         for mode in ("tuned", "asym", "sym")
         for chunk in CHUNKS
     ]
+    prefill = [r["gap_percent"] for r in by_size if r["phase"] == "prefill"]
     tuned = [r["gap_percent"] for r in by_chunk if r["alpha"] == "tuned"]
     printed = float(claim("c2cserve.fig6b.gap_chunk512").value)
     caption = (
@@ -75,7 +86,8 @@ def compute(context: Context) -> Computed:
         f"(a) decode steps of {DECODES} sequences; the last pair is Llama-3 8B with "
         f"{DEEP_LAYERS} layers, as no two Llama 3 make 44 GB. (b) two Llama-3 8B prefilling "
         f"{PROMPT}-token prompts; tuned: each chunk size at the alpha that is best alone. "
-        "The paper states neither phase, batch, layout nor prompt length."
+        "The paper states neither phase, batch, layout nor prompt length; prefilling at chunk "
+        f"{CHUNKS[0]}, (a)'s gaps would be {prefill[0]:.0f}% and {prefill[-1]:.0f}%."
     )
     if tuned[0] > 2 * printed:
         caption += (
@@ -145,14 +157,14 @@ def _results(
     by_size: list[dict[str, Any]], by_chunk: list[dict[str, Any]], variant: str
 ) -> tuple[Result, ...]:
     tuned = [r for r in by_chunk if r["alpha"] == "tuned"]
-    largest = by_size[-1]
+    shown, other = ([r for r in by_size if r["phase"] == phase] for phase in ("decode", "prefill"))
 
-    def result(claim_id: str, ours: Any, unit: str, note: str) -> Result:
+    def result(claim_id: str, ours: Any, unit: str, note: str, *, chosen: bool = False) -> Result:
         return Result(
             claim_id=f"c2cserve.fig6{claim_id}",
             ours=ours,
             unit=unit,
-            sample="out-of-sample",
+            sample="in-sample" if chosen else "out-of-sample",
             link_variant=variant,
             note=note,
         )
@@ -164,12 +176,16 @@ def _results(
             "gap": [r["gap_percent"] for r in rows],
         }
 
-    decode = f"Decode steps of {DECODES}, {LAYOUT}; phase, batch and layout are our choice."
+    decode = (
+        f"Decode steps of {DECODES}, {LAYOUT}: phase, batch and layout are our reading, taken "
+        f"with the printed gaps in view, hence in-sample. Prefilling at chunk {CHUNKS[0]} the gaps are "
+        f"{other[0]['gap_percent']:.0f}% and {other[-1]['gap_percent']:.0f}%."
+    )
     chunk = f"Two Llama-3 8B, {LAYOUT}, prompt {PROMPT}, alpha tuned alone; pair and layout ours."
     return (
-        result("a.gap_small", by_size[0]["gap_percent"], "percent", decode),
-        result("a.gap_large", largest["gap_percent"], "percent", decode),
-        result("a.throughput_falls", series(by_size), "relation", decode),
+        result("a.gap_small", shown[0]["gap_percent"], "percent", decode, chosen=True),
+        result("a.gap_large", shown[-1]["gap_percent"], "percent", decode, chosen=True),
+        result("a.throughput_falls", series(shown), "relation", decode),
         result("b.gap_chunk512", tuned[0]["gap_percent"], "percent", chunk),
         result("b.gap_full_chunk", tuned[-1]["gap_percent"], "percent", chunk),
         result("b.throughput_trend", series(tuned), "relation", chunk),

@@ -47,7 +47,8 @@ def draw_fig4(tables: Tables, caption: str) -> Figure:
     left.bar_label(bars, fmt="%.1f", padding=5, fontsize=7.5)
     names = [f"{r['layout']}\nα={r['alpha']:.2f}" for r in best]
     left.set_xticks(x, [names[0] + "\n(full GPU)", *names[1:]])
-    left.set(ylabel="latency (ms)", xlabel="MIG layout (one slice of it) and best α", ylim=(0, 42))
+    left.set(ylabel="latency (ms)", xlabel="MIG layout (one slice of it) and best α")
+    left.margins(y=0.27)
     left.set_title("(a) Latency of one GEMM", fontsize=9.5)
     left.legend(loc="upper left")
 

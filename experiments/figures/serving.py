@@ -52,7 +52,8 @@ def draw_fig10(tables: Tables, caption: str) -> Figure:
         paper = f"\npaper {r['published']}×" if r["published"] else "\n(not printed)"
         names.append(f"{MODELS[r['model']]}\n{r['speedup']:.2f}×{paper}")
     axes.set_xticks(x, names)
-    axes.set(ylabel="arrival to first token (s)", ylim=(0, 29))
+    axes.set(ylabel="arrival to first token (s)")
+    axes.margins(y=0.12)
     axes.set_title("Cold start from disk; below: speed-up over ServerlessLLM")
     axes.legend(loc="upper left")
     return finish(figure, "Fig. 10: cold start", caption)
@@ -169,7 +170,8 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
         shown = [_short(name, panel) for name in names]
         axes.set_xticks(range(len(names)), shown, fontsize=8)
         axes.set_title(title, fontsize=9.5)
-    panels[0].set(ylabel="p99 TTFT (s)", ylim=(0, 2.1))
+    panels[0].set(ylabel="p99 TTFT (s)")
+    panels[0].margins(y=0.16)
     panels[0].plot([], [], color=INK, linewidth=1.2, label="range over seeds")
     panels[0].legend(*_legend(panels[0]), loc="upper left")
     return finish(figure, "Fig. 14: what each component is worth", caption)

@@ -76,7 +76,7 @@ def _active(axes: Axes, tables: Tables, source: str) -> None:
 def draw_fig6(tables: Tables, caption: str) -> Figure:
     """Draw solo sum against co-run throughput over the pair's size and over the chunk."""
     figure, (left, right) = canvas(10.0, 4.6, columns=2)
-    rows = rows_of(tables["size"])
+    rows = rows_of(tables["size"], phase="decode")
     x = np.arange(len(rows))
     for offset, key, colour, label in (
         (-0.2, "solo_tokens_per_s", GREY, "sum of solo runs"),
@@ -91,7 +91,8 @@ def draw_fig6(tables: Tables, caption: str) -> Figure:
         left.annotate(text, (at, r["solo_tokens_per_s"]), xytext=(0, 4), ha="center", va="bottom",
                       textcoords="offset points", fontsize=8, color=INK)  # fmt: skip
     left.set_xticks(x, [f"{r['size_gb']:.0f}" for r in rows])
-    left.set(xlabel="size of both models (GB)", ylabel="tokens/s", ylim=(0, 4000))
+    left.set(xlabel="size of both models (GB)", ylabel="tokens/s")
+    left.margins(y=0.27)
     left.set_title("(a) Decode, over the pair's size")
     left.legend(loc="upper right")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from c2c.cost import in_sample_claims
+from c2c.cost import DEFAULT_ALPHAS, in_sample_claims
 from c2c.errors import SettingError
 from experiments.c2cserve import fig2, fig4, fig5, fig6, fig8, projection, table1, table2
 from experiments.c2cserve.context import Computed, Context
@@ -57,11 +57,18 @@ def test_fitted_claims_are_declared_in_sample() -> None:
         "c2cserve.fig4a.mig7.asym_slower",
         "c2cserve.fig4b.asym.c2c_bytes",
         "c2cserve.fig4b.tradeoff",
-        "c2cserve.fig3.hybrid_interpolates",
     ],
 )
 def test_fig4_predictions_hold(claim_id: str) -> None:
     assert agreement(computed("fig4"))[claim_id]
+
+
+def test_fig4_hybrid_interpolates_on_the_kernels_that_exist() -> None:
+    rows = [r for r in computed("fig4").tables["latency"].to_pylist() if r["layout"] == "1x96gb"]
+    link = [r["link_gb"] for r in rows]
+    hbm = [r["hbm_gb"] for r in rows if r["alpha"] in DEFAULT_ALPHAS]
+    assert link == sorted(link)
+    assert hbm == sorted(hbm, reverse=True)
 
 
 @pytest.mark.parametrize("path", ["sym", "asym"])
