@@ -178,7 +178,8 @@ def _results(
 
     decode = (
         f"Decode steps of {DECODES}, {LAYOUT}: phase, batch and layout are our reading, taken "
-        f"with the printed gaps in view, hence in-sample. Prefilling at chunk {CHUNKS[0]} the gaps are "
+        f"with the printed gaps in view, hence in-sample. Prefilling at chunk {CHUNKS[0]} the gaps "
+        "are "
         f"{other[0]['gap_percent']:.0f}% and {other[-1]['gap_percent']:.0f}%."
     )
     chunk = f"Two Llama-3 8B, {LAYOUT}, prompt {PROMPT}, alpha tuned alone; pair and layout ours."
