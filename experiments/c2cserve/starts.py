@@ -55,7 +55,7 @@ def compute_cold(context: Context) -> Computed:
             claim_id=f"c2cserve.fig10.{name}",
             ours=ours,
             unit="x",
-            sample="out-of-sample",
+            sample="in-sample",
             link_variant=context.link_variant,
             note=f"{why} That every system pays it (section 9.2.2) was settled after a first "
             "version, in which ServerlessLLM did not, had disagreed for dense models.",

@@ -72,9 +72,10 @@ def test_ablations_show_the_range_over_seeds_and_the_printed_value() -> None:
     rows = [
         {"panel": panel, "variant": variant, "seed": seed, "ttft_p99_s": 0.6 + 0.1 * seed,
          "tpot_attainment_percent": 99.0,
-         "published_p99_s": 0.64 if variant == "full system" else None}
+         "published_p99_s": 0.64 if variant in ("full system", "bandwidth aware") else None}
         for panel, variant in (
             ("all", "full system"),
+            ("placement", "bandwidth aware"),
             ("placement", "random"),
             ("chunk", "512"),
             ("alpha", "static 1"),
