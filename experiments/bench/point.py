@@ -8,13 +8,13 @@ Prints one line of JSON.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from dataclasses import asdict
 
 from c2c.config import build, load
 from c2c.simulator.warm import warm
+from experiments.bench.memory import peak_mb
 from experiments.simulation import execute
 
 __all__ = ["main"]
@@ -33,7 +33,7 @@ def main(overrides: list[str]) -> None:
         "machine_code_s": machine_code_s,
         "prepare_s": prepare_s,
         "total_s": time.perf_counter() - started,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+        "peak_mb": peak_mb(),
         "instances": summary["run"]["instances"],
         "superchips": summary["run"]["chips"],
         "deployments": len(setup.serving.deployments),

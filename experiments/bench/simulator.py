@@ -10,7 +10,6 @@ process of its own. Writes JSON and Parquet with provenance to runs/bench/simula
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -96,22 +95,20 @@ def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
 def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
     """Start `experiments.simulate`; return seconds to its first table and its peak memory in MB."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "experiments.simulate", "figures=false", *overrides]
+        command = [sys.executable, "-m", "experiments.bench.memory", "figures=false", *overrides]
         started = time.perf_counter()
         process = subprocess.Popen(  # noqa: S603
             [*command, f"folder={folder}"], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
-        first_s = float("nan")
+        first_s, line = float("nan"), ""
         for line in process.stdout:
             if "utilisation" in line:  # the table's second part: percentiles are out
                 first_s = time.perf_counter() - started
         process.stdout.close()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SettingError("start", process.returncode, "a run that works")
-    return {"first_result_s": first_s, "peak_mb": used.ru_maxrss / 1000}
+        if code := process.wait():
+            raise SettingError("start", code, "a run that works")
+    return {"first_result_s": first_s, "peak_mb": float(line)}
 
 
 def by_size(settings: BenchSettings) -> list[list[str]]:

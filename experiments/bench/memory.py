@@ -1,0 +1,37 @@
+"""Peak memory of this process, and of `experiments.simulate` run in it.
+
+    python -m experiments.bench.memory [overrides of experiments.simulate]
+
+Prints the peak in MB as the last line.
+"""
+
+from __future__ import annotations
+
+import resource
+import runpy
+import sys
+from pathlib import Path
+
+__all__ = ["peak_mb"]
+
+
+def peak_mb() -> float:
+    """Return the most memory this process has held, in 1e6 bytes.
+
+    Linux counts a parent's memory at the moment of the fork into a child's `ru_maxrss`; the high
+    water mark of the present address space does not have that.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+if __name__ == "__main__":
+    sys.argv = ["experiments.simulate", *sys.argv[1:]]
+    try:
+        runpy.run_module("experiments.simulate", run_name="__main__")
+    finally:
+        print(peak_mb(), flush=True)
