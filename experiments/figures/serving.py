@@ -200,7 +200,7 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
     axes.plot([at, at], [min(values), max(values)], color=INK, linewidth=1.2)
     # our number stands on its bar, or on the paper's mark where that is in the way
     printed = rows[0]["published_p99_s"]
-    top = max(values)
+    top = min(max(values), 0.9 * axes.get_ylim()[1])
     if printed is not None and abs(printed - top) < 0.15:
         top = max(top, printed)
     axes.annotate(
