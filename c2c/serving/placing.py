@@ -9,7 +9,7 @@ from c2c.serving.batching import ACT_LOAD, emit
 from c2c.serving.queues import take_pending
 from c2c.serving.state import FREE, IDLE, LOADING, RUNNING, Fleet, Rules, Serving
 
-__all__ = ["make_room", "place_pending", "reserved_gbps", "try_place"]
+__all__ = ["drop_claim", "make_room", "place_pending", "reserved_gbps", "try_place"]
 
 
 @register_jitable
@@ -43,6 +43,15 @@ def _evict(s: Serving, i: int) -> None:
 
 
 @register_jitable
+def drop_claim(s: Serving, m: int) -> None:
+    """Give up the chip that model `m` claimed, if any."""
+    claimed = s.model[m].claim_chip
+    if claimed >= 0:
+        s.chip[claimed].claim = -1
+        s.model[m].claim_chip = -1
+
+
+@register_jitable
 def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
     inst = s.instance[i]
     demand = fleet.deployment[m].demand_gbps
@@ -73,10 +82,7 @@ def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: flo
     s.count[0].switches += 1
     s.count[0].cold_starts += inst.cold
     s.model[m].in_host = 1
-    claimed = s.model[m].claim_chip
-    if claimed >= 0:
-        s.chip[claimed].claim = -1
-        s.model[m].claim_chip = -1
+    drop_claim(s, m)
     take_pending(s, m, i)
     emit(s, ACT_LOAD, i)
 

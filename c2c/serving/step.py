@@ -14,12 +14,13 @@ from c2c.policies import (
 )
 from c2c.policies.alpha import FEEDBACK
 from c2c.serving.batching import ACT_INTERRUPT, compose, emit, next_part
-from c2c.serving.placing import make_room, place_pending, try_place
+from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
 from c2c.serving.queues import (
     append_pending,
     append_waiting,
     release_slot,
     return_waiting,
+    take_pending,
     take_slot,
 )
 from c2c.serving.state import (
@@ -116,8 +117,8 @@ def _routes(s: Serving, m: int) -> int:
 
 
 @register_jitable
-def _join(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
-    append_waiting(s, i, slot)
+def _wake(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    # Requests were queued at instance i: start it, or end its run of decode steps for them.
     inst = s.instance[i]
     if inst.state == IDLE:
         compose(fleet, rules, s, i, now_s)
@@ -169,7 +170,8 @@ def on_arrival(
             placed = try_place(fleet, rules, s, m, tokens, -1, now_s)
             if placed >= 0:
                 i = placed
-        _join(fleet, rules, s, i, slot, now_s)
+        append_waiting(s, i, slot)
+        _wake(fleet, rules, s, i, now_s)
         return
     if tokens > _largest_kv(fleet, s, m):
         _fail(s, slot, now_s, FAIL_KV)
@@ -181,12 +183,34 @@ def on_arrival(
 
 
 @register_jitable
+def _hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> bool:
+    # What waits for a model that is active after all (on a slice drained in vain, or on another
+    # one) goes there: nothing would place the model again.
+    model = s.model[m]
+    if model.n_wait == 0 or model.active < 0:
+        return False
+    head = s.request[model.wait_head]
+    row = route_least_outstanding(s.routes, _routes(s, m), head.prompt + head.output)
+    if row < 0:
+        return False
+    i = int(s.routes[row].instance)
+    drop_claim(s, m)
+    take_pending(s, m, i)
+    _wake(fleet, rules, s, i, now_s)
+    return True
+
+
+@register_jitable
 def _after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
-    if inst.draining != 0:
+    m = int(inst.model)
+    was_draining = inst.draining != 0
+    if was_draining:
         return_waiting(s, i)
         inst.draining = 0
     place_pending(fleet, rules, s, inst.chip, now_s)
+    if was_draining and _hand_over(fleet, rules, s, m, now_s):
+        place_pending(fleet, rules, s, inst.chip, now_s)  # its claim no longer holds others back
 
 
 @register_jitable

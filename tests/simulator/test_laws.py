@@ -244,6 +244,18 @@ def test_no_model_starves() -> None:
     assert float(waited[records.model == 1].max()) < 15.0
 
 
+@pytest.mark.parametrize("seed", [57, 128, 175])
+def test_a_model_drained_from_its_only_slices_gets_its_requests_back(seed: int) -> None:
+    """Found by fuzzing: a model kept both slices it was drained from, and its queue was lost."""
+    what = setup(
+        *["llama-3-8b"] * 5, "llama-3-70b", mig="2x48gb", placement="first_idle", scale_out_at=3,
+        max_batch=3, drain_after_s=1.0, check_slo=False, tpot=2.0, chunk_candidates=(64, 256),
+    )  # fmt: skip
+    records, _, simulation = simulate(what, random_requests(80, 6, 1.0, seed), compiled=True)
+    assert len(records) == 80
+    assert (simulation.state.chip.claim == -1).all()
+
+
 def test_a_prompt_longer_than_the_token_budget_is_chunked() -> None:
     what = setup("llama-3-3b", chunk_policy="fixed", chunk_tokens=64, chunk_candidates=(64,))
     records, _, _ = simulate(what, requests([0.0], prompt=5000, output=2))
