@@ -109,9 +109,10 @@ def hybrid_gemm(
     fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
     traced = any(isinstance(f, jax.Array) for f in fields)
     scalars = jnp.stack(fields) if traced else np.array(fields, np.int32)
+    x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
     if backend != "sm90":
         data = device_copy(data, backend=backend)
-    x, data = _without_derivative(jnp.asarray(x), data)
+    x, data = _without_derivative(x, data)
     interpret = None
     if backend == "interpret":
         from pallas_kernels.hybrid_gemm import sm90
@@ -237,15 +238,13 @@ def _resolve(backend: str) -> Literal["sm90", "interpret", "reference"]:
     return chosen
 
 
-def _weights(w: Any, w_layout: str) -> tuple[jax.Array, int, int, Any]:
+def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
     """Return (array, K, N, layout) of plain or packed weights; K and N without the padding."""
     if isinstance(w, PackedWeights):
         data, w_layout = w.data, w.w_layout
     else:
         data = w
-    if isinstance(data, np.ndarray):
-        data = jnp.asarray(data)
-    if not isinstance(data, jax.Array):
+    if not isinstance(data, jax.Array | np.ndarray):
         raise ValueError(f"w of type {type(data).__name__}: expected an array or PackedWeights")
     check_weights(data, w_layout)
     stored = data.shape[-2:] if w_layout == "kn" else data.shape[-2:][::-1]
@@ -264,7 +263,7 @@ def _weights(w: Any, w_layout: str) -> tuple[jax.Array, int, int, Any]:
     return data, k, n, w_layout
 
 
-def _check_activations(x: Any, w: jax.Array, k: int, out_dtype: Any) -> int:
+def _check_activations(x: Any, w: Any, k: int, out_dtype: Any) -> int:
     """Return the rows of x."""
     if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
         shape = getattr(x, "shape", type(x).__name__)
