@@ -12,7 +12,7 @@ import numpy as np
 from pallas_kernels.capability import device, missing, require
 from pallas_kernels.hybrid_gemm import heuristics, reference
 from pallas_kernels.hybrid_gemm.config import CLUSTERS, Config
-from pallas_kernels.hybrid_gemm.operand import device_copy, kernel_operand
+from pallas_kernels.hybrid_gemm.operand import device_copy, in_host_memory, kernel_operand
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights
 from pallas_kernels.hybrid_gemm.schedule import Plan, counts
 from pallas_kernels.hybrid_gemm.specs import (
@@ -268,6 +268,8 @@ def _check_activations(x: Any, w: Any, k: int, out_dtype: Any) -> int:
     if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
         shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(f"x: got {shape}, expected an array [M, K]")
+    if isinstance(x, jax.Array) and in_host_memory(x):
+        raise ValueError("x in host memory: expected device memory; only w may stay in the host's")
     if x.shape[0] < 1 or x.shape[1] != k:
         raise ValueError(f"x of shape {x.shape[0]}x{x.shape[1]}: expected [M >= 1, K={k}] as in w")
     if str(x.dtype) not in INPUT_DTYPES:

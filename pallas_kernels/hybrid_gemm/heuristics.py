@@ -23,13 +23,13 @@ def choose(gemm: Gemm, *, sm_count: int, cluster: int = 1) -> Config:
 
     - m <= 64 (decode): 64 rows and one compute warpgroup. Unused rows are zero-filled by the TMA
       unit and cost no traffic; eight stages keep at least 64 KiB of W in flight for each SM.
-      Strips of 64 columns where 128 would leave SMs without any.
-    - m <= 128: 128 rows, so that no row of the tensor cores' work is padding beyond the tile.
-    - more: 256 x 128, the largest float32 accumulator two warpgroups hold without spilling. One
-      reading of W for every 256 rows, or for `cluster * 256` with multicast.
+      Strips of 64 columns where each SM gets at most one of them, so that more SMs load.
+    - m <= 128: 128 rows; a taller tile would multiply padding.
+    - more: 256 x 128, an accumulator of 128 float32 registers a thread. W is read once for every
+      256 rows, or for `cluster * 256` with multicast.
     """
     if gemm.m <= _DECODE_ROWS:
-        tn = 64 if gemm.n < 128 * sm_count else 128
+        tn = 64 if gemm.n <= 64 * sm_count else 128
         return Config(
             tm=64,
             tn=tn,

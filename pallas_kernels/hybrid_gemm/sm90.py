@@ -11,7 +11,8 @@ AsymGEMM (weight-stationary): a CTA owns a column strip for all of K. It pins kc
 over all M tiles, stores partial sums in the first pass and adds them (TMA reduction) in the later
 ones. No other CTA touches its columns: no zero fill, no order between CTAs.
 
-Interpret mode lacks the TMA reduction only; `accumulate` is that seam.
+Interpret mode lacks the TMA reduction; `accumulate` is that seam. It does not multicast: each CTA
+of a cluster loads the whole tile. Nothing else differs between CPU and GPU.
 
 Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, the split
 read at run time, the ring of weight slices with a shortened first pass.
@@ -20,7 +21,6 @@ read at run time, the ring of weight slices with a shortened first pass.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -30,13 +30,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.hybrid_gemm.config import Config, Epilogue, check_fits, epilogue
+from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta, Ref
 from pallas_kernels.hybrid_gemm.schedule import (
-    Counts,
     Int,
     Plan,
     counts,
-    dealt,
-    first_pass,
     passes,
     rem,
     sym_tile,
@@ -44,8 +42,6 @@ from pallas_kernels.hybrid_gemm.schedule import (
 from pallas_kernels.hybrid_gemm.specs import Gemm
 
 plgpu: Any = mosaic_gpu  # its annotations are too incomplete for strict checking
-Ref = Any  # Pallas references have no public type
-Accumulate = Callable[[Ref, Ref], None]
 
 
 def tma_add(source: Ref, target: Ref) -> None:
@@ -58,99 +54,6 @@ def read_add_write(source: Ref, target: Ref) -> None:
     source[...] = source[...] + target[...]
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(source, target)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cta:
-    """One CTA's view: what it works on, its share of the work, its buffers and barriers."""
-
-    config: Config
-    gemm: Gemm
-    sizes: Counts
-    store: Epilogue
-    accumulate: Accumulate
-    # where this thread stands
-    warpgroup: Int
-    cluster: Int
-    rank: Int  # within the cluster
-    # run-time scalars
-    plan: Plan
-    # global memory
-    x: Ref
-    w: Ref  # one layer
-    o: Ref
-    # shared memory; the sym and asym tiles share the same bytes
-    sym_x: Ref
-    sym_w: Ref
-    asym_x: Ref
-    asym_w: Ref
-    staging: Ref
-    # barriers
-    sym_full: Ref
-    sym_empty: Ref
-    asym_full: Ref
-    asym_empty: Ref
-    slice_full: Ref
-    slice_empty: Ref
-
-    def w_tile(self, k_step: Int, strip: Int) -> Ref:
-        """The tk x tn piece of W in global memory, in its own layout."""
-        ks = pl.ds(k_step * self.config.tk, self.config.tk)
-        ns = pl.ds(strip * self.config.tn, self.config.tn)
-        return self.w.at[ns, ks] if self.gemm.w_layout == "nk" else self.w.at[ks, ns]
-
-    def x_tile(self, row_tile: Int, k_step: Int) -> Ref:
-        """The tm x tk piece of X in global memory."""
-        tm, tk = self.config.tm, self.config.tk
-        return self.x.at[pl.ds(row_tile * tm, tm), pl.ds(k_step * tk, tk)]
-
-    def own_rows(self, x_slot: Ref) -> Ref:
-        """The rows of an X tile in shared memory that this warpgroup multiplies."""
-        rows = self.config.warpgroup_rows
-        return x_slot.at[pl.ds(self.warpgroup * rows, rows)]
-
-    def operand(self, w_slot: Ref) -> Ref:
-        """A W tile in shared memory as [tk, tn], whatever its layout; a view, nothing moves."""
-        return w_slot.transpose((1, 0)) if self.gemm.w_layout == "nk" else w_slot
-
-    @property
-    def sym_items(self) -> Int:
-        """(Cluster of M tiles, strip) pairs of this cluster."""
-        items = self.plan.sym_strips * self.sizes.row_clusters
-        return dealt(items, jnp.maximum(self.plan.sym_clusters, 1), self.cluster)
-
-    @property
-    def asym_cta(self) -> Int:
-        """This CTA's number among those of AsymGEMM."""
-        return (self.cluster - self.plan.sym_clusters) * self.config.cluster + self.rank
-
-    @property
-    def asym_ctas(self) -> Int:
-        """CTAs of AsymGEMM in the launch."""
-        return (self.plan.active_clusters - self.plan.sym_clusters) * self.config.cluster
-
-    @property
-    def asym_items(self) -> Int:
-        """Strips of this CTA; none beyond the active clusters."""
-        left = self.sizes.strips - self.plan.sym_strips
-        mine = dealt(left, jnp.maximum(self.asym_ctas, 1), self.asym_cta)
-        return jnp.where(self.cluster < self.plan.active_clusters, mine, 0)
-
-    def asym_strip(self, item: Int) -> Int:
-        """The strip of an item."""
-        return self.plan.sym_strips + item * self.asym_ctas + self.asym_cta
-
-    @property
-    def first(self) -> Int:
-        """K steps of the first pass."""
-        return first_pass(self.config, self.sizes.k_steps, self.asym_cta)
-
-    def pass_steps(self, number: Int) -> tuple[Int, Int]:
-        """(First K step, number of K steps) of a pass of AsymGEMM."""
-        ring, first = self.config.ring, self.first
-        start = jnp.where(number == 0, 0, first + (number - 1) * ring)
-        length = jnp.where(number == 0, first, ring)
-        return start, jnp.minimum(length, self.sizes.k_steps - start)
 
 
 def build(

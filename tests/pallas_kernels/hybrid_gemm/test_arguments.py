@@ -161,6 +161,8 @@ def test_no_derivative_says_so() -> None:
         jax.jvp(loss, (X,), (X,))
 
 
+X_IN_HOST = jax.device_put(X, X.sharding.with_memory_kind("pinned_host"))
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alpha": 1.5}, r"alpha=1.5: expected a number in \[0, 1\]"),
     ({"alpha": -0.1}, r"alpha=-0.1.*\[0, 1\]"),
@@ -172,6 +174,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"x": X.astype(jnp.float16)}, r"w of dtype bfloat16: expected float16 as in x"),
     ({"x": X[:0]}, r"x of shape 0x128: expected \[M >= 1, K=128\]"),
     ({"x": X[:, :64]}, r"x of shape 72x64: expected .*K=128"),
+    ({"x": X_IN_HOST}, r"x in host memory: expected device memory"),
     ({"x": X[0]}, r"x: got \(128,\), expected an array \[M, K\]"),
     ({"w": W.astype(np.int8)}, r"w of dtype int8: expected one of bfloat16, float16"),
     ({"w": W[:, :100]}, r"w with N=100: expected a multiple of 64.*pack_weights"),

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pallas_kernels import check_gemm
 from pallas_kernels.hybrid_gemm import (
@@ -141,6 +143,31 @@ def test_repeats_bit_by_bit() -> None:
     x, w, _ = operands(136, 320, 192)
     a, b = (run(x, w, 1 / 3, config=SMALL) for _ in range(2))
     np.testing.assert_array_equal(a.view(np.uint16), b.view(np.uint16))
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(
+    m=st.integers(1, 150),
+    k=st.integers(1, 300),
+    n=st.integers(1, 200),
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(["bfloat16", "float16"]),
+    f32=st.booleans(),
+    w_layout=st.sampled_from(["kn", "nk"]),
+    alpha=st.floats(0, 1),
+    sms=st.integers(2, 5),
+)
+def test_any_shape_type_alpha_and_split(
+    m: int, k: int, n: int, seed: int, dtype: str, f32: bool, w_layout: Any, alpha: float, sms: int
+) -> None:
+    out_dtype = "float32" if f32 else dtype
+    case = Case(m=m, k=k, n=n, dtype=dtype, out_dtype=out_dtype)
+    x, stored, w = operands(m, k, n, seed=seed, dtype=dtype, w_layout=w_layout)
+    config = replace(SMALL, sm_count=sms)
+    out = run(x, pack_weights(stored, w_layout), alpha, config=config, out_dtype=out_dtype)
+    sums = partial_sums(config, case.gemm())
+    assert check_gemm(out, np.asarray(x), w, partial_sums=min(sums, k)).ok
 
 
 def test_columns_without_an_sm_would_be_nan() -> None:
