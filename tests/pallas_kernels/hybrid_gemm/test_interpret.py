@@ -37,7 +37,7 @@ class Case:
     out_dtype: str | None = None
     w_layout: str = "kn"
     config: Config = SMALL
-    alphas: tuple[float, ...] = (0.0, 0.5, 1.0)
+    alphas: tuple[float, ...] = (0.5, 1.0)
 
     def gemm(self) -> Gemm:
         m, k, n = -(-self.m // 8) * 8, -(-self.k // 64) * 64, -(-self.n // 64) * 64
@@ -50,7 +50,9 @@ def clustered(size: int) -> Config:
 
 
 CASES = {
-    "three passes, last one short": Case(m=128, k=320, n=192, out_dtype="float32"),
+    "three passes, last one short": Case(
+        m=128, k=320, n=192, out_dtype="float32", alphas=(0.0, 0.5, 1.0)
+    ),
     "ragged everywhere": Case(m=133, k=201, n=150),
     "one row": Case(m=1, k=70, n=50),
     "five rows, f16": Case(m=5, k=128, n=130, dtype="float16"),
@@ -59,11 +61,11 @@ CASES = {
     "equal passes": Case(m=64, k=384, n=128, config=replace(SMALL, stagger=False), alphas=(0.0,)),
     "two warpgroups": Case(m=200, k=192, n=256, config=TWO_WARPGROUPS),
     "two warpgroups, f32": Case(
-        m=136, k=256, n=128, config=TWO_WARPGROUPS, out_dtype="float32", alphas=(0.0, 1.0)
+        m=136, k=256, n=128, config=TWO_WARPGROUPS, out_dtype="float32", alphas=(0.0,)
     ),
     "cluster of 2": Case(m=264, k=192, n=192, config=clustered(2)),
     "cluster of 4, [N, K]": Case(m=200, k=128, n=128, config=clustered(4), w_layout="nk"),
-    "cluster of 8, wider than M": Case(m=100, k=64, n=128, config=clustered(8), alphas=(0.5, 1.0)),
+    "cluster of 8, wider than M": Case(m=100, k=64, n=128, config=clustered(8), alphas=(0.5,)),
 }
 
 
@@ -93,7 +95,7 @@ def test_within_the_bound_at_every_alpha(case: Case) -> None:
 def test_every_sm_split_and_limit_gives_the_product() -> None:
     x, w, _ = operands(136, 192, 256)
     sums = partial_sums(SMALL, Gemm(m=136, k=192, n=256))
-    for limit in (2, 3, 4):
+    for limit in (2, 4):
         for split in range(1, limit):
             out = run(x, w, 0.5, sm_limit=limit, sm_split=split, config=SMALL)
             found = check_gemm(out, np.asarray(x), w, partial_sums=sums)
@@ -146,7 +148,7 @@ def test_repeats_bit_by_bit() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     m=st.integers(1, 150),
     k=st.integers(1, 300),
