@@ -1,0 +1,26 @@
+"""GEMM over weights in host memory: two dataflows and their hybrid in one persistent launch."""
+
+from pallas_kernels.hybrid_gemm.api import hybrid_gemm, plan_launch
+from pallas_kernels.hybrid_gemm.config import CLUSTERS, Config, check_fits, shared_bytes
+from pallas_kernels.hybrid_gemm.heuristics import choose, smallest_cluster
+from pallas_kernels.hybrid_gemm.packing import PackedWeights, pack_weights
+from pallas_kernels.hybrid_gemm.schedule import Plan, partial_sums
+from pallas_kernels.hybrid_gemm.specs import MODEL_PROJECTIONS, ROWS, Gemm
+
+__all__ = [
+    "CLUSTERS",
+    "MODEL_PROJECTIONS",
+    "ROWS",
+    "Config",
+    "Gemm",
+    "PackedWeights",
+    "Plan",
+    "check_fits",
+    "choose",
+    "hybrid_gemm",
+    "pack_weights",
+    "partial_sums",
+    "plan_launch",
+    "shared_bytes",
+    "smallest_cluster",
+]

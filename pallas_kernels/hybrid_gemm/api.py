@@ -1,0 +1,342 @@
+"""`hybrid_gemm`: checks the arguments, chooses backend and configuration, launches."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.capability import device, missing, require
+from pallas_kernels.hybrid_gemm import heuristics, reference
+from pallas_kernels.hybrid_gemm.config import CLUSTERS, Config
+from pallas_kernels.hybrid_gemm.operand import device_copy, in_host_memory, kernel_operand
+from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights
+from pallas_kernels.hybrid_gemm.schedule import Plan, counts
+from pallas_kernels.hybrid_gemm.specs import (
+    INPUT_DTYPES,
+    PACK_MULTIPLE,
+    ROW_MULTIPLE,
+    Gemm,
+    WLayout,
+    round_up,
+)
+
+Choice = Literal["auto", "sm90", "interpret", "reference"]
+Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced
+
+_INTERPRETED_SMS = 4  # interpret mode takes time for each CTA
+_HOPPER_SMS = 132  # what the reference, which has none, checks SM arguments against
+
+
+def hybrid_gemm(
+    x: Any,
+    w: Any,
+    alpha: Number,
+    *,
+    sm_split: Number | None = None,
+    layer: Number | None = None,
+    cluster: int = 1,
+    sm_limit: Number | None = None,
+    out_dtype: Any = None,
+    w_layout: WLayout = "kn",
+    config: Config | None = None,
+    backend: Choice = "auto",
+) -> jax.Array:
+    """Multiply activations in device memory by weights that stay in host memory.
+
+    alpha of the columns, to the nearest strip of tn, go to SymGEMM (output-stationary: W crosses
+    the link once per `cluster` * tm rows); the rest go to AsymGEMM (weight-stationary: W crosses
+    once, partial sums are added to O by TMA). The two write disjoint columns and need no
+    synchronisation; at alpha 0 and 1 the launch has one path only. `alpha`, `sm_split`, `layer`
+    and `sm_limit` are run-time scalars: changing them does not recompile, and inside `jit` they
+    may be traced. A concrete value is checked here; a traced one is clamped to its range.
+
+    Ragged sizes: M is any number from 1; rows are padded to a multiple of 8 and the result is cut.
+    K and N are multiples of 64, or any number with `pack_weights`, which adds zeros once at load
+    time; x is padded to the packed K on each call. Every backend has the same rules.
+
+    Args:
+      x: bf16 or f16 activations [M, K], in device memory.
+      w: weights of the same dtype, [K, N] or [N, K] (`w_layout`), or a stack [L, ...] of them, or
+        `PackedWeights`; a jax array in `pinned_host` memory (never staged in HBM by "sm90") or in
+        device memory.
+      alpha: share of the columns for SymGEMM, in [0, 1].
+      sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; by default the
+        number with which both paths take the fewest tile steps (`heuristics.balanced_clusters`).
+      layer: which matrix of a stack, in [0, L); given for a stack and only then.
+      cluster: CTAs along M that share a W tile of SymGEMM by TMA multicast: 1, 2, 4 or 8.
+      sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
+        default; rounded down to whole clusters. Emulates a MIG slice.
+      out_dtype: dtype of x (default) or float32. AsymGEMM adds its ceil(K / kc) or one more
+        partial sums in this type.
+      w_layout: "kn" for W[K, N], "nk" for W[N, K]; of `PackedWeights`, its own counts.
+      config: tiles and grid instead of `heuristics.choose`; its cluster must be `cluster`.
+      backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
+        back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
+        "reference" is jax.numpy and copies W to device memory.
+
+    Returns:
+      x @ w as [M, N], within `numerics.gemm_error_bound` of the exact product with
+      `schedule.partial_sums` partial sums. Bitwise repeatable for equal arguments.
+
+    Raises:
+      ValueError: an argument is outside its range; the message names it, its value and the range.
+      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
+      NotImplementedError: it is differentiated.
+
+    Source: C2CServe, Algorithm 1. Ours: multicast, the SM split apart from alpha, ragged edges.
+    """
+    backend = _resolve(backend)
+    data, k, n, w_layout = _weights(w, w_layout)
+    rows = _check_activations(x, data, k, out_dtype)
+    if cluster not in CLUSTERS:
+        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8")
+    x_dtype = str(x.dtype)
+    gemm = Gemm(
+        m=round_up(rows, ROW_MULTIPLE),
+        k=round_up(k, PACK_MULTIPLE),
+        n=round_up(n, PACK_MULTIPLE),
+        dtype=x_dtype,
+        out_dtype=x_dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
+        layers=data.shape[0] if data.ndim == 3 else None,
+        w_layout=w_layout,
+    )
+    config = _configuration(gemm, config, cluster, backend)
+    plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
+    fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
+    traced = any(isinstance(f, jax.Array) for f in fields)
+    scalars = jnp.stack(fields) if traced else np.array(fields, np.int32)
+    x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
+    if backend != "sm90":
+        data = device_copy(data, backend=backend)
+    x, data = _without_derivative(x, data)
+    interpret = None
+    if backend == "interpret":
+        from pallas_kernels.hybrid_gemm import sm90
+
+        interpret = sm90.interpret_params()
+    out: jax.Array = _launch(
+        x,
+        data,
+        scalars,
+        gemm=gemm,
+        config=None if backend == "reference" else config,
+        interpret=interpret,
+        columns=n,
+    )
+    return out
+
+
+def plan_launch(
+    gemm: Gemm,
+    config: Config,
+    *,
+    alpha: Number,
+    sm_split: Number | None = None,
+    sm_limit: Number | None = None,
+    layer: Number | None = None,
+) -> Plan:
+    """Turn the run-time arguments of `hybrid_gemm` into the scalars of a launch.
+
+    Returns:
+      Python integers if all arguments are concrete, int32 arrays if one is traced.
+
+    Raises:
+      ValueError: a concrete argument is outside its range, or a path with columns gets no SM.
+    """
+    sizes = counts(config, gemm)
+    whole = config.clusters * config.cluster
+    known_alpha = _concrete("alpha", alpha, float)
+    if known_alpha is not None and not 0 <= known_alpha <= 1:  # also refuses NaN
+        raise ValueError(f"alpha={known_alpha}: expected a number in [0, 1]")
+    limit = _concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
+    if limit is not None and not config.cluster <= limit <= config.sm_count:
+        raise ValueError(
+            f"sm_limit={limit}: expected from cluster={config.cluster} to {config.sm_count} SMs"
+        )
+    split = None if sm_split is None else _concrete("sm_split", sm_split, int)
+    top = whole if limit is None else limit // config.cluster * config.cluster
+    if split is not None and (not 0 <= split <= top or split % config.cluster):
+        raise ValueError(
+            f"sm_split={split}: expected a multiple of cluster={config.cluster} from 0 to {top}"
+        )
+    which = _layer(gemm, layer)
+    known = (
+        known_alpha is not None and limit is not None and (sm_split is None or split is not None)
+    )
+    if known:
+        active = top // config.cluster
+        sym = int(heuristics.sym_strips(sizes.strips, known_alpha))
+        if split is None:
+            clusters = int(heuristics.balanced_clusters(config, sizes, sym, active))
+        else:
+            clusters = split // config.cluster
+        _refuse_starved(config, sizes.strips, sym, clusters, active, known_alpha)
+        plan = Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=which)
+    else:
+        plan = heuristics.traced_plan(
+            config,
+            sizes,
+            alpha=alpha,
+            sm_split=sm_split,
+            sm_limit=config.sm_count if sm_limit is None else sm_limit,
+            layer=which,
+            xp=jnp,
+        )
+    return plan
+
+
+@functools.partial(jax.jit, static_argnames=("gemm", "config", "interpret", "columns"))
+def _launch(
+    x: jax.Array,
+    w: jax.Array,
+    scalars: jax.Array,
+    *,
+    gemm: Gemm,
+    config: Config | None,
+    interpret: Any,
+    columns: int,
+) -> jax.Array:
+    """Pad x, run the kernel (the reference if there is no `config`), cut the result."""
+    rows = x.shape[0]
+    x = jnp.pad(x, ((0, gemm.m - rows), (0, gemm.k - x.shape[1])))
+    if config is None:
+        layer = scalars[3]
+        out = reference.matmul(x, w, layer, w_layout=gemm.w_layout, out_dtype=gemm.out_dtype)
+    else:
+        from pallas_kernels.hybrid_gemm import sm90
+
+        out = sm90.build(gemm, config, interpret=interpret)(x, kernel_operand(w), scalars)
+    return out[:rows, :columns]
+
+
+@jax.custom_jvp
+def _without_derivative(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x, w
+
+
+@_without_derivative.defjvp
+def _refuse_derivative(primals: object, tangents: object) -> Any:
+    raise NotImplementedError(
+        "hybrid_gemm has no derivative: it serves weights that are read, not trained. "
+        "Differentiate x @ w, or stop the gradient with jax.lax.stop_gradient."
+    )
+
+
+def _resolve(backend: str) -> Literal["sm90", "interpret", "reference"]:
+    if backend not in get_args(Choice):
+        expected = ", ".join(get_args(Choice))
+        raise ValueError(f"backend={backend!r}: expected one of {expected}")
+    here = device()
+    if backend == "auto":
+        return "reference" if missing("sm90", here) else "sm90"
+    chosen: Literal["sm90", "interpret", "reference"] = backend  # type: ignore[assignment]
+    require(chosen, here)
+    return chosen
+
+
+def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
+    """Return (array, K, N, layout) of plain or packed weights; K and N without the padding."""
+    if isinstance(w, PackedWeights):
+        data, w_layout = w.data, w.w_layout
+    else:
+        data = w
+    if not isinstance(data, jax.Array | np.ndarray):
+        raise ValueError(f"w of type {type(data).__name__}: expected an array or PackedWeights")
+    check_weights(data, w_layout)
+    stored = data.shape[-2:] if w_layout == "kn" else data.shape[-2:][::-1]
+    for name, size in zip(("K", "N"), stored, strict=True):
+        if size % PACK_MULTIPLE:
+            raise ValueError(
+                f"w with {name}={size}: expected a multiple of {PACK_MULTIPLE}, which pack_weights "
+                f"makes of any size"
+            )
+    k, n = (w.k, w.n) if isinstance(w, PackedWeights) else stored
+    if (round_up(k, PACK_MULTIPLE), round_up(n, PACK_MULTIPLE)) != tuple(stored):
+        raise ValueError(
+            f"w packed for K={k}, N={n} holds {stored[0]}x{stored[1]}: expected both rounded up to "
+            f"multiples of {PACK_MULTIPLE}"
+        )
+    return data, k, n, w_layout
+
+
+def _check_activations(x: Any, w: Any, k: int, out_dtype: Any) -> int:
+    """Return the rows of x."""
+    if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
+        shape = getattr(x, "shape", type(x).__name__)
+        raise ValueError(f"x: got {shape}, expected an array [M, K]")
+    if isinstance(x, jax.Array) and in_host_memory(x):
+        raise ValueError("x in host memory: expected device memory; only w may stay in the host's")
+    if x.shape[0] < 1 or x.shape[1] != k:
+        raise ValueError(f"x of shape {x.shape[0]}x{x.shape[1]}: expected [M >= 1, K={k}] as in w")
+    if str(x.dtype) not in INPUT_DTYPES:
+        raise ValueError(f"x of dtype {x.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
+    if x.dtype != w.dtype:
+        raise ValueError(f"w of dtype {w.dtype}: expected {x.dtype} as in x")
+    if out_dtype is not None and jnp.dtype(out_dtype) not in (x.dtype, jnp.float32):
+        raise ValueError(f"out_dtype={jnp.dtype(out_dtype)}: expected {x.dtype} or float32")
+    return int(x.shape[0])
+
+
+def _configuration(gemm: Gemm, config: Config | None, cluster: int, backend: str) -> Config:
+    if config is None:
+        return heuristics.choose(gemm, sm_count=_sm_count(backend, cluster), cluster=cluster)
+    if config.cluster != cluster:
+        raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
+    return config
+
+
+def _sm_count(backend: str, cluster: int) -> int:
+    """SMs of the device; without a GPU, a number to check the arguments against."""
+    if backend == "interpret":
+        return max(_INTERPRETED_SMS, 2 * cluster)
+    first: Any = jax.devices()[0]
+    return int(first.core_count) if first.platform == "gpu" else _HOPPER_SMS
+
+
+def _layer(gemm: Gemm, layer: Number | None) -> Any:
+    if gemm.layers is None:
+        if layer is not None:
+            raise ValueError(f"layer={layer}: expected None, since w is one matrix and no stack")
+        return 0
+    if layer is None:
+        raise ValueError(f"layer=None: expected a number from 0 to {gemm.layers - 1}, w is a stack")
+    known = _concrete("layer", layer, int)
+    if known is None:
+        return jnp.clip(jnp.asarray(layer, jnp.int32), 0, gemm.layers - 1)
+    if not 0 <= known < gemm.layers:
+        raise ValueError(f"layer={known}: expected a number from 0 to {gemm.layers - 1}")
+    return known
+
+
+def _concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
+    """Return the value as a Python number, or None if it is traced."""
+    if np.ndim(value) != 0:
+        raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
+    if isinstance(value, jax.core.Tracer):
+        return None
+    number = np.asarray(value)
+    expected = "iu" if kind is int else "iuf"
+    if number.dtype.kind not in expected and str(number.dtype) not in INPUT_DTYPES:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{name}={value!r}: expected {what}")
+    return kind(number)
+
+
+def _refuse_starved(
+    config: Config, strips: int, sym: int, clusters: int, active: int, alpha: float
+) -> None:
+    """Raise if a path has columns and no SM: they would stay unwritten."""
+    for path, columns, has in (
+        ("SymGEMM", sym, clusters),
+        ("AsymGEMM", strips - sym, active - clusters),
+    ):
+        if columns and has <= 0:
+            raise ValueError(
+                f"sm_split={clusters * config.cluster}: leaves {path} none of "
+                f"{active * config.cluster} SMs, expected at least {config.cluster}, since "
+                f"alpha={alpha} gives it {columns} of {strips} column strips"
+            )

@@ -1,0 +1,40 @@
+"""The product in plain jax.numpy: what every kernel here has to agree with, on any device."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from pallas_kernels.hybrid_gemm.specs import WLayout
+
+
+def matmul(
+    x: Float[Array, "m k"],
+    w: Float[Array, "... a b"],
+    layer: jax.Array | int = 0,
+    *,
+    w_layout: WLayout = "kn",
+    out_dtype: str,
+) -> Float[Array, "m n"]:
+    """Return X W with products accumulated in float32 and rounded once.
+
+    Args:
+      x: activations.
+      w: [K, N], [N, K] or a stack of them.
+      layer: which one of a stack.
+      w_layout: "kn" or "nk".
+      out_dtype: type of the result.
+    """
+    matrix = w if w.ndim == 2 else lax.dynamic_index_in_dim(w, layer, keepdims=False)
+    contract = 0 if w_layout == "kn" else 1
+    product = lax.dot_general(
+        x,
+        matrix,
+        (((1,), (contract,)), ((), ())),
+        # float32 products of two-byte types are exact; the default may add in a shorter type
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+    return product.astype(out_dtype)

@@ -1,0 +1,100 @@
+"""Who computes what: the arithmetic of the persistent launch, shared by kernel and tests.
+
+Every function takes Python integers or traced int32 scalars, none below zero.
+
+Columns are dealt out in strips of tn. The first `sym_strips` go to SymGEMM, the others to AsymGEMM.
+The first `sym_clusters` of the `active_clusters` run SymGEMM, and each takes every
+`sym_clusters`-th (cluster of M tiles, strip); the CTAs of the others run AsymGEMM alone and each
+takes every n-th strip. Clusters from `active_clusters` up do nothing (an emulated slice).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jax import lax
+
+from pallas_kernels.hybrid_gemm.config import Config
+from pallas_kernels.hybrid_gemm.specs import Gemm
+
+Int = Any  # int or a traced int32 scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The run-time scalars of a launch, in the order in which the kernel reads them."""
+
+    sym_strips: Int
+    sym_clusters: Int
+    active_clusters: Int
+    layer: Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Sizes of a GEMM in tiles."""
+
+    strips: int  # columns / tn
+    row_tiles: int  # rows / tm
+    row_clusters: int  # rows / (tm * cluster)
+    k_steps: int  # K / tk
+
+
+def counts(config: Config, gemm: Gemm) -> Counts:
+    """Return the sizes of `gemm` in the tiles of `config`, each rounded up."""
+    return Counts(
+        strips=-(-gemm.n // config.tn),
+        row_tiles=-(-gemm.m // config.tm),
+        row_clusters=-(-gemm.m // (config.tm * config.cluster)),
+        k_steps=-(-gemm.k // config.tk),
+    )
+
+
+def div(a: Int, b: Int) -> Int:
+    """Return a // b for numbers not below zero."""
+    return a // b if isinstance(a, int) and isinstance(b, int) else lax.div(a, b)
+
+
+def rem(a: Int, b: Int) -> Int:
+    """Return a % b for numbers not below zero."""
+    return a % b if isinstance(a, int) and isinstance(b, int) else lax.rem(a, b)
+
+
+def dealt(items: Int, players: Int, player: Int) -> Int:
+    """Return how many of `items` the `player` gets when they are dealt out in turn.
+
+    >>> [dealt(7, 3, player) for player in range(3)]
+    [3, 2, 2]
+    """
+    return div(items - player + players - 1, players)
+
+
+def sym_tile(item: Int, row_clusters: int, cluster: int, rank: Int) -> tuple[Int, Int]:
+    """Return (M tile, strip) of one item for the CTA `rank` of its cluster.
+
+    Neighbours in time share a strip of W: if the L2 keeps host lines, they hit.
+    """
+    return rem(item, row_clusters) * cluster + rank, div(item, row_clusters)
+
+
+def first_pass(config: Config, k_steps: int, cta: Int) -> Int:
+    """Return the number of K steps in the first pass of AsymGEMM in CTA `cta`.
+
+    Full length where one pass covers K: a second one would read and write O again.
+    """
+    if k_steps <= config.ring:
+        return k_steps
+    return rem(cta, config.ring) + 1 if config.stagger else config.ring
+
+
+def passes(config: Config, k_steps: int, first: Int) -> Int:
+    """Return the number of K passes, the first of which has `first` steps."""
+    return div(k_steps - first + config.ring - 1, config.ring) + 1
+
+
+def partial_sums(config: Config, gemm: Gemm) -> int:
+    """Return the largest number of partial sums that AsymGEMM adds in O, over all CTAs."""
+    k_steps = counts(config, gemm).k_steps
+    firsts = {int(first_pass(config, k_steps, cta)) for cta in range(config.ring)}
+    return max(int(passes(config, k_steps, first)) for first in firsts)

@@ -1,0 +1,416 @@
+"""The Hopper kernel: two dataflows in one persistent launch (Mosaic GPU, wgmma and TMA).
+
+Each CTA has `warpgroups` compute warpgroups and one that issues the loads; they meet at barriers
+only. A barrier "full" says that a tile has arrived, "empty" that all compute warpgroups have read
+it. Every ring is addressed by a running counter: slot = counter mod size.
+
+SymGEMM (output-stationary): a cluster owns `cluster` output tiles along M and walks over K. With a
+cluster above 1 each CTA loads its share of the W tile and multicasts it to the others.
+
+AsymGEMM (weight-stationary): a CTA owns a column strip for all of K. It pins kc rows of W, walks
+over all M tiles, stores partial sums in the first pass and adds them (TMA reduction) in the later
+ones. No other CTA touches its columns: no zero fill, no order between CTAs.
+
+Interpret mode lacks the TMA reduction; `accumulate` is that seam. It does not multicast: each CTA
+of a cluster loads the whole tile. Nothing else differs between CPU and GPU.
+
+Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, the split
+read at run time, the ring of weight slices with a shortened first pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.hybrid_gemm.config import Config, Epilogue, check_fits, epilogue
+from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta, Ref
+from pallas_kernels.hybrid_gemm.schedule import (
+    Int,
+    Plan,
+    counts,
+    passes,
+    rem,
+    sym_tile,
+)
+from pallas_kernels.hybrid_gemm.specs import Gemm
+
+plgpu: Any = mosaic_gpu  # its annotations are too incomplete for strict checking
+
+
+def tma_add(source: Ref, target: Ref) -> None:
+    """Add a tile in shared memory to one in global memory, in the memory system."""
+    plgpu.copy_smem_to_gmem(source, target, reduction_op="add")
+
+
+def read_add_write(source: Ref, target: Ref) -> None:
+    """Do the same by hand, for interpret mode; exact because no other CTA owns the target."""
+    source[...] = source[...] + target[...]
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(source, target)
+
+
+def build(
+    gemm: Gemm,
+    config: Config,
+    *,
+    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Return `kernel(x, w, scalars) -> o` for one GEMM shape and configuration.
+
+    Args:
+      gemm: sizes and types, packed (see `specs`).
+      config: tiles and grid.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      A function of x[m, k], w of shape `gemm.w_shape` and the int32 vector `scalars` with the
+      fields of `Plan` in their order. Nothing checks a plan here: columns whose path has no
+      cluster are left unwritten.
+
+    Raises:
+      ValueError: the configuration needs more shared memory than a CTA has.
+    """
+    check_fits(config, gemm)
+    sizes, store = counts(config, gemm), epilogue(config, gemm)
+    many = config.cluster > 1
+
+    def body(
+        x: Ref, w: Ref, scalars: Ref, o: Ref, tiles: Ref, staging: Ref, barriers: list[Ref]
+    ) -> None:
+        (sym_x, sym_w), (asym_x, asym_w) = tiles
+        plan = Plan(
+            sym_strips=scalars[0],
+            sym_clusters=scalars[1],
+            active_clusters=scalars[2],
+            layer=scalars[3],
+        )
+        sym_full, sym_empty, asym_full, asym_empty, slice_full, slice_empty = barriers
+        cta = Cta(
+            config=config,
+            gemm=gemm,
+            sizes=sizes,
+            store=store,
+            accumulate=tma_add if interpret is None else read_add_write,
+            warpgroup=lax.axis_index("warpgroup"),
+            cluster=lax.axis_index("cluster"),
+            rank=lax.axis_index("rank") if many else 0,
+            plan=plan,
+            x=x,
+            w=w if gemm.layers is None else w.at[plan.layer],
+            o=o,
+            sym_x=sym_x,
+            sym_w=sym_w,
+            asym_x=asym_x,
+            asym_w=asym_w,
+            staging=staging,
+            sym_full=sym_full,
+            sym_empty=sym_empty,
+            asym_full=asym_full,
+            asym_empty=asym_empty,
+            slice_full=slice_full,
+            slice_empty=slice_empty,
+        )
+        is_sym = cta.cluster < plan.sym_clusters
+
+        @pl.when(cta.warpgroup == config.warpgroups)
+        def _load() -> None:
+            plgpu.set_max_registers(config.load_registers, action="decrease")
+            lax.cond(is_sym, lambda: _sym_load(cta), lambda: _asym_load(cta))
+
+        @pl.when(cta.warpgroup < config.warpgroups)
+        def _compute() -> None:
+            plgpu.set_max_registers(config.compute_registers, action="increase")
+            lax.cond(is_sym, lambda: _sym_compute(cta), lambda: _asym_compute(cta))
+
+    options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
+    if many:
+        options |= {"cluster": (config.cluster,), "cluster_names": ("rank",)}
+    kernel: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = plgpu.kernel(
+        body,
+        out_type=jax.eval_shape(lambda: jnp.zeros((gemm.m, gemm.n), gemm.out_dtype)),
+        grid=(config.clusters,),
+        grid_names=("cluster",),
+        num_threads=config.warpgroups + 1,
+        thread_name="warpgroup",
+        scratch_types=_scratch(gemm, config, store),
+        **options,
+    )
+    return kernel
+
+
+def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:
+    """Shared memory and barriers, in the order of `body`'s arguments."""
+    dtype, w_shape = jnp.dtype(gemm.dtype), (config.tk, config.tn)
+    if gemm.w_layout == "nk":
+        w_shape = (config.tn, config.tk)
+
+    def tiles(number: int, shape: tuple[int, int], of: Any = dtype) -> Any:
+        return plgpu.SMEM((number, *shape), of, transforms=_layout(shape[-1], of))
+
+    def x_tiles(number: int) -> Any:
+        return tiles(number, (config.tm, config.tk))
+
+    def arrivals(number: int, slots: int) -> Any:
+        return plgpu.Barrier(num_arrivals=number, num_barriers=slots)
+
+    compute = config.warpgroups
+    sym_empty = arrivals(compute, config.sym_stages)
+    if config.cluster > 1:  # a slot is free when the compute warpgroups of all CTAs have read it
+        sym_empty = plgpu.ClusterBarrier(
+            collective_axes=("rank",), num_arrivals=compute, num_barriers=config.sym_stages
+        )
+    return [
+        plgpu.RefUnion(
+            (x_tiles(config.sym_stages), tiles(config.sym_stages, w_shape)),
+            (x_tiles(config.asym_stages), tiles(config.ring, w_shape)),
+        ),
+        plgpu.SMEM(
+            (compute, store.slots, store.rows, store.columns),
+            jnp.dtype(gemm.out_dtype),
+            transforms=_layout(store.columns, jnp.dtype(gemm.out_dtype)),
+        ),
+        [
+            arrivals(2, config.sym_stages),  # one X and one W tile
+            sym_empty,
+            arrivals(1, config.asym_stages),
+            arrivals(compute, config.asym_stages),
+            arrivals(1, config.ring),
+            arrivals(compute, config.ring),
+        ],
+    ]
+
+
+def _layout(columns: int, dtype: Any) -> tuple[Any, Any]:
+    """The swizzled layout in which TMA writes a tile and wgmma reads it."""
+    itemsize = jnp.dtype(dtype).itemsize
+    swizzle = plgpu.find_swizzle(columns * itemsize * 8)  # a row in bits, answer in bytes
+    return plgpu.TilingTransform((8, swizzle // itemsize)), plgpu.SwizzleTransform(swizzle)
+
+
+def _drain(barrier: Ref, slots: int, used: Int) -> None:
+    """Wait until the last tiles were read: a CTA must not end while a peer can still arrive."""
+
+    @pl.loop(jnp.maximum(used - slots, 0), used)
+    def _(counter: Int) -> None:
+        plgpu.barrier_wait(barrier.at[rem(counter, slots)])
+
+
+def _sym_load(cta: Cta) -> None:
+    stages, k_steps = cta.config.sym_stages, cta.sizes.k_steps
+    multicast = {"collective_axes": "rank"} if cta.config.cluster > 1 else {}
+
+    @pl.loop(0, cta.sym_items)
+    def _item(item: Int) -> None:
+        row_tile, strip = sym_tile(
+            item * cta.plan.sym_clusters + cta.cluster,
+            cta.sizes.row_clusters,
+            cta.config.cluster,
+            cta.rank,
+        )
+
+        @pl.loop(0, k_steps)
+        def _step(k_step: Int) -> None:
+            counter = item * k_steps + k_step
+            slot = rem(counter, stages)
+
+            @pl.when(counter >= stages)
+            def _reuse() -> None:
+                plgpu.barrier_wait(cta.sym_empty.at[slot])
+
+            full = cta.sym_full.at[slot]
+            plgpu.copy_gmem_to_smem(cta.x_tile(row_tile, k_step), cta.sym_x.at[slot], full)
+            plgpu.copy_gmem_to_smem(
+                cta.w_tile(k_step, strip), cta.sym_w.at[slot], full, **multicast
+            )
+
+    _drain(cta.sym_empty, stages, cta.sym_items * k_steps)
+
+
+def _sym_compute(cta: Cta) -> None:
+    stages, k_steps = cta.config.sym_stages, cta.sizes.k_steps
+
+    @pl.loop(0, cta.sym_items)
+    def _item(item: Int) -> None:
+        row_tile, strip = sym_tile(
+            item * cta.plan.sym_clusters + cta.cluster,
+            cta.sizes.row_clusters,
+            cta.config.cluster,
+            cta.rank,
+        )
+
+        def multiply(acc: Ref) -> Any:
+            @pl.loop(0, k_steps)
+            def _step(k_step: Int) -> None:
+                counter = item * k_steps + k_step
+                slot = rem(counter, stages)
+                plgpu.barrier_wait(cta.sym_full.at[slot])
+                plgpu.wgmma(acc, cta.own_rows(cta.sym_x.at[slot]), cta.operand(cta.sym_w.at[slot]))
+                plgpu.wgmma_wait(1)  # the previous product is done, its tiles are free
+
+                @pl.when(k_step > 0)
+                def _release() -> None:
+                    plgpu.barrier_arrive(cta.sym_empty.at[rem(counter + stages - 1, stages)])
+
+            plgpu.wgmma_wait(0)
+            last = item * k_steps + k_steps - 1
+            plgpu.barrier_arrive(cta.sym_empty.at[rem(last, stages)])
+            return acc[...]
+
+        _store(cta, _accumulated(cta, multiply), row_tile, strip, plgpu.copy_smem_to_gmem)
+
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _asym_load(cta: Cta) -> None:
+    stages, ring = cta.config.asym_stages, cta.config.ring
+    k_steps, row_tiles = cta.sizes.k_steps, cta.sizes.row_tiles
+
+    @pl.loop(0, cta.asym_items)
+    def _item(item: Int) -> None:
+        strip = cta.asym_strip(item)
+
+        @pl.loop(0, passes(cta.config, k_steps, cta.first))
+        def _pass(number: Int) -> None:
+            start, length = cta.pass_steps(number)
+
+            @pl.loop(0, length)
+            def _slice(step: Int) -> None:
+                counter = item * k_steps + start + step
+                slot = rem(counter, ring)
+
+                @pl.when(counter >= ring)
+                def _reuse() -> None:
+                    plgpu.barrier_wait(cta.slice_empty.at[slot])
+
+                plgpu.copy_gmem_to_smem(
+                    cta.w_tile(start + step, strip), cta.asym_w.at[slot], cta.slice_full.at[slot]
+                )
+
+            @pl.loop(0, row_tiles)
+            def _rows(row_tile: Int) -> None:
+                @pl.loop(0, length)
+                def _step(step: Int) -> None:
+                    counter = (item * k_steps + start) * row_tiles + row_tile * length + step
+                    slot = rem(counter, stages)
+
+                    @pl.when(counter >= stages)
+                    def _reuse() -> None:
+                        plgpu.barrier_wait(cta.asym_empty.at[slot])
+
+                    plgpu.copy_gmem_to_smem(
+                        cta.x_tile(row_tile, start + step),
+                        cta.asym_x.at[slot],
+                        cta.asym_full.at[slot],
+                    )
+
+    _drain(cta.asym_empty, stages, cta.asym_items * k_steps * row_tiles)
+    _drain(cta.slice_empty, ring, cta.asym_items * k_steps)
+
+
+def _asym_compute(cta: Cta) -> None:
+    stages, ring = cta.config.asym_stages, cta.config.ring
+    k_steps, row_tiles = cta.sizes.k_steps, cta.sizes.row_tiles
+
+    @pl.loop(0, cta.asym_items)
+    def _item(item: Int) -> None:
+        strip = cta.asym_strip(item)
+
+        @pl.loop(0, passes(cta.config, k_steps, cta.first))
+        def _pass(number: Int) -> None:
+            start, length = cta.pass_steps(number)
+            slices = item * k_steps + start
+            # The previous pass's sums are in memory, not just out of the staging slots: the adds
+            # below, by the same warpgroup for the same rows, must find them.
+            plgpu.wait_smem_to_gmem(0)
+
+            @pl.loop(0, row_tiles)
+            def _rows(row_tile: Int) -> None:
+                tiles = slices * row_tiles + row_tile * length
+
+                def release(step: Int) -> None:
+                    plgpu.barrier_arrive(cta.asym_empty.at[rem(tiles + step, stages)])
+
+                    @pl.when(row_tile == row_tiles - 1)
+                    def _slice_too() -> None:
+                        plgpu.barrier_arrive(cta.slice_empty.at[rem(slices + step, ring)])
+
+                def multiply(acc: Ref) -> Any:
+                    @pl.loop(0, length)
+                    def _step(step: Int) -> None:
+                        tile, slot = rem(tiles + step, stages), rem(slices + step, ring)
+
+                        @pl.when(row_tile == 0)
+                        def _arrived() -> None:
+                            plgpu.barrier_wait(cta.slice_full.at[slot])
+
+                        plgpu.barrier_wait(cta.asym_full.at[tile])
+                        plgpu.wgmma(
+                            acc,
+                            cta.own_rows(cta.asym_x.at[tile]),
+                            cta.operand(cta.asym_w.at[slot]),
+                        )
+                        plgpu.wgmma_wait(1)
+
+                        @pl.when(step > 0)
+                        def _release() -> None:
+                            release(step - 1)
+
+                    plgpu.wgmma_wait(0)
+                    release(length - 1)
+                    return acc[...]
+
+                def emit(source: Ref, target: Ref) -> None:
+                    lax.cond(
+                        number == 0,
+                        lambda: plgpu.copy_smem_to_gmem(source, target),
+                        lambda: cta.accumulate(source, target),
+                    )
+
+                _store(cta, _accumulated(cta, multiply), row_tile, strip, emit)
+
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _accumulated(cta: Cta, multiply: Callable[[Ref], Any]) -> Any:
+    shape = (cta.config.warpgroup_rows, cta.config.tn)
+    return pl.run_scoped(multiply, plgpu.ACC(shape, jnp.float32))
+
+
+def _store(cta: Cta, acc: Any, row_tile: Int, strip: Int, emit: Accumulate) -> None:
+    """Round a warpgroup's rows of a tile and write them to O piece by piece.
+
+    TMA clips what lies beyond the edges of O.
+    """
+    store = cta.store
+    top = row_tile * cta.config.tm + cta.warpgroup * cta.config.warpgroup_rows
+    across = cta.config.tn // store.columns
+    for piece in range(store.pieces):
+        a, b = piece // across * store.rows, piece % across * store.columns
+        slot = cta.staging.at[cta.warpgroup, piece % store.slots]
+        plgpu.wait_smem_to_gmem(store.slots - 1, wait_read_only=True)
+        part = acc[a : a + store.rows, b : b + store.columns]
+        slot[...] = part.astype(jnp.dtype(cta.gemm.out_dtype))
+        plgpu.commit_smem()
+        emit(
+            slot,
+            cta.o.at[pl.ds(top + a, store.rows), pl.ds(strip * cta.config.tn + b, store.columns)],
+        )
+
+
+def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
+    """Return the settings of interpret mode: NaN wherever nothing was written.
+
+    At a ragged edge `read_add_write` reads beyond O; what it adds there is clipped by the store.
+    """
+    return mosaic_gpu.InterpretGPUParams(
+        detect_races=detect_races,
+        out_of_bounds_reads="uninitialized",
+        uninitialized_memory="nan",
+    )

@@ -1,0 +1,268 @@
+"""What `hybrid_gemm` accepts, what it refuses and how, and what it does not compile again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallas_kernels import KernelUnavailable, check_gemm, missing
+from pallas_kernels import device as present_device
+from pallas_kernels.hybrid_gemm import (
+    Config,
+    Gemm,
+    PackedWeights,
+    check_fits,
+    hybrid_gemm,
+    pack_weights,
+    shared_bytes,
+    sm90,
+)
+from tests.pallas_kernels.interpreting import SMALL, operands, within
+
+X, W, _ = operands(72, 128, 192)
+STACK = jnp.stack([jnp.asarray(W)] * 2)
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Collect one entry for each program that XLA compiles inside the block."""
+    seen: list[str] = []
+
+    def listen(event: str, duration_s: float, **kwargs: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_run_time_scalars_do_not_recompile(monkeypatch: pytest.MonkeyPatch) -> None:
+    builds: list[Gemm] = []
+    build = sm90.build
+
+    def counted(gemm: Gemm, config: Config, **options: Any) -> Any:
+        builds.append(gemm)
+        return build(gemm, config, **options)
+
+    monkeypatch.setattr(sm90, "build", counted)
+
+    def run(config: Config = SMALL, **options: Any) -> None:
+        within(
+            lambda: jax.block_until_ready(
+                hybrid_gemm(X, STACK, config=config, backend="interpret", **options)
+            )
+        )
+
+    run(alpha=0.5, layer=0)
+    # jax's interpreter registers an option of jax in its first run, which is a cache miss once.
+    run(alpha=0.5, layer=0)
+    last = jnp.int32(1)  # jax compiles the making of a scalar too
+    with compilations() as seen:
+        builds.clear()
+        run(alpha=0.0, layer=0)
+        run(alpha=1, layer=1)
+        run(alpha=0.7, layer=1, sm_split=1)
+        run(alpha=np.float32(0.3), layer=0, sm_limit=2)
+        run(alpha=0.3, layer=last, sm_limit=3, sm_split=2)
+    assert not builds
+    assert not seen
+    with compilations() as seen:  # the positive control
+        run(alpha=0.5, layer=0, config=replace(SMALL, asym_stages=3))
+    assert builds
+    assert seen
+
+
+def test_reference_compiles_once_too() -> None:
+    hybrid_gemm(X, STACK, 0.5, layer=0, backend="reference")
+    with compilations() as seen:
+        for alpha, layer in ((0, 0), (0.9, 1), (1.0, 0)):
+            hybrid_gemm(X, STACK, alpha, layer=layer, sm_limit=16, backend="reference")
+    assert not seen
+
+
+@given(
+    m=st.integers(1, 20),
+    k=st.integers(1, 140),
+    n=st.integers(1, 140),
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(["bfloat16", "float16"]),
+    f32=st.booleans(),
+    w_layout=st.sampled_from(["kn", "nk"]),
+    alpha=st.floats(0, 1),
+)
+def test_reference_is_within_the_bound_for_packed_weights(
+    m: int, k: int, n: int, seed: int, dtype: str, f32: bool, w_layout: Any, alpha: float
+) -> None:
+    x, stored, w = operands(m, k, n, seed=seed, dtype=dtype, w_layout=w_layout)
+    out = hybrid_gemm(
+        x,
+        pack_weights(stored, w_layout),
+        alpha,
+        out_dtype="float32" if f32 else None,
+        backend="reference",
+    )
+    assert out.shape == (m, n)
+    assert check_gemm(np.asarray(out), np.asarray(x), w).ok
+
+
+def test_packing_adds_zeros_only_and_copies_nothing_without_need() -> None:
+    _, w, _ = operands(1, 70, 130)
+    packed = pack_weights(w)
+    assert isinstance(packed.data, np.ndarray)
+    assert packed.data.shape == (128, 192)
+    np.testing.assert_array_equal(packed.data[:70, :130], w)
+    assert not packed.data[70:].any()
+    assert not packed.data[:, 130:].any()
+    assert pack_weights(W).data is W
+    leaves, tree = jax.tree.flatten(packed)
+    assert len(leaves) == 1
+    assert jax.tree.unflatten(tree, leaves) == packed
+
+
+def test_auto_works_here_and_sm90_says_what_is_missing() -> None:
+    out = hybrid_gemm(X, W, 0.5)
+    assert check_gemm(np.asarray(out), np.asarray(X), W, partial_sums=2).ok
+    if reason := missing("sm90", present_device()):
+        with pytest.raises(KernelUnavailable) as refusal:
+            hybrid_gemm(X, W, 0.5, backend="sm90")
+        assert reason in str(refusal.value)
+
+
+def test_host_weights_work_in_reference_traced_or_not() -> None:
+    on_device = jnp.asarray(W)
+    in_host = jax.device_put(on_device, on_device.sharding.with_memory_kind("pinned_host"))
+    expected = hybrid_gemm(X, on_device, 0.5, backend="reference")
+    for run in (hybrid_gemm, jax.jit(hybrid_gemm, static_argnames="backend")):
+        np.testing.assert_array_equal(run(X, in_host, 0.5, backend="reference"), expected)
+    with pytest.raises(ValueError, match="device memory for backend='interpret'"):
+        jax.jit(lambda w: hybrid_gemm(X, w, 0.5, backend="interpret"))(in_host)
+
+
+def test_no_derivative_says_so() -> None:
+    def loss(x: jax.Array) -> jax.Array:
+        return hybrid_gemm(x, W, 0.5, backend="reference").astype(jnp.float32).sum()
+
+    with pytest.raises(NotImplementedError, match="hybrid_gemm has no derivative"):
+        jax.grad(loss)(X)
+    with pytest.raises(NotImplementedError, match="hybrid_gemm has no derivative"):
+        jax.jvp(loss, (X,), (X,))
+
+
+X_IN_HOST = jax.device_put(X, X.sharding.with_memory_kind("pinned_host"))
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"alpha": 1.5}, r"alpha=1.5: expected a number in \[0, 1\]"),
+    ({"alpha": -0.1}, r"alpha=-0.1.*\[0, 1\]"),
+    ({"alpha": float("nan")}, r"alpha=nan.*\[0, 1\]"),
+    ({"alpha": jnp.float32(2)}, r"alpha=2.0.*\[0, 1\]"),
+    ({"alpha": np.zeros(2)}, r"alpha of shape \(2,\): expected a scalar"),
+    ({"alpha": "half"}, r"alpha='half': expected a number"),
+    ({"x": X.astype(jnp.float32)}, r"x of dtype float32: expected one of bfloat16, float16"),
+    ({"x": X.astype(jnp.float16)}, r"w of dtype bfloat16: expected float16 as in x"),
+    ({"x": X[:0]}, r"x of shape 0x128: expected \[M >= 1, K=128\]"),
+    ({"x": X[:, :64]}, r"x of shape 72x64: expected .*K=128"),
+    ({"x": X_IN_HOST}, r"x in host memory: expected device memory"),
+    ({"x": X[0]}, r"x: got \(128,\), expected an array \[M, K\]"),
+    ({"w": W.astype(np.int8)}, r"w of dtype int8: expected one of bfloat16, float16"),
+    ({"w": W[:, :100]}, r"w with N=100: expected a multiple of 64.*pack_weights"),
+    ({"w": W[:72], "x": X[:, :72]}, r"w with K=72: expected a multiple of 64.*pack_weights"),
+    ({"w": W[0]}, r"w of shape 192: expected a matrix or a stack"),
+    ({"w": [1.0]}, r"w of type list: expected an array or PackedWeights"),
+    (
+        {"w": PackedWeights(data=W, k=30, n=192, w_layout="kn"), "x": X[:, :30]},
+        r"w packed for K=30, N=192 holds 128x192",
+    ),
+    ({"w_layout": "mn"}, r"w_layout='mn': expected 'kn'"),
+    ({"layer": 0}, r"layer=0: expected None"),
+    ({"w": STACK}, r"layer=None: expected a number from 0 to 1"),
+    ({"w": STACK, "layer": 2}, r"layer=2: expected a number from 0 to 1"),
+    ({"w": STACK, "layer": 0.5}, r"layer=0.5: expected a whole number"),
+    ({"cluster": 3}, r"cluster=3: expected 1, 2, 4 or 8"),
+    ({"config": SMALL, "cluster": 2}, r"cluster=2: expected config.cluster=1"),
+    ({"config": SMALL, "sm_limit": 0}, r"sm_limit=0: expected from cluster=1 to 4 SMs"),
+    ({"config": SMALL, "sm_limit": 5}, r"sm_limit=5: expected from cluster=1 to 4 SMs"),
+    ({"config": SMALL, "sm_split": 5}, r"sm_split=5: expected .* from 0 to 4"),
+    ({"config": SMALL, "sm_limit": 2, "sm_split": 3}, r"sm_split=3: expected .* from 0 to 2"),
+    (
+        {"config": replace(SMALL, cluster=2), "cluster": 2, "sm_split": 1},
+        r"sm_split=1: expected a multiple of cluster=2",
+    ),
+    ({"config": SMALL, "sm_split": 0}, r"sm_split=0: leaves SymGEMM none of 4 SMs"),
+    ({"config": SMALL, "sm_split": 4}, r"sm_split=4: leaves AsymGEMM none of 4 SMs"),
+    ({"config": SMALL, "sm_limit": 1}, r"sm_split=.*leaves .*GEMM none of 1 SMs"),
+    ({"out_dtype": jnp.float16}, r"out_dtype=float16: expected bfloat16 or float32"),
+    ({"backend": "cuda"}, r"backend='cuda': expected one of auto, sm90, interpret, reference"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[m for _, m in WRONG])
+@pytest.mark.parametrize("backend", ["interpret", "reference"])
+def test_wrong_use_names_argument_value_and_range(
+    change: dict[str, Any], message: str, backend: str
+) -> None:
+    arguments = {"x": X, "w": W, "alpha": 0.5, "backend": backend} | change
+    unchecked = inspect.unwrap(hybrid_gemm)  # as in production: without the tests' type checks
+    with compilations() as seen, pytest.raises(ValueError, match=message):
+        unchecked(**arguments)
+    assert not seen  # refused before anything was compiled
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tm": 96}, r"tm=96: expected a multiple of 128 .* up to 256"),
+        ({"tm": 512}, r"tm=512"),
+        ({"tn": 24}, r"tn=24: expected a multiple of 64 up to 256"),
+        ({"tk": 32}, r"tk=32: expected 64"),
+        ({"kc": 100}, r"kc=100: expected a multiple of tk=64"),
+        ({"warpgroups": 5}, r"warpgroups=5: expected 1, 2, 3 or 4"),
+        ({"cluster": 16}, r"cluster=16: expected 1, 2, 4 or 8"),
+        ({"cluster": 4, "sm_count": 2}, r"sm_count=2: expected at least cluster=4"),
+        ({"sym_stages": 0}, r"sym_stages=0: expected a number above 0"),
+        ({"compute_registers": 236}, r"compute_registers=236: expected a multiple of 8"),
+        ({"compute_registers": 240}, r"compute_registers=240: .* = 520 to be at most 504"),
+    ],
+)
+def test_a_configuration_the_hardware_cannot_run_is_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Config(**change)
+
+
+def test_too_much_shared_memory_is_refused_before_launch() -> None:
+    greedy = Config(sym_stages=5, sm_count=4)
+    with pytest.raises(ValueError, match=r"config: needs 279552 bytes.*at most 232448"):
+        hybrid_gemm(X, W, 0.5, config=greedy, backend="interpret")
+
+
+@pytest.mark.parametrize(
+    ("config", "out_dtype", "reported"),
+    [
+        # What the compiler reports for sm_90a without the barriers (ahead-of-time study).
+        (Config(), "float32", 229376),
+        (Config(), "bfloat16", 229376),
+        (Config(tm=128, sym_stages=6, asym_stages=4), "float32", 229376),
+        (Config(tm=64, sym_stages=8, warpgroups=1), "float32", 212992),
+        (Config(tm=64, tn=256, kc=256, sym_stages=5, warpgroups=1), "float32", 221184),
+    ],
+)
+def test_shared_bytes_cover_what_the_compiler_reports(
+    config: Config, out_dtype: str, reported: int
+) -> None:
+    gemm = Gemm(m=256, k=4096, n=16384, out_dtype=out_dtype)
+    assert reported <= shared_bytes(config, gemm) <= reported + 1024
+    check_fits(config, gemm)

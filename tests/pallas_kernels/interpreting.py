@@ -1,0 +1,129 @@
+"""Run interpreted kernels with a time limit, and count what they load.
+
+A missing barrier arrival makes an interpreted kernel wait for ever, inside jax, where no signal
+reaches. So it runs in a thread that can be given up.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pallas_kernels.hybrid_gemm import Config
+
+SECONDS = 90.0  # a case takes about 2 on a quiet machine
+
+SMALL = Config(
+    tm=64, tn=64, kc=128, sym_stages=2, asym_stages=2, warpgroups=1, cluster=1, sm_count=4
+)
+
+
+def within[T](run: Callable[[], T], seconds: float = SECONDS) -> T:
+    """Return `run()`, or fail the test if it takes longer."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(run())
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's thread
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        # jax waits for the stuck kernel when Python ends; this comes before it
+        atexit.register(os._exit, 1)
+        pytest.fail(f"no result after {seconds} s: a barrier is waited for and never arrives")
+    if failed:
+        reset()
+        raise failed[0]
+    return done[0]
+
+
+def reset() -> None:
+    """Clear what a kernel that raised has left in jax's interpreter."""
+    from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+
+    gpu_callbacks.reset_gpu_interpret_mode_state()
+
+
+def races_found() -> bool:
+    """Whether the last kernel that ran with race detection had a race."""
+    from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+
+    return bool(gpu_callbacks.get_races().races_found)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One TMA copy as interpret mode carries it out."""
+
+    tile: tuple[int, ...]  # shape asked for
+    nbytes: int  # what lies inside the array in global memory, as TMA clips it
+    cluster: int  # that asked for it
+
+
+@dataclass
+class Counted:
+    """Every copy of a launch."""
+
+    loads: list[Copy] = field(default_factory=list)
+    stores: list[Copy] = field(default_factory=list)
+
+
+def count_copies(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Record every copy between global and shared memory from here on.
+
+    Interpret mode lets each CTA of a cluster load the whole of a multicast tile by itself, of which
+    the GPU loads one share each.
+    """
+    from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+
+    counted, lock = Counted(), threading.Lock()
+
+    def record(task: Any, where: str, side: str, copies: list[Copy]) -> None:
+        original = task.pre_read
+
+        def pre_read(self: Any, tma_thread_id: int, shared_memory: Any) -> None:
+            buffer = shared_memory.buffer_shape_and_dtype(getattr(self, f"{side}_allocation_key"))
+            access = getattr(self, f"{side}_access")
+            inside = [
+                max(0, min(taken.stop, extent) - taken.start)
+                for extent, taken in zip(buffer.shape, access.range, strict=True)
+                if isinstance(taken, slice)
+            ]
+            nbytes = math.prod(inside) * np.dtype(buffer.dtype).itemsize
+            (cluster,) = self.mesh_location.cluster_coords or self.mesh_location.block_coords
+            with lock:
+                copies.append(Copy(tuple(access.shape), nbytes, cluster))
+            original(self, tma_thread_id, shared_memory)
+
+        monkeypatch.setattr(task, where, pre_read)
+
+    record(gpu_callbacks.AsyncCopyGmemToSmemTask, "pre_read", "src", counted.loads)
+    record(gpu_callbacks.AsyncCopySmemToGmemTask, "pre_read", "dst", counted.stores)
+    return counted
+
+
+def operands(
+    m: int, k: int, n: int, *, dtype: str = "bfloat16", seed: int = 0, w_layout: str = "kn"
+) -> tuple[jax.Array, np.ndarray, np.ndarray]:
+    """Return (x, w as stored in `w_layout`, w as [K, N]), unit normal."""
+    rng = np.random.default_rng(seed)
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    x = rng.standard_normal((m, k)).astype(kind)
+    w = rng.standard_normal((k, n)).astype(kind)
+    stored = np.ascontiguousarray(w.T) if w_layout == "nk" else w
+    return jax.numpy.asarray(x), stored, w
