@@ -16,7 +16,8 @@ from pallas_kernels.host_memory.errors import (
 )
 from pallas_kernels.host_memory.files import remove_pool, shared_memory_path
 from pallas_kernels.host_memory.layout import DTYPES, TensorSpec
-from pallas_kernels.host_memory.pool import Residency, SharedPool
+from pallas_kernels.host_memory.pages import Residency
+from pallas_kernels.host_memory.pool import SharedPool
 
 if TYPE_CHECKING:
     from pallas_kernels.host_memory.arrays import HostArray

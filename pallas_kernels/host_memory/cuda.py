@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pallas_kernels.host_memory.errors import PoolError
 
@@ -21,6 +21,7 @@ PORTABLE, MAPPED, READ_ONLY = 1, 2, 8
 _NOT_SUPPORTED = 801  # cudaErrorNotSupported
 
 
+@runtime_checkable
 class Registrar(Protocol):
     """What can register pages with a GPU."""
 

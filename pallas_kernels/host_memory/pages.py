@@ -5,14 +5,24 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from pallas_kernels.host_memory import cuda
 from pallas_kernels.host_memory.layout import DTYPES, Entry, Header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """What one process's mapping of a pool takes of physical memory, as Linux counts it."""
+
+    rss_bytes: int  # resident, whoever shares it
+    pss_bytes: int  # resident, each page divided by the number of processes that map it
 
 
 class Pages(mmap.mmap):
@@ -25,19 +35,6 @@ class Pages(mmap.mmap):
     address: int
     registrar: cuda.Registrar | None
     pid: int
-
-    @classmethod
-    def map(cls, fd: int, nbytes: int, *, writable: bool) -> Pages:
-        """Map the whole of an open file, and own its descriptor from here on."""
-        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        try:
-            pages = cls(fd, nbytes, flags=mmap.MAP_SHARED, prot=prot)
-        except BaseException:
-            os.close(fd)
-            raise
-        pages.fd, pages.registrar, pages.pid = fd, None, os.getpid()
-        pages.address = np.frombuffer(pages, np.uint8, 1).ctypes.data
-        return pages
 
     def pin(self, registrar: cuda.Registrar, *, read_only: bool) -> None:
         """Register the pages with a GPU."""
@@ -62,6 +59,19 @@ class Pages(mmap.mmap):
         # Runs when the last array over the pages is gone.
         if not self.closed and hasattr(self, "registrar"):
             self.release()
+
+
+def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
+    """Map the whole of an open file; the pages own its descriptor from here on."""
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    try:
+        pages = Pages(fd, nbytes, flags=mmap.MAP_SHARED, prot=prot)
+    except BaseException:
+        os.close(fd)
+        raise
+    pages.fd, pages.registrar, pages.pid = fd, None, os.getpid()
+    pages.address = np.frombuffer(pages, np.uint8, 1).ctypes.data
+    return pages
 
 
 def release_or_leave(pages: Pages) -> None:
@@ -94,3 +104,14 @@ def hashed(pages: Pages, header: Header) -> Header:
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib lets other threads run
         entries = dict(zip(header.entries, pool.map(sha256, header.entries.values()), strict=True))
     return replace(header, entries=entries)
+
+
+def residency(address: int, nbytes: int) -> Residency:
+    """Return what a mapping of this process takes, from /proc/self/smaps."""
+    values, inside = {"Rss": 0, "Pss": 0}, False
+    for line in Path("/proc/self/smaps").read_text("utf-8", "replace").splitlines():
+        if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = address <= int(span[1], 16) < address + nbytes
+        elif inside and (entry := re.match(r"(Rss|Pss): +(\d+) kB", line)):
+            values[entry[1]] += 1024 * int(entry[2])
+    return Residency(rss_bytes=values["Rss"], pss_bytes=values["Pss"])

@@ -12,12 +12,10 @@ from __future__ import annotations
 import difflib
 import gc
 import os
-import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -34,8 +32,11 @@ from pallas_kernels.host_memory.errors import (
 from pallas_kernels.host_memory.layout import Entry, Header, TensorSpec
 from pallas_kernels.host_memory.pages import (
     Pages,
+    Residency,
     hashed,
+    map_pages,
     release_or_leave,
+    residency,
     root_of,
     shaped,
     tensor_of,
@@ -49,14 +50,6 @@ if TYPE_CHECKING:
 Verify = Literal["none", "header", "content"]
 
 _CREATE_WAIT_S = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residency:
-    """What one process's mapping of a pool takes of physical memory, as Linux counts it."""
-
-    rss_bytes: int  # resident, whoever shares it
-    pss_bytes: int  # resident, each page divided by the number of processes that map it
 
 
 class SharedPool:
@@ -186,7 +179,7 @@ class SharedPool:
         if size < layout.PROLOGUE.size:
             os.close(fd)
             raise PoolCorruptError(f"{path}: {size} bytes, expected a pool")
-        pages = Pages.map(fd, size, writable=writable)
+        pages = map_pages(fd, size, writable=writable)
         try:
             with memoryview(pages) as start:
                 header, modified = layout.decode(start, size, path)
@@ -223,7 +216,7 @@ class SharedPool:
                 return None
             files.reserve(fd, header.nbytes, path, limit_bytes=limit_bytes)
             # The lock travels with this second descriptor, which the pages will own.
-            pages = Pages.map(os.dup(fd), header.nbytes, writable=True)
+            pages = map_pages(os.dup(fd), header.nbytes, writable=True)
             try:
                 for name, entry in header.entries.items():
                     fill(name, tensor_of(pages, entry))
@@ -236,7 +229,7 @@ class SharedPool:
         os.close(fd)
         # What was written through the first mapping is read through one that cannot write.
         own = os.dup(pages.fd)
-        pool = cls(path, Pages.map(own, header.nbytes, writable=False), header, writable=False)
+        pool = cls(path, map_pages(own, header.nbytes, writable=False), header, writable=False)
         release_or_leave(pages)
         return pool
 
@@ -272,7 +265,7 @@ class SharedPool:
 
     @property
     def is_current(self) -> bool:
-        """Whether the path still names this pool; false after it was removed or replaced."""
+        """Whether the path still names this pool: it was neither removed nor replaced."""
         self._require_open()
         return files.is_at(self._pages.fd, self.path)
 
@@ -406,20 +399,14 @@ class SharedPool:
             files.share(self._pages.fd)
 
     def users(self) -> tuple[int, ...]:
-        """Return the processes that have the pool open, one entry for each time it is open."""
+        """Return the processes that have it open, one entry for each time."""
         self._require_open()
         return files.users(self.path) if self.is_current else ()
 
     def residency(self) -> Residency:
         """Return what this process's mapping takes of physical memory, from /proc/self/smaps."""
         self._require_open()
-        start, values, inside = self._pages.address, {"Rss": 0, "Pss": 0}, False
-        for line in Path("/proc/self/smaps").read_text("utf-8", "replace").splitlines():
-            if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-                inside = start <= int(span[1], 16) < start + self.nbytes
-            elif inside and (entry := re.match(r"(Rss|Pss): +(\d+) kB", line)):
-                values[entry[1]] += 1024 * int(entry[2])
-        return Residency(rss_bytes=values["Rss"], pss_bytes=values["Pss"])
+        return residency(self._pages.address, self.nbytes)
 
     def close(self, *, remove: bool = False) -> None:
         """Unregister and unmap the pages; nothing if closed already.
@@ -433,10 +420,7 @@ class SharedPool:
         if self.closed:
             return
         if names := self._alive():
-            raise PoolInUseError(
-                f"{self.path}: arrays of {', '.join(names)} are still alive; drop them before "
-                f"closing"
-            )
+            raise PoolInUseError(f"{self.path}: arrays of {', '.join(names)} are alive; drop them")
         if remove and files.try_exclusive(self._pages.fd) and self.is_current:
             self.path.unlink()
         try:
