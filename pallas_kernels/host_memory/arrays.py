@@ -132,12 +132,14 @@ def _refusal(array: HostArray, operation: str) -> HostMemoryError:
 
 def _jax_operation() -> str:
     """Name the jax function that the user called, from the frames between it and here."""
-    name = "an operation"
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the documented way to one's caller
+    name, inside = "an operation", False
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way to one's caller
     while frame is not None:
         module, code = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        if module.partition(".")[0] != "jax":
+        of_jax = module.partition(".")[0] == "jax"
+        if inside and not of_jax:
             break
+        inside = of_jax
         named = code != "op" and not code.startswith(("<", "__"))
         if named and module.startswith(_NAMED) and module != "jax._src.numpy.util":
             name = code.removeprefix("_operator_").lstrip("_")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -43,9 +43,9 @@ from pallas_kernels.host_memory.pages import (
 )
 
 if TYPE_CHECKING:
-    import jax
-
     from pallas_kernels.host_memory.arrays import HostArray
+else:
+    HostArray = Any  # its module imports jax
 
 Verify = Literal["none", "header", "content"]
 
@@ -303,7 +303,7 @@ class SharedPool:
         np.copyto(self.numpy(name, expect=_spec(name, values)), np.asarray(values), casting="no")
 
     def array(
-        self, name: str, *, expect: TensorSpec | None = None, device: jax.Device | None = None
+        self, name: str, *, expect: TensorSpec | None = None, device: Any = None
     ) -> HostArray:
         """Return a tensor as a `HostArray` over the shared pages: no copy.
 
@@ -313,7 +313,7 @@ class SharedPool:
         Args:
           name: of the tensor.
           expect: shape and type it must have.
-          device: whose host memory it counts as; by default jax's first device.
+          device: jax device whose host memory it counts as; by default the first.
 
         Raises:
           PoolError: as for `numpy`, CUDA refuses the pages, or jax would copy them.
@@ -339,7 +339,7 @@ class SharedPool:
             raise PoolError(f"{self.path}: jax copied {name} instead of sharing its pages")
         return HostArray(array)
 
-    def arrays(self, *, device: jax.Device | None = None) -> dict[str, HostArray]:
+    def arrays(self, *, device: Any = None) -> dict[str, HostArray]:
         """Return every tensor as a `HostArray`; see `array`."""
         return {name: self.array(name, device=device) for name in self._header.entries}
 
@@ -428,7 +428,7 @@ class SharedPool:
         except BufferError as error:
             raise PoolInUseError(f"{self.path}: memory views of it are still alive") from error
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> SharedPool:
         return self
 
     def __exit__(
