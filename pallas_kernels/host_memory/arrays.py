@@ -143,6 +143,8 @@ def _jax_operation() -> str:
         named = code != "op" and not code.startswith(("<", "__"))
         if named and module.startswith(_NAMED) and module != "jax._src.numpy.util":
             name = code.removeprefix("_operator_").lstrip("_")
+        elif module == "jax._src.numpy.ufunc_api" and code == "__call__":
+            name = getattr(frame.f_locals.get("self"), "__name__", name)
         frame = frame.f_back
     return f"jax: {name}"
 
