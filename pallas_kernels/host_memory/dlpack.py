@@ -5,6 +5,7 @@ NumPy's own exporter knows neither bfloat16 nor float8, and nothing but plain CP
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 from typing import Any
@@ -52,6 +53,18 @@ def _pop(managed: Any) -> None:
 
 
 _let_go = _Deleter(_pop)  # lives as long as the module: receivers call it late
+
+
+@atexit.register
+def _let_receivers_outlive_python() -> None:
+    """Give every receiver something that it can still call when Python is gone.
+
+    jax frees its last buffers after that. What they refer to is left to the end of the process, and
+    their deleter becomes a C function that does nothing.
+    """
+    for held in _held.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+        held[-1].deleter = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)
 
 
 class Exported:
