@@ -1,0 +1,173 @@
+"""`HostArray`: an array in host memory that refuses to be an operand of XLA.
+
+XLA has nothing to multiply a host array with: on a GPU it fails late and in its own words, or
+copies the array to the device, which is what host placement is meant to avoid; on a CPU it works
+and hides the mistake. So every way into an XLA operation raises here, at once, on every device.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from pallas_kernels.host_memory.errors import HostAttributeError, HostMemoryError
+from pallas_kernels.host_memory.operand import Backend, host_ref, weight_operand
+
+_NAMED = ("jax._src.numpy", "jax._src.lax", "jax._src.nn", "jax._src.scipy", "jax._src.image")
+_ADVICE = (
+    "Hand it to a kernel (hybrid_gemm(x, w.ref(), ...)), copy it with .to_device(), or read it "
+    "with .numpy()."
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HostArray:
+    """An array in host memory, usable by kernels and by nothing else; a pytree of one array.
+
+    Passes through `jit`, `scan` and tree functions like any pytree, so that a tree of parameters
+    may hold some. `ref()` gives the operand of a kernel, `to_device()` a copy for XLA, `numpy()`
+    the values. Everything else that would compute with it raises `HostMemoryError`.
+    """
+
+    data: Any  # a jax array in host memory; other things while jax transforms the tree
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the array."""
+        return tuple(self.data.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        kind: np.dtype[Any] = np.dtype(self.data.dtype)
+        return kind
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def memory_kind(self) -> str:
+        """The memory it lives in, in jax's words: "pinned_host"; "traced" inside `jit`."""
+        if isinstance(self.data, jax.core.Tracer):
+            return "traced"
+        return str(self.data.sharding.memory_kind)
+
+    def ref(self) -> jax.Array:
+        """Return what a kernel takes, with no copy; see `host_ref`."""
+        return host_ref(self.data)
+
+    def operand(self, backend: Backend) -> jax.Array:
+        """Return what a kernel of `backend` takes; see `weight_operand`."""
+        return weight_operand(self.data, backend=backend)
+
+    def to_device(self) -> jax.Array:
+        """Return a copy in device memory, which XLA operations take."""
+        return weight_operand(self.data, backend="reference")
+
+    def numpy(self) -> np.ndarray:
+        """Return the values as a NumPy array; not inside `jit`."""
+        if isinstance(self.data, jax.core.Tracer):
+            raise HostMemoryError(".numpy() inside jit: expected a concrete array")
+        return np.asarray(self.data)
+
+    def __repr__(self) -> str:
+        try:
+            sizes = "x".join(map(str, self.shape)) or "scalar"
+            return f"HostArray({sizes} {self.dtype}, {self.memory_kind}, {self.nbytes} bytes)"
+        except (AttributeError, TypeError):  # jax puts its own things into data
+            return f"HostArray({self.data!r})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a scalar HostArray")
+        return self.shape[0]
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        # A property: jax first asks whether it is there, and in some places only that.
+        raise _refusal(self, _jax_operation())
+
+    def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
+        raise _refusal(self, "conversion to a NumPy array")
+
+    def __array_ufunc__(self, ufunc: Any, *_args: object, **_kwargs: object) -> NoReturn:
+        raise _refusal(self, f"numpy.{ufunc.__name__}")
+
+    def __array_function__(self, function: Any, *_args: object, **_kwargs: object) -> NoReturn:
+        raise _refusal(self, f"numpy.{function.__name__}")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Only reached for names that the class lacks.
+        if name.startswith("_") or not hasattr(jax.Array, name):
+            raise AttributeError(f"HostArray has no attribute {name!r}")
+        raise HostAttributeError(str(_refusal(self, f".{name}")))
+
+
+def _refusal(array: HostArray, operation: str) -> HostMemoryError:
+    return HostMemoryError(
+        f"{operation} on {array!r}: expected an array in device memory, since weights in host "
+        f"memory are read by kernels only. {_ADVICE}"
+    )
+
+
+def _jax_operation() -> str:
+    """Name the jax function that the user called, from the frames between it and here."""
+    name, inside = "an operation", False
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way to one's caller
+    while frame is not None:
+        module, code = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        of_jax = module.partition(".")[0] == "jax"
+        if inside and not of_jax:
+            break
+        inside = of_jax
+        named = code != "op" and not code.startswith(("<", "__"))
+        if named and module.startswith(_NAMED) and module != "jax._src.numpy.util":
+            name = code.removeprefix("_operator_").lstrip("_")
+        elif module == "jax._src.numpy.ufunc_api" and code == "__call__":
+            name = getattr(frame.f_locals.get("self"), "__name__", name)
+        frame = frame.f_back
+    return f"jax: {name}"
+
+
+# Dunders are looked up on the class, so that __getattr__ does not see them.
+_BINARY = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_OTHERS = (
+    *("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert", "round"),
+    *("getitem", "iter", "contains", "bool", "int", "float", "complex", "index"),
+)
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: HostArray, *_operands: object) -> NoReturn:
+        raise _refusal(self, name)
+
+    refuse.__name__ = refuse.__qualname__ = name
+    return refuse
+
+
+for _name in (*_BINARY, *(f"r{n}" for n in _BINARY), *_OTHERS):
+    setattr(HostArray, f"__{_name}__", _refusing(f"__{_name}__"))
+HostArray.__hash__ = None  # type: ignore[assignment]  # like jax arrays

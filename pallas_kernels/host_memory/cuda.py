@@ -1,0 +1,128 @@
+"""Registering pages with CUDA, so that a GPU reads them where they are.
+
+Not run on a GPU so far; the calls, their arguments and the handling of refusals are tested against
+a stand-in for the runtime. Nothing here loads a library before a function is called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import re
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from pallas_kernels.host_memory.errors import PoolError
+
+# cudaHostRegister's flags
+PORTABLE, MAPPED, READ_ONLY = 1, 2, 8
+_NOT_SUPPORTED = 801  # cudaErrorNotSupported
+
+
+@runtime_checkable
+class Registrar(Protocol):
+    """What can register pages with a GPU."""
+
+    def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
+        """Pin the pages and let every GPU of this process read them at their own address."""
+
+    def unregister(self, address: int) -> None:
+        """Take that back."""
+
+
+class CudaRuntime:
+    """The four calls of the CUDA runtime that are needed, each checked."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        library.cudaHostRegister.argtypes = [pointer, ctypes.c_size_t, ctypes.c_uint]
+        library.cudaHostUnregister.argtypes = [pointer]
+        library.cudaHostGetDevicePointer.argtypes = [
+            ctypes.POINTER(pointer),
+            pointer,
+            ctypes.c_uint,
+        ]
+        library.cudaGetDeviceCount.argtypes = [ctypes.POINTER(number)]
+        library.cudaGetErrorString.argtypes = [number]
+        library.cudaGetErrorString.restype = ctypes.c_char_p
+
+    def device_count(self) -> int:
+        """Return the number of GPUs, 0 where there is no driver."""
+        count = ctypes.c_int()
+        return count.value if self._library.cudaGetDeviceCount(ctypes.byref(count)) == 0 else 0
+
+    def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
+        """Pin the pages and let every GPU of this process read them at their own address.
+
+        Raises:
+          PoolError: CUDA refuses, or gives the pages another address on the device.
+        """
+        flags = PORTABLE | MAPPED | (READ_ONLY if read_only else 0)
+        status = self._library.cudaHostRegister(address, nbytes, flags)
+        if status:
+            hint = ""
+            if status == _NOT_SUPPORTED and read_only:
+                hint = ". This machine cannot pin read-only pages: open the pool writable=True"
+            raise PoolError(f"cudaHostRegister of {nbytes} bytes: {self._says(status)}{hint}")
+        seen = ctypes.c_void_p()
+        status = self._library.cudaHostGetDevicePointer(ctypes.byref(seen), address, 0)
+        if status or seen.value != address:
+            self._library.cudaHostUnregister(address)
+            why = self._says(status) if status else f"the device sees it at {seen.value:#x}"
+            raise PoolError(
+                f"pages at {address:#x}: expected the same address on the device; {why}"
+            )
+
+    def unregister(self, address: int) -> None:
+        """Unpin the pages.
+
+        Raises:
+          PoolError: CUDA refuses.
+        """
+        status = self._library.cudaHostUnregister(address)
+        if status:
+            raise PoolError(f"cudaHostUnregister: {self._says(status)}")
+
+    def _says(self, status: int) -> str:
+        text = self._library.cudaGetErrorString(status) or b"unknown error"
+        return f"{text.decode()} (error {status})"
+
+
+def find_runtime(
+    *,
+    load: Callable[[str], Any] = ctypes.CDLL,
+    candidates: Callable[[], Iterator[str]] | None = None,
+) -> tuple[CudaRuntime | None, str]:
+    """Return the CUDA runtime with at least one GPU, or None and the reason.
+
+    Args:
+      load: opens a library by name; tests put a stand-in there.
+      candidates: names of libraries to try, best first.
+    """
+    tried = []
+    for name in (candidates or _candidates)():
+        try:
+            runtime = CudaRuntime(load(name))
+        except (OSError, AttributeError) as error:
+            tried.append(f"{name} ({error})")
+            continue
+        if runtime.device_count() > 0:
+            return runtime, ""
+        return None, f"{name} finds no GPU"
+    return None, "no CUDA runtime found" + (f": {'; '.join(tried)}" if tried else "")
+
+
+def _candidates() -> Iterator[str]:
+    """Name the runtime this process already uses, that of NVIDIA's wheels, the system's."""
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        found = re.findall(r"(\S*/libcudart\.so\S*)", maps.read_text("utf-8", "replace"))
+        yield from dict.fromkeys(found)
+    spec = find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        yield from map(str, sorted(Path(folder).glob("*/lib/libcudart.so.*"), reverse=True))
+    if system := ctypes.util.find_library("cudart"):
+        yield system

@@ -1,0 +1,204 @@
+"""A pool's file: made atomically, counted by locks, removed when nobody uses it.
+
+Every user holds a shared `flock` on the file for as long as it maps it. The kernel drops the lock
+when a process ends, however it ends, so the count cannot go wrong.
+
+A file is written under another name, `<path>.partial`, by the one process that holds an exclusive
+lock on that, and gets its own name when it is complete. What a process that died leaves behind is
+written over by the next.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pallas_kernels.host_memory.errors import PoolError, PoolInUseError, PoolSpaceError
+
+_POLL_S = 0.02
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux mounts POSIX shared memory
+
+
+def shared_memory_path(name: str) -> Path:
+    """Return the path of the POSIX shared memory object `name`: pages without a disk behind them.
+
+    Prefer it for pools that a GPU reads: kernels of Linux may refuse to pin pages of a file on disk
+    for writing.
+
+    Raises:
+      PoolError: `name` is no plain file name, or this machine mounts no shared memory.
+    """
+    if not name or "/" in name or name.startswith("."):
+        raise PoolError(f"name={name!r}: expected a plain file name")
+    if not _SHARED_MEMORY.is_dir():
+        raise PoolError(f"{_SHARED_MEMORY}: expected a folder, where Linux has shared memory")
+    return _SHARED_MEMORY / name
+
+
+def open_file(path: Path, *, writable: bool) -> int:
+    """Open an existing pool's file with a shared lock on it.
+
+    Raises:
+      PoolError: there is none, or it may not be opened.
+    """
+    while True:
+        try:
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        except OSError as error:
+            what = "writing" if writable else "reading"
+            raise PoolError(
+                f"{path}: expected a pool that can be opened for {what} ({error.strerror})"
+            ) from error
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        if is_at(fd, path):
+            return fd
+        os.close(fd)  # removed or replaced between the two calls
+
+
+@contextmanager
+def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
+    """Give a file to write a pool into; it appears at `path`, complete, if the body succeeds.
+
+    The descriptor stays open after success, with a shared lock. Yields None if `path` exists, at
+    once or after another process that was at it has finished.
+
+    Raises:
+      PoolInUseError: another process is at it for longer than `wait_s`.
+      PoolError: the folder cannot be written to.
+    """
+    partial = path.with_name(path.name + ".partial")
+    fd = _exclusive(path, partial, wait_s)
+    if fd is None:
+        yield None
+        return
+    try:
+        os.ftruncate(fd, 0)
+        yield fd
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        os.link(partial, path)  # fails where a rename would replace
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        os.close(fd)
+        if isinstance(error, FileExistsError):
+            raise PoolError(f"{path}: somebody else put a file there meanwhile") from error
+        raise
+    partial.unlink()
+
+
+def reserve(fd: int, nbytes: int, path: Path, *, limit_bytes: int | None) -> None:
+    """Allocate `nbytes` for the file, so that writing to its pages cannot fail later.
+
+    Raises:
+      PoolSpaceError: that is more than `limit_bytes` or than the file system has.
+    """
+    if limit_bytes is not None and nbytes > limit_bytes:
+        raise PoolSpaceError(f"{path}: needs {nbytes} bytes, limit_bytes={limit_bytes}")
+    stat = os.fstatvfs(fd)
+    free = stat.f_bavail * stat.f_frsize
+    if nbytes > free:
+        raise PoolSpaceError(f"{path}: needs {nbytes} bytes, its file system has {free} free")
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}:
+            raise PoolSpaceError(f"{path}: needs {nbytes} bytes ({error.strerror})") from error
+        raise
+
+
+def try_exclusive(fd: int) -> bool:
+    """Turn the shared lock into an exclusive one if there is no other user; else keep it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(fd, fcntl.LOCK_SH)  # a failed conversion may have dropped it
+        return False
+    return True
+
+
+def share(fd: int) -> None:
+    """Turn an exclusive lock into a shared one."""
+    fcntl.flock(fd, fcntl.LOCK_SH)
+
+
+def is_at(fd: int, path: Path) -> bool:
+    """Whether `path` still names the open file."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(fd)
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def users(path: Path) -> tuple[int, ...]:
+    """Return the ids of the processes that have the pool open, one for each time; sorted.
+
+    Processes that this one cannot see (in other containers) are missing, though they count.
+    """
+    stat = path.stat()
+    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    found = []
+    with suppress(FileNotFoundError):  # no /proc: nobody can be named
+        for line in Path("/proc/locks").read_text("ascii").splitlines():
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5] == device:
+                found.append(int(fields[4]))
+    return tuple(sorted(found))
+
+
+def remove_pool(path: Path | str, *, force: bool = False) -> None:
+    """Remove a pool's file.
+
+    Args:
+      path: of the pool; any file with that name, also a damaged one.
+      force: remove the name even if the pool is in use. Its users keep their pages, which are freed
+        when the last of them closes.
+
+    Raises:
+      PoolInUseError: some process has it open, this one included; names those it can see.
+      PoolError: there is none.
+    """
+    path = Path(path)
+    fd = open_file(path, writable=False)
+    try:
+        if not force and not try_exclusive(fd):
+            mine = os.getpid()
+            others = list(users(path))
+            if mine in others:
+                others.remove(mine)  # the lock of this very call
+            named = ", ".join(map(str, others)) or "that cannot be seen from here"
+            raise PoolInUseError(f"{path}: still open in processes {named}; close it there first")
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def _exclusive(path: Path, partial: Path, wait_s: float) -> int | None:
+    """Return the locked partial file, or None if `path` exists."""
+    deadline = time.monotonic() + wait_s
+    while not path.exists():
+        try:
+            fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise PoolError(f"{path}: cannot be created ({error.strerror})") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            if time.monotonic() >= deadline:
+                raise PoolInUseError(
+                    f"{path}: another process is creating it, waited {wait_s} s"
+                ) from None
+            time.sleep(_POLL_S)
+            continue
+        if is_at(fd, partial):
+            if not path.exists():
+                return fd
+            partial.unlink()
+        os.close(fd)
+    return None

@@ -1,0 +1,74 @@
+"""How a weight array in host memory becomes the operand of a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from pallas_kernels.capability import Backend
+from pallas_kernels.host_memory.errors import HostMemoryError
+
+__all__ = ["Backend", "host_ref", "in_host_memory", "weight_operand"]
+
+_host_ref_p: Any = Primitive("host_ref")  # its methods are untyped
+_host_ref_p.def_abstract_eval(lambda a: a.update(memory_space=jax.memory.Space.Device))
+_host_ref_p.def_impl(lambda w: w)
+mlir.register_lowering(_host_ref_p, lambda _context, w: [w])
+_batched: Any = batching.defvectorized  # untyped
+_batched(_host_ref_p)
+
+
+def in_host_memory(w: jax.Array) -> bool:
+    """Whether `w`, concrete or traced, lives in host memory as jax's types see it."""
+    return bool(jax.typeof(w).memory_space == jax.memory.Space.Host)
+
+
+def host_ref(w: jax.Array) -> jax.Array:
+    """Change the traced type of a host array to device space, and nothing else: no copy.
+
+    Pallas refuses operands that are typed as host memory, though the GPU can read them. Has an
+    effect only under `jit`; outside, and on arrays in device memory, it returns `w` itself.
+
+    The result must go straight into a kernel: on a GPU an XLA operation on it would read host
+    memory as if it were the device's. (On a CPU it would give the right numbers.)
+
+    Args:
+      w: an array of any shape, concrete or traced.
+    """
+    if not in_host_memory(w):
+        return w
+    retyped: jax.Array = _host_ref_p.bind(w)
+    return retyped
+
+
+def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
+    """Return what a kernel of `backend` takes for the weights `w`: the one way from one to other.
+
+    Placement code is then the same everywhere. "sm90" reads host memory itself (`host_ref`).
+    Interpret mode cannot be lowered beside an argument in host memory, so the array is moved to
+    device memory first, outside `jit`. "reference" is XLA and needs a copy in device memory.
+
+    Args:
+      w: `HostArray` or jax array, in host or device memory.
+      backend: one of `pallas_kernels.BACKENDS`.
+
+    Raises:
+      HostMemoryError: `backend` is "interpret" and `w` is traced and in host memory.
+    """
+    w = getattr(w, "data", w)
+    if backend == "sm90" or not in_host_memory(w):
+        return host_ref(w)
+    target: Any = jax.memory.Space.Device
+    if not isinstance(w, jax.core.Tracer):
+        target = w.sharding.with_memory_kind("device")
+    elif backend == "interpret":
+        raise HostMemoryError(
+            "w in host memory is traced, and backend='interpret' cannot run inside a jit with "
+            "arguments in host memory: expected w in device memory. Move it before the jit: "
+            "weight_operand(w, backend='interpret')."
+        )
+    copied: jax.Array = jax.device_put(w, target)
+    return copied

@@ -1,0 +1,499 @@
+"""`SharedPool`: named tensors in pages that many processes map, one physical copy of them all.
+
+The pages belong to a file, on disk or in POSIX shared memory (`shared_memory_path`). On a machine
+with CUDA they are registered with it, and a GPU reads them over the link; elsewhere they are shared
+pages and everything else is the same.
+
+jax is imported only by `SharedPool.array`: a process that fills pools can do without.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gc
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from pallas_kernels.host_memory import cuda, files, layout
+from pallas_kernels.host_memory.errors import (
+    PoolCorruptError,
+    PoolError,
+    PoolInUseError,
+    PoolStaleError,
+)
+from pallas_kernels.host_memory.layout import Entry, Header, TensorSpec
+from pallas_kernels.host_memory.pages import (
+    Pages,
+    Residency,
+    hashed,
+    map_pages,
+    release_or_leave,
+    residency,
+    root_of,
+    shaped,
+    tensor_of,
+)
+
+if TYPE_CHECKING:
+    from pallas_kernels.host_memory.arrays import HostArray
+else:
+    HostArray = Any  # its module imports jax
+
+Verify = Literal["none", "header", "content"]
+
+_CREATE_WAIT_S = 600.0
+
+
+class SharedPool:
+    """Named tensors in shared pages. Made by `create`, `open` and `open_or_create`.
+
+    A context manager; `close` when done. The content is fixed when the pool is made. A process may
+    open it writable and change values in place: all others see that at once, and until `seal` the
+    pool counts as modified.
+    """
+
+    def __init__(self, path: Path, pages: Pages, header: Header, *, writable: bool) -> None:
+        self.path = path
+        self.writable = writable
+        self._pages = pages
+        self._header = header
+        self._views: list[tuple[str, weakref.ref[np.ndarray]]] = []
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        tensors: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        limit_bytes: int | None = None,
+    ) -> SharedPool:
+        """Make a pool of arrays; it appears at `path` complete or not at all.
+
+        Args:
+          path: of a file that must not exist.
+          tensors: NumPy arrays, jax arrays or `HostArray`s by name, all of types in `DTYPES`.
+          metadata: any text, e.g. which checkpoint and revision this is.
+          limit_bytes: how large the pool may be; by default as large as the file system allows.
+
+        Raises:
+          PoolError: `path` exists, or a name or type cannot be stored.
+          PoolSpaceError: there is not enough space.
+          PoolInUseError: another process is creating the same pool.
+        """
+
+        def values(name: str) -> np.ndarray:
+            value = tensors[name]
+            return np.asarray(getattr(value, "data", value) if _is_host_array(value) else value)
+
+        specs = {name: _spec(name, value) for name, value in tensors.items()}
+        header = layout.plan(specs, metadata or {})
+
+        def fill(name: str, into: np.ndarray) -> None:
+            np.copyto(into, values(name), casting="no")
+
+        made = cls._create(Path(path), header, fill, limit_bytes=limit_bytes, wait_s=0.0)
+        if made is None:
+            raise PoolError(f"{path}: exists already; open it, or remove_pool it first")
+        return made
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: Path | str,
+        specs: Mapping[str, TensorSpec],
+        fill: Callable[[str, np.ndarray], None],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        limit_bytes: int | None = None,
+        wait_s: float = _CREATE_WAIT_S,
+    ) -> SharedPool:
+        """Open the pool if it exists, make it otherwise; of many processes at once, one makes it.
+
+        Args:
+          path: of the pool.
+          specs: shape and type of each tensor by name.
+          fill: is given a name and the array to write that tensor's values into: the pages
+            themselves, so that loading takes no second copy.
+          metadata: as for `create`. An existing pool must have the same: put there what tells
+            one content from another.
+          limit_bytes: as for `create`.
+          wait_s: how long to wait for another process that is making it.
+
+        Raises:
+          PoolStaleError: the existing pool has other tensors or metadata, or was written to.
+          PoolCorruptError: the existing file is no sound pool.
+          PoolSpaceError: there is not enough space.
+          PoolInUseError: another process is still making it after `wait_s`.
+        """
+        path, header = Path(path), layout.plan(specs, metadata or {})
+        made = cls._create(path, header, fill, limit_bytes=limit_bytes, wait_s=wait_s)
+        if made is not None:
+            return made
+        pool = cls.open(path)
+        if dict(pool.specs) != dict(specs) or dict(pool.metadata) != dict(header.metadata):
+            pool.close()
+            raise PoolStaleError(
+                f"{path}: holds other tensors or metadata than expected; remove_pool it to make "
+                f"it anew"
+            )
+        return pool
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        writable: bool = False,
+        verify: Verify = "header",
+        expected_digest: str | None = None,
+    ) -> SharedPool:
+        """Map an existing pool; nothing is read but its header.
+
+        Args:
+          path: of the pool.
+          writable: whether this process may change values, which all others see.
+          verify: "header" checks format, sizes and that nobody wrote to the pool since its hashes
+            were taken; "content" also hashes every tensor (about a second a gigabyte and core);
+            "none" accepts a pool that was written to.
+          expected_digest: what `digest` must be.
+
+        Raises:
+          PoolError: there is none, or it may not be opened.
+          PoolCorruptError: the file is no pool, damaged, or its content has another hash.
+          PoolStaleError: it was written to, or has another digest than expected.
+        """
+        if verify not in ("none", "header", "content"):
+            raise PoolError(f"verify={verify!r}: expected 'none', 'header' or 'content'")
+        path = Path(path)
+        fd = files.open_file(path, writable=writable)
+        size = os.fstat(fd).st_size
+        if size < layout.PROLOGUE.size:
+            os.close(fd)
+            raise PoolCorruptError(f"{path}: {size} bytes, expected a pool")
+        pages = map_pages(fd, size, writable=writable)
+        try:
+            with memoryview(pages) as start:
+                header, modified = layout.decode(start, size, path)
+            if modified and verify != "none":
+                raise PoolStaleError(
+                    f"{path}: written to since its hashes were taken; seal() it where it is "
+                    f"written, or open it with verify='none'"
+                )
+            if expected_digest is not None and header.digest != expected_digest:
+                raise PoolStaleError(
+                    f"{path}: digest {header.digest}, expected {expected_digest}: other content"
+                )
+            pool = cls(path, pages, header, writable=writable)
+            if verify == "content":
+                pool.verify()
+        except BaseException:
+            pages.release()
+            raise
+        return pool
+
+    @classmethod
+    def _create(
+        cls,
+        path: Path,
+        header: Header,
+        fill: Callable[[str, np.ndarray], None],
+        *,
+        limit_bytes: int | None,
+        wait_s: float,
+    ) -> SharedPool | None:
+        """Return the pool made, or None if there is one already."""
+        with files.new_file(path, wait_s=wait_s) as fd:
+            if fd is None:
+                return None
+            files.reserve(fd, header.nbytes, path, limit_bytes=limit_bytes)
+            # The lock travels with this second descriptor, which the pages will own.
+            pages = map_pages(os.dup(fd), header.nbytes, writable=True)
+            try:
+                for name, entry in header.entries.items():
+                    fill(name, tensor_of(pages, entry))
+                header = hashed(pages, header)
+                start = layout.encode(header)
+                pages[: len(start)] = start
+            except BaseException:
+                release_or_leave(pages)
+                raise
+        os.close(fd)
+        # What was written through the first mapping is read through one that cannot write.
+        own = os.dup(pages.fd)
+        pool = cls(path, map_pages(own, header.nbytes, writable=False), header, writable=False)
+        release_or_leave(pages)
+        return pool
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """Shape and type of each tensor, in the order of the file."""
+        return {name: entry.spec for name, entry in self._header.entries.items()}
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The text given when the pool was made."""
+        return dict(self._header.metadata)
+
+    @property
+    def digest(self) -> str:
+        """What the pool holds, as 64 hexadecimal digits: names, shapes, types, metadata, values."""
+        return self._header.digest
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file."""
+        return self._header.nbytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pages.closed
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the pages are registered with CUDA."""
+        return self._pages.registrar is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the path still names this pool: it was neither removed nor replaced."""
+        self._require_open()
+        return files.is_at(self._pages.fd, self.path)
+
+    def numpy(self, name: str, *, expect: TensorSpec | None = None) -> np.ndarray:
+        """Return a tensor as a NumPy array over the shared pages; read-only unless `writable`.
+
+        Args:
+          name: of the tensor.
+          expect: shape and type it must have.
+
+        Raises:
+          PoolError: there is no such tensor, it is not as expected, or the pool is closed.
+        """
+        self._require_open()
+        entry = self._entry(name, expect)
+        if self.writable:
+            self._pages[layout.MODIFIED_OFFSET : layout.MODIFIED_OFFSET + 8] = (1).to_bytes(
+                8, "little"
+            )
+        root = root_of(self._pages, entry)
+        self._views = [(n, ref) for n, ref in self._views if ref() is not None]
+        self._views.append((name, weakref.ref(root)))
+        return shaped(root, entry)
+
+    def write(self, name: str, values: Any) -> None:
+        """Change the values of a tensor in place, for every process that maps the pool.
+
+        Others may read some old and some new values meanwhile.
+
+        Raises:
+          PoolError: the pool is not `writable`, or shape or type differ.
+        """
+        if not self.writable:
+            raise PoolError(f"{self.path}: opened read-only, expected open(..., writable=True)")
+        np.copyto(self.numpy(name, expect=_spec(name, values)), np.asarray(values), casting="no")
+
+    def array(
+        self, name: str, *, expect: TensorSpec | None = None, device: Any = None
+    ) -> HostArray:
+        """Return a tensor as a `HostArray` over the shared pages: no copy.
+
+        On a GPU the pages are registered with CUDA first, once for the whole pool. (That path has
+        not been run on a GPU.)
+
+        Args:
+          name: of the tensor.
+          expect: shape and type it must have.
+          device: jax device whose host memory it counts as; by default the first.
+
+        Raises:
+          PoolError: as for `numpy`, CUDA refuses the pages, or jax would copy them.
+        """
+        import jax as jax_module
+
+        from pallas_kernels.host_memory import dlpack
+        from pallas_kernels.host_memory.arrays import HostArray
+        from pallas_kernels.host_memory.placement import HOST
+
+        device = jax_module.devices()[0] if device is None else device
+        view = self.numpy(name, expect=expect)
+        if device.platform == "gpu":
+            self.pin()
+            exported = dlpack.Exported(view, dlpack.CUDA_HOST, device.local_hardware_id or 0)
+            array = jax_module.dlpack.from_dlpack(exported, copy=False)
+        elif device.platform == "cpu":
+            sharding = jax_module.sharding.SingleDeviceSharding(device, memory_kind=HOST)
+            array = jax_module.device_put(view, sharding, may_alias=True)
+        else:
+            raise PoolError(f"device={device}: expected a GPU or CPU")
+        if view.nbytes and array.unsafe_buffer_pointer() != view.ctypes.data:
+            raise PoolError(f"{self.path}: jax copied {name} instead of sharing its pages")
+        return HostArray(array)
+
+    def arrays(self, *, device: Any = None) -> dict[str, HostArray]:
+        """Return every tensor as a `HostArray`; see `array`."""
+        return {name: self.array(name, device=device) for name in self._header.entries}
+
+    def pin(self, registrar: cuda.Registrar | None = None) -> None:
+        """Register the pages with CUDA; nothing if they are already.
+
+        Args:
+          registrar: what registers them; by default the CUDA runtime of this machine.
+
+        Raises:
+          PoolError: there is no CUDA runtime with a GPU, or it refuses; says why.
+        """
+        self._require_open()
+        if self.pinned:
+            return
+        if registrar is None:
+            registrar, reason = cuda.find_runtime()
+            if registrar is None:
+                raise PoolError(f"{self.path}: cannot be registered with CUDA: {reason}")
+        self._pages.pin(registrar, read_only=not self.writable)
+
+    def verify(self) -> None:
+        """Compare the hash of every tensor with the one in the header.
+
+        Raises:
+          PoolCorruptError: some differ; names them.
+        """
+        self._require_open()
+        now = hashed(self._pages, self._header).entries
+        bad = [name for name, entry in self._header.entries.items() if now[name] != entry]
+        if bad:
+            raise PoolCorruptError(
+                f"{self.path}: content of {', '.join(bad)} differs from its SHA-256 in the header"
+            )
+
+    def seal(self) -> None:
+        """Take the hashes anew after writing, so that the pool opens normally again.
+
+        Raises:
+          PoolError: the pool is not `writable`.
+          PoolInUseError: arrays of it are alive or others have it open: it could still change.
+        """
+        self._require_open()
+        if not self.writable:
+            raise PoolError(f"{self.path}: opened read-only, nothing to seal")
+        if names := self._alive():
+            raise PoolInUseError(
+                f"{self.path}: expected no array of {', '.join(names)} while sealing"
+            )
+        if not files.try_exclusive(self._pages.fd):
+            raise PoolInUseError(f"{self.path}: expected no other user while sealing")
+        try:
+            self._header = hashed(self._pages, self._header)
+            start = layout.encode(self._header)
+            self._pages[: len(start)] = start
+        finally:
+            files.share(self._pages.fd)
+
+    def users(self) -> tuple[int, ...]:
+        """Return the processes that have it open, one entry for each time."""
+        self._require_open()
+        return files.users(self.path) if self.is_current else ()
+
+    def residency(self) -> Residency:
+        """Return what this process's mapping takes of physical memory, from /proc/self/smaps."""
+        self._require_open()
+        return residency(self._pages.address, self.nbytes)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Unregister and unmap the pages; nothing if closed already.
+
+        Args:
+          remove: also remove the file if nobody else has it open.
+
+        Raises:
+          PoolInUseError: arrays of this pool are still alive in this process; names their tensors.
+        """
+        if self.closed:
+            return
+        if names := self._alive():
+            raise PoolInUseError(f"{self.path}: arrays of {', '.join(names)} are alive; drop them")
+        if remove and files.try_exclusive(self._pages.fd) and self.is_current:
+            self.path.unlink()
+        try:
+            self._pages.release()
+        except BufferError as error:
+            raise PoolInUseError(f"{self.path}: memory views of it are still alive") from error
+
+    def __enter__(self) -> SharedPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # The traceback may hold arrays; the pages go when they do.
+            with suppress(PoolInUseError):
+                self.close()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._header.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._header.entries)
+
+    def __len__(self) -> int:
+        return len(self._header.entries)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "pinned" if self.pinned else "shared pages"
+        return f"SharedPool({str(self.path)!r}, {len(self)} tensors, {self.nbytes} bytes, {state})"
+
+    def _alive(self) -> list[str]:
+        """Return the tensors of which arrays are alive."""
+
+        def alive() -> list[str]:
+            return sorted({name for name, ref in self._views if ref() is not None})
+
+        if alive():
+            gc.collect()  # arrays in reference cycles
+        if alive() and (jax_module := sys.modules.get("jax")):
+            # jax lets go of buffers of others when it next runs, not at once
+            jax_module.device_put(np.zeros(1, np.int8)).block_until_ready()
+        return alive()
+
+    def _entry(self, name: str, expect: TensorSpec | None) -> Entry:
+        entry = self._header.entries.get(name)
+        if entry is None:
+            close = difflib.get_close_matches(str(name), self._header.entries, n=3)
+            like = f"; did you mean {', '.join(close)}?" if close else ""
+            raise PoolError(f"{self.path}: no tensor {name!r} among {len(self)}{like}")
+        if expect is not None and expect != entry.spec:
+            raise PoolError(f"{self.path}: {name} is {entry.spec}, expected {expect}")
+        return entry
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise PoolError(f"{self.path}: closed, expected an open pool")
+
+
+def _is_host_array(value: Any) -> bool:
+    arrays = sys.modules.get("pallas_kernels.host_memory.arrays")  # not imported: there is none
+    return arrays is not None and isinstance(value, arrays.HostArray)
+
+
+def _spec(name: str, value: Any) -> TensorSpec:
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise PoolError(f"{name} of type {type(value).__name__}: expected an array")
+    try:
+        return TensorSpec(shape=tuple(int(s) for s in value.shape), dtype=str(value.dtype))
+    except PoolError as error:
+        raise PoolError(f"{name}: {error}") from error

@@ -1,0 +1,36 @@
+"""A place for pools that is gone after each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pallas_kernels.host_memory import PoolError, shared_memory_path
+
+
+def shared_memory() -> Path:
+    try:
+        return shared_memory_path(f"pallas-kernels-test-{os.getpid()}")
+    except PoolError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["file", "shared memory"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Where to make a pool: on disk and in POSIX shared memory."""
+    place = tmp_path / "pool" if request.param == "file" else shared_memory()
+    yield place
+    place.unlink(missing_ok=True)
+    assert not place.with_name(place.name + ".partial").exists()
+
+
+@pytest.fixture
+def shm_path() -> Iterator[Path]:
+    """Where to make a pool in POSIX shared memory, for tests that take long."""
+    place = shared_memory()
+    yield place
+    place.unlink(missing_ok=True)
+    assert not place.with_name(place.name + ".partial").exists()

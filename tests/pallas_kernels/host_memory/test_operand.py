@@ -1,0 +1,107 @@
+"""Host arrays become operands of kernels: by type alone for a GPU, by a copy in interpret mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.host_memory import HostMemoryError, host_ref, refs, to_host, weight_operand
+from pallas_kernels.hybrid_gemm import hybrid_gemm
+from tests.pallas_kernels.interpreting import SMALL, operands, within
+
+LAYERS, ROWS, COLUMNS = 3, 64, 128
+W = np.random.default_rng(0).standard_normal((LAYERS, ROWS, COLUMNS)).astype(np.float32)
+
+
+def layer_of(w: jax.Array, layer: jax.Array, *, interpret: Any = None) -> jax.Array:
+    """Copy w[layer] to device memory by a kernel that reads w where it is."""
+
+    def body(w_ref: Any, layer_ref: Any, out_ref: Any, tile: Any, ready: Any) -> None:
+        source = w_ref.at[layer_ref[0], pl.ds(0, ROWS), pl.ds(0, COLUMNS)]
+        plgpu.copy_gmem_to_smem(source, tile, ready)
+        plgpu.barrier_wait(ready)
+        plgpu.copy_smem_to_gmem(tile, out_ref)
+        plgpu.wait_smem_to_gmem(0)
+
+    options = {} if interpret is None else {"interpret": interpret}
+    kernel = plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((ROWS, COLUMNS), w.dtype),
+        grid=(1,),
+        grid_names=("cta",),
+        scratch_types=[plgpu.SMEM((ROWS, COLUMNS), w.dtype), plgpu.Barrier()],
+        **options,
+    )
+    return kernel(w, layer)
+
+
+def lowered(f: Any, *args: Any) -> str:
+    return jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_without_ref_pallas_refuses_a_host_operand() -> None:
+    w = to_host(W).data
+    with pytest.raises(Exception, match=r"(?i)host"):
+        lowered(layer_of, w, jnp.zeros(1, jnp.int32))
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_ref_reaches_the_kernel_without_a_copy(scanned: bool) -> None:
+    def every_layer(w: jax.Array) -> jax.Array:
+        def step(carry: None, layer: jax.Array) -> tuple[None, jax.Array]:
+            return carry, layer_of(host_ref(w), layer[None])
+
+        return lax.scan(step, None, jnp.arange(LAYERS, dtype=jnp.int32))[1]
+
+    def one(w: jax.Array) -> jax.Array:
+        return layer_of(host_ref(w), jnp.zeros(1, jnp.int32))
+
+    text = lowered(every_layer if scanned else one, to_host(W).data)
+    assert "mosaic_gpu" in text
+    (parameter,) = [line for line in text.splitlines() if "@main(" in line]
+    assert 'mhlo.memory_kind = "pinned_host"' in parameter
+    assert "annotate_device_placement" not in text
+
+    def copied(w: jax.Array) -> jax.Array:
+        return layer_of(jax.device_put(w, jax.memory.Space.Device), jnp.zeros(1, jnp.int32))
+
+    assert "annotate_device_placement" in lowered(copied, to_host(W).data)  # it can fail
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_interpreted_kernel_reads_a_host_array(layer: int) -> None:
+    params = plgpu.InterpretGPUParams()
+    w = to_host(W).operand("interpret")
+    assert w.sharding.memory_kind == "device"
+    run = jax.jit(lambda w, i: layer_of(w, i, interpret=params))
+    out = within(lambda: np.asarray(run(w, jnp.full(1, layer, jnp.int32))))
+    np.testing.assert_array_equal(out, W[layer])
+
+
+def test_each_backend_gets_what_it_takes() -> None:
+    w = to_host(W)
+    assert weight_operand(w, backend="sm90") is w.data
+    for backend in ("interpret", "reference"):
+        moved = weight_operand(w, backend=backend)
+        assert moved.sharding.memory_kind == "device"
+        assert weight_operand(moved, backend=backend) is moved
+    with pytest.raises(HostMemoryError, match="before the jit"):
+        jax.jit(lambda w: weight_operand(w, backend="interpret"))(w)
+
+
+def test_hybrid_gemm_takes_refs() -> None:
+    x, stored, _ = operands(8, 128, 64)
+    params = refs({"w": to_host(stored), "b": x})
+    assert params["b"] is x
+    a = hybrid_gemm(x, params["w"], 1.0, backend="reference")
+    b = hybrid_gemm(x, stored, 1.0, backend="reference")
+    np.testing.assert_array_equal(np.asarray(a, np.float32), np.asarray(b, np.float32))
+    c = within(lambda: hybrid_gemm(x, params["w"], 1.0, config=SMALL, backend="interpret"))
+    np.testing.assert_array_equal(np.asarray(c, np.float32), np.asarray(a, np.float32))

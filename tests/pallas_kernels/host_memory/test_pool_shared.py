@@ -1,0 +1,159 @@
+"""Many processes and one pool: one physical copy, visible writes, one creator, cleanup."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pallas_kernels.host_memory import PoolInUseError, SharedPool, TensorSpec, remove_pool
+from tests.pallas_kernels.host_memory.processes import Other, opened
+
+MIB = 1 << 20
+SIZE = 32 * MIB
+SPEC = {"w": TensorSpec(shape=(SIZE,), dtype="uint8")}
+TOUCH_ALL = "int(pool.numpy('w')[::4096].sum(dtype='uint64'))"
+
+FILL = """def fill(name, into): into[...] = 3"""
+PLAN = f"spec = {{'w': TensorSpec(shape=({SIZE},), dtype='uint8')}}"
+
+
+def fill(name: str, into: np.ndarray) -> None:
+    into[...] = 3
+
+
+def make(path: Path) -> SharedPool:
+    return SharedPool.open_or_create(path, SPEC, fill)
+
+
+def status(other: Other, field: str) -> int:
+    """A figure of /proc/<pid>/status in bytes."""
+    text = Path(f"/proc/{other.pid}/status").read_text("ascii")
+    (line,) = [line for line in text.splitlines() if line.startswith(field + ":")]
+    return 1024 * int(line.split()[1])
+
+
+def test_a_write_by_one_is_seen_by_all(path: Path) -> None:
+    with make(path) as pool, opened(path, writable=True) as writer, opened(path) as reader:
+        assert reader("pool.numpy('w')[[0, -1]].tolist()") == "[3, 3]"
+        assert writer("import numpy as np") == "None"
+        assert writer("pool.numpy('w').__setitem__(-1, 99)") == "None"
+        assert reader("pool.numpy('w')[[0, -1]].tolist()") == "[3, 99]"
+        assert int(pool.numpy("w")[-1]) == 99
+        assert writer("pool.close()") == "None"
+        with ExitStack() as stack:
+            late = stack.enter_context(Other("from pallas_kernels.host_memory import *"))
+            assert late(f"SharedPool.open({str(path)!r})").startswith("PoolStaleError")
+            late(f"pool = SharedPool.open({str(path)!r}, verify='none')")
+            assert late("int(pool.numpy('w')[-1])") == "99"
+
+
+def test_three_processes_hold_one_physical_copy(path: Path) -> None:
+    """Each has all pages resident; divided by their users they add up to one copy."""
+    count = 3
+    with make(path), ExitStack() as stack:
+        others = [stack.enter_context(opened(path)) for _ in range(count)]
+        own = [status(other, "RssAnon") for other in others]
+        for other in others:
+            assert other(TOUCH_ALL) == str(3 * SIZE // 4096)
+        rss, pss = (
+            [int(other(f"pool.residency().{kind}_bytes")) for other in others]
+            for kind in ("rss", "pss")
+        )
+        assert all(SIZE <= each <= SIZE + MIB for each in rss)
+        assert SIZE - MIB <= sum(pss) <= SIZE + MIB
+        for other, before in zip(others, own, strict=True):
+            assert status(other, "RssAnon") - before < SIZE // 8
+        # What is no sharing shows as such: a private copy is anonymous memory of its owner.
+        copier = others[0]
+        assert copier("private = pool.numpy('w').copy()") == "None"
+        assert status(copier, "RssAnon") - own[0] > SIZE - MIB
+        assert int(path.stat().st_blocks) * 512 <= SIZE + MIB
+
+
+def test_jax_processes_share_the_pages_too(shm_path: Path) -> None:
+    """A jax array over the pages adds nothing and reads what another process writes."""
+    with make(shm_path), opened(shm_path, writable=True) as writer, opened(shm_path) as reader:
+        assert reader("array = pool.array('w')") == "None"
+        before = status(reader, "RssAnon")
+        assert reader("int(array.numpy()[::4096].sum(dtype='uint64'))") == str(3 * SIZE // 4096)
+        assert status(reader, "RssAnon") - before < SIZE // 8
+        assert writer("pool.numpy('w').__setitem__(5, 77)") == "None"
+        assert reader("int(array.numpy()[5])") == "77"
+        assert "arrays of w are alive" in reader("pool.close()")
+        assert reader.end() == 0  # also with an array alive
+
+
+def test_of_many_creators_one_creates(shm_path: Path) -> None:
+    slow = "def fill(name, into): import time; made.append(name); time.sleep(0.3); into[...] = 3"
+    starts = ("from pallas_kernels.host_memory import *", PLAN, "made = []", slow)
+    create = f"pool = SharedPool.open_or_create({str(shm_path)!r}, spec, fill, wait_s=30)"
+    with ExitStack() as stack:
+        others = [stack.enter_context(Other(*starts)) for _ in range(3)]
+        for other in others:
+            other._process.stdin.write(create + "\n")  # all before any answers
+            other._process.stdin.flush()
+        assert [other._process.stdout.readline() for other in others] == ["None\n"] * 3
+        assert sorted(other("made") for other in others) == ["['w']", "[]", "[]"]
+        assert {other("pool.digest") for other in others} == {others[0]("pool.digest")}
+        users = others[0]("pool.users()")
+        assert sorted(other.pid for other in others) == list(eval(users))
+
+
+def test_a_creator_that_dies_leaves_no_pool_and_blocks_nobody(shm_path: Path) -> None:
+    stuck = "def fill(name, into): import time; into[:9] = 1; time.sleep(60)"
+    with Other("from pallas_kernels.host_memory import *", PLAN, stuck) as other:
+        other._process.stdin.write(f"SharedPool.open_or_create({str(shm_path)!r}, spec, fill)\n")
+        other._process.stdin.flush()
+        partial = shm_path.with_name(shm_path.name + ".partial")
+        until = time.monotonic() + 20
+        while not (partial.exists() and partial.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not shm_path.exists()
+        with pytest.raises(PoolInUseError, match="another process is creating it, waited 0"):
+            SharedPool.open_or_create(shm_path, SPEC, fill, wait_s=0.1)
+        other.kill()
+    assert partial.exists()
+    with make(shm_path) as pool:
+        assert pool.numpy("w").min() == 3
+        pool.verify()
+    assert not partial.exists()
+
+
+def test_a_user_that_dies_no_longer_counts(shm_path: Path) -> None:
+    make(shm_path).close()
+    with opened(shm_path) as other:
+        with pytest.raises(PoolInUseError, match=str(other.pid)):
+            remove_pool(shm_path)
+        with SharedPool.open(shm_path) as pool:
+            assert pool.users() == tuple(sorted((os.getpid(), other.pid)))
+        other.kill()
+    remove_pool(shm_path)
+    assert not shm_path.exists()
+
+
+def test_others_keep_a_pool_from_being_sealed(shm_path: Path) -> None:
+    make(shm_path).close()
+    with SharedPool.open(shm_path, writable=True) as pool:
+        pool.write("w", np.full(SIZE, 4, np.uint8))
+        with ExitStack() as stack:
+            late = stack.enter_context(Other("from pallas_kernels.host_memory import *"))
+            late(f"pool = SharedPool.open({str(shm_path)!r}, verify='none')")
+            with pytest.raises(PoolInUseError, match="no other user"):
+                pool.seal()
+        pool.seal()
+    SharedPool.open(shm_path, verify="content").close()
+
+
+def test_a_fork_closes_its_pool_and_leaves_the_parents_alone(shm_path: Path) -> None:
+    with Other("from pallas_kernels.host_memory import *", "import os", PLAN, FILL) as parent:
+        parent(f"pool = SharedPool.open_or_create({str(shm_path)!r}, spec, fill)")
+        parent("child = os.fork() or (pool.close(), os._exit(0))")
+        assert parent("os.waitpid(child, 0)[1]") == "0"
+        assert parent("int(pool.numpy('w')[7])") == "3"
+        with pytest.raises(PoolInUseError):
+            remove_pool(shm_path)
