@@ -1,7 +1,8 @@
 """GEMM over weights in host memory: two dataflows and their hybrid in one persistent launch."""
 
+from pallas_kernels.hopper import CLUSTERS
 from pallas_kernels.hybrid_gemm.api import hybrid_gemm, plan_launch
-from pallas_kernels.hybrid_gemm.config import CLUSTERS, Config, check_fits, shared_bytes
+from pallas_kernels.hybrid_gemm.config import Config, check_fits, shared_bytes
 from pallas_kernels.hybrid_gemm.heuristics import choose, smallest_cluster
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, pack_weights
 from pallas_kernels.hybrid_gemm.schedule import Plan, partial_sums

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.capability import device, missing, require
+from pallas_kernels.arguments import (
+    Choice,
+    Number,
+    concrete,
+    launch_scalars,
+    layer_index,
+    resolve_backend,
+    sm_count,
+    without_derivative,
+)
+from pallas_kernels.capability import Backend
+from pallas_kernels.counting import round_up
+from pallas_kernels.hopper import CLUSTERS
+from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
 from pallas_kernels.hybrid_gemm import heuristics, reference
-from pallas_kernels.hybrid_gemm.config import CLUSTERS, Config
-from pallas_kernels.hybrid_gemm.operand import device_copy, in_host_memory, kernel_operand
+from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights
 from pallas_kernels.hybrid_gemm.schedule import Plan, counts
 from pallas_kernels.hybrid_gemm.specs import (
@@ -21,14 +33,7 @@ from pallas_kernels.hybrid_gemm.specs import (
     ROW_MULTIPLE,
     Gemm,
     WLayout,
-    round_up,
 )
-
-Choice = Literal["auto", "sm90", "interpret", "reference"]
-Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced
-
-_INTERPRETED_SMS = 4  # interpret mode takes time for each CTA
-_HOPPER_SMS = 132  # what the reference, which has none, checks SM arguments against
 
 
 def hybrid_gemm(
@@ -89,7 +94,7 @@ def hybrid_gemm(
 
     Source: C2CServe, Algorithm 1. Ours: multicast, the SM split apart from alpha, ragged edges.
     """
-    backend = _resolve(backend)
+    chosen = resolve_backend(backend)
     data, k, n, w_layout = _weights(w, w_layout)
     rows = _check_activations(x, data, k, out_dtype)
     if cluster not in CLUSTERS:
@@ -104,26 +109,25 @@ def hybrid_gemm(
         layers=data.shape[0] if data.ndim == 3 else None,
         w_layout=w_layout,
     )
-    config = _configuration(gemm, config, cluster, backend)
+    config = _configuration(gemm, config, cluster, chosen)
     plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
     fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
-    traced = any(isinstance(f, jax.Array) for f in fields)
-    scalars = jnp.stack(fields) if traced else np.array(fields, np.int32)
+    scalars = launch_scalars(fields)
     x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
-    if backend != "sm90":
-        data = device_copy(data, backend=backend)
-    x, data = _without_derivative(x, data)
+    if chosen != "sm90":
+        data = weight_operand(data, backend=chosen)
+    x, data = without_derivative("hybrid_gemm", x, data)
     interpret = None
-    if backend == "interpret":
-        from pallas_kernels.hybrid_gemm import sm90
+    if chosen == "interpret":
+        from pallas_kernels.mosaic import interpret_params
 
-        interpret = sm90.interpret_params()
+        interpret = interpret_params()
     out: jax.Array = _launch(
         x,
         data,
         scalars,
         gemm=gemm,
-        config=None if backend == "reference" else config,
+        config=None if chosen == "reference" else config,
         interpret=interpret,
         columns=n,
     )
@@ -149,21 +153,21 @@ def plan_launch(
     """
     sizes = counts(config, gemm)
     whole = config.clusters * config.cluster
-    known_alpha = _concrete("alpha", alpha, float)
+    known_alpha = concrete("alpha", alpha, float)
     if known_alpha is not None and not 0 <= known_alpha <= 1:  # also refuses NaN
         raise ValueError(f"alpha={known_alpha}: expected a number in [0, 1]")
-    limit = _concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
+    limit = concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
     if limit is not None and not config.cluster <= limit <= config.sm_count:
         raise ValueError(
             f"sm_limit={limit}: expected from cluster={config.cluster} to {config.sm_count} SMs"
         )
-    split = None if sm_split is None else _concrete("sm_split", sm_split, int)
+    split = None if sm_split is None else concrete("sm_split", sm_split, int)
     top = whole if limit is None else limit // config.cluster * config.cluster
     if split is not None and (not 0 <= split <= top or split % config.cluster):
         raise ValueError(
             f"sm_split={split}: expected a multiple of cluster={config.cluster} from 0 to {top}"
         )
-    which = _layer(gemm, layer)
+    which = layer_index(layer, gemm.layers)
     known = (
         known_alpha is not None and limit is not None and (sm_split is None or split is not None)
     )
@@ -209,33 +213,8 @@ def _launch(
     else:
         from pallas_kernels.hybrid_gemm import sm90
 
-        out = sm90.build(gemm, config, interpret=interpret)(x, kernel_operand(w), scalars)
+        out = sm90.build(gemm, config, interpret=interpret)(x, host_ref(w), scalars)
     return out[:rows, :columns]
-
-
-@jax.custom_jvp
-def _without_derivative(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return x, w
-
-
-@_without_derivative.defjvp
-def _refuse_derivative(primals: object, tangents: object) -> Any:
-    raise NotImplementedError(
-        "hybrid_gemm has no derivative: it serves weights that are read, not trained. "
-        "Differentiate x @ w, or stop the gradient with jax.lax.stop_gradient."
-    )
-
-
-def _resolve(backend: str) -> Literal["sm90", "interpret", "reference"]:
-    if backend not in get_args(Choice):
-        expected = ", ".join(get_args(Choice))
-        raise ValueError(f"backend={backend!r}: expected one of {expected}")
-    here = device()
-    if backend == "auto":
-        return "reference" if missing("sm90", here) else "sm90"
-    chosen: Literal["sm90", "interpret", "reference"] = backend  # type: ignore[assignment]
-    require(chosen, here)
-    return chosen
 
 
 def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
@@ -244,8 +223,12 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
         data, w_layout = w.data, w.w_layout
     else:
         data = w
+    if isinstance(data, HostArray):
+        data = data.data
     if not isinstance(data, jax.Array | np.ndarray):
-        raise ValueError(f"w of type {type(data).__name__}: expected an array or PackedWeights")
+        raise ValueError(
+            f"w of type {type(data).__name__}: expected an array, HostArray or PackedWeights"
+        )
     check_weights(data, w_layout)
     stored = data.shape[-2:] if w_layout == "kn" else data.shape[-2:][::-1]
     for name, size in zip(("K", "N"), stored, strict=True):
@@ -281,49 +264,12 @@ def _check_activations(x: Any, w: Any, k: int, out_dtype: Any) -> int:
     return int(x.shape[0])
 
 
-def _configuration(gemm: Gemm, config: Config | None, cluster: int, backend: str) -> Config:
+def _configuration(gemm: Gemm, config: Config | None, cluster: int, backend: Backend) -> Config:
     if config is None:
-        return heuristics.choose(gemm, sm_count=_sm_count(backend, cluster), cluster=cluster)
+        return heuristics.choose(gemm, sm_count=sm_count(backend, cluster), cluster=cluster)
     if config.cluster != cluster:
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     return config
-
-
-def _sm_count(backend: str, cluster: int) -> int:
-    """SMs of the device; without a GPU, a number to check the arguments against."""
-    if backend == "interpret":
-        return max(_INTERPRETED_SMS, 2 * cluster)
-    first: Any = jax.devices()[0]
-    return int(first.core_count) if first.platform == "gpu" else _HOPPER_SMS
-
-
-def _layer(gemm: Gemm, layer: Number | None) -> Any:
-    if gemm.layers is None:
-        if layer is not None:
-            raise ValueError(f"layer={layer}: expected None, since w is one matrix and no stack")
-        return 0
-    if layer is None:
-        raise ValueError(f"layer=None: expected a number from 0 to {gemm.layers - 1}, w is a stack")
-    known = _concrete("layer", layer, int)
-    if known is None:
-        return jnp.clip(jnp.asarray(layer, jnp.int32), 0, gemm.layers - 1)
-    if not 0 <= known < gemm.layers:
-        raise ValueError(f"layer={known}: expected a number from 0 to {gemm.layers - 1}")
-    return known
-
-
-def _concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
-    """Return the value as a Python number, or None if it is traced."""
-    if np.ndim(value) != 0:
-        raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
-    if isinstance(value, jax.core.Tracer):
-        return None
-    number = np.asarray(value)
-    expected = "iu" if kind is int else "iuf"
-    if number.dtype.kind not in expected and str(number.dtype) not in INPUT_DTYPES:
-        what = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{name}={value!r}: expected {what}")
-    return kind(number)
 
 
 def _refuse_starved(

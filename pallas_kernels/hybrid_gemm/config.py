@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pallas_kernels.hopper import (
+    BARRIER_BYTES,
+    CLUSTERS,
+    SWIZZLE_BYTES,
+    TMA_BOX,
+    WGMMA_ROWS,
+    check_registers,
+    check_shared_bytes,
+    expect,
+)
 from pallas_kernels.hybrid_gemm.specs import Gemm
-
-CLUSTERS = (1, 2, 4, 8)  # portable cluster sizes of Hopper
-SHARED_BYTES_LIMIT = 232_448  # dynamic shared memory one CTA of sm_90 may ask for
-_BARRIER_BYTES = 1024  # all barriers of a CTA with room to spare; they stand beside the tiles
-_SWIZZLE_BYTES = 128
-_TMA_BOX = 256  # largest side of a TMA box
-_WGMMA_ROWS = 64
-
-_LAUNCH_REGISTERS = {1: 240, 2: 168, 3: 128, 4: 96}
-"""Registers a thread gets at launch, by the number of compute warpgroups (one more loads)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,41 +50,26 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("tm", "tn", "tk", "sym_stages", "kc", "asym_stages", "sm_count"):
-            _expect(getattr(self, name) >= 1, name, getattr(self, name), "a number above 0")
-        _expect(self.warpgroups in _LAUNCH_REGISTERS, "warpgroups", self.warpgroups, "1, 2, 3 or 4")
-        _expect(self.cluster in CLUSTERS, "cluster", self.cluster, "1, 2, 4 or 8")
-        rows = _WGMMA_ROWS * self.warpgroups
-        _expect(
-            self.tm % rows == 0 and self.tm <= _TMA_BOX,  # one X tile is one box
+            expect(getattr(self, name) >= 1, name, getattr(self, name), "a number above 0")
+        check_registers(self.warpgroups, self.compute_registers, self.load_registers)
+        expect(self.cluster in CLUSTERS, "cluster", self.cluster, "1, 2, 4 or 8")
+        rows = WGMMA_ROWS * self.warpgroups
+        expect(
+            self.tm % rows == 0 and self.tm <= TMA_BOX,  # one X tile is one box
             "tm",
             self.tm,
-            f"a multiple of {rows} (64 rows a warpgroup) up to {_TMA_BOX}",
+            f"a multiple of {rows} (64 rows a warpgroup) up to {TMA_BOX}",
         )
-        _expect(
-            self.tn % 64 == 0 and self.tn <= _TMA_BOX, "tn", self.tn, "a multiple of 64 up to 256"
+        expect(
+            self.tn % 64 == 0 and self.tn <= TMA_BOX, "tn", self.tn, "a multiple of 64 up to 256"
         )
-        _expect(self.tk == 64, "tk", self.tk, "64: one 128-byte swizzled row of a two-byte type")
-        _expect(self.kc % self.tk == 0, "kc", self.kc, f"a multiple of tk={self.tk}")
-        _expect(
+        expect(self.tk == 64, "tk", self.tk, "64: one 128-byte swizzled row of a two-byte type")
+        expect(self.kc % self.tk == 0, "kc", self.kc, f"a multiple of tk={self.tk}")
+        expect(
             self.sm_count >= self.cluster,
             "sm_count",
             self.sm_count,
             f"at least cluster={self.cluster}",
-        )
-        for name in ("compute_registers", "load_registers"):
-            value = getattr(self, name)
-            _expect(
-                value % 8 == 0 and 24 <= value <= 240, name, value, "a multiple of 8, 24 to 240"
-            )
-        # setmaxnreg waits for registers that are never freed if the sum is larger than the launch
-        # allocation: the kernel would hang without any message.
-        wanted = self.warpgroups * self.compute_registers + self.load_registers
-        budget = (self.warpgroups + 1) * _LAUNCH_REGISTERS[self.warpgroups]
-        _expect(
-            wanted <= budget,
-            "compute_registers",
-            self.compute_registers,
-            f"warpgroups * compute_registers + load_registers = {wanted} to be at most {budget}",
         )
 
     @property
@@ -119,9 +104,9 @@ def epilogue(config: Config, gemm: Gemm) -> Epilogue:
     A piece is one swizzled row wide. A slot is used again once all but `slots - 1` stores have left
     it, which holds across tiles only if the pieces of a tile fill all slots equally often.
     """
-    columns = _SWIZZLE_BYTES // gemm.out_itemsize
-    pieces = (config.warpgroup_rows // _WGMMA_ROWS) * (config.tn // columns)
-    return Epilogue(_WGMMA_ROWS, columns, 2 if pieces % 2 == 0 else 1, pieces)
+    columns = SWIZZLE_BYTES // gemm.out_itemsize
+    pieces = (config.warpgroup_rows // WGMMA_ROWS) * (config.tn // columns)
+    return Epilogue(WGMMA_ROWS, columns, 2 if pieces % 2 == 0 else 1, pieces)
 
 
 def shared_bytes(config: Config, gemm: Gemm) -> int:
@@ -130,24 +115,16 @@ def shared_bytes(config: Config, gemm: Gemm) -> int:
     asym = config.asym_stages * config.tm * config.tk + config.kc * config.tn
     store = epilogue(config, gemm)
     slots = config.warpgroups * store.slots * store.rows * store.columns * gemm.out_itemsize
-    return max(sym, asym) * gemm.in_itemsize + slots + _BARRIER_BYTES
+    return max(sym, asym) * gemm.in_itemsize + slots + BARRIER_BYTES
 
 
 def check_fits(config: Config, gemm: Gemm) -> None:
     """Return if one CTA has the shared memory for `config`.
 
     Raises:
-      ValueError: it needs more than `SHARED_BYTES_LIMIT`.
+      ValueError: it needs more than `hopper.SHARED_BYTES_LIMIT`.
     """
-    need = shared_bytes(config, gemm)
-    if need > SHARED_BYTES_LIMIT:
-        raise ValueError(
-            f"config: needs {need} bytes of shared memory, expected at most {SHARED_BYTES_LIMIT}. "
-            f"Lower sym_stages={config.sym_stages}, kc={config.kc} or "
-            f"asym_stages={config.asym_stages}."
-        )
-
-
-def _expect(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}={value!r}: expected {allowed}")
+    check_shared_bytes(
+        shared_bytes(config, gemm),
+        f"sym_stages={config.sym_stages}, kc={config.kc} or asym_stages={config.asym_stages}",
+    )

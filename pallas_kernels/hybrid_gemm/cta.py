@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.counting import Int, dealt
 from pallas_kernels.hybrid_gemm.config import Config, Epilogue
-from pallas_kernels.hybrid_gemm.schedule import Counts, Int, Plan, dealt, first_pass
+from pallas_kernels.hybrid_gemm.schedule import Counts, Plan, first_pass
 from pallas_kernels.hybrid_gemm.specs import Gemm
+from pallas_kernels.mosaic import Ref
 
-Ref = Any  # Pallas references have no public type
 Accumulate = Callable[[Ref, Ref], None]
 
 

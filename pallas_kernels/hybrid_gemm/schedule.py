@@ -11,14 +11,10 @@ takes every n-th strip. Clusters from `active_clusters` up do nothing (an emulat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from jax import lax
-
+from pallas_kernels.counting import Int, div, rem
 from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.specs import Gemm
-
-Int = Any  # int or a traced int32 scalar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +45,6 @@ def counts(config: Config, gemm: Gemm) -> Counts:
         row_clusters=-(-gemm.m // (config.tm * config.cluster)),
         k_steps=-(-gemm.k // config.tk),
     )
-
-
-def div(a: Int, b: Int) -> Int:
-    """Return a // b for numbers not below zero."""
-    return a // b if isinstance(a, int) and isinstance(b, int) else lax.div(a, b)
-
-
-def rem(a: Int, b: Int) -> Int:
-    """Return a % b for numbers not below zero."""
-    return a % b if isinstance(a, int) and isinstance(b, int) else lax.rem(a, b)
-
-
-def dealt(items: Int, players: Int, player: Int) -> Int:
-    """Return how many of `items` the `player` gets when they are dealt out in turn.
-
-    >>> [dealt(7, 3, player) for player in range(3)]
-    [3, 2, 2]
-    """
-    return div(items - player + players - 1, players)
 
 
 def sym_tile(item: Int, row_clusters: int, cluster: int, rank: Int) -> tuple[Int, Int]:

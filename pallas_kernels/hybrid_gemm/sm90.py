@@ -29,31 +29,17 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
+from pallas_kernels.counting import Int, rem
 from pallas_kernels.hybrid_gemm.config import Config, Epilogue, check_fits, epilogue
-from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta, Ref
+from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta
 from pallas_kernels.hybrid_gemm.schedule import (
-    Int,
     Plan,
     counts,
     passes,
-    rem,
     sym_tile,
 )
 from pallas_kernels.hybrid_gemm.specs import Gemm
-
-plgpu: Any = mosaic_gpu  # its annotations are too incomplete for strict checking
-
-
-def tma_add(source: Ref, target: Ref) -> None:
-    """Add a tile in shared memory to one in global memory, in the memory system."""
-    plgpu.copy_smem_to_gmem(source, target, reduction_op="add")
-
-
-def read_add_write(source: Ref, target: Ref) -> None:
-    """Do the same by hand, for interpret mode; exact because no other CTA owns the target."""
-    source[...] = source[...] + target[...]
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(source, target)
+from pallas_kernels.mosaic import Ref, drain, plgpu, read_add_write, swizzled, tma_add
 
 
 def build(
@@ -152,7 +138,7 @@ def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:
         w_shape = (config.tn, config.tk)
 
     def tiles(number: int, shape: tuple[int, int], of: Any = dtype) -> Any:
-        return plgpu.SMEM((number, *shape), of, transforms=_layout(shape[-1], of))
+        return plgpu.SMEM((number, *shape), of, transforms=swizzled(shape[-1], of))
 
     def x_tiles(number: int) -> Any:
         return tiles(number, (config.tm, config.tk))
@@ -174,7 +160,7 @@ def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:
         plgpu.SMEM(
             (compute, store.slots, store.rows, store.columns),
             jnp.dtype(gemm.out_dtype),
-            transforms=_layout(store.columns, jnp.dtype(gemm.out_dtype)),
+            transforms=swizzled(store.columns, jnp.dtype(gemm.out_dtype)),
         ),
         [
             arrivals(2, config.sym_stages),  # one X and one W tile
@@ -185,21 +171,6 @@ def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:
             arrivals(compute, config.ring),
         ],
     ]
-
-
-def _layout(columns: int, dtype: Any) -> tuple[Any, Any]:
-    """The swizzled layout in which TMA writes a tile and wgmma reads it."""
-    itemsize = jnp.dtype(dtype).itemsize
-    swizzle = plgpu.find_swizzle(columns * itemsize * 8)  # a row in bits, answer in bytes
-    return plgpu.TilingTransform((8, swizzle // itemsize)), plgpu.SwizzleTransform(swizzle)
-
-
-def _drain(barrier: Ref, slots: int, used: Int) -> None:
-    """Wait until the last tiles were read: a CTA must not end while a peer can still arrive."""
-
-    @pl.loop(jnp.maximum(used - slots, 0), used)
-    def _(counter: Int) -> None:
-        plgpu.barrier_wait(barrier.at[rem(counter, slots)])
 
 
 def _sym_load(cta: Cta) -> None:
@@ -230,7 +201,7 @@ def _sym_load(cta: Cta) -> None:
                 cta.w_tile(k_step, strip), cta.sym_w.at[slot], full, **multicast
             )
 
-    _drain(cta.sym_empty, stages, cta.sym_items * k_steps)
+    drain(cta.sym_empty, stages, cta.sym_items * k_steps)
 
 
 def _sym_compute(cta: Cta) -> None:
@@ -310,8 +281,8 @@ def _asym_load(cta: Cta) -> None:
                         cta.asym_full.at[slot],
                     )
 
-    _drain(cta.asym_empty, stages, cta.asym_items * k_steps * row_tiles)
-    _drain(cta.slice_empty, ring, cta.asym_items * k_steps)
+    drain(cta.asym_empty, stages, cta.asym_items * k_steps * row_tiles)
+    drain(cta.slice_empty, ring, cta.asym_items * k_steps)
 
 
 def _asym_compute(cta: Cta) -> None:
@@ -402,15 +373,3 @@ def _store(cta: Cta, acc: Any, row_tile: Int, strip: Int, emit: Accumulate) -> N
             slot,
             cta.o.at[pl.ds(top + a, store.rows), pl.ds(strip * cta.config.tn + b, store.columns)],
         )
-
-
-def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
-    """Return the settings of interpret mode: NaN wherever nothing was written.
-
-    At a ragged edge `read_add_write` reads beyond O; what it adds there is clipped by the store.
-    """
-    return mosaic_gpu.InterpretGPUParams(
-        detect_races=detect_races,
-        out_of_bounds_reads="uninitialized",
-        uninitialized_memory="nan",
-    )

@@ -74,15 +74,6 @@ class Gemm:
         return np.dtype(jnp.dtype(self.out_dtype)).itemsize
 
 
-def round_up(size: int, multiple: int) -> int:
-    """Return the smallest multiple of `multiple` that is not below `size`.
-
-    >>> round_up(65, 64)
-    128
-    """
-    return -(-size // multiple) * multiple
-
-
 MODEL_PROJECTIONS: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
     {
         # (K, N) of: fused query-key-value, attention output, fused gate-up, down

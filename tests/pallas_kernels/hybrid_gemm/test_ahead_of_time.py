@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallas_kernels.hybrid_gemm.config import SHARED_BYTES_LIMIT
+from pallas_kernels.hopper import SHARED_BYTES_LIMIT
 
 pytestmark = [
     pytest.mark.slow,

@@ -23,6 +23,7 @@ from pallas_kernels.hybrid_gemm import (
     partial_sums,
     sm90,
 )
+from pallas_kernels.mosaic import interpret_params
 from tests.pallas_kernels.interpreting import SMALL, operands, races_found, reset, within
 
 TWO_WARPGROUPS = replace(SMALL, tm=128, tn=128, warpgroups=2, sym_stages=3)
@@ -175,7 +176,7 @@ def test_any_shape_type_alpha_and_split(
 def test_columns_without_an_sm_would_be_nan() -> None:
     """The positive control: what `plan_launch` refuses is seen if it is launched all the same."""
     gemm = Gemm(m=64, k=64, n=192)
-    kernel = jax.jit(sm90.build(gemm, SMALL, interpret=sm90.interpret_params()))
+    kernel = jax.jit(sm90.build(gemm, SMALL, interpret=interpret_params()))
     x, w, _ = operands(64, 64, 192)
     scalars = np.array([2, 0, 4, 0], np.int32)  # two strips of SymGEMM, no cluster for it
     out = within(lambda: np.asarray(kernel(x, jnp.asarray(w), scalars)))
@@ -184,7 +185,7 @@ def test_columns_without_an_sm_would_be_nan() -> None:
 
 
 def racing(gemm: Gemm, config: Config, scalars: list[int]) -> bool:
-    kernel = jax.jit(sm90.build(gemm, config, interpret=sm90.interpret_params(detect_races=True)))
+    kernel = jax.jit(sm90.build(gemm, config, interpret=interpret_params(detect_races=True)))
     x, w, _ = operands(gemm.m, gemm.k, gemm.n)
     reset()
     out = within(lambda: np.asarray(kernel(x, jnp.asarray(w), np.array(scalars, np.int32))))

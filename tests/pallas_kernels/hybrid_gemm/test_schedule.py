@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from pallas_kernels.counting import dealt
 from pallas_kernels.hybrid_gemm import (
     CLUSTERS,
     MODEL_PROJECTIONS,
@@ -27,7 +28,6 @@ from pallas_kernels.hybrid_gemm import (
 from pallas_kernels.hybrid_gemm.schedule import (
     Plan,
     counts,
-    dealt,
     first_pass,
     passes,
     sym_tile,

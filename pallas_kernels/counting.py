@@ -1,0 +1,49 @@
+"""Whole-number arithmetic on sizes and run-time scalars, and how items are dealt out to CTAs.
+
+`Int` is a Python integer or a traced int32 scalar; none is below zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import lax
+
+Int = Any  # int or a traced int32 scalar
+
+
+def ceil_div(a: Int, b: Int) -> Int:
+    """Return a / b rounded up.
+
+    >>> ceil_div(65, 64)
+    2
+    """
+    return div(a + b - 1, b)
+
+
+def round_up(size: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is not below `size`.
+
+    >>> round_up(65, 64)
+    128
+    """
+    return -(-size // multiple) * multiple
+
+
+def div(a: Int, b: Int) -> Int:
+    """Return a // b."""
+    return a // b if isinstance(a, int) and isinstance(b, int) else lax.div(a, b)
+
+
+def rem(a: Int, b: Int) -> Int:
+    """Return a % b."""
+    return a % b if isinstance(a, int) and isinstance(b, int) else lax.rem(a, b)
+
+
+def dealt(items: Int, players: Int, player: Int) -> Int:
+    """Return how many of `items` the `player` gets when they are dealt out in turn.
+
+    >>> [dealt(7, 3, player) for player in range(3)]
+    [3, 2, 2]
+    """
+    return div(items - player + players - 1, players)

@@ -1,0 +1,80 @@
+"""The rules of sm_90 that every kernel's configuration must keep; nothing else checks them in time.
+
+Broken ones abort the process, hang the GPU or spill registers, so they are refused in Python.
+"""
+
+from __future__ import annotations
+
+SHARED_BYTES_LIMIT = 232_448
+"""Dynamic shared memory one CTA may ask for, in bytes."""
+
+BARRIER_BYTES = 1024
+"""All barriers of a CTA with room to spare; they stand beside the tiles in shared memory."""
+
+SWIZZLE_BYTES = 128
+"""The widest swizzled row of shared memory."""
+
+TMA_BOX = 256
+"""The largest side of a TMA box, in elements."""
+
+WGMMA_ROWS = 64
+"""Rows of one wgmma; a warpgroup's rows are a multiple."""
+
+CLUSTERS = (1, 2, 4, 8)
+"""Portable cluster sizes."""
+
+LAUNCH_REGISTERS = {1: 240, 2: 168, 3: 128, 4: 96}
+"""Registers a thread gets at launch, by the number of compute warpgroups (one more loads)."""
+
+
+def expect(holds: bool, name: str, value: object, allowed: str) -> None:
+    """Raise `ValueError` naming the argument, its value and what is allowed, unless it `holds`."""
+    if not holds:
+        raise ValueError(f"{name}={value!r}: expected {allowed}")
+
+
+def check_registers(warpgroups: int, compute_registers: int, load_registers: int) -> None:
+    """Return if `setmaxnreg` can give these registers to the warpgroups of a CTA.
+
+    It waits for registers that are never freed if the sum is larger than the launch allocation:
+    the kernel would hang without any message.
+
+    Args:
+      warpgroups: that compute; one more loads.
+      compute_registers: of a thread of those.
+      load_registers: of a thread of the one that loads.
+
+    Raises:
+      ValueError: a number is none that the hardware takes, or the sum is too large.
+    """
+    expect(warpgroups in LAUNCH_REGISTERS, "warpgroups", warpgroups, "1, 2, 3 or 4")
+    for name, value in (
+        ("compute_registers", compute_registers),
+        ("load_registers", load_registers),
+    ):
+        expect(value % 8 == 0 and 24 <= value <= 240, name, value, "a multiple of 8, 24 to 240")
+    wanted = warpgroups * compute_registers + load_registers
+    budget = (warpgroups + 1) * LAUNCH_REGISTERS[warpgroups]
+    expect(
+        wanted <= budget,
+        "compute_registers",
+        compute_registers,
+        f"warpgroups * compute_registers + load_registers = {wanted} to be at most {budget}",
+    )
+
+
+def check_shared_bytes(need: int, lower: str) -> None:
+    """Return if one CTA has `need` bytes of shared memory.
+
+    Args:
+      need: bytes.
+      lower: which fields of the configuration make it less, with their values.
+
+    Raises:
+      ValueError: it needs more than `SHARED_BYTES_LIMIT`.
+    """
+    if need > SHARED_BYTES_LIMIT:
+        raise ValueError(
+            f"config: needs {need} bytes of shared memory, expected at most {SHARED_BYTES_LIMIT}. "
+            f"Lower {lower}."
+        )

@@ -1,0 +1,73 @@
+"""What every kernel here needs of Pallas Mosaic GPU, and what differs in interpret mode.
+
+The only seams between CPU and GPU are functions of this module, chosen by whether `interpret`
+settings are given. Imported by the kernels' own modules alone: it needs jax's Mosaic package.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.counting import Int
+
+plgpu: Any = mosaic_gpu  # its annotations are too incomplete for strict checking
+
+Ref = Any  # Pallas references have no public type
+
+
+def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
+    """Return the settings of interpret mode: NaN wherever nothing was written.
+
+    Reading beyond an array's edge gives NaN too; the kernels discard what they read there.
+    """
+    return mosaic_gpu.InterpretGPUParams(
+        detect_races=detect_races,
+        out_of_bounds_reads="uninitialized",
+        uninitialized_memory="nan",
+    )
+
+
+def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
+    """Return the transforms of a tile in shared memory that TMA writes and wgmma reads.
+
+    Args:
+      columns: length of a row of the tile.
+      dtype: of its elements, four bits upwards.
+    """
+    bits = 4 if str(dtype) in ("int4", "uint4") else jnp.dtype(dtype).itemsize * 8
+    swizzle = plgpu.find_swizzle(columns * bits)  # a row in bits, answer in bytes
+    return plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle)
+
+
+def drain(barrier: Ref, slots: int, used: Int) -> None:
+    """Wait until the last tiles were read: a CTA must not end while a peer can still arrive.
+
+    Args:
+      barrier: the ring's "empty" barriers, one for each slot.
+      slots: of the ring.
+      used: tiles that went through the ring.
+    """
+
+    @pl.loop(jnp.maximum(used - slots, 0), used)
+    def _(counter: Int) -> None:
+        plgpu.barrier_wait(barrier.at[lax.rem(counter, slots)])
+
+
+def tma_add(source: Ref, target: Ref) -> None:
+    """Add a tile in shared memory to one in global memory, in the memory system."""
+    plgpu.copy_smem_to_gmem(source, target, reduction_op="add")
+
+
+def read_add_write(source: Ref, target: Ref) -> None:
+    """Do the same by hand, for interpret mode; exact where no other CTA adds to the target.
+
+    At a ragged edge it reads beyond the target; what it adds there is clipped by the store.
+    """
+    source[...] = source[...] + target[...]
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(source, target)
