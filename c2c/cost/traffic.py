@@ -93,14 +93,30 @@ class Traffic:
     asym_tile_steps: Array
 
 
-def split_columns(n: ArrayLike, alpha: ArrayLike, *, xp: Any = None) -> tuple[Array, Array]:
-    """Return (N_sym, N_asym) with N_sym = floor(alpha * N).
+def split_columns(
+    n: ArrayLike, alpha: ArrayLike, *, strip: int | None = None, xp: Any = None
+) -> tuple[Array, Array]:
+    """Return (N_sym, N_asym) with N_sym = floor(alpha * N), or alpha to the nearest whole strip.
 
-    Source: C2CServe, Algorithm 1.
+    Args:
+      n: output columns.
+      alpha: share of the columns for SymGEMM, in [0, 1].
+      strip: columns that are never divided, as in our kernel; None splits anywhere, as in the
+        paper.
+      xp: numpy (default) or jax.numpy.
+
+    Source: C2CServe, Algorithm 1. The strips are `pallas_kernels.hybrid_gemm`'s.
     """
     xp = numeric(xp)
     n = xp.asarray(n, dtype=float)
-    n_sym = xp.floor(alpha * n)
+    if strip is None:
+        n_sym = xp.floor(alpha * n)
+    else:
+        # the kernel has float32, so a share halfway between two strips falls as it does there
+        strips = xp.asarray(xp.ceil(n / strip), dtype="float32")
+        share = xp.asarray(alpha, dtype="float32") * strips
+        chosen = xp.floor(share + xp.asarray(0.5, dtype="float32"))
+        n_sym = xp.minimum(xp.asarray(chosen, dtype=float) * strip, n)
     return n_sym, n - n_sym
 
 
@@ -115,6 +131,7 @@ def gemm_traffic(
     l2_bytes: float,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
+    whole_strips: bool = False,
     xp: Any = None,
 ) -> Traffic:
     """Count the bytes and operations of a hybrid GEMM.
@@ -142,10 +159,15 @@ def gemm_traffic(
       l2_bytes: L2 share of the slice.
       element_bytes: bytes of one element of X, W and O.
       groups: equal GEMMs in one launch, each m x n x k (experts); L2 holds one group at a time.
+      whole_strips: round alpha to whole strips of tn columns, as our kernel does, instead of
+        floor(alpha * N) columns as in the paper.
       xp: numpy (default) or jax.numpy.
 
     Returns:
       The counts, broadcast over the arguments, summed over the groups.
+
+    Raises:
+      SettingError: `whole_strips` where the paths have strips of different widths.
 
     Source: C2CServe sections 3.2.1 and 5.2, Fig. 4(b). The paper does not state its L2 reuse; the
     two rules above contain no fitted constant.
@@ -154,7 +176,9 @@ def gemm_traffic(
     sym, asym = tiles.sym, tiles.asym
     e = float(element_bytes)
     m, k = (xp.asarray(v, dtype=float) for v in (m, k))
-    n_sym, n_asym = split_columns(n, alpha, xp=xp)
+    if whole_strips and sym.tn != asym.tn:
+        raise SettingError("kernel.asym.tn", asym.tn, f"sym.tn={sym.tn} where strips stay whole")
+    n_sym, n_asym = split_columns(n, alpha, strip=sym.tn if whole_strips else None, xp=xp)
     some = xp.where(m > 0, groups, 0.0)  # empty GEMMs move nothing
 
     rows = WGMMA_ROWS * xp.ceil(m / WGMMA_ROWS)

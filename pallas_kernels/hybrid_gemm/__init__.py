@@ -7,6 +7,7 @@ from pallas_kernels.hybrid_gemm.heuristics import choose, smallest_cluster
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, pack_weights
 from pallas_kernels.hybrid_gemm.schedule import Plan, partial_sums
 from pallas_kernels.hybrid_gemm.specs import MODEL_PROJECTIONS, ROWS, Gemm
+from pallas_kernels.hybrid_gemm.traffic import Traffic, launch_traffic
 
 __all__ = [
     "CLUSTERS",
@@ -16,9 +17,11 @@ __all__ = [
     "Gemm",
     "PackedWeights",
     "Plan",
+    "Traffic",
     "check_fits",
     "choose",
     "hybrid_gemm",
+    "launch_traffic",
     "pack_weights",
     "partial_sums",
     "plan_launch",

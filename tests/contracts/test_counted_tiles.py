@@ -1,14 +1,18 @@
-"""The traffic model of c2c.cost against the tiles that the kernel itself loads and stores."""
+"""Both traffic models, c2c.cost's and the kernel's, against tiles that the kernel really moves."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import jax
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from c2c.cost import KernelTiles, Tiles, gemm_traffic
-from pallas_kernels.hybrid_gemm import Config, Gemm, hybrid_gemm, plan_launch
+from c2c.errors import SettingError
+from pallas_kernels.hybrid_gemm import Config, Gemm, hybrid_gemm, launch_traffic, plan_launch
 from pallas_kernels.hybrid_gemm.config import epilogue
 from tests.pallas_kernels.interpreting import count_copies, operands, within
 
@@ -29,24 +33,30 @@ def model_of(config: Config) -> KernelTiles:
 
 
 @pytest.mark.parametrize(
-    ("m", "k", "n", "alpha", "cluster"),
+    ("m", "k", "n", "alpha", "cluster", "stagger"),
     [
-        (256, 192, 256, 0.5, 1),  # both paths, a shorter last K slice
-        (136, 128, 192, 1.0, 1),  # two readings of W, the second for 8 rows
-        (264, 256, 128, 0.0, 1),  # two K slices, three M tiles
-        (264, 64, 192, 1.0, 2),  # multicast: two readings for three M tiles
-        (136, 192, 192, 1 / 3, 2),
+        (256, 192, 256, 0.5, 1, False),  # both paths, a shorter last K slice
+        (136, 128, 192, 1.0, 1, False),  # two readings of W, the second for 8 rows
+        (264, 256, 128, 0.0, 1, False),  # two K slices, three M tiles
+        (264, 64, 192, 1.0, 2, False),  # multicast: two readings for three M tiles
+        (136, 192, 192, 1 / 3, 2, False),
+        (136, 192, 256, 0.4, 1, False),  # alpha N is 1.6 strips: two go to SymGEMM
+        (136, 192, 320, 0.1, 1, False),  # exactly half a strip: one goes to SymGEMM
+        (136, 256, 256, 0.3, 1, True),  # AsymGEMM's three CTAs take 3, 2 and 3 K passes
+        (8, 320, 320, 0.0, 1, True),  # the first CTA has a second strip
+        (264, 192, 192, 0.45, 2, True),  # its two CTAs take 2 each, of which one is short
     ],
 )
-def test_counted_tiles_equal_the_traffic_model(
+def test_counted_tiles_equal_the_traffic_models(
     m: int,
     k: int,
     n: int,
     alpha: float,
     cluster: int,
+    stagger: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = replace(CONFIG, cluster=cluster)
+    config = replace(CONFIG, cluster=cluster, stagger=stagger)
     gemm = Gemm(m=m, k=k, n=n)
     x, w, _ = operands(m, k, n)
     counted = count_copies(monkeypatch)
@@ -56,8 +66,10 @@ def test_counted_tiles_equal_the_traffic_model(
         )
     )
     plan = plan_launch(gemm, config, alpha=alpha)
-    tiles = model_of(config)
-    model = gemm_traffic(m, n, k, alpha, tiles=tiles, sm_count=4, l2_bytes=0)
+    ours = launch_traffic(gemm, config, plan)
+    model = gemm_traffic(
+        m, n, k, alpha, tiles=model_of(config), sm_count=4, l2_bytes=0, whole_strips=True
+    )
 
     # The GPU loads a multicast tile once for the cluster, interpret mode once for each CTA.
     shares = {True: cluster, False: 1}
@@ -66,14 +78,83 @@ def test_counted_tiles_equal_the_traffic_model(
         for load in counted.loads
         if load.tile == W_TILE
     )
-    assert link_bytes == float(model.link_bytes)
+    assert link_bytes == float(model.link_bytes) == ours.link_bytes
+    assert sum(load.nbytes for load in counted.loads if load.tile == X_TILE) == ours.x_load_bytes
+    assert {load.tile for load in counted.loads} == {X_TILE, W_TILE}
 
     pieces = CONFIG.warpgroups * epilogue(config, gemm).pieces
     asym_stores = [s for s in counted.stores if s.cluster >= plan.sym_clusters]
-    assert len(asym_stores) == pieces * float(model.asym_steps)
-    stored = sum(s.nbytes for s in asym_stores)
-    assert stored == float(model.reduction_bytes)
-
-    sym_stored = sum(s.nbytes for s in counted.stores if s.cluster < plan.sym_clusters)
+    sym_stores = [s for s in counted.stores if s.cluster < plan.sym_clusters]
+    assert len(asym_stores) == pieces * ours.asym_outputs
+    assert len(sym_stores) == pieces * ours.sym_outputs
+    stored = sum(s.nbytes for s in counted.stores)
+    assert stored == ours.o_store_bytes + ours.o_add_bytes
+    sym_stored = sum(s.nbytes for s in sym_stores)
     assert sym_stored == 2 * m * plan.sym_strips * CONFIG.tn
-    assert {load.tile for load in counted.loads} == {X_TILE, W_TILE}
+    if not stagger:  # c2c.cost has passes of equal length
+        assert len(asym_stores) == pieces * float(model.asym_steps)
+        assert stored - sym_stored == float(model.reduction_bytes)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[Gemm, Config]:
+    cluster = draw(st.sampled_from([1, 2, 4, 8]))
+    config = Config(
+        tm=draw(st.sampled_from([128, 256])),
+        tn=draw(st.sampled_from([64, 128, 256])),
+        kc=64 * draw(st.integers(1, 8)),
+        cluster=cluster,
+        sm_count=draw(st.integers(2 * cluster, 132)),
+        stagger=False,
+    )
+    # whole tiles of rows: c2c.cost multiplies 64 rows at a time, the kernel tm
+    m = config.tm * draw(st.integers(1, 40))
+    return Gemm(m=m, k=64 * draw(st.integers(1, 80)), n=64 * draw(st.integers(1, 200))), config
+
+
+@given(shapes(), st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1)))
+def test_the_models_agree_where_both_speak_of_the_same(
+    shape: tuple[Gemm, Config], alpha: float
+) -> None:
+    gemm, config = shape
+    plan = plan_launch(gemm, config, alpha=alpha)
+    ours = launch_traffic(gemm, config, plan)
+    model = gemm_traffic(
+        gemm.m,
+        gemm.n,
+        gemm.k,
+        alpha,
+        tiles=model_of(config),
+        sm_count=config.sm_count,
+        l2_bytes=0,
+        whole_strips=True,
+    )
+    assert ours.link_bytes == float(model.link_bytes)
+    assert ours.o_hbm_bytes == float(model.o_bytes)
+    assert ours.asym_outputs == float(model.asym_steps)
+    assert ours.flops == float(model.flops)
+    assert ours.mma_flops == float(model.sym_mma_flops + model.asym_mma_flops)
+    if plan.sym_strips == 0 and plan.active_clusters * config.cluster == config.sm_count:
+        assert ours.x_hbm_bytes == float(model.x_bytes)
+
+
+@given(shapes(), st.floats(0, 1))
+def test_splitting_anywhere_differs_by_less_than_two_strips(
+    shape: tuple[Gemm, Config], alpha: float
+) -> None:
+    gemm, config = shape
+    options = {"tiles": model_of(config), "sm_count": 132, "l2_bytes": 0}
+    link = [
+        float(gemm_traffic(gemm.m, gemm.n, gemm.k, alpha, whole_strips=whole, **options).link_bytes)
+        for whole in (False, True)
+    ]
+    readings = -(-gemm.m // (config.tm * config.cluster))
+    strip = 2 * gemm.k * (readings - 1) * config.tn
+    # half a strip by rounding, up to one as the last may be narrower, a column by floor
+    assert np.abs(link[1] - link[0]) <= (1.5 + 1 / config.tn + 1e-4) * strip
+
+
+def test_whole_strips_need_one_width() -> None:
+    tiles = KernelTiles(sym=Tiles(tm=256, tn=128), asym=Tiles(tm=256, tn=64))
+    with pytest.raises(SettingError, match=r"asym\.tn=64"):
+        gemm_traffic(8, 64, 64, 0.5, tiles=tiles, sm_count=4, l2_bytes=0, whole_strips=True)

@@ -1,0 +1,1 @@
+"""Benchmark of the kernels on a GPU: bounds, open questions, the grid, rivals, contention."""

@@ -1,0 +1,130 @@
+"""Checks of the arguments, and the int32 array in which the kernels read the run-time ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.attention.specs import INPUT_DTYPES, UNBOUNDED
+from pallas_kernels.host_memory import in_host_memory
+
+_DTYPES = (*INPUT_DTYPES, "float32")
+
+
+def check_arrays(**arrays: tuple[Any, int, str]) -> None:
+    """Return if every array exists on the device, has its rank and one type for all.
+
+    Args:
+      arrays: by argument name: (array, rank, what its axes are).
+
+    Raises:
+      ValueError: one does not; names it.
+    """
+    dtypes: dict[str, str] = {}
+    for name, (array, rank, axes) in arrays.items():
+        if not isinstance(array, jax.Array | np.ndarray) or array.ndim != rank:
+            got = getattr(array, "shape", type(array).__name__)
+            raise ValueError(f"{name}: got {got}, expected an array {axes}")
+        if isinstance(array, jax.Array) and in_host_memory(array):
+            raise ValueError(f"{name} in host memory: expected device memory")
+        if min(array.shape) < 1:
+            raise ValueError(f"{name} of shape {array.shape}: expected every size above 0")
+        dtypes[name] = str(array.dtype)
+    first, dtype = next(iter(dtypes.items()))
+    if dtype not in _DTYPES:
+        raise ValueError(f"{first} of dtype {dtype}: expected one of {', '.join(_DTYPES)}")
+    for name, other in dtypes.items():
+        if other != dtype:
+            raise ValueError(f"{name} of dtype {other}: expected {dtype} as in {first}")
+
+
+def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
+    """Return if the heads of queries and keys fit each other.
+
+    Raises:
+      ValueError: they do not.
+    """
+    if q_heads % kv_heads:
+        raise ValueError(f"q with {q_heads} heads: expected a multiple of {kv_heads} KV heads")
+    if q_dim != kv_dim:
+        raise ValueError(f"q with head_dim={q_dim}: expected {kv_dim} as in the keys")
+
+
+def check_scale(scale: float | None, dim: int) -> float:
+    """Return the factor of the scores: 1 / sqrt(dim) by default.
+
+    Raises:
+      ValueError: it is no positive number known when tracing.
+    """
+    if scale is None:
+        return 1.0 / math.sqrt(dim)
+    if isinstance(scale, bool) or not isinstance(scale, int | float | np.floating | np.integer):
+        raise ValueError(f"scale={scale!r}: expected a Python number, which is compiled in")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale={scale!r}: expected a number above 0")
+    return float(scale)
+
+
+def per_row(name: str, value: Any, rows: int, low: int, high: int, *, scalar: bool = True) -> Any:
+    """Return an int32 vector, one number a batch row, each in [low, high].
+
+    Numbers of NumPy and Python are checked. Arrays of jax, which may be traced or still being
+    computed, are clamped instead.
+
+    Raises:
+      ValueError: shape or type are wrong, or a known number is outside the range.
+    """
+    if isinstance(value, jax.Array):
+        shape, kind = value.shape, np.dtype(value.dtype).kind
+    else:
+        value = np.asarray(value)
+        shape, kind = value.shape, value.dtype.kind
+    expected = f"a whole number or int32 of shape ({rows},)" if scalar else f"int32 of ({rows},)"
+    if kind not in "iu" or (shape != (rows,) and not (scalar and shape == ())):
+        raise ValueError(f"{name} of shape {shape} and kind {kind!r}: expected {expected}")
+    if isinstance(value, jax.Array):
+        return jnp.broadcast_to(jnp.clip(value.astype(jnp.int32), low, high), (rows,))
+    outside = value[(value < low) | (value > high)] if value.ndim else value[None]
+    if outside.size and not low <= int(outside[0]) <= high:
+        raise ValueError(f"{name}={int(outside[0])}: expected from {low} to {high}")
+    return np.broadcast_to(value.astype(np.int32), (rows,))
+
+
+def check_tables(tables: Any, rows: int) -> None:
+    """Return if the block tables are int32 [rows, pages].
+
+    Raises:
+      ValueError: they are not.
+    """
+    if not isinstance(tables, jax.Array | np.ndarray) or tables.ndim != 2:
+        got = getattr(tables, "shape", type(tables).__name__)
+        raise ValueError(f"block_tables: got {got}, expected an array [B, max_pages]")
+    if str(tables.dtype) != "int32" or tables.shape[0] != rows or tables.shape[1] < 1:
+        raise ValueError(
+            f"block_tables of shape {tables.shape} and dtype {tables.dtype}: expected int32 "
+            f"[{rows}, max_pages >= 1]"
+        )
+
+
+def window_bound(window: Any, *, causal: bool) -> Any:
+    """Return the window as the kernels read it.
+
+    Raises:
+      ValueError: it is below 1 or no whole number, or there is no causal order to count it in.
+    """
+    if window is None:
+        return UNBOUNDED
+    if not causal:
+        raise ValueError(f"window={window!r}: expected None where causal=False")
+    return window
+
+
+def stack_bounds(position: Any, length: Any, window: Any) -> Any:
+    """Return int32 [rows, 3]; computed here and now unless a part of it is an array of jax."""
+    parts = (position, length, window)
+    xp = jnp if any(isinstance(part, jax.Array) for part in parts) else np
+    return xp.stack([xp.asarray(part) for part in parts], axis=1).astype(np.int32)

@@ -1,0 +1,139 @@
+"""The compile-time choices of the two kernels, and the rules of the hardware that they keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pallas_kernels.attention.specs import GROUP_ROWS, Decode, Prefill, itemsize
+from pallas_kernels.hopper import (
+    BARRIER_BYTES,
+    SWIZZLE_BYTES,
+    TMA_BOX,
+    WGMMA_ROWS,
+    check_registers,
+    check_shared_bytes,
+    expect,
+)
+
+_PREFILL_WARPGROUPS = 2  # they take turns on the tensor cores
+
+REDUCTION_BYTES = 2048  # what Mosaic sets aside for maxima and sums over a row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillConfig:
+    """Tiles of the prefill kernel: two compute warpgroups of 64 queries each, one that loads.
+
+    `stages` is the depth of the ring of K and of V tiles, `block_kv` keys each.
+    """
+
+    block_kv: int = 128
+    stages: int = 2
+    compute_registers: int = 232
+    load_registers: int = 40
+
+    def __post_init__(self) -> None:
+        _check_ring(self.block_kv, self.stages)
+        check_registers(_PREFILL_WARPGROUPS, self.compute_registers, self.load_registers)
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups that compute."""
+        return _PREFILL_WARPGROUPS
+
+    @property
+    def tile(self) -> int:
+        """Queries of one CTA."""
+        return _PREFILL_WARPGROUPS * WGMMA_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeConfig:
+    """Tiles of the decode kernel: one compute warpgroup, one that loads.
+
+    `splits` CTAs share the keys of one sequence and KV head; their parts are merged afterwards.
+    """
+
+    block_kv: int = 64
+    stages: int = 4
+    splits: int = 1
+    compute_registers: int = 232
+    load_registers: int = 40
+
+    def __post_init__(self) -> None:
+        _check_ring(self.block_kv, self.stages)
+        check_registers(1, self.compute_registers, self.load_registers)
+        expect(self.splits >= 1, "splits", self.splits, "a number above 0")
+
+    def pieces(self, page: int) -> int:
+        """TMA copies that bring one block of keys: one for each page it touches."""
+        return max(1, self.block_kv // page)
+
+
+def _check_ring(block_kv: int, stages: int) -> None:
+    expect(
+        block_kv % 64 == 0 and block_kv <= TMA_BOX, "block_kv", block_kv, "a multiple of 64 to 256"
+    )
+    expect(stages >= 2, "stages", stages, "a number from 2 up")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """How a warpgroup stores 64 rows: `pieces` of `columns`, through `slots` of shared memory."""
+
+    columns: int
+    pieces: int
+    slots: int
+
+    def nbytes(self, dtype: str) -> int:
+        """Shared memory of one warpgroup."""
+        return self.slots * WGMMA_ROWS * self.columns * itemsize(dtype)
+
+
+def store(dim: int, out_dtype: str) -> Store:
+    """Return how the result leaves: one 128-byte swizzled row at a time, two slots if it can."""
+    columns = SWIZZLE_BYTES // itemsize(out_dtype)
+    pieces = dim // columns
+    return Store(columns, pieces, 2 if pieces % 2 == 0 else 1)
+
+
+def prefill_shared_bytes(spec: Prefill, config: PrefillConfig) -> int:
+    """Return the shared memory of one CTA in bytes."""
+    ring = 2 * config.stages * config.block_kv
+    tiles = (config.tile + ring) * spec.dim * itemsize(spec.dtype)
+    out = config.warpgroups * store(spec.dim, spec.out_dtype).nbytes(spec.out_dtype)
+    lse = config.tile * itemsize("float32")
+    return tiles + out + lse + REDUCTION_BYTES + BARRIER_BYTES
+
+
+def decode_shared_bytes(spec: Decode, config: DecodeConfig) -> int:
+    """Return the shared memory of one CTA in bytes."""
+    ring = 2 * config.stages * config.block_kv
+    tiles = (GROUP_ROWS + ring) * spec.dim * itemsize(spec.dtype)
+    out = store(spec.dim, "float32").nbytes("float32")
+    lse = GROUP_ROWS * itemsize("float32")
+    return tiles + out + lse + REDUCTION_BYTES + BARRIER_BYTES
+
+
+def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
+    """Return if one CTA has the shared memory.
+
+    Raises:
+      ValueError: it needs more than `hopper.SHARED_BYTES_LIMIT`.
+    """
+    check_shared_bytes(
+        prefill_shared_bytes(spec, config), f"stages={config.stages} or block_kv={config.block_kv}"
+    )
+
+
+def check_decode(spec: Decode, config: DecodeConfig) -> None:
+    """Return if one CTA has the shared memory.
+
+    Raises:
+      ValueError: it needs more than `hopper.SHARED_BYTES_LIMIT`, or a page and a block do not fit.
+    """
+    fits = config.block_kv % spec.page == 0 or spec.page % config.block_kv == 0
+    expect(fits, "block_kv", config.block_kv, f"a multiple or a divisor of page={spec.page}")
+    check_shared_bytes(
+        decode_shared_bytes(spec, config), f"stages={config.stages} or block_kv={config.block_kv}"
+    )

@@ -1,0 +1,182 @@
+"""How far correct attention may be from the exact result: derived, elementwise, never tuned.
+
+One row: scores s_j = scale (q . k_j) over n visible keys, M = max s, A = max scale (|q| . |k_j|),
+l = sum exp(s_j - M) >= 1, p_j = exp(s_j - M) / l, out = sum p_j v_j, lse = M + log l. `eps` is that
+of float32, d the head size, b the number of key blocks (each merge of parts counts as one).
+
+1. Products of 16-bit inputs are exact in float32, their sum errs by d eps A at most
+   (`pallas_kernels.numerics`, steps 1 and 2; float32 inputs add one rounding, hence d + 1).
+   Factor, product and difference in the exponent round a few times more, each at most eps (|s| +
+   |M|) <= 2 eps A; the factors exp(m_old - m_new) of b blocks telescope to 2 eps A. exp2 of the
+   hardware and XLA's exp err by at most 2 eps each, once for the weight and once a block. So each
+   weight is off by a factor of at most exp(E), E = eps ((d + 12) A + 2 b + 4), whatever M was used:
+   it cancels between numerator and sum.
+2. Weights are rounded to the type of v before they meet V: half an eps(type) each, and what is
+   smaller than a normal number is off by one subnormal at most. A weight is relative to the largest
+   one seen so far, so that costs subnormal(type) sum |v_j| exp(E) / l in all.
+3. Numerator and sum are accumulated in float32 over n terms and b rescalings, in any order:
+   (n + 2 b) eps each. The division and its product add 4 eps.
+4. Factors 1 + x are at most exp(x), so with G = exp(2 E + eps(type) / 2 + 2 (n + 2 b + 2) eps) - 1
+   the row is within G sum p_j |v_j| plus step 2, then rounded once to the output type.
+5. lse: E from the weights, (n + 2 b) eps from the sum, a logarithm good to 2 eps (1 + log l), and
+   roundings of M log2(e), its product with log 2 and the sum: 2 eps (|M| + |lse|).
+
+The merge of parts that are given: weights exp(lse_i - L) with relative error exp(E), E =
+eps (2 max |lse_i| + 4), and sums of as many terms as there are parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import DTypeLike
+
+_EPS = float(np.finfo(np.float32).eps)
+_SMALLEST = float(np.finfo(np.float32).tiny)
+_SMALLEST_BLOCK = 64  # keys: no implementation here takes smaller ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exact:
+    """The result in float64, and how far from it a correct one may be."""
+
+    out: Float[np.ndarray, "b t hq d"]
+    lse: Float[np.ndarray, "b t hq"]
+    out_bound: Float[np.ndarray, "b t hq d"]
+    lse_bound: Float[np.ndarray, "b t hq"]
+
+    def worst(self, out: np.ndarray, lse: np.ndarray | None = None) -> float:
+        """Return the largest error in units of its bound: at most 1 for a correct result.
+
+        NaN counts as infinitely wrong, and so does any value but -inf where lse is -inf.
+        """
+        ratios = [_ratio(np.asarray(out, np.float64), self.out, self.out_bound)]
+        if lse is not None:
+            got = np.asarray(lse, np.float64)
+            empty = np.isneginf(self.lse)
+            if not np.array_equal(np.isneginf(got), empty):
+                return float("inf")
+            ratios.append(
+                _ratio(np.where(empty, 0, got), np.where(empty, 0, self.lse), self.lse_bound)
+            )
+        return max(ratios)
+
+
+def visible_keys(
+    queries: int,
+    keys: int,
+    *,
+    causal: bool,
+    window: int | None,
+    q_offset: int,
+    kv_length: int,
+) -> Bool[np.ndarray, "t s"]:
+    """Return which keys each query of one row sees, as `prefill_attention` defines it."""
+    position = np.arange(queries)[:, None] + q_offset
+    key = np.arange(keys)[None]
+    seen = np.broadcast_to(key < kv_length, (queries, keys))
+    if causal:
+        seen = seen & (key <= position)
+    if window is not None:
+        seen = seen & (key > position - window)
+    return seen
+
+
+def exact_attention(
+    q: Float[np.ndarray, "b t hq d"],
+    k: Float[np.ndarray, "b s hkv d"],
+    v: Float[np.ndarray, "b s hkv d"],
+    seen: Bool[np.ndarray, "b t s"],
+    *,
+    scale: float,
+    out_dtype: DTypeLike,
+    merges: int = 0,
+) -> Exact:
+    """Compute in float64 and bound each element's error.
+
+    Args:
+      q: queries as they are stored.
+      k: keys; unseen ones may be NaN.
+      v: values, likewise.
+      seen: which query sees which key.
+      scale: factor of the scores.
+      out_dtype: type of the output.
+      merges: parts that are merged into the result.
+
+    Source: the module's docstring.
+    """
+    group = q.shape[2] // k.shape[2]
+    cut = seen.any(axis=1)[..., None, None]
+    k64, v64 = (np.repeat(np.where(cut, a, 0).astype(np.float64), group, axis=2) for a in (k, v))
+    q64 = np.asarray(q, np.float64)
+    mask = seen[:, :, None]  # [b, t, 1, s]
+    scores = np.where(mask, scale * np.einsum("bthd,bshd->bths", q64, k64), -np.inf)
+    sizes = np.where(mask, scale * np.einsum("bthd,bshd->bths", abs(q64), abs(k64)), 0.0)
+    largest = sizes.max(axis=-1)
+    some = seen.any(axis=-1)[:, :, None]
+    top = np.where(some, scores.max(axis=-1), 0.0)
+    weights = np.exp(scores - top[..., None])
+    total = np.where(some, weights.sum(axis=-1), 1.0)
+    weights = weights / total[..., None]
+    out = np.einsum("bths,bshd->bthd", weights, v64)
+    lse = np.where(some, top + np.log(total), -np.inf)
+
+    terms = seen.sum(axis=-1)[:, :, None]
+    blocks = k.shape[1] / _SMALLEST_BLOCK + 1 + merges
+    weight_eps, weight_small = _spacing(v.dtype)
+    out_eps, out_small = _spacing(out_dtype)
+    error = _EPS * ((q.shape[3] + 12) * largest + 2 * blocks + 4)
+    gain = np.expm1(2 * error + weight_eps / 2 + 2 * (terms + 2 * blocks + 2) * _EPS)
+    spread = np.einsum("bths,bshd->bthd", weights, abs(v64))
+    lost = np.einsum("bths,bshd->bthd", np.broadcast_to(mask, scores.shape) * 1.0, abs(v64))
+    before = gain[..., None] * spread + (weight_small * np.exp(error) / total)[..., None] * lost
+    lse_bound = error + _EPS * (
+        terms + 2 * blocks + 2 + 2 * np.log(total) + 2 * abs(top) + 2 * abs(np.where(some, lse, 0))
+    )
+    return Exact(
+        out=out,
+        lse=lse,
+        out_bound=(1 + out_eps) * before + out_eps * abs(out) + out_small,
+        lse_bound=lse_bound,
+    )
+
+
+def exact_merge(
+    parts: list[tuple[Float[np.ndarray, "*r d"], Float[np.ndarray, "*r"]]],
+) -> Exact:
+    """Merge parts, taken as exact, in float64, and bound the error of a merge in float32."""
+    outs = np.stack([np.asarray(out, np.float64) for out, _ in parts])
+    lses = np.stack([np.asarray(lse, np.float64) for _, lse in parts])
+    top = lses.max(axis=0)
+    some = ~np.isneginf(top)
+    base = np.where(some, top, 0.0)
+    weights = np.exp(lses - base)
+    total = np.where(some, weights.sum(axis=0), 1.0)
+    weights = weights / total
+    lse = np.where(some, base + np.log(total), -np.inf)
+    largest = abs(np.where(np.isneginf(lses), 0.0, lses)).max(axis=0)
+    error = _EPS * (2 * largest + 4)
+    gain = np.expm1(2 * error + 2 * (len(parts) + 2) * _EPS)
+    spread = (weights[..., None] * abs(outs)).sum(axis=0)
+    flushed = _SMALLEST * abs(outs).sum(axis=0)
+    return Exact(
+        out=(weights[..., None] * outs).sum(axis=0),
+        lse=lse,
+        out_bound=gain[..., None] * spread + flushed + _SMALLEST,
+        lse_bound=error
+        + _EPS * (len(parts) + 2 + 2 * np.log(total) + 2 * abs(np.where(some, lse, 0))),
+    )
+
+
+def _ratio(got: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> float:
+    error = abs(got - exact)
+    return float(np.where(np.isfinite(error), error / bound, np.inf).max())
+
+
+def _spacing(dtype: DTypeLike) -> tuple[float, float]:
+    """Return (eps, smallest subnormal)."""
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return float(info.eps), float(info.smallest_subnormal)

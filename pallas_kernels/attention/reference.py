@@ -1,0 +1,187 @@
+"""Attention in plain jax.numpy: any device, any head size; what a CPU uses.
+
+Queries and keys are taken block by block with the online softmax, so no array of scores larger
+than `QUERY_BLOCK` x `KEY_BLOCK` per head exists, and query heads read their KV head where it lies:
+it is not repeated. Blocks that no query sees are not computed. Rows without keys give 0 and -inf;
+memory beyond the lengths may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int32
+
+from pallas_kernels.attention.partial import Partial
+from pallas_kernels.attention.specs import array_type
+
+QUERY_BLOCK = 256
+KEY_BLOCK = 512
+
+Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+"""Number of a block -> (k, v of [batch, keys, kv_heads, dim], position of the first key)."""
+
+
+def prefill(
+    q: Float[Array, "b t hq d"],
+    k: Float[Array, "b s hkv d"],
+    v: Float[Array, "b s hkv d"],
+    bounds: Int32[Array, "b 3"],
+    *,
+    causal: bool,
+    scale: float,
+) -> Partial:
+    """Return attention of every query over the keys it may see.
+
+    Args:
+      q: queries.
+      k: keys.
+      v: values.
+      bounds: offset, length and window of each row, as the kernels take them.
+      causal: whether position limits the keys.
+      scale: factor of the scores.
+    """
+    keys = k.shape[1]
+    block = min(KEY_BLOCK, keys)
+
+    def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        begin = jnp.minimum(number * block, keys - block)  # the last one overlaps the one before
+        cut_k, cut_v = (lax.dynamic_slice_in_dim(array, begin, block, axis=1) for array in (k, v))
+        return cut_k, cut_v, begin
+
+    queries = q.shape[1]
+    if queries <= QUERY_BLOCK:
+        return _attend(q, fetch, bounds, 0, keys=keys, block=block, causal=causal, scale=scale)
+    tiles = -(-queries // QUERY_BLOCK)
+    padded = jnp.pad(q, ((0, 0), (0, tiles * QUERY_BLOCK - queries), (0, 0), (0, 0)))
+    split = padded.reshape(q.shape[0], tiles, QUERY_BLOCK, *q.shape[2:]).swapaxes(0, 1)
+
+    def tile(item: tuple[jax.Array, jax.Array]) -> Partial:
+        return _attend(
+            item[0], fetch, bounds, item[1], keys=keys, block=block, causal=causal, scale=scale
+        )
+
+    done = lax.map(tile, (split, jnp.arange(tiles, dtype=jnp.int32) * QUERY_BLOCK))
+
+    def whole(x: jax.Array) -> jax.Array:
+        return x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :queries]
+
+    return Partial(out=whole(done.out), lse=whole(done.lse))
+
+
+def decode(
+    q: Float[Array, "b hq d"],
+    k_pages: Float[Array, "p page hkv d"],
+    v_pages: Float[Array, "p page hkv d"],
+    tables: Int32[Array, "b n"],
+    bounds: Int32[Array, "b 3"],
+    *,
+    scale: float,
+) -> Partial:
+    """Return attention of one query a sequence over its pages.
+
+    Args:
+      q: queries.
+      k_pages: pool of pages with keys.
+      v_pages: pool of pages with values.
+      tables: pages of each sequence; entries beyond its length are not used.
+      bounds: position, length and window of each sequence, as the kernels take them.
+      scale: factor of the scores.
+    """
+    page, held = k_pages.shape[1], tables.shape[1]
+    many = min(max(1, KEY_BLOCK // page), held)
+
+    def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        begin = jnp.minimum(number * many, held - many)
+        pages = lax.dynamic_slice_in_dim(tables, begin, many, axis=1)
+        cut_k, cut_v = (
+            pool.at[pages].get(mode="clip").reshape(q.shape[0], many * page, *pool.shape[2:])
+            for pool in (k_pages, v_pages)
+        )
+        return cut_k, cut_v, begin * page
+
+    done = _attend(
+        q[:, None],
+        fetch,
+        bounds,
+        0,
+        keys=held * page,
+        block=many * page,
+        causal=True,
+        scale=scale,
+    )
+    return Partial(out=done.out[:, 0], lse=done.lse[:, 0])
+
+
+def _attend(
+    q: jax.Array,
+    fetch: Fetch,
+    bounds: jax.Array,
+    first_query: jax.Array | int,
+    *,
+    keys: int,
+    block: int,
+    causal: bool,
+    scale: float,
+) -> Partial:
+    """Run the online softmax of one block of queries over the key blocks that any of them sees."""
+    batch, queries, heads, dim = q.shape
+    length, window = bounds[:, 1], bounds[:, 2]
+    first = bounds[:, 0] + first_query
+    top, bottom = length, jnp.zeros_like(length)
+    if causal:
+        top = jnp.minimum(top, first + queries)
+        bottom = jnp.maximum(first - window + 1, 0)
+    begin = jnp.clip(jnp.min(bottom), 0, keys) // block
+    end = -(-jnp.clip(jnp.max(top), 0, keys) // block)
+
+    def visit(number: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        acc, maximum, total = state
+        k, v, start = fetch(number)
+        kv_heads = k.shape[2]
+        grouped = q.reshape(batch, queries, kv_heads, heads // kv_heads, dim)
+        key = start + jnp.arange(block, dtype=jnp.int32)
+        inside = (key < length[:, None]) & (key >= number * block)
+        visible = inside[:, None]
+        if causal:
+            position = first[:, None] + jnp.arange(queries, dtype=jnp.int32)
+            visible &= key <= position[..., None]
+            visible &= key > (position - window[:, None])[..., None]
+        # A weight of 0 times what was never written may be NaN
+        v = jnp.where(inside[..., None, None], v, 0)
+        scores = scale * _product("btkgd,bskd->bkgts", grouped, k)
+        scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
+        higher = jnp.maximum(maximum, scores.max(axis=-1))
+        base = jnp.where(higher == -jnp.inf, 0.0, higher)
+        weights = jnp.exp(scores - base[..., None])
+        factor = jnp.exp(maximum - base)
+        acc = acc * factor[..., None] + _product("bkgts,bskd->bkgtd", weights, v)
+        return acc, higher, total * factor + weights.sum(axis=-1)
+
+    # shapes of the state follow from those of a block, without computing one
+    kv_heads = jax.eval_shape(fetch, array_type((), jnp.int32))[0].shape[2]
+    rows = (batch, kv_heads, heads // kv_heads, queries)
+    state = (
+        jnp.zeros((*rows, dim), jnp.float32),
+        jnp.full(rows, -jnp.inf, jnp.float32),
+        jnp.zeros(rows, jnp.float32),
+    )
+    acc, maximum, total = lax.fori_loop(begin, end, visit, state)
+    some = total > 0
+    divisor = jnp.where(some, total, 1.0)
+    out = acc / divisor[..., None]
+    lse = jnp.where(some, maximum + jnp.log(divisor), -jnp.inf)
+    return Partial(
+        out=jnp.moveaxis(out, 3, 1).reshape(batch, queries, heads, dim),
+        lse=jnp.moveaxis(lse, 3, 1).reshape(batch, queries, heads),
+    )
+
+
+def _product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Multiply in float32; on a GPU too, where the default would round to fewer bits."""
+    return jnp.einsum(
+        how, a.astype(jnp.float32), b.astype(jnp.float32), precision=lax.Precision.HIGHEST
+    )

@@ -1,0 +1,216 @@
+"""Paged decode attention for Hopper (Mosaic GPU): one query a sequence, KV split over CTAs.
+
+A CTA takes one sequence, one KV head and one share of the keys. The query heads of that KV head
+are the rows of one wgmma (64; rows beyond the group are zero and cost no traffic), so K and V
+cross HBM once whatever the ratio of heads. One warpgroup computes, one loads: it reads the block
+table at run time and brings the pages by TMA, `block_kv` keys at a time, through a ring.
+
+Each CTA writes a partial result and its log-sum-exp, float32; `partial.merge_stacked` combines
+them. A share without keys writes 0 and -inf. Table entries beyond the last page are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.attention import online
+from pallas_kernels.attention.config import DecodeConfig, check_decode, store
+from pallas_kernels.attention.specs import GROUP_ROWS, Decode, array_type
+from pallas_kernels.counting import Int, ceil_div, div, rem
+from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
+
+Kernel = Callable[
+    [jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
+]
+
+
+def build(
+    spec: Decode,
+    config: DecodeConfig,
+    *,
+    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+) -> Kernel:
+    """Return `kernel(bounds, tables, q, k_pages, v_pages) -> (out, lse)`.
+
+    Args:
+      spec: sizes and types.
+      config: tiles and splits.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      A function of `bounds`, int32 [batch, 3] with (position of the query, length, window) of each
+      sequence, of `tables`, int32 [batch, table], of q[batch * kv_heads, group, dim] and of the
+      pages [pages, page, kv_heads, dim]. `out` is float32 [splits * batch * kv_heads, group, dim],
+      `lse` float32 [splits * batch * kv_heads, 64], of which the first `group` count.
+
+    Raises:
+      ValueError: the configuration needs more shared memory than a CTA has, or block and page do
+        not fit.
+    """
+    check_decode(spec, config)
+    how = store(spec.dim, "float32")
+    block, pieces = config.block_kv, config.pieces(spec.page)
+    rows = block // pieces  # of one TMA copy
+    sequences = spec.batch * spec.kv_heads
+
+    def body(
+        bounds: Ref,
+        tables: Ref,
+        q: Ref,
+        k: Ref,
+        v: Ref,
+        out: Ref,
+        lse: Ref,
+        memory: list[Ref],
+        gates: list[Ref],
+    ) -> None:
+        q_s, k_s, v_s, out_s, lse_s, *weights_s = memory
+        q_full, k_full, v_full, k_empty, v_empty = gates
+        warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
+        row, split = lax.axis_index("row"), lax.axis_index("split")
+        position, length, window = bounds[row, 0], bounds[row, 1], bounds[row, 2]
+        begin, total = online.key_range(
+            length, position, position, window, causal=True, block=block
+        )
+        share = ceil_div(total, config.splits)
+        first = begin + split * share
+        blocks = jnp.clip(total - split * share, 0, share)
+        # The group may be smaller than the box of 64 rows: TMA fills and clips, if jax lets a
+        # slice reach over the edge, which it does where it cannot see the start.
+        all_rows = pl.ds(rem(row, 1), GROUP_ROWS)
+
+        @pl.when(warpgroup == 1)
+        def _load() -> None:
+            plgpu.set_max_registers(config.load_registers, action="decrease")
+            last_page = div(length - 1, spec.page)
+
+            @pl.loop(0, blocks)
+            def _block(step: Int) -> None:
+                slot = rem(step, config.stages)
+                key = (first + step) * block
+                # A block may reach over the last page: that part repeats the last one, masked.
+                numbers = [
+                    jnp.minimum(div(key + piece * rows, spec.page), last_page)
+                    for piece in range(pieces)
+                ]
+                pages = [tables[row, number] for number in numbers]
+                inside = pl.ds(rem(key, spec.page) if spec.page > block else 0, rows)
+                for source, ring, full, empty in (
+                    (k, k_s, k_full, k_empty),
+                    (v, v_s, v_full, v_empty),
+                ):
+
+                    @pl.when(step >= config.stages)
+                    def _reuse(empty: Ref = empty) -> None:
+                        plgpu.barrier_wait(empty.at[slot])
+
+                    for piece, page in enumerate(pages):
+                        plgpu.copy_gmem_to_smem(
+                            source.at[page, inside, head],
+                            ring.at[slot, pl.ds(piece * rows, rows)],
+                            full.at[slot],
+                        )
+
+            drain(k_empty, config.stages, blocks)
+            drain(v_empty, config.stages, blocks)
+
+        @pl.when(warpgroup == 0)
+        def _compute() -> None:
+            plgpu.set_max_registers(config.compute_registers, action="increase")
+            see = online.Bounds(
+                length=length, first_row=position, window=window, causal=True, rows_advance=False
+            )
+            multiply = online.through_memory(weights_s[0]) if weights_s else online.in_registers
+            plgpu.copy_gmem_to_smem(q.at[row * spec.kv_heads + head, all_rows], q_s, q_full)
+            plgpu.barrier_wait(q_full)
+
+            def visit(step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+                acc, maximum, total = carry
+                slot = rem(step, config.stages)
+                first_key = (first + step) * block
+                plgpu.barrier_wait(k_full.at[slot])
+
+                def scores(ref: Ref) -> Any:
+                    plgpu.wgmma(ref, q_s, k_s.at[slot].transpose((1, 0)))
+                    return ref[...]
+
+                s = pl.run_scoped(scores, plgpu.ACC((GROUP_ROWS, block), jnp.float32))
+                plgpu.barrier_arrive(k_empty.at[slot])
+                s = online.masked(s, first_key, see)
+                weights, factor, maximum = online.update(s, maximum, spec.scale)
+                acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
+                total = total * factor + weights.sum(axis=1)
+                plgpu.barrier_wait(v_full.at[slot])
+                online.zero_beyond(v_s.at[slot], first_key, length)
+                rounded = weights.astype(jnp.dtype(spec.dtype))
+                acc = multiply(acc, rounded, v_s.at[slot], lambda: None)
+                plgpu.barrier_arrive(v_empty.at[slot])
+                return acc, maximum, total
+
+            carry = lax.fori_loop(0, blocks, visit, online.start(spec.dim))
+            value, log_sum = online.finish(*carry)
+            place = split * sequences + row * spec.kv_heads + head
+            lse_s[...] = log_sum
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(lse_s, lse.at[place])
+            online.write(
+                value,
+                out_s,
+                lambda column: out.at[place, all_rows, pl.ds(column, how.columns)],
+                how,
+            )
+            plgpu.wait_smem_to_gmem(0)
+
+    parts = config.splits * sequences
+    kernel: Kernel = plgpu.kernel(
+        body,
+        out_type=(
+            array_type((parts, spec.group, spec.dim), jnp.float32),
+            array_type((parts, GROUP_ROWS), jnp.float32),
+        ),
+        grid=(config.splits, spec.batch, spec.kv_heads),
+        grid_names=("split", "row", "head"),
+        num_threads=2,
+        thread_name="warpgroup",
+        scratch_types=_scratch(spec, config, interpreted=interpret is not None),
+        **online.options(interpret),
+    )
+    return kernel
+
+
+def _scratch(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> list[Any]:
+    """Shared memory and barriers, in the order of `body`'s arguments."""
+    dtype, how = jnp.dtype(spec.dtype), store(spec.dim, "float32")
+    tile = {"dtype": dtype, "transforms": swizzled(spec.dim, dtype)}
+    memory = [
+        plgpu.SMEM((GROUP_ROWS, spec.dim), **tile),
+        plgpu.SMEM((config.stages, config.block_kv, spec.dim), **tile),
+        plgpu.SMEM((config.stages, config.block_kv, spec.dim), **tile),
+        plgpu.SMEM(
+            (how.slots, GROUP_ROWS, how.columns),
+            jnp.float32,
+            transforms=swizzled(how.columns, jnp.float32),
+        ),
+        plgpu.SMEM((GROUP_ROWS,), jnp.float32),
+    ]
+    if interpreted:
+        weights = swizzled(config.block_kv, dtype)
+        memory.append(plgpu.SMEM((GROUP_ROWS, config.block_kv), dtype, transforms=weights))
+    copies = config.pieces(spec.page)
+    return [
+        memory,
+        [
+            plgpu.Barrier(),
+            plgpu.Barrier(num_arrivals=copies, num_barriers=config.stages),
+            plgpu.Barrier(num_arrivals=copies, num_barriers=config.stages),
+            plgpu.Barrier(num_barriers=config.stages),
+            plgpu.Barrier(num_barriers=config.stages),
+        ],
+    ]

@@ -1,0 +1,239 @@
+"""Flash attention for Hopper (Mosaic GPU): a CTA takes 128 queries of one head.
+
+Two compute warpgroups of 64 queries each and one that loads. K and V tiles go through a ring;
+"full" barriers say that a tile has arrived, "empty" ones that both warpgroups have read it. The
+two take turns: while one multiplies, the other computes its softmax (`turn`). The first is always
+one turn ahead, so it alone zeroes what lies beyond the length in a V tile, and the second finds
+it done.
+
+Offset, length and window of each batch row are read at run time: both warpgroups of a CTA walk
+over the key blocks that any of its queries can see, and mask only blocks that some cannot.
+
+Source: FlashAttention-3 (warp specialisation, two warpgroups in turns). Ours: run-time offset,
+lengths and window, rows without keys, the log-sum-exp as an output, memory that was never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.attention import online
+from pallas_kernels.attention.config import PrefillConfig, check_prefill, store
+from pallas_kernels.attention.specs import Prefill, array_type
+from pallas_kernels.counting import Int, ceil_div, rem, round_up
+from pallas_kernels.hopper import WGMMA_ROWS
+from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
+
+_ordered: Any = lax.optimization_barrier
+
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def build(
+    spec: Prefill,
+    config: PrefillConfig,
+    *,
+    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+) -> Kernel:
+    """Return `kernel(bounds, q, k, v) -> (out, lse)` for one shape and configuration.
+
+    Args:
+      spec: sizes and types.
+      config: tiles.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      A function of `bounds`, int32 [batch, 3] with (offset, length, window) of each row, and of q,
+      k and v. `lse` is float32 [batch, heads, queries rounded up to a tile].
+
+    Raises:
+      ValueError: the configuration needs more shared memory than a CTA has.
+    """
+    check_prefill(spec, config)
+    how = store(spec.dim, spec.out_dtype)
+    tiles, block = ceil_div(spec.queries, config.tile), config.block_kv
+    padded = round_up(spec.queries, config.tile)
+
+    def body(
+        bounds: Ref, q: Ref, k: Ref, v: Ref, out: Ref, lse: Ref, memory: list[Ref], gates: list[Ref]
+    ) -> None:
+        q_s, k_s, v_s, out_s, lse_s, *weights_s = memory
+        q_full, k_full, v_full, k_empty, v_empty, turn = gates
+        warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
+        row = lax.axis_index("row")
+        # Causal tiles near the end of the sequence see most keys: they start first.
+        tile = tiles - 1 - lax.axis_index("tile")
+        offset, length, window = bounds[row, 0], bounds[row, 1], bounds[row, 2]
+        position = offset + tile * config.tile
+        first, blocks = online.key_range(
+            length,
+            position,
+            position + config.tile - 1,
+            window,
+            causal=spec.causal,
+            block=block,
+        )
+
+        @pl.when(warpgroup == config.warpgroups)
+        def _load() -> None:
+            plgpu.set_max_registers(config.load_registers, action="decrease")
+            kv_head = lax.div(head, jnp.int32(spec.group))
+
+            @pl.loop(0, blocks)
+            def _block(step: Int) -> None:
+                slot = rem(step, config.stages)
+                keys = pl.ds((first + step) * block, block)
+                for source, ring, full, empty in (
+                    (k, k_s, k_full, k_empty),
+                    (v, v_s, v_full, v_empty),
+                ):
+
+                    @pl.when(step >= config.stages)
+                    def _reuse(empty: Ref = empty) -> None:
+                        plgpu.barrier_wait(empty.at[slot])
+
+                    plgpu.copy_gmem_to_smem(
+                        source.at[row, keys, kv_head], ring.at[slot], full.at[slot]
+                    )
+
+            drain(k_empty, config.stages, blocks)
+            drain(v_empty, config.stages, blocks)
+
+        @pl.when(warpgroup < config.warpgroups)
+        def _compute() -> None:
+            plgpu.set_max_registers(config.compute_registers, action="increase")
+            query = tile * config.tile + warpgroup * WGMMA_ROWS
+            own_q = q_s.at[warpgroup]
+            see = online.Bounds(
+                length=length,
+                first_row=offset + query,
+                window=window,
+                causal=spec.causal,
+                rows_advance=True,
+            )
+            multiply = (
+                online.through_memory(weights_s[0].at[warpgroup])
+                if weights_s
+                else online.in_registers
+            )
+
+            def take_turns() -> None:
+                plgpu.barrier_arrive(turn)
+                plgpu.barrier_wait(turn)
+
+            plgpu.copy_gmem_to_smem(
+                q.at[row, pl.ds(query, WGMMA_ROWS), head], own_q, q_full.at[warpgroup]
+            )
+            plgpu.barrier_wait(q_full.at[warpgroup])
+            pl.when(blocks > 0)(lambda: plgpu.barrier_wait(k_full.at[0]))
+            pl.when(warpgroup == 1)(take_turns)
+
+            def visit(step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+                acc, maximum, total = carry
+                slot = rem(step, config.stages)
+                first_key = (first + step) * block
+
+                def scores(ref: Ref) -> Any:
+                    plgpu.wgmma(ref, own_q, k_s.at[slot].transpose((1, 0)))
+                    take_turns()
+                    return ref[...]
+
+                s = pl.run_scoped(scores, plgpu.ACC((WGMMA_ROWS, block), jnp.float32))
+                plgpu.barrier_arrive(k_empty.at[slot])
+                s = online.masked(s, first_key, see)
+                weights, factor, maximum = online.update(s, maximum, spec.scale)
+                acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
+                total = total * factor + weights.sum(axis=1)
+                rounded = weights.astype(jnp.dtype(spec.dtype))
+                # All of the softmax belongs before the wait: the other warpgroup multiplies now.
+                acc, maximum, total, rounded = _ordered((acc, maximum, total, rounded))
+                plgpu.barrier_wait(v_full.at[slot])
+
+                @pl.when(warpgroup == 0)
+                def _clean() -> None:
+                    online.zero_beyond(v_s.at[slot], first_key, length)
+
+                take_turns()
+
+                def next_k() -> None:
+                    @pl.when(step + 1 < blocks)
+                    def _wait() -> None:
+                        plgpu.barrier_wait(k_full.at[rem(step + 1, config.stages)])
+
+                acc = multiply(acc, rounded, v_s.at[slot], next_k)
+                plgpu.barrier_arrive(v_empty.at[slot])
+                return acc, maximum, total
+
+            carry = lax.fori_loop(0, blocks, visit, online.start(spec.dim))
+            pl.when(warpgroup == 0)(take_turns)
+            value, log_sum = online.finish(*carry)
+            lse_s[warpgroup] = log_sum
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(
+                lse_s.at[warpgroup], lse.at[row, head, pl.ds(query, WGMMA_ROWS)]
+            )
+            online.write(
+                value,
+                out_s.at[warpgroup],
+                lambda column: out.at[
+                    row, pl.ds(query, WGMMA_ROWS), head, pl.ds(column, how.columns)
+                ],
+                how,
+            )
+            plgpu.wait_smem_to_gmem(0)
+
+    kernel: Kernel = plgpu.kernel(
+        body,
+        out_type=(
+            array_type((spec.batch, spec.queries, spec.heads, spec.dim), spec.out_dtype),
+            array_type((spec.batch, spec.heads, padded), jnp.float32),
+        ),
+        grid=(tiles, spec.batch, spec.heads),  # the last varies fastest: heads share keys in L2
+        grid_names=("tile", "row", "head"),
+        num_threads=config.warpgroups + 1,
+        thread_name="warpgroup",
+        scratch_types=_scratch(spec, config, interpreted=interpret is not None),
+        **online.options(interpret),
+    )
+    return kernel
+
+
+def _scratch(spec: Prefill, config: PrefillConfig, *, interpreted: bool) -> list[Any]:
+    """Shared memory and barriers, in the order of `body`'s arguments."""
+    dtype, out_dtype = jnp.dtype(spec.dtype), jnp.dtype(spec.out_dtype)
+    how, compute = store(spec.dim, spec.out_dtype), config.warpgroups
+
+    def tiles(number: int, rows: int, columns: int) -> Any:
+        return plgpu.SMEM((number, rows, columns), dtype, transforms=swizzled(columns, dtype))
+
+    memory = [
+        tiles(compute, WGMMA_ROWS, spec.dim),
+        tiles(config.stages, config.block_kv, spec.dim),
+        tiles(config.stages, config.block_kv, spec.dim),
+        plgpu.SMEM(
+            (compute, how.slots, WGMMA_ROWS, how.columns),
+            out_dtype,
+            transforms=swizzled(how.columns, out_dtype),
+        ),
+        plgpu.SMEM((compute, WGMMA_ROWS), jnp.float32),
+    ]
+    if interpreted:
+        memory.append(tiles(compute, WGMMA_ROWS, config.block_kv))
+    return [
+        memory,
+        [
+            plgpu.Barrier(num_barriers=compute),
+            plgpu.Barrier(num_barriers=config.stages),
+            plgpu.Barrier(num_barriers=config.stages),
+            plgpu.Barrier(num_arrivals=compute, num_barriers=config.stages),
+            plgpu.Barrier(num_arrivals=compute, num_barriers=config.stages),
+            plgpu.Barrier(num_arrivals=compute),
+        ],
+    ]
