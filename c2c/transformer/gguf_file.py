@@ -1,0 +1,201 @@
+"""A GGUF file as a checkpoint with Hugging Face's names, shapes and order of rows."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import ml_dtypes
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from c2c.errors import DataError
+from c2c.transformer.gguf_blocks import QUANTIZED_KINDS, QuantizedTensor, unpack
+from c2c.transformer.gguf_config import ROPE_FACTORS, Source, hf_config, hf_tensors
+from c2c.transformer.gguf_header import TensorInfo, read_header
+
+__all__ = ["GgufCheckpoint"]
+
+_PLAIN: dict[GGMLQuantizationType, np.dtype[Any]] = {
+    GGMLQuantizationType.F32: np.dtype(np.float32),
+    GGMLQuantizationType.F16: np.dtype(np.float16),
+    GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
+}
+_CHUNK_WEIGHTS = 1 << 20  # dequantised at a time: the library's temporaries are larger than that
+
+
+class GgufCheckpoint:
+    """A mapped GGUF file; tensors are read when they are asked for.
+
+    Attributes:
+      path: the file.
+      config: the content of a Hugging Face config.json; `c2c.models.from_hf_config` takes it.
+      names: the tensors, in Hugging Face's naming, in the order of the layers.
+      metadata: the file's own keys, the tokenizer's among them.
+
+    Raises:
+      DataError: no such file, not GGUF, truncated or damaged; an architecture or quantisation that
+        is not supported; tensors missing, misshapen or too many.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    names: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._map = _map(self.path)
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        header = read_header(self._map, str(self.path))
+        self.metadata = header.metadata
+        self._stored = header.tensors
+        self._check_kinds()
+        factors = self._stored.get(ROPE_FACTORS)
+        self.config = hf_config(
+            header, None if factors is None else self._read(factors), str(self.path)
+        )
+        self._sources = hf_tensors(self.config)
+        self._check_tensors()
+        self.names = tuple(self._sources)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape without reading it."""
+        return self._source(name).shape
+
+    def kind(self, name: str) -> str:
+        """Return how a tensor is stored, in ggml's spelling: F32, BF16, Q4_K."""
+        return self._stored[self._source(name).stored].kind.name
+
+    def stored_bytes(self, name: str) -> int:
+        """Return how many bytes a tensor takes in the file."""
+        source = self._source(name)
+        info = self._stored[source.stored]
+        return info.size_bytes // (info.shape[0] if source.expert is not None else 1)
+
+    def tensor(self, name: str) -> np.ndarray:
+        """Return one tensor.
+
+        float32, float16 and bfloat16 keep their type and are read-only views of the mapped file,
+        except the q and k projections of the Llama architecture, whose rows are put in order;
+        quantised tensors are dequantised into float32, a few rows at a time.
+
+        Raises:
+          KeyError: no such name.
+        """
+        source = self._source(name)
+        info = self._stored[source.stored]
+        rows = self._rows(source, info)
+        if info.kind in _PLAIN:
+            return rows.view(_PLAIN[info.kind]).reshape(source.shape)
+        return _dequantized(rows, info.kind).reshape(source.shape)
+
+    def quantized(self, name: str) -> QuantizedTensor:
+        """Return a quantised matrix as integers, scales and (Q4_1, Q4_K) minima.
+
+        `c2c.transformer.gguf_blocks` says which kinds fit symmetric integers exactly.
+
+        Raises:
+          KeyError: no such name.
+          DataError: the tensor is stored in another way than in one of `QUANTIZED_KINDS`.
+        """
+        source = self._source(name)
+        info = self._stored[source.stored]
+        if info.kind.name not in QUANTIZED_KINDS:
+            raise DataError(
+                f"{self.path}: {name}", f"stored as {info.kind.name}, which is not kept quantised",
+                f"Kept quantised are {', '.join(QUANTIZED_KINDS)}; tensor() reads the others.",
+            )  # fmt: skip
+        return unpack(self._rows(source, info), info.kind)
+
+    def release(self) -> None:
+        """Let the system take back the file's pages that this process has read.
+
+        Views stay valid; what they show is read again when it is touched.
+        """
+        if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def _source(self, name: str) -> Source:
+        try:
+            return self._sources[name]
+        except KeyError:
+            raise KeyError(f"{self.path} has no tensor {name!r}") from None
+
+    def _read(self, info: TensorInfo) -> np.ndarray:
+        raw = self._bytes[info.offset_bytes : info.offset_bytes + info.size_bytes]
+        return raw.view(_PLAIN[info.kind]).reshape(info.shape)
+
+    def _rows(self, source: Source, info: TensorInfo) -> np.ndarray:
+        """Return a tensor's bytes, one row of the matrix a row, in Hugging Face's order."""
+        raw = self._bytes[info.offset_bytes : info.offset_bytes + info.size_bytes]
+        if source.expert is not None:
+            raw = raw.reshape(info.shape[0], -1)[source.expert]
+        if not source.heads:
+            return raw.reshape(source.shape[0] if len(source.shape) > 1 else 1, -1)
+        rows = raw.reshape(source.heads, source.shape[0] // source.heads // 2, 2, -1)
+        ordered = np.ascontiguousarray(rows.swapaxes(1, 2))
+        return ordered.reshape(source.shape[0] if len(source.shape) > 1 else 1, -1)
+
+    def _check_kinds(self) -> None:
+        for kind in {info.kind for info in self._stored.values()} - set(_PLAIN):
+            block_bytes = GGML_QUANT_SIZES[kind][1]
+            try:
+                gguf.dequantize(np.zeros((1, block_bytes), np.uint8), kind)
+            except NotImplementedError:
+                name = next(n for n, info in self._stored.items() if info.kind == kind)
+                raise DataError(
+                    str(self.path), f"tensor {name!r} has quantisation {kind.name}, which the "
+                    "gguf library cannot read",
+                ) from None  # fmt: skip
+        factors = self._stored.get(ROPE_FACTORS)
+        if factors is not None and factors.kind not in _PLAIN:
+            raise DataError(str(self.path), f"{ROPE_FACTORS} is quantised")
+
+    def _check_tensors(self) -> None:
+        wanted: dict[str, tuple[int, ...]] = {}
+        for source in self._sources.values():
+            stack = () if source.expert is None else (self._experts(),)
+            wanted[source.stored] = (*stack, *source.shape)
+        missing = sorted(set(wanted) - set(self._stored))
+        extra = sorted(set(self._stored) - set(wanted) - {ROPE_FACTORS})
+        family = self.config["model_type"]
+        for problem, names in (("lacks", missing), ("has unexpected", extra)):
+            if names:
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                raise DataError(
+                    str(self.path), f"{problem} tensors for a {family} model of "
+                    f"{self.config['num_hidden_layers']} layers: {', '.join(names[:5])}{more}",
+                )  # fmt: skip
+        for name, shape in wanted.items():
+            if self._stored[name].shape != shape:
+                raise DataError(
+                    str(self.path),
+                    f"tensor {name!r} has shape {self._stored[name].shape}, expected {shape}",
+                )
+
+    def _experts(self) -> int:
+        return int(self.config.get("num_local_experts") or self.config["num_experts"])
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read: {error.strerror}") from error
+    except ValueError:
+        raise DataError(str(path), "empty, not a GGUF file", "Fetch it again.") from None
+
+
+def _dequantized(rows: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
+    block, block_bytes = GGML_QUANT_SIZES[kind]
+    width = rows.shape[1] // block_bytes * block
+    out = np.empty((rows.shape[0], width), np.float32)
+    step = max(1, _CHUNK_WEIGHTS // width)
+    for top in range(0, len(rows), step):
+        out[top : top + step] = gguf.dequantize(rows[top : top + step], kind)
+    return out

@@ -1,0 +1,152 @@
+"""The tokenizer inside a GGUF file, rebuilt as Hugging Face's tokenizers would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gguf import TokenType
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import PreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from c2c.errors import DataError
+
+__all__ = ["PRE_TOKENIZERS", "gguf_tokenizer", "special_id"]
+
+# How a family cuts text into the pieces that merges stay inside of; published tokenizer.json files
+# carry the same patterns.
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_PATTERNS = {
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "tekken": _TEKKEN,
+}
+# Words of the vocabulary are taken whole, even where no sequence of merges leads to them.
+_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_BOS_BY_DEFAULT = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+
+PRE_TOKENIZERS = ("gpt-2", "smollm", *_PATTERNS)
+
+
+def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
+    """Build the tokenizer from a GGUF file's metadata.
+
+    Args:
+      metadata: of the file, `GgufCheckpoint.metadata`.
+      source: the file's name, for errors.
+
+    Raises:
+      DataError: a kind of vocabulary or pre-tokenizer that is not supported, parts missing.
+    """
+    model = metadata.get("tokenizer.ggml.model")
+    if model != "gpt2":
+        raise DataError(
+            source, f"its vocabulary is of kind {model!r}; only byte-level BPE ('gpt2') is "
+            "supported", "Use a checkpoint with a tokenizer.json.",
+        )  # fmt: skip
+    pre = metadata.get("tokenizer.ggml.pre")
+    if pre not in PRE_TOKENIZERS:
+        raise DataError(
+            source, f"its pre-tokenizer {pre!r} is not supported",
+            f"Supported: {', '.join(PRE_TOKENIZERS)}.",
+        )  # fmt: skip
+    tokens = _texts(metadata, "tokenizer.ggml.tokens", source)
+    pairs = [pair.partition(" ") for pair in _texts(metadata, "tokenizer.ggml.merges", source)]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise DataError(source, "damaged: tokenizer.ggml.tokens has the same token twice")
+    if not all(left and right and " " not in right for left, _, right in pairs):
+        raise DataError(source, "damaged: tokenizer.ggml.merges has an entry that is not a pair")
+    try:
+        merges = [(left, right) for left, _, right in pairs]
+        tokenizer = Tokenizer(
+            BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+        )
+    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+        raise DataError(source, f"damaged vocabulary: {error}") from None
+    if "qwen" in pre:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = _pre_tokenizer(pre)
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special_tokens(tokenizer, metadata, tokens, source)
+    _add_ends(tokenizer, metadata, tokens, pre, source)
+    return tokenizer
+
+
+def special_id(metadata: Mapping[str, Any], name: str, source: str) -> int | None:
+    """Return the id of a special token such as "bos", None if the file names none."""
+    key = f"tokenizer.ggml.{name}_token_id"
+    value = metadata.get(key)
+    if value is None:
+        return None
+    count = len(_texts(metadata, "tokenizer.ggml.tokens", source))
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
+        raise DataError(source, f"damaged: {key} is {value!r}, not one of {count} tokens")
+    return value
+
+
+def _texts(metadata: Mapping[str, Any], key: str, source: str) -> list[str]:
+    value = metadata.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise DataError(source, f"metadata key {key!r} is missing or not a list of texts")
+    return value
+
+
+def _pre_tokenizer(pre: str) -> PreTokenizer:
+    if pre in _PATTERNS:
+        first = pre_tokenizers.Split(Regex(_PATTERNS[pre]), "isolated")
+        last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([first, last])
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if pre == "smollm":
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), whole])
+    return whole
+
+
+def _add_special_tokens(
+    tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], source: str
+) -> None:
+    kinds = metadata.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(tokens))
+    if len(kinds) != len(tokens):
+        raise DataError(
+            source, f"damaged: {len(kinds)} token types for {len(tokens)} tokens"
+        )  # fmt: skip
+    control = {TokenType.CONTROL, TokenType.UNKNOWN}
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, special=kind in control, normalized=False)
+            for token, kind in zip(tokens, kinds, strict=True)
+            if kind in control or kind == TokenType.USER_DEFINED
+        ]
+    )
+
+
+def _add_ends(
+    tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], pre: str, source: str
+) -> None:
+    """Make the tokenizer put BOS and EOS where the file says so."""
+    pieces, used = ["$A"], []
+    for name, default in (("bos", pre in _BOS_BY_DEFAULT), ("eos", False)):
+        if not metadata.get(f"tokenizer.ggml.add_{name}_token", default):
+            continue
+        index = special_id(metadata, name, source)
+        if index is None:
+            raise DataError(source, f"wants {name.upper()} tokens but does not say which")
+        pieces = [tokens[index], *pieces] if name == "bos" else [*pieces, tokens[index]]
+        used.append((tokens[index], index))
+    if used:
+        tokenizer.post_processor = TemplateProcessing(single=pieces, special_tokens=used)

@@ -1,0 +1,223 @@
+"""Tokenizers of checkpoints: a folder's tokenizer.json, or the vocabulary inside a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from c2c.errors import DataError, SettingError
+from c2c.transformer.chat import ChatTemplate
+from c2c.transformer.gguf_vocabulary import gguf_tokenizer, special_id
+from c2c.transformer.streaming import TextStream, text_stream
+
+__all__ = ["Tokenizer", "tokenizer_from_folder", "tokenizer_from_gguf"]
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenizer:
+    """Text to token ids and back; the keywords are transformers'.
+
+    Attributes:
+      backend: the tokenizers library's object.
+      bos_id: the token a text begins with; None where the model has none.
+      eos_ids: tokens that end an answer, the most usual first.
+      pad_id: None where the model names none.
+      chat_template: None where the checkpoint has none.
+    """
+
+    backend: tokenizers.Tokenizer
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+    chat_template: ChatTemplate | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens have a text; a model's embedding may be padded to more."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return token ids; special tokens written out in the text are recognised.
+
+        Args:
+          text: anything.
+          add_special_tokens: whether to add what the model's texts begin and end with, mostly BOS.
+        """
+        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of token ids; bytes that are no UTF-8 come as U+FFFD."""
+        return self.backend.decode(
+            [int(token) for token in ids], skip_special_tokens=skip_special_tokens
+        )
+
+    def stream(self, *, skip_special_tokens: bool = False) -> TextStream:
+        """Return a decoder for tokens that come one by one."""
+        return text_stream(self.backend, skip_special_tokens=skip_special_tokens)
+
+    def token_id(self, token: str) -> int:
+        """Return the id of a token by its text.
+
+        Raises:
+          SettingError: no such token.
+        """
+        index = self.backend.token_to_id(token)
+        if index is None:
+            raise SettingError("token", token, "a token of the vocabulary")
+        return index
+
+    def apply_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """Render messages with the checkpoint's chat template, see `ChatTemplate.render`.
+
+        Raises:
+          DataError: the checkpoint has no template, or the template refuses the messages.
+        """
+        if self.chat_template is None:
+            raise DataError("checkpoint", "it has no chat template", "Use a plain prompt.")
+        return self.chat_template.render(
+            messages, add_generation_prompt=add_generation_prompt, **variables
+        )
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """Return the ids of rendered messages; BOS only where the template writes it."""
+        text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt, **variables)
+        return self.encode(text, add_special_tokens=False)
+
+
+def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
+    """Read the tokenizer of a checkpoint that transformers saved, versions 4 and 5.
+
+    Args:
+      folder: with tokenizer.json and, where the checkpoint has them, tokenizer_config.json,
+        special_tokens_map.json, generation_config.json, config.json, chat_template.jinja.
+
+    Raises:
+      DataError: tokenizer.json is missing, or a file is damaged.
+    """
+    folder = Path(folder)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise DataError(str(path), "no such file", "Only tokenizers with a tokenizer.json work.")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+        raise DataError(str(path), f"damaged: {error}") from None
+    # What a training run left there; it would cut or fill every text.
+    backend.no_truncation()
+    backend.no_padding()
+    config = _json(folder / "tokenizer_config.json")
+    _add_declared(backend, config, str(folder / "tokenizer_config.json"))
+    names = {**_json(folder / "special_tokens_map.json"), **config}
+    special = {name: text for name in _NAMED if (text := _text(names.get(name))) is not None}
+    ids = {name: backend.token_to_id(text) for name, text in special.items()}
+    eos = _eos_ids(folder)
+    named = ids.get("eos_token")
+    if not eos and named is not None:
+        eos = (named,)
+    return Tokenizer(
+        backend=backend,
+        bos_id=ids.get("bos_token"),
+        eos_ids=eos,
+        pad_id=ids.get("pad_token"),
+        chat_template=_chat_template(folder, config, special),
+    )
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
+    """Rebuild the tokenizer of a GGUF file.
+
+    Args:
+      metadata: of the file, `GgufCheckpoint.metadata`.
+      source: the file's name, for errors.
+
+    Raises:
+      DataError: a vocabulary that is not supported or damaged.
+    """
+    backend = gguf_tokenizer(metadata, source)
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    files = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    ids = {name: special_id(metadata, key, source) for name, key in files.items()}
+    special = {name: tokens[index] for name, index in ids.items() if index is not None}
+    ends = (special_id(metadata, name, source) for name in ("eos", "eot", "eom"))
+    template = metadata.get("tokenizer.chat_template")
+    return Tokenizer(
+        backend=backend,
+        bos_id=ids["bos_token"],
+        eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        pad_id=ids["pad_token"],
+        chat_template=None
+        if template is None
+        else ChatTemplate(source=str(template), special_tokens=special),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise DataError(str(path), f"not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise DataError(str(path), "not a JSON object")
+    return content
+
+
+def _text(token: Any) -> str | None:
+    """Return a special token's text; it is written plainly or with its properties."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _add_declared(backend: tokenizers.Tokenizer, config: Mapping[str, Any], source: str) -> None:
+    """Add tokens that only tokenizer_config.json lists, as transformers does."""
+    declared = config.get("added_tokens_decoder") or {}
+    for number, entry in sorted(declared.items(), key=lambda item: int(item[0])):
+        if backend.token_to_id(entry["content"]) is None:
+            flags = {k: v for k, v in entry.items() if k not in ("content", "__type")}
+            backend.add_tokens([tokenizers.AddedToken(entry["content"], **flags)])
+        if backend.token_to_id(entry["content"]) != int(number):
+            raise DataError(
+                source, f"token {entry['content']!r} is declared as {number}, tokenizer.json "
+                f"makes it {backend.token_to_id(entry['content'])}",
+            )  # fmt: skip
+
+
+def _eos_ids(folder: Path) -> tuple[int, ...]:
+    for name in ("generation_config.json", "config.json"):
+        value = _json(folder / name).get("eos_token_id")
+        if isinstance(value, int):
+            return (value,)
+        if isinstance(value, list) and value:
+            return tuple(int(token) for token in value)
+    return ()
+
+
+def _chat_template(
+    folder: Path, config: Mapping[str, Any], special: Mapping[str, str]
+) -> ChatTemplate | None:
+    path = folder / "chat_template.jinja"
+    template = path.read_text("utf-8") if path.is_file() else config.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    return None if template is None else ChatTemplate(source=template, special_tokens=special)
