@@ -3,7 +3,7 @@
 from c2c.models.catalog import Deployment, catalogs, load_catalog
 from c2c.models.huggingface import FAMILIES, from_hf_config
 from c2c.models.load import catalog_names, load_spec
-from c2c.models.spec import ModelSpec
+from c2c.models.spec import ModelSpec, RopeScaling
 from c2c.models.weights import (
     Gemm,
     expected_active_experts,
@@ -20,6 +20,7 @@ __all__ = [
     "Deployment",
     "Gemm",
     "ModelSpec",
+    "RopeScaling",
     "catalog_names",
     "catalogs",
     "expected_active_experts",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.models.spec import ModelSpec
+from c2c.models.spec import ModelSpec, RopeScaling
 
 __all__ = ["FAMILIES", "from_hf_config"]
 
@@ -122,7 +122,8 @@ def _common(read: _Reader) -> dict[str, Any]:
         "vocab": read.whole("vocab_size"),
         "tie_embeddings": read.flag("tie_word_embeddings", default=False),
         "dtype_bytes": _dtype_bytes(read),
-        "rope_theta": _rope_theta(read),
+        "activation": str(read.config.get("hidden_act") or "silu"),
+        **_rope(read),
         "norm_eps": read.number("rms_norm_eps", read.config.get("rms_norm_eps"), 1e-6),
     }
 
@@ -140,15 +141,48 @@ def _dtype_bytes(read: _Reader) -> int:
     return 2
 
 
-def _rope_theta(read: _Reader) -> float:
-    rope = read.config.get("rope_parameters")
+def _rope(read: _Reader) -> dict[str, Any]:
+    """Read the rotary embedding: one mapping in transformers 5, fields of the config in 4."""
+    config = read.config
+    rope, where = config.get("rope_parameters"), "rope_parameters"
     if isinstance(rope, Mapping):
         # one entry for each kind of layer, or one for all
         inner = rope.get("full_attention")
         rope = inner if isinstance(inner, Mapping) else rope
-        if rope.get("rope_theta") is not None:
-            return read.number("rope_parameters.rope_theta", rope["rope_theta"], 10000.0)
-    return read.number("rope_theta", read.config.get("rope_theta"), 10000.0)
+    else:
+        rope, where = config.get("rope_scaling") or {}, "rope_scaling"
+        if not isinstance(rope, Mapping):
+            raise SettingError(f"{read.where}.rope_scaling", rope, "a mapping, or null")
+    usual = 1e6 if config["model_type"] == "mixtral" else 10000.0
+
+    def either(name: str, default: float) -> float:
+        if rope.get(name) is not None:
+            return read.number(f"{where}.{name}", rope[name], default)
+        return read.number(name, config.get(name), default)
+
+    values: dict[str, Any] = {
+        "rope_theta": either("rope_theta", usual),
+        "rotary_fraction": either("partial_rotary_factor", 1.0),
+    }
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind not in (None, "default"):
+        original = rope.get(
+            "original_max_position_embeddings", config.get("original_max_position_embeddings")
+        )
+        if original is None:
+            original = config.get("max_position_embeddings", 8192)
+        values["rope_scaling"] = RopeScaling(
+            kind=str(kind),
+            factor=read.number(f"{where}.factor", rope.get("factor"), 1.0),
+            low_freq_factor=read.number(f"{where}.low_freq_factor", rope.get("low_freq_factor"), 1),
+            high_freq_factor=read.number(
+                f"{where}.high_freq_factor", rope.get("high_freq_factor"), 4
+            ),
+            original_max_position=int(
+                read.number(f"{where}.original_max_position_embeddings", original, 8192)
+            ),
+        )
+    return values
 
 
 def _dense(read: _Reader) -> dict[str, Any]:
@@ -233,7 +267,7 @@ def _falcon(read: _Reader) -> dict[str, Any]:
     }
 
 
-def _windows(read: _Reader, family: str, layers: int) -> dict[str, int]:
+def _windows(read: _Reader, family: str, layers: int) -> dict[str, Any]:
     window = read.whole("sliding_window", default=0) if read.config.get("sliding_window") else 0
     if not window or (
         family.startswith("qwen") and not read.flag("use_sliding_window", default=False)
@@ -243,13 +277,19 @@ def _windows(read: _Reader, family: str, layers: int) -> dict[str, int]:
     if kinds is not None:
         if not isinstance(kinds, list) or len(kinds) != layers:
             raise SettingError(f"{read.where}.layer_types", kinds, f"a list of {layers} names")
-        windowed = kinds.count("sliding_attention")
-    elif family.startswith("qwen"):
+        windowed = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"]
+    elif family.startswith("qwen") and family != "qwen3_moe":
         # The first max_window_layers layers see everything.
         full = read.whole("max_window_layers", default=layers, least=0)
-        windowed = layers - min(layers, full)
+        windowed = list(range(min(layers, full), layers))
     else:
-        windowed = layers
-    if windowed == layers:
+        windowed = list(range(layers))
+    if len(windowed) == layers:
         return {"sliding_window": window}
-    return {"partial_window": window, "partial_window_layers": windowed} if windowed else {}
+    if not windowed:
+        return {}
+    return {
+        "partial_window": window,
+        "partial_window_layers": len(windowed),
+        "window_layers": tuple(windowed),
+    }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from c2c.errors import SettingError
 
-__all__ = ["ModelSpec"]
+__all__ = ["ModelSpec", "RopeScaling"]
 
 _AT_LEAST_ZERO = (
     "sliding_window",
@@ -18,12 +18,28 @@ _AT_LEAST_ZERO = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the context a model was first trained on.
+
+    `kind` is the name in the config, e.g. "llama3" or "linear"; the two factors and the original
+    length are read by "llama3" only.
+    """
+
+    kind: str
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """What a model's weights and caches look like; all layers are alike.
 
     `sliding_window` is the window of every layer, 0 if there is none or only some layers have
-    one: then `partial_window` holds in `partial_window_layers` of them. `intermediate` is the
-    width of a dense feed-forward block, `moe_intermediate` that of one expert.
+    one: then `partial_window` holds in `partial_window_layers` of them, those whose numbers
+    are in `window_layers`. `intermediate` is the width of a dense feed-forward block,
+    `moe_intermediate` that of one expert.
     """
 
     name: str
@@ -48,12 +64,16 @@ class ModelSpec:
     sliding_window: int = 0
     partial_window: int = 0
     partial_window_layers: int = 0
+    window_layers: tuple[int, ...] = ()
     experts: int = 0  # 0: dense
     experts_per_token: int = 0
     moe_intermediate: int = 0
     expert_bias: bool = False  # of the router and of every expert's matrices
     norm_topk: bool = True  # whether the chosen experts' weights are renormalised
+    activation: str = "silu"
     rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    rotary_fraction: float = 1.0  # of head_dim, from its start
     norm_eps: float = 1e-5
     dtype_bytes: int = 2
 
@@ -76,6 +96,11 @@ class ModelSpec:
             raise SettingError(
                 self._where("partial_window_layers"), self.partial_window_layers,
                 f"at most layers ({self.layers})",
+            )  # fmt: skip
+        if self.window_layers and len(self.window_layers) != self.partial_window_layers:
+            raise SettingError(
+                self._where("window_layers"), self.window_layers,
+                f"the numbers of {self.partial_window_layers} layers, as in partial_window_layers",
             )  # fmt: skip
         if not self.experts:
             if self.experts_per_token or self.moe_intermediate:

@@ -1,0 +1,29 @@
+"""A functional transformer whose weights may stay in host memory."""
+
+from c2c.transformer.cache import Cache, new_cache
+from c2c.transformer.checkpoint import load_params, random_params
+from c2c.transformer.forward import forward
+from c2c.transformer.linear import Hybrid, Linear, Reference, Staged
+from c2c.transformer.model import Model, load
+from c2c.transformer.params import Params, Placement
+from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
+
+__all__ = [
+    "Cache",
+    "Hybrid",
+    "Linear",
+    "Model",
+    "Params",
+    "Placement",
+    "Reference",
+    "Sampling",
+    "SamplingRows",
+    "Staged",
+    "forward",
+    "load",
+    "load_params",
+    "new_cache",
+    "random_params",
+    "sample",
+    "sampling_rows",
+]

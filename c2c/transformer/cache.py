@@ -1,0 +1,197 @@
+"""The KV cache: pages in device memory, and what a layer does with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from c2c.errors import SettingError
+from c2c.models import ModelSpec
+from pallas_kernels.arguments import Choice
+from pallas_kernels.attention import decode_attention, prefill_attention
+
+__all__ = ["Cache", "Rows", "attend", "new_cache", "rows_of", "store"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """Keys and values of all layers in pages, and the block tables of a batch.
+
+    Page p of layer l is page l * pages + p here: one array for all layers, so that no layer has to
+    be cut out of it before a kernel reads it.
+    """
+
+    k: Any  # [layers * pages, page_tokens, kv_heads, head_dim]
+    v: Any
+    tables: Any  # int32 [rows, width]: pages of each row of the batch, -1 where there is none
+
+    def with_tables(self, tables: Any) -> Cache:
+        """Return the cache for a batch of other rows."""
+        return replace(self, tables=jnp.asarray(tables, jnp.int32))
+
+
+def new_cache(
+    spec: ModelSpec, *, pages: int, page_tokens: int, dtype: Any, tables: Any = None
+) -> Cache:
+    """Return a cache in device memory.
+
+    Args:
+      spec: the model.
+      pages: pages of each layer.
+      page_tokens: positions a page; the decode kernel takes 16, 32 and multiples of 64.
+      dtype: of keys and values.
+      tables: of the first batch.
+
+    Raises:
+      SettingError: a size below 1.
+    """
+    for name, value in (("pages", pages), ("page_tokens", page_tokens)):
+        if value < 1:
+            raise SettingError(f"cache.{name}", value, "a whole number above 0")
+    shape = (spec.layers * pages, page_tokens, spec.kv_heads, spec.head_dim)
+    none = jnp.full((1, 1), -1, jnp.int32)
+    return Cache(
+        k=jnp.zeros(shape, dtype),
+        v=jnp.zeros(shape, dtype),
+        tables=none if tables is None else jnp.asarray(tables, jnp.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Where each of N tokens stands: first rows of `chunk` tokens each, then rows of one token.
+
+    Attributes:
+      positions: int32 [N], -1 for padding.
+      row: int32 [N], the row of the batch.
+      starts: int32 [rows], position of each row's first token of this call.
+      counts: int32 [rows], its tokens of this call without padding.
+      chunk_rows: rows of `chunk` tokens.
+      chunk: tokens of each.
+    """
+
+    positions: Any
+    row: Any
+    starts: Any
+    counts: Any
+    chunk_rows: int
+    chunk: int
+
+
+def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
+    """Return the rows of flat `positions` [N], the last `decode_rows` of them with one token.
+
+    Raises:
+      ValueError: N does not divide into them.
+    """
+    total = positions.shape[0]
+    chunk_rows = rows - decode_rows
+    tokens = total - decode_rows
+    if chunk_rows < 0 or tokens < 0 or (tokens % chunk_rows if chunk_rows else tokens):
+        raise ValueError(
+            f"tokens of shape ({total},): expected {chunk_rows} rows of equal length and "
+            f"{decode_rows} of one token, {rows} rows being in cache.tables"
+        )
+    chunk = tokens // chunk_rows if chunk_rows else 0
+    first = jnp.repeat(jnp.arange(chunk_rows, dtype=jnp.int32), chunk)
+    last = jnp.arange(chunk_rows, rows, dtype=jnp.int32)
+    chunks = positions[:tokens].reshape(chunk_rows, chunk)
+    ones = positions[tokens:]
+    starts = jnp.concatenate([chunks[:, 0] if chunk else jnp.zeros(chunk_rows, jnp.int32), ones])
+    counts = jnp.concatenate([(chunks >= 0).sum(axis=1), ones >= 0])
+    return Rows(
+        positions=positions,
+        row=jnp.concatenate([first, last]),
+        starts=jnp.maximum(starts, 0),
+        counts=counts.astype(jnp.int32),
+        chunk_rows=chunk_rows,
+        chunk=chunk,
+    )
+
+
+def store(
+    cache: Cache, rows: Rows, layer: Any, k: jax.Array, v: jax.Array, pages: int
+) -> Cache:
+    """Write the keys and values of new tokens to their pages; padding is written nowhere.
+
+    Args:
+      cache: to write to.
+      rows: where the tokens stand.
+      layer: number of the layer, may be traced.
+      k: [N, kv_heads, head_dim].
+      v: likewise.
+      pages: pages of each layer.
+    """
+    page_tokens, width = cache.k.shape[1], cache.tables.shape[1]
+    index = rows.positions // page_tokens
+    page = cache.tables[rows.row, jnp.clip(index, 0, width - 1)]
+    usable = (rows.positions >= 0) & (index < width) & (page >= 0)
+    # out of range, so that mode="drop" drops it
+    page = jnp.where(usable, page + layer * pages, cache.k.shape[0])
+    slot = rows.positions % page_tokens
+    return replace(
+        cache,
+        k=cache.k.at[page, slot].set(k.astype(cache.k.dtype), mode="drop"),
+        v=cache.v.at[page, slot].set(v.astype(cache.v.dtype), mode="drop"),
+    )
+
+
+def attend(
+    cache: Cache,
+    rows: Rows,
+    layer: Any,
+    q: jax.Array,
+    *,
+    pages: int,
+    window: Any,
+    backend: Choice,
+) -> jax.Array:
+    """Attend from each token to its row's keys up to its own: [N, heads, head_dim].
+
+    Chunks and rows of one token go to different kernels; both read all keys from the cache. The
+    pages of a chunk's row are gathered first, since the prefill kernel has no block tables.
+
+    Args:
+      cache: with the new tokens stored.
+      rows: where the tokens stand.
+      layer: number of the layer, may be traced.
+      q: queries [N, heads, head_dim].
+      pages: pages of each layer.
+      window: positions that a query sees, its own included; None for all; may be traced.
+      backend: of the kernels.
+    """
+    tables = jnp.maximum(cache.tables, 0) + layer * pages
+    lengths = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)
+    split, tokens = rows.chunk_rows, rows.chunk_rows * rows.chunk
+    parts = []
+    if tokens:
+        heads = (q.shape[1], q.shape[2])
+        gathered = [
+            pool[tables[:split]].reshape(split, -1, *pool.shape[2:]) for pool in (cache.k, cache.v)
+        ]
+        out = prefill_attention(
+            q[:tokens].reshape(split, rows.chunk, *heads),
+            *gathered,
+            window=window,
+            q_offset=rows.starts[:split],
+            kv_lengths=lengths[:split],
+            backend=backend,
+        )
+        parts.append(out.reshape(tokens, *heads))
+    if tokens < q.shape[0]:
+        parts.append(
+            decode_attention(
+                q[tokens:],
+                cache.k,
+                cache.v,
+                tables[split:],
+                lengths[split:],
+                window=window,
+                backend=backend,
+            )
+        )
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)

@@ -1,0 +1,247 @@
+"""`Linear` strategies: how activations meet a projection's weights, and where those are.
+
+The model says `linear(projections, name, layer, x)` and nothing else, so that benchmarks compare
+like with like. `layer` is a number of the stack, traced inside a scan; no strategy has XLA slice an
+array in host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from c2c.errors import SettingError
+from c2c.transformer.grouped import grouped_matmul
+from c2c.transformer.params import Placement, Projections
+from pallas_kernels.arguments import Choice, resolve_backend
+from pallas_kernels.host_memory import HostArray
+from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm
+
+__all__ = ["KINDS", "Hybrid", "Linear", "Reference", "Staged", "linear_by_name"]
+
+KINDS = ("qkv", "o", "gate_up", "down", "experts_gate_up", "experts_down", "head")
+
+Layer = Any  # a Python number, a traced int32, or None for the head
+
+
+class Linear(Protocol):
+    """One way to multiply by projections; a pytree whose leaves are run-time settings."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where the weights are to be."""
+
+    def prepare(self, projections: Projections) -> Projections:
+        """Do once a call what must not be done once a layer."""
+
+    def __call__(
+        self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
+    ) -> jax.Array:
+        """Return x[M, K] times the transpose of W[N, K]: [M, N]."""
+
+    def experts(
+        self,
+        projections: Projections,
+        name: str,
+        layer: Layer,
+        x: jax.Array,
+        group_sizes: jax.Array,
+    ) -> jax.Array:
+        """Return the same with a W for each expert, whose rows of x stand together."""
+
+
+def linear_by_name(name: str) -> Linear:
+    """Return the strategy called "reference", "hybrid" or "staged", with its defaults.
+
+    Raises:
+      SettingError: there is no such strategy.
+    """
+    made = {"reference": Reference, "hybrid": Hybrid, "staged": Staged}
+    if name not in made:
+        raise SettingError("linear", name, f"one of {', '.join(made)}")
+    strategy: Linear = made[name]()
+    return strategy
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Weights in device memory, multiplied by XLA.
+
+    With an array a layer (the default) the layers are unrolled: a scan would have XLA copy each
+    layer out of the stack first, three times slower in decoding on a CPU. `by_layer=False` scans,
+    which compiles in the time of one layer.
+    """
+
+    by_layer: bool = field(default=True, metadata={"static": True})
+
+    @property
+    def placement(self) -> Placement:
+        """Device memory."""
+        return Placement(memory="device", by_layer=self.by_layer)
+
+    def prepare(self, projections: Projections) -> Projections:
+        """Return them as they are."""
+        return projections
+
+    def __call__(
+        self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
+    ) -> jax.Array:
+        """Return x times the transpose of W."""
+        return _matmul(x, _of_layer(projections[name], layer), out_dtype)
+
+    def experts(
+        self,
+        projections: Projections,
+        name: str,
+        layer: Layer,
+        x: jax.Array,
+        group_sizes: jax.Array,
+    ) -> jax.Array:
+        """Return each row times the transpose of its expert's W."""
+        return grouped_matmul(x, _of_layer(projections[name], layer), group_sizes)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """Weights in host memory, copied to the device layer by layer, then multiplied by XLA.
+
+    What a user does today. Of experts a whole layer is copied, chosen or not.
+    """
+
+    _placement: ClassVar[Placement] = Placement(memory="host", by_layer=True)
+
+    @property
+    def placement(self) -> Placement:
+        """Host memory, an array a layer: XLA slices none."""
+        return self._placement
+
+    def prepare(self, projections: Projections) -> Projections:
+        """Return them as they are."""
+        return projections
+
+    def __call__(
+        self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
+    ) -> jax.Array:
+        """Return x times the transpose of W's copy."""
+        return _matmul(x, _of_layer(projections[name], layer).to_device(), out_dtype)
+
+    def experts(
+        self,
+        projections: Projections,
+        name: str,
+        layer: Layer,
+        x: jax.Array,
+        group_sizes: jax.Array,
+    ) -> jax.Array:
+        """Return each row times the transpose of its expert's W's copy."""
+        return grouped_matmul(x, _of_layer(projections[name], layer).to_device(), group_sizes)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hybrid:
+    """Weights stay in host memory and are read by `hybrid_gemm` where they are.
+
+    Attributes:
+      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`), 1.0 where not named;
+        like `sm_limit` a run-time value: changing it compiles nothing.
+      sm_limit: SMs that a launch may use; None for all.
+      cluster: CTAs that share a tile of W.
+      backend: of the kernels.
+    """
+
+    alpha: Mapping[str, Any] = field(default_factory=dict)
+    sm_limit: Any = None
+    cluster: int = field(default=1, metadata={"static": True})
+    backend: Choice = field(default="auto", metadata={"static": True})
+
+    @property
+    def placement(self) -> Placement:
+        """Host memory, stacks padded for TMA."""
+        return Placement(memory="host", by_layer=False, multiple=64)
+
+    def with_alpha(self, **alpha: Any) -> Hybrid:
+        """Return the strategy with other shares, as arrays, so that both run one executable.
+
+        Raises:
+          SettingError: a name is not one of `KINDS`.
+        """
+        for name in alpha:
+            if name not in KINDS:
+                raise SettingError("linear.alpha", name, f"one of {', '.join(KINDS)}")
+        every = {kind: 1.0 for kind in KINDS} | dict(self.alpha) | alpha
+        shares = {kind: jnp.asarray(value, jnp.float32) for kind, value in every.items()}
+        return Hybrid(
+            alpha=shares, sm_limit=self.sm_limit, cluster=self.cluster, backend=self.backend
+        )
+
+    def prepare(self, projections: Projections) -> Projections:
+        """Move weights where the backend can read them; on a GPU they stay in host memory."""
+        backend = resolve_backend(self.backend)
+        if backend == "sm90":
+            return projections
+
+        def moved(leaf: Any) -> Any:
+            return leaf.operand(backend) if isinstance(leaf, HostArray) else leaf
+
+        tree: Projections = jax.tree.map(
+            moved, dict(projections), is_leaf=lambda leaf: isinstance(leaf, HostArray)
+        )
+        return tree
+
+    def __call__(
+        self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
+    ) -> jax.Array:
+        """Return x times the transpose of W, by the kernel."""
+        return hybrid_gemm(
+            x,
+            projections[name],
+            self.alpha.get(name, 1.0),
+            layer=layer,
+            cluster=self.cluster,
+            sm_limit=self.sm_limit,
+            out_dtype=out_dtype,
+            backend=self.backend,
+        )
+
+    def experts(
+        self,
+        projections: Projections,
+        name: str,
+        layer: Layer,
+        x: jax.Array,
+        group_sizes: jax.Array,
+    ) -> jax.Array:
+        """Return each row times the transpose of its expert's W."""
+        packed: PackedWeights = projections[name]
+        stack = packed.data.to_device() if isinstance(packed.data, HostArray) else packed.data
+        matrices = _of_layer(stack, layer)[:, : packed.n, : packed.k]
+        return grouped_matmul(x, matrices, group_sizes)
+
+
+def _of_layer(weights: Any, layer: Layer) -> Any:
+    """Return one layer of a stack, a tuple of layers, or the one matrix there is."""
+    if layer is None:
+        return weights
+    if isinstance(weights, tuple | list):
+        return weights[layer]
+    return lax.dynamic_index_in_dim(weights, layer, keepdims=False)
+
+
+def _matmul(x: jax.Array, w: jax.Array, out_dtype: Any) -> jax.Array:
+    product = lax.dot_general(
+        x,
+        w,
+        (((1,), (1,)), ((), ())),
+        # the default rounds float32 to fewer bits on some devices
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+    return product.astype(out_dtype)

@@ -1,0 +1,191 @@
+"""A loaded model: what notebooks and scripts use."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from c2c.errors import DataError, SettingError
+from c2c.models import ModelSpec, load_spec
+from c2c.transformer.checkpoint import load_params
+from c2c.transformer.generate import prompt_logits, stream
+from c2c.transformer.linear import Hybrid, Linear, linear_by_name
+from c2c.transformer.params import Params
+from c2c.transformer.safetensors_file import SafetensorsCheckpoint
+from c2c.transformer.sampling import Sampling
+
+__all__ = ["Model", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Parameters, their shape, and how they are multiplied. Made by `load`."""
+
+    spec: ModelSpec
+    params: Params
+    linear: Linear
+    tokenizer: Any = None  # None where the checkpoint has none
+    eos_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path | str, dtype: str = "float32", **settings: Any) -> Model:
+        """Return the model at `path`; see `load`."""
+        return load(path, dtype, **settings)
+
+    def logits(self, ids: Sequence[int]) -> np.ndarray:
+        """Return the logits that follow each token: float32 [T, vocab].
+
+        Raises:
+          SettingError: there is no token, or one is outside the vocabulary.
+        """
+        return prompt_logits(self.params, self._checked(ids), self.spec, self.linear)
+
+    def stream(
+        self,
+        ids: Sequence[int],
+        max_new_tokens: int = 32,
+        temperature: float = 0.0,
+        *,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        stop_at_eos: bool = False,
+        stop_tokens: Collection[int] = (),
+    ) -> Iterator[int]:
+        """Yield new tokens as they are drawn; the arguments are those of `generate`.
+
+        Raises:
+          SettingError: a token or a setting is outside its range.
+        """
+        if max_new_tokens < 0:
+            raise SettingError("max_new_tokens", max_new_tokens, "a whole number from 0")
+        sampling = Sampling(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            repetition_penalty=repetition_penalty,
+            seed=seed,
+        )
+        stop = {*stop_tokens, *(self.eos_ids if stop_at_eos else ())}
+        return stream(
+            self.params,
+            self._checked(ids),
+            self.spec,
+            self.linear,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop=stop,
+        )
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        max_new_tokens: int = 32,
+        temperature: float = 0.0,
+        **settings: Any,
+    ) -> list[int]:
+        """Return the tokens that continue `ids`.
+
+        Args:
+          ids: the prompt, at least one token.
+          max_new_tokens: at most so many; fewer only if a stop token comes.
+          temperature: 0 for the most likely token each time.
+          settings: top_k, top_p, repetition_penalty and seed as in `Sampling`; stop_tokens, after
+            any of which generation ends (it is returned); stop_at_eos, which adds the
+            checkpoint's own.
+
+        Returns:
+          New tokens only.
+
+        Raises:
+          SettingError: a token or a setting is outside its range.
+        """
+        return list(self.stream(ids, max_new_tokens, temperature, **settings))
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        known = [int(token) for token in ids]
+        if not known:
+            raise SettingError("ids", [], "at least one token")
+        for token in known:
+            if not 0 <= token < self.spec.vocab:
+                raise SettingError("ids", token, f"tokens from 0 to {self.spec.vocab - 1}")
+        return known
+
+
+def load(
+    path: Path | str,
+    dtype: str = "float32",
+    *,
+    linear: str | Linear = "reference",
+    pool: Path | str | None = None,
+    progress: bool | None = None,
+) -> Model:
+    """Load a checkpoint in the layout of Hugging Face: config.json and safetensors.
+
+    Args:
+      path: the folder.
+      dtype: of parameters, cache and activations: "float32", "bfloat16" or "float16".
+      linear: a strategy or its name: "reference" (weights in device memory), "hybrid" (in host
+        memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
+      pool: file for weights in host memory that processes share; see `load_params`.
+      progress: whether to draw a bar; by default where stderr is a terminal.
+
+    Raises:
+      SettingError: a setting or the architecture is not supported.
+      DataError: files are missing or damaged, or tensors do not fit the config.
+    """
+    folder = Path(path)
+    strategy = linear_by_name(linear) if isinstance(linear, str) else linear
+    if isinstance(strategy, Hybrid) and dtype == "float32":
+        raise SettingError("dtype", dtype, "bfloat16 or float16 with linear='hybrid'")
+    if not (folder / "config.json").is_file():
+        raise DataError(str(folder), "no config.json: expected the folder of a checkpoint")
+    spec = load_spec(folder)
+    source = SafetensorsCheckpoint(folder)
+    params = load_params(
+        source,
+        spec,
+        dtype=dtype,
+        placement=strategy.placement,
+        pool=pool,
+        identity=source.identity,
+        progress=sys.stderr.isatty() if progress is None else progress,
+    )
+    return Model(
+        spec=spec,
+        params=params,
+        linear=strategy,
+        tokenizer=_tokenizer(folder),
+        eos_ids=_eos_ids(folder),
+    )
+
+
+def _tokenizer(folder: Path) -> Any:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return None
+    import tokenizers
+
+    return tokenizers.Tokenizer.from_file(str(file))
+
+
+def _eos_ids(folder: Path) -> tuple[int, ...]:
+    """Return what ends a text: generation_config.json has the last word."""
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            found = json.loads(file.read_text("utf-8")).get("eos_token_id")
+        except (ValueError, AttributeError) as error:
+            raise DataError(str(file), f"not a JSON object: {error}") from error
+        if found is not None:
+            return tuple(found) if isinstance(found, list) else (int(found),)
+    return ()

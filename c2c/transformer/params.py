@@ -1,0 +1,42 @@
+"""The parameters of a model as a pytree of stacked layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+__all__ = ["Params", "Placement", "Projections"]
+
+Projections = Mapping[str, Any]
+"""GEMM weights by name: a stack [L, N, K] ([L, E, N, K] of experts), a tuple of a matrix a layer,
+`HostArray`s or `PackedWeights` of either; `head` is one matrix, absent where it is tied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a `Linear` strategy wants the projections, as data.
+
+    Everything else (embedding, norms, biases, routers) is in device memory.
+    """
+
+    memory: Literal["device", "host"]
+    by_layer: bool  # an array a layer, not one of all
+    multiple: int = 1  # K and N are padded with zeros to multiples of it
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Arrays of one model.
+
+    `layers` holds what stays on the device, stacked [L, ...]: attention_norm, mlp_norm and, where
+    the model has them, q_norm, k_norm, qkv_bias, o_bias, gate_up_bias, down_bias, router.
+    """
+
+    embed: Any  # [vocab, hidden]
+    final_norm: Any  # [hidden]
+    layers: Mapping[str, Any]
+    projections: Projections

@@ -1,0 +1,220 @@
+"""Safetensors files, one or sharded, read tensor by tensor into memory that the caller owns.
+
+The `safetensors` library maps whole files, whose pages then count as a second copy of the weights,
+and gives NumPy no bfloat16. So tensors are read here, straight into their place in a stack where
+type and order allow; the format is a JSON header and raw bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from c2c.errors import DataError
+
+__all__ = ["SafetensorsCheckpoint"]
+
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F16": np.dtype(np.float16),
+    "F32": np.dtype(np.float32),
+}
+# bits of the exponent: all set in infinities and NaN
+_EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
+_CHUNK_BYTES = 1 << 23
+_MAX_HEADER_BYTES = 100_000_000  # the library's own limit
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tensor:
+    file: int
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the file
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * _DTYPES[self.dtype].itemsize
+
+
+class SafetensorsCheckpoint:
+    """A folder of a checkpoint, or one file; headers are read and checked at once.
+
+    Attributes:
+      path: the folder or file.
+      names: the tensors.
+
+    Raises:
+      DataError: no such checkpoint, a shard is missing, or a file is truncated or damaged.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        files, expected = _files(self.path)
+        self._files = files
+        self._tensors: dict[str, _Tensor] = {}
+        for number, file in enumerate(files):
+            for name, tensor in _header(file, number).items():
+                if name in self._tensors:
+                    first = files[self._tensors[name].file].name
+                    raise DataError(str(file), f"tensor {name} is also in {first}")
+                self._tensors[name] = tensor
+        for name, shard in expected.items():
+            found = self._tensors.get(name)
+            if found is None or files[found.file].name != shard:
+                raise DataError(str(self.path / shard), f"the index names {name}, which is not in")
+        self.names = tuple(self._tensors)
+
+    @property
+    def identity(self) -> str:
+        """What tells these files from others, and from what they were before a change."""
+        stats = ((file.name, file.stat()) for file in self._files)
+        text = repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return self._tensors[name].shape
+
+    def stored_bytes(self, name: str) -> int:
+        """Return the bytes of a tensor in its file."""
+        return self._tensors[name].nbytes
+
+    def read(self, name: str, into: np.ndarray) -> None:
+        """Read a tensor into `into`, converting it to its type.
+
+        Args:
+          name: of the tensor.
+          into: of its shape; any strides.
+
+        Raises:
+          DataError: the file ends early, cannot be read, or holds a value that is not finite.
+        """
+        tensor = self._tensors[name]
+        file, kind = self._files[tensor.file], _DTYPES[tensor.dtype]
+        if into.shape != tensor.shape:
+            raise ValueError(f"into of shape {into.shape}: expected {tensor.shape} for {name}")
+        rows = into.reshape(1) if into.ndim == 0 else into
+        row_bytes = max(1, tensor.nbytes // max(1, len(rows)))
+        step = max(1, _CHUNK_BYTES // row_bytes)
+        direct = into.dtype == kind and into.flags.c_contiguous
+        with file.open("rb", buffering=0) as handle:
+            for first in range(0, len(rows), step):
+                part = rows[first : first + step]
+                chunk = part if direct else np.empty(part.shape, kind)
+                view = memoryview(chunk.reshape(-1).view(np.uint8))
+                _fill(handle.fileno(), view, tensor.offset + first * row_bytes, file, name)
+                _check_finite(chunk, tensor.dtype, file, name)
+                if not direct:
+                    np.copyto(part, chunk, casting="unsafe")
+
+
+def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
+    """Return the files, and which of them the index says holds which tensor."""
+    if path.is_file():
+        return [path], {}
+    if (path / _INDEX).is_file():
+        weight_map = _json_object(path / _INDEX, (path / _INDEX).read_bytes()).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(
+            isinstance(v, str) and v == Path(v).name for v in weight_map.values()
+        ):
+            raise DataError(str(path / _INDEX), "expected weight_map from tensors to file names")
+        files = [path / name for name in sorted(set(weight_map.values()))]
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            raise DataError(str(path), f"missing {', '.join(missing)}, which {_INDEX} names")
+        return files, weight_map
+    if (path / _SINGLE).is_file():
+        return [path / _SINGLE], {}
+    raise DataError(
+        str(path), f"no {_SINGLE} and no {_INDEX}", "Only safetensors (and GGUF files) are read."
+    )
+
+
+def _header(file: Path, number: int) -> dict[str, _Tensor]:
+    """Read and check everything a file says about itself."""
+    size = file.stat().st_size
+    with file.open("rb") as handle:
+        start = handle.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+            raise DataError(
+                str(file), f"{size} bytes cannot hold its header of {length}: truncated, or not "
+                "safetensors",
+            )  # fmt: skip
+        header = _json_object(file, handle.read(length))
+    header.pop("__metadata__", None)
+    begin = 8 + length
+    tensors, spans = {}, []
+    for name, entry in header.items():
+        tensor = _entry(file, number, name, entry, begin)
+        tensors[name] = tensor
+        spans.append((tensor.offset, tensor.offset + tensor.nbytes, name))
+    at = begin
+    for first, last, name in sorted(spans):
+        if first != at:
+            raise DataError(str(file), f"{name} begins at byte {first}, expected {at}: damaged")
+        at = last
+    if at != size:
+        what = "truncated" if size < at else "more than its tensors"
+        raise DataError(str(file), f"{size} bytes, expected {at}: {what}")
+    return tensors
+
+
+def _entry(file: Path, number: int, name: str, entry: Any, begin: int) -> _Tensor:
+    try:
+        kind, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        whole = [first, last, *shape]
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(str(file), f"the entry of {name} is damaged: {error!r}") from error
+    if any(type(value) is not int or value < 0 for value in whole):
+        raise DataError(str(file), f"{name} has sizes {whole}, expected whole numbers from 0")
+    if kind not in _DTYPES:
+        raise DataError(str(file), f"{name} is of type {kind}, expected {', '.join(_DTYPES)}")
+    tensor = _Tensor(file=number, dtype=kind, shape=tuple(shape), offset=begin + first)
+    if last - first != tensor.nbytes:
+        raise DataError(
+            str(file), f"{name} has {last - first} bytes, expected {tensor.nbytes} of {kind}{shape}"
+        )
+    return tensor
+
+
+def _json_object(file: Path, text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:  # of decoding and of JSON
+        raise DataError(str(file), f"not JSON where JSON belongs: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(str(file), "expected a JSON object")
+    return value
+
+
+def _fill(descriptor: int, view: memoryview, offset: int, file: Path, name: str) -> None:
+    done = 0
+    while done < len(view):
+        try:
+            count = os.preadv(descriptor, [view[done:]], offset + done)
+        except OSError as error:
+            raise DataError(str(file), f"{name} cannot be read: {error}") from error
+        if not count:
+            raise DataError(str(file), f"ends inside {name}: truncated")
+        done += count
+
+
+def _check_finite(values: np.ndarray, dtype: str, file: Path, name: str) -> None:
+    """Look at the bits: NumPy is slow on bfloat16."""
+    mask = _EXPONENTS[dtype]
+    bits = values.reshape(-1).view(np.uint32 if dtype == "F32" else np.uint16)
+    if bits.size and np.max(bits & bits.dtype.type(mask)) == mask:
+        raise DataError(str(file), f"{name} holds NaN or infinity: corrupt")
