@@ -73,13 +73,25 @@ def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) 
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None:
         raise DataError(source, "tensor 'token_embd.weight' is missing")
+    layers = read.whole("block_count")
+    if layers > len(header.tensors):
+        raise DataError(
+            source, f"{architecture}.block_count is {layers}, but there are only "
+            f"{len(header.tensors)} tensors",
+        )  # fmt: skip
+    router = header.tensors.get("blk.0.ffn_gate_inp.weight")
+    if experts and (router is None or router.shape[0] != experts):
+        raise DataError(
+            source, f"{architecture}.expert_count is {experts}, but the router is "
+            f"{'missing' if router is None else f'for {router.shape[0]}'}",
+        )  # fmt: skip
     theta = read.number("rope.freq_base", default=10000.0)
     config: dict[str, Any] = {
         "architectures": [_CLASSES[family]],
         "model_type": family,
         "hidden_act": "silu",
         "hidden_size": hidden,
-        "num_hidden_layers": read.whole("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": read.whole("attention.head_count_kv", default=heads),
         "head_dim": head_dim,

@@ -2,7 +2,7 @@
 
 The gguf library's reader makes several Python objects for every string of the vocabulary (2 s for
 49152 tokens, more for larger ones) and does not check lengths, so a damaged count can keep it busy
-for ever. This reads the same bytes in a fiftieth of the time; types, block sizes and dequantisation
+for ever. This reads the same bytes in a tenth of the time; types, block sizes and dequantisation
 stay the library's, and the tests hold the two readers against each other.
 """
 
