@@ -77,7 +77,8 @@ class _WindowStream:
     """Any other vocabulary: decodes the last tokens again together with the new one.
 
     Tokens can look different at the beginning of a text (a leading space is dropped), so the window
-    begins with tokens whose text is out already.
+    begins with tokens whose text is out already. Decoded at once, one byte that fits nowhere spoils
+    the whole run of byte tokens it is in; here characters that were whole before it stay.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, skip_special_tokens: bool) -> None:
@@ -85,13 +86,16 @@ class _WindowStream:
         self._skip = skip_special_tokens
         self._window: list[int] = []
         self._done = 0  # tokens of the window whose text is out
+        self._incomplete = 0  # tokens since then that left a character unfinished
 
     def push(self, token: int) -> str:
         self._window.append(token)
         new = self._new()
-        waiting = len(self._window) - self._done
-        if new.endswith(_REPLACEMENT) and waiting < _MAX_WAITING:
-            return ""
+        if new.endswith(_REPLACEMENT):
+            self._incomplete += 1
+            if self._incomplete < _MAX_WAITING:
+                return ""
+        self._incomplete = 0
         if new:
             self._window = self._window[self._done :]
             self._done = len(self._window)

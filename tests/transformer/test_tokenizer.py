@@ -1,0 +1,351 @@
+"""Tokenizers: what transformers gives for the same files, and streams that agree with decode."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+
+from c2c.errors import DataError, SettingError
+from c2c.transformer.default_checkpoint import SMOLLM2, cached_path
+from c2c.transformer.gguf_file import GgufCheckpoint
+from c2c.transformer.streaming import text_stream
+from c2c.transformer.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
+
+FAMILIES = {"llama": "llama-bpe", "qwen": "qwen2", "mistral": "tekken"}
+CORPUS = [
+    "The quick brown fox doesn't jump over 12345 lazy dogs.", "naïve café, 日本語のテキスト 🙂🙃",
+    "def f(x):\n    return x + 1\n\n", "  spaces   and\ttabs\r\n", "We've 3.14 and don't stop",
+]  # fmt: skip
+TEXTS = [
+    *CORPUS, "", " ", "\n\n\n", "x" * 50, "١٢٣ ½ Ⅷ", "é́ combining", "a\u200db\u00a0c", "<|a|>b<|",
+    "'re 'S I'LL", "a  b   c    ", "\x00\x7f",
+]  # fmt: skip
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    """A small BPE tokenizer with two special tokens and one that is added but not special."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|a|>", "<|end of text|>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(CORPUS * 3, trainer)
+    backend.add_tokens([AddedToken("<tool>", normalized=False, special=False)])
+    return backend
+
+
+def byte_fallback() -> tokenizers.Tokenizer:
+    """In the way of SentencePiece: spaces are a character, unknown characters are bytes."""
+    words = ["<s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdef", "▁a", "ab", "▁ab"]
+    merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    backend.add_special_tokens(["<s>"])
+    return backend
+
+
+BYTE_LEVEL, FALLBACK = byte_level(), byte_fallback()
+
+
+def folder_of(path: Path, tokenizer_config: dict[str, Any], **files: Any) -> Path:
+    BYTE_LEVEL.save(str(path / "tokenizer.json"))
+    for name, content in {"tokenizer_config": tokenizer_config, **files}.items():
+        (path / f"{name}.json").write_text(json.dumps(content), "utf-8")
+    return path
+
+
+def gguf_metadata(tokenizer_json: dict[str, Any], pre: str) -> dict[str, Any]:
+    """What llama.cpp's converter writes about a tokenizer.json."""
+    vocabulary = dict(tokenizer_json["model"]["vocab"])
+    added = {token["id"]: token for token in tokenizer_json["added_tokens"]}
+    vocabulary |= {token["content"]: index for index, token in added.items()}
+    tokens = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
+    kinds = [
+        (3 if added[i]["special"] else 4) if i in added else 1 for i, _ in enumerate(tokens)
+    ]  # fmt: skip
+    merges = tokenizer_json["model"]["merges"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": [m if isinstance(m, str) else " ".join(m) for m in merges],
+    }
+
+
+# From a folder
+
+
+def test_reference_tokenizers(shared: Path) -> None:
+    checkpoints = shared / "checkpoints"
+    if not checkpoints.is_dir():
+        pytest.skip("no reference checkpoints beside the traces")
+    cases = json.loads((checkpoints / "reference/tokenizers.json").read_text("utf-8"))
+    for family in cases.values():
+        for model in family["models"]:
+            tokenizer = tokenizer_from_folder(checkpoints / model)
+            assert tokenizer.vocab_size == family["vocab_size"]
+            for case in family["cases"]:
+                text, ids = case["text"], case["ids"]
+                assert tokenizer.encode(text, add_special_tokens=False) == ids
+                assert tokenizer.encode(text) == case["ids_with_special_tokens"]
+                assert tokenizer.decode(ids) == case["decoded"]
+                skipped = tokenizer.decode(ids, skip_special_tokens=True)
+                assert skipped == case["decoded_skip_special"]
+            for case in family["chat"]:
+                prompt = {"add_generation_prompt": case["add_generation_prompt"]}
+                assert tokenizer.apply_chat(case["messages"], **prompt) == case["rendered"]
+                assert tokenizer.encode_chat(case["messages"], **prompt) == case["ids"]
+
+
+def test_special_tokens_in_the_files_of_both_versions(tmp_path: Path) -> None:
+    a, end = (BYTE_LEVEL.token_to_id(token) for token in ("<|a|>", "<|end of text|>"))
+    folder = folder_of(
+        tmp_path,
+        {"bos_token": {"content": "<|a|>", "__type": "AddedToken"}, "unk_token": None},
+        special_tokens_map={"eos_token": {"content": "<|end of text|>"}, "pad_token": "<|a|>"},
+    )
+    tokenizer = tokenizer_from_folder(folder)
+    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.pad_id) == (a, (end,), a)
+    assert tokenizer.chat_template is None
+    with pytest.raises(DataError, match="no chat template"):
+        tokenizer.apply_chat([{"role": "user", "content": "x"}])
+    # What generation stops at goes before what the tokenizer calls the end.
+    folder_of(tmp_path, {}, generation_config={"eos_token_id": [7, end]})
+    assert tokenizer_from_folder(folder).eos_ids == (7, end)
+    folder_of(tmp_path, {}, generation_config={}, config={"eos_token_id": 9})
+    assert tokenizer_from_folder(folder).eos_ids == (9,)
+
+
+def test_chat_templates_in_the_files_of_both_versions(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    folder = folder_of(tmp_path, {"chat_template": "one {{ eos_token }}", "eos_token": "<|a|>"})
+    assert tokenizer_from_folder(folder).apply_chat(messages) == "one <|a|>"
+    several = [{"name": "rag", "template": "no"}, {"name": "default", "template": "two"}]
+    folder_of(tmp_path, {"chat_template": several})
+    assert tokenizer_from_folder(folder).apply_chat(messages) == "two"
+    (folder / "chat_template.jinja").write_text("three", "utf-8")
+    assert tokenizer_from_folder(folder).apply_chat(messages) == "three"
+
+
+def test_tokens_that_only_the_config_lists(tmp_path: Path) -> None:
+    size = BYTE_LEVEL.get_vocab_size()
+    new = {"content": "<|new|>", "special": True, "normalized": False, "lstrip": False}
+    folder = folder_of(tmp_path, {"added_tokens_decoder": {str(size): new}})
+    tokenizer = tokenizer_from_folder(folder)
+    assert tokenizer.encode("a<|new|>b")[1] == size == tokenizer.token_id("<|new|>")
+    folder_of(tmp_path, {"added_tokens_decoder": {str(size + 3): new}})
+    with pytest.raises(DataError, match=f"declared as {size + 3}"):
+        tokenizer_from_folder(folder)
+
+
+def test_truncation_and_padding_of_a_training_run_are_off(tmp_path: Path) -> None:
+    backend = byte_level()
+    backend.enable_truncation(4)
+    backend.enable_padding(length=64)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    wanted = BYTE_LEVEL.encode(CORPUS[0]).ids
+    assert tokenizer_from_folder(tmp_path).encode(CORPUS[0]) == wanted
+    assert 4 < len(wanted) < 64
+
+
+def test_damaged_folders(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"tokenizer\.json: no such file"):
+        tokenizer_from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"', "utf-8")
+    with pytest.raises(DataError, match="damaged"):
+        tokenizer_from_folder(tmp_path)
+    folder = folder_of(tmp_path, {})
+    (folder / "tokenizer_config.json").write_text("[1]", "utf-8")
+    with pytest.raises(DataError, match=r"tokenizer_config\.json: not a JSON object"):
+        tokenizer_from_folder(folder)
+
+
+def test_unknown_token() -> None:
+    with pytest.raises(SettingError, match="a token of the vocabulary"):
+        Tokenizer(backend=BYTE_LEVEL).token_id("<|nothing|>")
+
+
+# Streams
+
+
+def parts_of(backend: tokenizers.Tokenizer, ids: st.SearchStrategy[int]) -> Any:
+    """Token ids: pieces of text and single ids between them."""
+    text = st.text(st.sampled_from("abé日🙂 \n"), max_size=12).map(lambda t: backend.encode(t).ids)
+    parts = st.lists(text | ids.map(lambda i: [i]), max_size=8)
+    return parts.map(lambda found: list(itertools.chain.from_iterable(found)))
+
+
+def assert_stream_agrees(backend: tokenizers.Tokenizer, tokens: list[int], skip: bool) -> None:
+    stream = text_stream(backend, skip_special_tokens=skip)
+    pieces = [stream.push(token) for token in tokens]
+    rest = stream.finish()
+    assert "".join(pieces) + rest == backend.decode(tokens, skip_special_tokens=skip)
+
+
+@given(tokens=parts_of(BYTE_LEVEL, st.integers(0, 605)), skip=st.booleans())
+def test_byte_level_streams_give_what_decode_gives(tokens: list[int], skip: bool) -> None:
+    """Any ids at all: bytes that are no UTF-8, special tokens inside a character, unknown ids."""
+    assert_stream_agrees(BYTE_LEVEL, tokens, skip)
+
+
+@given(tokens=parts_of(FALLBACK, st.just(0) | st.integers(257, 280)), skip=st.booleans())
+def test_byte_fallback_streams_give_what_decode_gives(tokens: list[int], skip: bool) -> None:
+    assert_stream_agrees(FALLBACK, tokens, skip)
+
+
+def test_a_byte_that_fits_nowhere_does_not_hold_a_stream_up() -> None:
+    stream = text_stream(FALLBACK, skip_special_tokens=True)
+    broken = FALLBACK.token_to_id("<0xFF>")
+    pieces = [stream.push(token) for token in [broken] * 4 + FALLBACK.encode("ab").ids]
+    assert "".join(pieces).endswith(" ab")
+    assert "".join(pieces[:4]) == "\N{REPLACEMENT CHARACTER}" * 4
+
+
+@pytest.mark.parametrize("backend", [BYTE_LEVEL, FALLBACK], ids=["byte level", "byte fallback"])
+@pytest.mark.parametrize("character", ["é", "語", "🙂"])
+def test_a_character_comes_out_whole(backend: tokenizers.Tokenizer, character: str) -> None:
+    level = backend is BYTE_LEVEL
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), key=ord) if level else []
+    names = []
+    for byte in character.encode():
+        if level:
+            printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+            others = [b for b in range(256) if b not in printable]
+            names.append(chr(byte if byte in printable else 0x100 + others.index(byte)))
+            assert names[-1] in alphabet
+        else:
+            names.append(f"<0x{byte:02X}>")
+    tokens = [backend.token_to_id(name) for name in names]
+    stream = text_stream(backend, skip_special_tokens=True)
+    assert [stream.push(t) for t in tokens] == ["", *[""] * (len(tokens) - 2), character]
+    assert stream.finish() == ""
+    assert [stream.push(t) for t in tokens[:-1]] == [""] * (len(tokens) - 1)
+    assert set(stream.finish()) == {"\N{REPLACEMENT CHARACTER}"}
+
+
+def test_a_tokenizer_streams_what_it_decodes() -> None:
+    tokenizer = Tokenizer(backend=BYTE_LEVEL)
+    ids = tokenizer.encode("<|a|>naïve 日本<|end of text|>")
+    for skip, wanted in ((True, "naïve 日本"), (False, "<|a|>naïve 日本<|end of text|>")):
+        stream = tokenizer.stream(skip_special_tokens=skip)
+        assert "".join(map(stream.push, ids)) + stream.finish() == wanted
+        assert tokenizer.decode(ids, skip_special_tokens=skip) == wanted
+
+
+# From a GGUF file's metadata
+
+
+def test_gguf_vocabulary_is_the_same_tokenizer() -> None:
+    metadata = gguf_metadata(json.loads(BYTE_LEVEL.to_str()), "smollm")
+    tokenizer = tokenizer_from_gguf(metadata, "m.gguf")
+    for text in [*TEXTS, "<tool>x<|end of text|> y <tool>"]:
+        ids = tokenizer.encode(text)
+        assert ids == BYTE_LEVEL.encode(text).ids
+        for skip in (True, False):
+            wanted = BYTE_LEVEL.decode(ids, skip_special_tokens=skip)
+            assert tokenizer.decode(ids, skip_special_tokens=skip) == wanted
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gguf_vocabularies_of_the_reference_families(shared: Path, family: str) -> None:
+    checkpoints = shared / "checkpoints"
+    if not checkpoints.is_dir():
+        pytest.skip("no reference checkpoints beside the traces")
+    cases = json.loads((checkpoints / "reference/tokenizers.json").read_text("utf-8"))[family]
+    original = json.loads((checkpoints / cases["models"][0] / "tokenizer.json").read_text("utf-8"))
+    metadata = gguf_metadata(original, FAMILIES[family])
+    if (bos := tokenizer_from_folder(checkpoints / cases["models"][0]).bos_id) is not None:
+        metadata["tokenizer.ggml.bos_token_id"] = bos
+    tokenizer = tokenizer_from_gguf(metadata, "m.gguf")
+    for case in cases["cases"]:
+        assert tokenizer.encode(case["text"], add_special_tokens=False) == case["ids"]
+        assert tokenizer.encode(case["text"]) == case["ids_with_special_tokens"]
+        assert tokenizer.decode(case["ids"]) == case["decoded"]
+
+
+def test_gguf_special_ids_and_template() -> None:
+    a, end = (BYTE_LEVEL.token_to_id(token) for token in ("<|a|>", "<|end of text|>"))
+    metadata = gguf_metadata(json.loads(BYTE_LEVEL.to_str()), "smollm") | {
+        "tokenizer.ggml.bos_token_id": a,
+        "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.eot_token_id": 5,
+        "tokenizer.ggml.eom_token_id": end,
+        "tokenizer.ggml.padding_token_id": a,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": True,
+        "tokenizer.chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
+    }
+    tokenizer = tokenizer_from_gguf(metadata, "m.gguf")
+    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.pad_id) == (a, (end, 5), a)
+    plain = tokenizer.encode("ab", add_special_tokens=False)
+    assert tokenizer.encode("ab") == [a, *plain, end]
+    assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]) == [a, *plain, end]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"tokenizer.ggml.model": "llama"}, "kind 'llama'; only byte-level BPE"),
+        ({"tokenizer.ggml.pre": "default"}, "pre-tokenizer 'default' is not supported.*smollm"),
+        ({"tokenizer.ggml.tokens": None}, "tokens' is missing"),
+        ({"tokenizer.ggml.tokens": ["a", "a"]}, "the same token twice"),
+        ({"tokenizer.ggml.merges": ["ab"]}, "not a pair"),
+        ({"tokenizer.ggml.merges": ["not there"]}, "damaged vocabulary"),
+        ({"tokenizer.ggml.token_type": [1, 1]}, "2 token types for"),
+        ({"tokenizer.ggml.eos_token_id": 10**6}, "eos_token_id is 1000000, not one of"),
+        ({"tokenizer.ggml.add_bos_token": True}, "wants BOS tokens but does not say which"),
+    ],
+)
+def test_gguf_vocabularies_that_cannot_work(change: dict[str, Any], match: str) -> None:
+    metadata = gguf_metadata(json.loads(BYTE_LEVEL.to_str()), "smollm") | change
+    with pytest.raises(DataError, match=match):
+        tokenizer_from_gguf(metadata, "m.gguf")
+
+
+def test_smollm2() -> None:
+    path = cached_path(SMOLLM2)
+    if not path.is_file():
+        pytest.skip("SmolLM2 is not in the cache; c2c.transformer.default_checkpoint fetches it")
+    tokenizer = tokenizer_from_gguf(GgufCheckpoint(path).metadata, str(path))
+    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.vocab_size) == (1, (2,), 49152)
+    assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
+    for text in TEXTS:
+        if text.isprintable():  # its vocabulary lacks some control characters
+            assert tokenizer.decode(tokenizer.encode(text)) == text
+    rendered = tokenizer.apply_chat([{"role": "user", "content": "Hi"}])
+    assert rendered == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+        "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    ids = tokenizer.encode_chat([{"role": "user", "content": "Hi"}])
+    assert ids[:3] == [1, 9690, 198]
+    assert [i for i in ids if i < 3] == [1, 2, 1, 2, 1]
