@@ -33,12 +33,7 @@ TEXTS = [
 def byte_level() -> tokenizers.Tokenizer:
     """A small BPE tokenizer with two special tokens and one that is added but not special."""
     backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=600,
@@ -47,6 +42,14 @@ def byte_level() -> tokenizers.Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator(CORPUS * 3, trainer)
+    # Only now, so that there are merges of digits, which must not be used.
+    assert "23" in backend.get_vocab()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
     backend.add_tokens([AddedToken("<tool>", normalized=False, special=False)])
     return backend
 
@@ -290,6 +293,26 @@ def test_gguf_vocabularies_of_the_reference_families(shared: Path, family: str) 
         assert tokenizer.encode(case["text"], add_special_tokens=False) == case["ids"]
         assert tokenizer.encode(case["text"]) == case["ids_with_special_tokens"]
         assert tokenizer.decode(case["ids"]) == case["decoded"]
+
+
+@pytest.mark.parametrize(
+    ("pre", "wanted"),
+    [("gpt-2", ["a", "b", "c"]), ("qwen2", ["a", "b", "c"]), ("llama-bpe", ["abc"])],
+)
+def test_words_that_no_merge_leads_to(pre: str, wanted: list[str]) -> None:
+    """Vocabularies converted from tiktoken have them; there a whole word wins over merges."""
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": ["a", "b", "c", "abc", "<s>"],
+        "tokenizer.ggml.token_type": [1, 1, 1, 1, 3],
+        "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.bos_token_id": 4,
+    }
+    tokenizer = tokenizer_from_gguf(metadata, "m.gguf")
+    ids = [tokenizer.token_id(token) for token in wanted]
+    # Llama 3's files need not say that texts begin with BOS.
+    assert tokenizer.encode("abc") == ([4, *ids] if pre == "llama-bpe" else ids)
 
 
 def test_gguf_special_ids_and_template() -> None:
