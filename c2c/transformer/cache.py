@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
@@ -31,7 +32,7 @@ class Cache:
 
     def with_tables(self, tables: Any) -> Cache:
         """Return the cache for a batch of other rows."""
-        return replace(self, tables=jnp.asarray(tables, jnp.int32))
+        return replace(self, tables=jax.device_put(np.asarray(tables, np.int32), jax.devices()[0]))
 
 
 def new_cache(
@@ -53,14 +54,17 @@ def new_cache(
         if value < 1:
             raise SettingError(f"cache.{name}", value, "a whole number above 0")
     shape = (spec.layers * pages, page_tokens, spec.kv_heads, spec.head_dim)
-    none = jnp.full((1, 1), -1, jnp.int32)
+    # Committed to the device like what comes out of a step, which then runs the same executable.
+    device = jax.devices()[0]
+    none = np.full((1, 1), -1, np.int32)
     return Cache(
-        k=jnp.zeros(shape, dtype),
-        v=jnp.zeros(shape, dtype),
-        tables=none if tables is None else jnp.asarray(tables, jnp.int32),
+        k=jnp.zeros(shape, dtype, device=device),
+        v=jnp.zeros(shape, dtype, device=device),
+        tables=jax.device_put(none if tables is None else np.asarray(tables, np.int32), device),
     )
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """Where each of N tokens stands: first rows of `chunk` tokens each, then rows of one token.
@@ -78,8 +82,8 @@ class Rows:
     row: Any
     starts: Any
     counts: Any
-    chunk_rows: int
-    chunk: int
+    chunk_rows: int = field(metadata={"static": True})
+    chunk: int = field(metadata={"static": True})
 
 
 def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:

@@ -1,13 +1,14 @@
 """`forward`: tokens in, logits and the cache with their keys and values out.
 
 One function for chunks of prompts, for decode steps and for batches of both. Pure; `run` is the
-same under `jit`, compiled once for each shape.
+same compiled, once for each shape.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -67,97 +68,98 @@ def forward(
     Raises:
       ValueError: shapes do not fit each other.
     """
-    linear = Reference() if linear is None else linear
-    tokens, positions = jnp.asarray(tokens, jnp.int32), jnp.asarray(positions, jnp.int32)
-    if tokens.shape != positions.shape or tokens.ndim not in (1, 2) or not tokens.size:
-        raise ValueError(
-            f"positions of shape {positions.shape}: expected that of tokens, {tokens.shape}, "
-            "[rows, T] or [N], not empty"
-        )
-    shape, count = tokens.shape, cache.tables.shape[0]
-    if tokens.ndim == 2:
-        if shape[0] != count or decode_rows:
-            raise ValueError(
-                f"tokens of shape {shape}: expected {count} rows as in cache.tables, and "
-                f"decode_rows=0, got {decode_rows}; flat tokens may be of both kinds"
-            )
-        decode_rows = count if shape[1] == 1 else 0
-    rows = rows_of(positions.reshape(-1), count, decode_rows)
-    x, cache = _layers(params, tokens.reshape(-1), cache, rows, spec, linear, backend)
-    if wanted is not None:
-        x = x[jnp.asarray(wanted, jnp.int32)]
-    logits = _head(params, x, spec, linear)
-    if wanted is None and len(shape) == 2:
-        logits = logits.reshape(*shape, spec.vocab)
-    return logits, cache
+    return _compute(
+        params,
+        jnp.asarray(tokens, jnp.int32),
+        jnp.asarray(positions, jnp.int32),
+        cache,
+        spec,
+        linear=Reference() if linear is None else linear,
+        decode_rows=decode_rows,
+        wanted=wanted,
+        backend=backend,
+    )
 
 
-run = functools.partial(
-    jax.jit,
-    static_argnames=("spec", "decode_rows", "backend"),
-    donate_argnames=("cache",),
-)(forward)
-
-
-def _layers(
+def run(
     params: Params,
-    tokens: jax.Array,
+    tokens: Any,
+    positions: Any,
     cache: Cache,
-    rows: Rows,
     spec: ModelSpec,
-    linear: Linear,
-    backend: Choice,
+    *,
+    linear: Linear | None = None,
+    decode_rows: int = 0,
+    wanted: Any = None,
+    backend: Choice = "auto",
 ) -> tuple[jax.Array, Cache]:
-    """Run all layers: unrolled where each has arrays of its own, else in a scan."""
-    projections = linear.prepare(params.projections)
-    x = params.embed[tokens]
-    turns = angles(jnp.maximum(rows.positions, 0), spec)
-    windows = _windows(spec)
+    """Do what `forward` does, compiled once a shape; `cache` is used up.
 
-    def layer(number: Any, small: dict[str, Any], x: jax.Array, cache: Cache) -> Any:
-        return _layer(
-            number, small, x, cache, rows, turns, projections, spec, linear, backend
-        )
+    Where each layer has arrays of its own, one executable serves all of them, so that compiling
+    takes no longer for a deeper model; else all is one executable with a scan.
+    """
+    linear = Reference() if linear is None else linear
+    compute = _compute if linear.placement.by_layer else _whole
+    stages = {"stages": _COMPILED} if linear.placement.by_layer else {}
+    return compute(
+        params,
+        tokens,
+        positions,
+        cache,
+        spec,
+        linear=linear,
+        decode_rows=decode_rows,
+        wanted=wanted,
+        backend=backend,
+        **stages,
+    )
 
-    small = dict(params.layers)
-    if windows is not None:
-        small["window"] = windows
-    if linear.placement.by_layer:
-        for number in range(spec.layers):
-            x, cache = layer(number, {k: v[number] for k, v in small.items()}, x, cache)
-        return x, cache
 
-    def body(carry: Any, scanned: Any) -> Any:
-        x, k, v = carry
-        x, new = layer(*scanned, x, replace(cache, k=k, v=v))
-        return (x, new.k, new.v), None
-
-    numbers = jnp.arange(spec.layers, dtype=jnp.int32)
-    (x, k, v), _ = lax.scan(body, (x, cache.k, cache.v), (numbers, small))
-    return x, replace(cache, k=k, v=v)
+def _begin(
+    embed: jax.Array, tokens: Any, positions: Any, count: int, decode_rows: int, spec: ModelSpec
+) -> tuple[jax.Array, Rows, tuple[jax.Array, jax.Array]]:
+    """Return embedded tokens, where they stand, and the angles there."""
+    rows = rows_of(positions, count, decode_rows)
+    return embed[tokens], rows, angles(jnp.maximum(positions, 0), spec)
 
 
 def _layer(
-    number: Any,
-    small: dict[str, Any],
     x: jax.Array,
     cache: Cache,
+    layers: Mapping[str, Any],
+    projections: Projections,
+    number: Any,
+    which: Any,
     rows: Rows,
     turns: tuple[jax.Array, jax.Array],
-    projections: Projections,
-    spec: ModelSpec,
     linear: Linear,
+    spec: ModelSpec,
     backend: Choice,
 ) -> tuple[jax.Array, Cache]:
-    """Run one layer over N tokens."""
+    """Run one layer over N tokens.
+
+    Args:
+      x: activations [N, hidden].
+      cache: of all layers.
+      layers: stacks of all layers, small.
+      projections: of this layer, or stacks of all.
+      number: of the layer, may be traced.
+      which: the same for stacks of projections, None where they are of this layer.
+      rows: where the tokens stand.
+      turns: cosine and sine there.
+      linear: how projections are multiplied.
+      spec: the model.
+      backend: of the attention kernels.
+    """
+    small = {name: stack[number] for name, stack in layers.items()}
 
     def project(name: str, x: jax.Array) -> jax.Array:
-        out = linear(projections, name, number, x, out_dtype=x.dtype)
+        out = linear(projections, name, which, x, out_dtype=x.dtype)
         bias = small.get(f"{name}_bias")
         return out if bias is None else out + bias
 
     def experts(name: str, x: jax.Array, sizes: jax.Array) -> jax.Array:
-        return linear.experts(projections, name, number, x, sizes)
+        return linear.experts(projections, name, which, x, sizes)
 
     pages = cache.k.shape[0] // spec.layers
     count = x.shape[0]
@@ -172,15 +174,8 @@ def _layer(
         k = _rms_norm(k, small["k_norm"], spec.norm_eps)
     q, k = rotate(q, *turns), rotate(k, *turns)
     cache = store(cache, rows, number, k, v, pages)
-    mixed = attend(
-        cache,
-        rows,
-        number,
-        q,
-        pages=pages,
-        window=small.get("window", spec.sliding_window or None),
-        backend=backend,
-    )
+    window = _window(spec, number)
+    mixed = attend(cache, rows, number, q, pages=pages, window=window, backend=backend)
     x = x + project("o", mixed.reshape(count, -1).astype(x.dtype))
     seen = _rms_norm(x, small["mlp_norm"], spec.norm_eps)
     if spec.experts:
@@ -190,10 +185,111 @@ def _layer(
     return x + project("down", jax.nn.silu(gate) * up), cache
 
 
-def _head(params: Params, x: jax.Array, spec: ModelSpec, linear: Linear) -> jax.Array:
-    x = _rms_norm(x, params.final_norm, spec.norm_eps)
-    projections = linear.prepare({"head": params.projections.get("head", params.embed)})
+def _end(
+    x: jax.Array, norm: jax.Array, head: Any, wanted: Any, linear: Linear, spec: ModelSpec
+) -> jax.Array:
+    """Return the logits of the tokens that are wanted."""
+    if wanted is not None:
+        x = x[wanted]
+    x = _rms_norm(x, norm, spec.norm_eps)
+    projections = linear.prepare({"head": head})
     return linear(projections, "head", None, x, out_dtype=jnp.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stages:
+    """What `_compute` calls: the functions themselves, or compiled."""
+
+    begin: Callable[..., Any]
+    layer: Callable[..., Any]
+    end: Callable[..., Any]
+
+
+_PLAIN = _Stages(begin=_begin, layer=_layer, end=_end)
+_COMPILED = _Stages(
+    begin=jax.jit(_begin, static_argnames=("count", "decode_rows", "spec")),
+    layer=jax.jit(_layer, static_argnames=("spec", "backend"), donate_argnames=("x", "cache")),
+    end=jax.jit(_end, static_argnames=("spec",)),
+)
+
+
+def _compute(
+    params: Params,
+    tokens: Any,
+    positions: Any,
+    cache: Cache,
+    spec: ModelSpec,
+    *,
+    linear: Linear,
+    decode_rows: int,
+    wanted: Any,
+    backend: Choice,
+    stages: _Stages = _PLAIN,
+) -> tuple[jax.Array, Cache]:
+    shape, count = tokens.shape, cache.tables.shape[0]
+    decode_rows = _check_shapes(tokens, positions, count, decode_rows)
+    flat = tokens.reshape(-1), positions.reshape(-1)
+    x, rows, turns = stages.begin(
+        params.embed, *flat, count=count, decode_rows=decode_rows, spec=spec
+    )
+
+    def layer(number: Any, which: Any, weights: Projections, x: jax.Array, cache: Cache) -> Any:
+        return stages.layer(
+            *(x, cache, params.layers, weights, number, which, rows, turns, linear),
+            spec=spec,
+            backend=backend,
+        )
+
+    layered = {name: w for name, w in params.projections.items() if name != "head"}
+    if linear.placement.by_layer:
+        for number in range(spec.layers):
+            weights = {name: each[number] for name, each in layered.items()}
+            x, cache = layer(np.int32(number), None, weights, x, cache)
+    else:
+        stacks = linear.prepare(layered)
+
+        def body(carry: Any, number: Any) -> Any:
+            x, k, v = carry
+            x, new = layer(number, number, stacks, x, replace(cache, k=k, v=v))
+            return (x, new.k, new.v), None
+
+        numbers = jnp.arange(spec.layers, dtype=jnp.int32)
+        (x, k, v), _ = lax.scan(body, (x, cache.k, cache.v), numbers)
+        cache = replace(cache, k=k, v=v)
+    head = params.projections.get("head", params.embed)
+    logits = stages.end(x, params.final_norm, head, wanted, linear, spec=spec)
+    if wanted is None and len(shape) == 2:
+        logits = logits.reshape(*shape, spec.vocab)
+    return logits, cache
+
+
+_whole = functools.partial(
+    jax.jit,
+    static_argnames=("spec", "decode_rows", "backend"),
+    donate_argnames=("cache",),
+)(_compute)
+
+
+def _check_shapes(tokens: Any, positions: Any, count: int, decode_rows: int) -> int:
+    """Return how many rows have one token.
+
+    Raises:
+      ValueError: shapes do not fit each other.
+    """
+    shape = tokens.shape
+    if shape != positions.shape or len(shape) not in (1, 2) or not tokens.size:
+        raise ValueError(
+            f"positions of shape {positions.shape}: expected that of tokens, {shape}, "
+            "[rows, T] or [N], not empty"
+        )
+    if len(shape) == 1:
+        return decode_rows
+    if shape[0] != count or decode_rows:
+        raise ValueError(
+            f"tokens of shape {shape}: expected {count} rows as in cache.tables, and "
+            f"decode_rows=0, got {decode_rows}; flat tokens may be of both kinds"
+        )
+    return count if shape[1] == 1 else 0
 
 
 def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
@@ -203,10 +299,10 @@ def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return weight * (wide * scale).astype(x.dtype)
 
 
-def _windows(spec: ModelSpec) -> np.ndarray | None:
-    """Return the window of each layer where they differ, else None."""
+def _window(spec: ModelSpec, number: Any) -> Any:
+    """Return the window of a layer, None where no layer has one."""
     if not spec.partial_window_layers:
-        return None
+        return spec.sliding_window or None
     windows = np.full(spec.layers, _UNBOUNDED, np.int32)
     windows[list(spec.window_layers)] = spec.partial_window
-    return windows
+    return jnp.asarray(windows)[number]

@@ -12,7 +12,7 @@ import numpy as np
 
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Cache, new_cache
-from c2c.transformer.forward import forward, run
+from c2c.transformer.forward import run
 from c2c.transformer.linear import Linear
 from c2c.transformer.params import Params
 from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
@@ -22,6 +22,7 @@ __all__ = ["CHUNK", "PAGE_TOKENS", "bucket", "prompt_logits", "stream"]
 CHUNK = 512  # tokens of a prompt at a time
 PAGE_TOKENS = 64
 _LEAST_BUCKET = 16
+_LEAST_PAGES = 8
 
 
 def bucket(size: int, least: int = 1) -> int:
@@ -79,41 +80,31 @@ def stream(
     for tokens, positions, count in _chunks(ids, chunk):
         last = np.array([count - 1], np.int32)
         logits, cache = run(params, tokens, positions, cache, spec, linear=linear, wanted=last)
-    state = (cache, jnp.asarray(seen), jnp.zeros(1, jnp.int32))
-    token = sample(logits, rows, state[2], state[1], hot=hot)
+    held = jax.device_put(seen, jax.devices()[0])
     for step in range(max_new_tokens):
+        token, held = _draw(logits, held, rows, np.array([step], np.int32), hot=hot)
         known = int(token[0])
         yield known
         if known in stop or step + 1 == max_new_tokens:
             return
         position = np.array([len(ids) + step], np.int32)
-        token, state = _step(params, token, position, state, rows, spec, linear=linear, hot=hot)
+        logits, cache = run(
+            params, token, position, cache, spec, linear=linear, decode_rows=1
+        )
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "hot"), donate_argnames=("state",))
-def _step(
-    params: Params,
-    token: jax.Array,
-    position: jax.Array,
-    state: tuple[Cache, jax.Array, jax.Array],
-    rows: SamplingRows,
-    spec: ModelSpec,
-    *,
-    linear: Linear,
-    hot: bool,
-) -> tuple[jax.Array, tuple[Cache, jax.Array, jax.Array]]:
-    """Append a token to each row and draw the next."""
-    cache, seen, drawn = state
-    seen = seen.at[jnp.arange(seen.shape[0]), token].set(True)
-    logits, cache = forward(
-        params, token, position, cache, spec, linear=linear, decode_rows=token.shape[0]
-    )
-    return sample(logits, rows, drawn + 1, seen, hot=hot), (cache, seen, drawn + 1)
+@functools.partial(jax.jit, static_argnames=("hot",), donate_argnames=("seen",))
+def _draw(
+    logits: jax.Array, seen: jax.Array, rows: SamplingRows, step: jax.Array, *, hot: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Return the next token of each row, and which tokens the rows hold with it."""
+    token = sample(logits, rows, step, seen, hot=hot)
+    return token, seen.at[jnp.arange(seen.shape[0]), token].set(True)
 
 
 def _own_cache(params: Params, spec: ModelSpec, tokens: int) -> Cache:
     """Return a cache for one sequence, whose pages are all its own."""
-    pages = bucket(-(-tokens // PAGE_TOKENS))
+    pages = bucket(-(-tokens // PAGE_TOKENS), _LEAST_PAGES)
     tables = np.arange(pages, dtype=np.int32)[None]
     dtype = params.embed.dtype
     return new_cache(spec, pages=pages, page_tokens=PAGE_TOKENS, dtype=dtype, tables=tables)
