@@ -6,6 +6,7 @@ pool that many processes map, or (on a GPU without a pool) in pages that are cop
 
 from __future__ import annotations
 
+import hashlib
 import math
 import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,6 +43,10 @@ class Source(Protocol):
     @property
     def path(self) -> Path:
         """Where they come from, for errors."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files that hold them."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -109,7 +114,6 @@ def load_params(
     dtype: str,
     placement: Placement,
     pool: Path | str | None = None,
-    identity: str = "",
     progress: bool = False,
 ) -> Params:
     """Read a checkpoint into parameters.
@@ -120,8 +124,7 @@ def load_params(
       dtype: of the parameters, one of `DTYPES`.
       placement: of the projections.
       pool: file for the projections in host memory, which processes that name the same one share;
-        made by the first of them.
-      identity: what tells this checkpoint from others, kept with the pool.
+        made by the first of them. It knows the checkpoint's files by name, size and time.
       progress: whether to draw a bar.
 
     Raises:
@@ -142,7 +145,7 @@ def load_params(
         arrays: dict[str, Any] = {}
         pooled = [leaf for leaf in wanted if leaf.stack.projection] if pool is not None else []
         if pool is not None:
-            arrays |= _in_pool(pool, pooled, source, kind, identity, done)
+            arrays |= _in_pool(pool, pooled, source, kind, done)
         for leaf in wanted:
             if leaf.name not in arrays:
                 buffer = _pages(leaf.shape, kind)
@@ -245,7 +248,6 @@ def _in_pool(
     wanted: Iterable[Leaf],
     source: Source,
     kind: np.dtype[Any],
-    identity: str,
     done: Callable[[int], None],
 ) -> dict[str, Any]:
     by_name = {leaf.name: leaf for leaf in wanted}
@@ -256,9 +258,16 @@ def _in_pool(
         path,
         specs,
         lambda name, into: by_name[name].fill(into, source, done),
-        metadata={"checkpoint": identity} if identity else None,
+        metadata={"checkpoint": _identity(source.files)},
     )
     return dict(pool.arrays())
+
+
+def _identity(files: Iterable[Path]) -> str:
+    """Return what tells these files from others, and from what they were before a change."""
+    stats = ((file.name, file.stat()) for file in files)
+    text = repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _assemble(

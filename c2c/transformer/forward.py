@@ -173,7 +173,8 @@ def _layer(
         q = _rms_norm(q, small["q_norm"], spec.norm_eps)
         k = _rms_norm(k, small["k_norm"], spec.norm_eps)
     q, k = rotate(q, *turns), rotate(k, *turns)
-    cache = store(cache, rows, number, k, v, pages)
+    # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
+    cache = lax.optimization_barrier(store(cache, rows, number, k, v, pages))
     window = _window(spec, number)
     mixed = attend(cache, rows, number, q, pages=pages, window=window, backend=backend)
     x = x + project("o", mixed.reshape(count, -1).astype(x.dtype))

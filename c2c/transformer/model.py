@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from c2c.errors import DataError, SettingError
-from c2c.models import ModelSpec, load_spec
-from c2c.transformer.checkpoint import load_params
+from c2c.models import ModelSpec, from_hf_config, load_spec
+from c2c.transformer.checkpoint import Source, load_params
 from c2c.transformer.generate import prompt_logits, stream
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.params import Params
 from c2c.transformer.safetensors_file import SafetensorsCheckpoint
 from c2c.transformer.sampling import Sampling
+from c2c.transformer.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 
 __all__ = ["Model", "load"]
 
@@ -30,7 +31,7 @@ class Model:
     spec: ModelSpec
     params: Params
     linear: Linear
-    tokenizer: Any = None  # None where the checkpoint has none
+    tokenizer: Tokenizer | None = None  # None where the checkpoint has none
     eos_ids: tuple[int, ...] = ()
 
     @classmethod
@@ -127,10 +128,10 @@ def load(
     pool: Path | str | None = None,
     progress: bool | None = None,
 ) -> Model:
-    """Load a checkpoint in the layout of Hugging Face: config.json and safetensors.
+    """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
 
     Args:
-      path: the folder.
+      path: the folder (config.json, safetensors, tokenizer.json), or the file.
       dtype: of parameters, cache and activations: "float32", "bfloat16" or "float16".
       linear: a strategy or its name: "reference" (weights in device memory), "hybrid" (in host
         memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
@@ -141,39 +142,41 @@ def load(
       SettingError: a setting or the architecture is not supported.
       DataError: files are missing or damaged, or tensors do not fit the config.
     """
-    folder = Path(path)
+    path = Path(path)
     strategy = linear_by_name(linear) if isinstance(linear, str) else linear
     if isinstance(strategy, Hybrid) and dtype == "float32":
         raise SettingError("dtype", dtype, "bfloat16 or float16 with linear='hybrid'")
-    if not (folder / "config.json").is_file():
-        raise DataError(str(folder), "no config.json: expected the folder of a checkpoint")
-    spec = load_spec(folder)
-    source = SafetensorsCheckpoint(folder)
+    source, spec, tokenizer, eos_ids = _open(path)
     params = load_params(
         source,
         spec,
         dtype=dtype,
         placement=strategy.placement,
         pool=pool,
-        identity=source.identity,
         progress=sys.stderr.isatty() if progress is None else progress,
     )
-    return Model(
-        spec=spec,
-        params=params,
-        linear=strategy,
-        tokenizer=_tokenizer(folder),
-        eos_ids=_eos_ids(folder),
-    )
+    return Model(spec=spec, params=params, linear=strategy, tokenizer=tokenizer, eos_ids=eos_ids)
 
 
-def _tokenizer(folder: Path) -> Any:
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        return None
-    import tokenizers
+def _open(path: Path) -> tuple[Source, ModelSpec, Tokenizer | None, tuple[int, ...]]:
+    """Return everything of a checkpoint but its weights' values."""
+    if path.is_file() and path.suffix == ".gguf":
+        from c2c.transformer.gguf_file import GgufCheckpoint
+        from c2c.transformer.gguf_source import GgufSource
 
-    return tokenizers.Tokenizer.from_file(str(file))
+        checkpoint = GgufCheckpoint(path)
+        spec = from_hf_config(checkpoint.config, path.stem)
+        tokenizer = tokenizer_from_gguf(checkpoint.metadata, str(path))
+        return GgufSource(checkpoint), spec, tokenizer, tokenizer.eos_ids
+    if not (path / "config.json").is_file():
+        raise DataError(
+            str(path), "no config.json: expected the folder of a checkpoint, or a GGUF file"
+        )
+    spec = load_spec(path)
+    source = SafetensorsCheckpoint(path)
+    if not (path / "tokenizer.json").is_file():
+        return source, spec, None, _eos_ids(path)
+    return source, spec, tokenizer_from_folder(path), _eos_ids(path)
 
 
 def _eos_ids(folder: Path) -> tuple[int, ...]:
