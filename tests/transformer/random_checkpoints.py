@@ -1,0 +1,160 @@
+"""Small random checkpoints of every family, written as transformers writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+_BASE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 96,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+_MOE = {"num_hidden_layers": 2, "num_experts_per_tok": 2}
+
+# v5 keeps the rotary settings in rope_parameters, v4 in rope_theta and rope_scaling
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"rope_parameters": {"rope_theta": 50000.0, **_LLAMA3}, "dtype": "float32"},
+    "llama_biased": {
+        "model_type": "llama",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rope_theta": 10000.0,
+        "rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0},
+        "torch_dtype": "float32",
+    },
+    "mistral": {"rope_theta": 10000.0, "sliding_window": 6, "head_dim": None},
+    "qwen2": {
+        "rope_theta": 1e6,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "max_window_layers": 1,
+    },
+    "qwen3": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "head_dim": 16,
+        "tie_word_embeddings": True,
+    },
+    "mixtral": {**_MOE, "rope_theta": 1e6, "num_local_experts": 4},
+    "qwen3_moe": {
+        **_MOE,
+        "rope_theta": 1e6,
+        "head_dim": 16,
+        "num_experts": 6,
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": False,
+        "use_sliding_window": True,
+        "sliding_window": 7,
+        "num_experts_per_tok": 3,
+    },
+}
+
+
+def config_of(name: str, **changes: Any) -> dict[str, Any]:
+    return {"model_type": name, **_BASE, **CONFIGS[name], **changes}
+
+
+def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The tensors that transformers saves for a config."""
+    h, vocab, family = config["hidden_size"], config["vocab_size"], config["model_type"]
+    dim = config.get("head_dim") or h // config["num_attention_heads"]
+    q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocab, h),
+        "model.norm.weight": (h,),
+    }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (vocab, h)
+    biased = config.get("attention_bias", False)
+    for layer in range(config["num_hidden_layers"]):
+        mine: dict[str, tuple[int, ...]] = {
+            "input_layernorm.weight": (h,),
+            "post_attention_layernorm.weight": (h,),
+        }
+        for name, (rows, columns) in {
+            "q": (q, h), "k": (kv, h), "v": (kv, h), "o": (h, q),
+        }.items():  # fmt: skip
+            mine[f"self_attn.{name}_proj.weight"] = (rows, columns)
+            if biased or (family == "qwen2" and name != "o"):
+                mine[f"self_attn.{name}_proj.bias"] = (rows,)
+        if family.startswith("qwen3"):
+            mine |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
+        mine |= _feed_forward(config, h, family)
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in mine.items()}
+    return shapes
+
+
+def _feed_forward(config: dict[str, Any], h: int, family: str) -> dict[str, tuple[int, ...]]:
+    names, folder, width = ("gate_proj", "up_proj", "down_proj"), "mlp", config["intermediate_size"]
+    if family not in ("mixtral", "qwen3_moe"):
+        shapes = {
+            f"mlp.{name}.weight": (h, width) if name == "down_proj" else (width, h)
+            for name in names
+        }
+        if config.get("mlp_bias"):
+            shapes |= {
+                f"mlp.{name}.bias": ((h if name == "down_proj" else width),) for name in names
+            }
+        return shapes
+    experts = config.get("num_local_experts") or config["num_experts"]
+    if family == "mixtral":
+        names, folder = ("w1", "w3", "w2"), "block_sparse_moe"
+    else:
+        width = config["moe_intermediate_size"]
+    return {f"{folder}.gate.weight": (experts, h)} | {
+        f"{folder}.experts.{e}.{name}.weight": (h, width) if name == names[2] else (width, h)
+        for e in range(experts)
+        for name in names
+    }
+
+
+def tensors_of(config: dict[str, Any], seed: int = 0, dtype: Any = np.float32) -> dict[str, Any]:
+    """Random values under which attention is peaked and logits are of order 1."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in shapes_of(config).items():
+        values = rng.standard_normal(shape)
+        if name.endswith("norm.weight"):
+            values = np.exp(0.2 * values)
+        elif name.endswith("bias"):
+            values *= 0.5
+        else:
+            values *= 2.0 / np.sqrt(shape[-1])
+        tensors[name] = values.astype(dtype)
+    return tensors
+
+
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, Any], shards: int = 1) -> Path:
+    """Write a checkpoint as transformers does, with an index where it is sharded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+    weight_map = {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+        part = dict(list(tensors.items())[shard::shards])
+        save_file(part, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder

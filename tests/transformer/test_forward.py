@@ -1,0 +1,260 @@
+"""`forward` against NumPy in float64, and what must not change its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.monitoring
+import numpy as np
+import pytest
+
+from c2c.transformer import Hybrid, Reference, Staged, forward, load, new_cache
+from c2c.transformer.forward import run
+from c2c.transformer.generate import prompt_logits
+from c2c.transformer.pages import block_tables, empty, hold
+from tests.transformer.plain_model import plain_logits
+from tests.transformer.random_checkpoints import CONFIGS, tensors_of, write
+
+FAMILIES = tuple(CONFIGS)
+LENGTH = 21
+# Largest error of a float32 logit, as promised; logits here have a deviation near 2.
+TOLERANCE = 2e-4
+
+Make = Callable[..., Any]
+
+
+def prompt(seed: int, length: int = LENGTH, vocab: int = 96) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocab, length).tolist()
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """What XLA compiles meanwhile."""
+    events: list[str] = []
+
+    def listen(event: str, _duration: float, **_info: Any) -> None:
+        if "backend_compile" in event:
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+class Batch:
+    """Sequences in one paged cache, whose pages are deliberately out of order."""
+
+    def __init__(self, model: Any, rows: int, page_tokens: int = 4, width: int = 8) -> None:
+        self.model, self.width = model, width
+        table = empty(rows * width, page_tokens)
+        for _ in range(width):  # one page at a time: the rows' pages interleave
+            for row in range(rows):
+                held = len(table.owned.get(row, ()))
+                table = hold(table, row, (held + 1) * page_tokens)
+        self.tables = block_tables(table, range(rows), width)
+        self.cache = new_cache(
+            model.spec,
+            pages=rows * width,
+            page_tokens=page_tokens,
+            dtype=model.params.embed.dtype,
+            tables=self.tables,
+        )
+
+    def __call__(self, tokens: Any, positions: Any, **settings: Any) -> np.ndarray:
+        logits, self.cache = run(
+            self.model.params,
+            np.asarray(tokens, np.int32),
+            np.asarray(positions, np.int32),
+            self.cache,
+            self.model.spec,
+            linear=self.model.linear,
+            **settings,
+        )
+        return np.asarray(logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_plain_float64(family: str, made: Make) -> None:
+    model, config, tensors = made(family)
+    ids = prompt(1)
+    expected = plain_logits(config, tensors, ids)
+    assert expected.std() > 0.5
+    assert np.abs(model.logits(ids) - expected).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_greedy_tokens_are_those_of_plain_float64(family: str, made: Make) -> None:
+    model, config, tensors = made(family)
+    ids = prompt(2, 5)
+    for token in model.generate(ids, 8):
+        logits = plain_logits(config, tensors, ids)[-1]
+        assert logits[token] > logits.max() - TOLERANCE
+        ids.append(token)
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen3_moe"])
+def test_any_chunking_gives_the_logits_of_the_whole_prompt(family: str, made: Make) -> None:
+    model, _, _ = made(family)
+    ids = prompt(3)
+    whole = prompt_logits(model.params, ids, model.spec, model.linear)
+    for chunk in (1, 8, 16):
+        parts = prompt_logits(model.params, ids, model.spec, model.linear, chunk=chunk)
+        assert np.abs(parts - whole).max() < TOLERANCE / 4
+
+
+@pytest.mark.parametrize("family", ["qwen2", "mixtral"])
+def test_padding_changes_nothing(family: str, made: Make) -> None:
+    model, _, _ = made(family)
+    ids = prompt(4, 9)
+    exact = Batch(model, 1)([ids], [range(9)])
+    # what padding holds, and pages and rows that are not used, must not matter
+    for junk in (0, 95):
+        tokens = np.full((3, 16), junk)
+        positions = np.full((3, 16), -1)
+        tokens[1, :9], positions[1, :9] = ids, np.arange(9)
+        padded = Batch(model, 3)(tokens, positions)
+        assert np.abs(padded[1, :9] - exact[0]).max() < TOLERANCE / 4
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_rows_do_not_see_their_neighbours(family: str, made: Make) -> None:
+    model, _, _ = made(family)
+    tokens = np.array([prompt(5, 8), prompt(6, 8), prompt(7, 8)])
+    positions = np.tile(np.arange(8), (3, 1))
+    first = Batch(model, 3)(tokens, positions)
+    changed = tokens.copy()
+    changed[[0, 2]] = prompt(8, 8)
+    second = Batch(model, 3)(changed, positions)
+    np.testing.assert_array_equal(first[1], second[1])
+    assert np.abs(first[0] - second[0]).max() > 0.1
+
+
+@pytest.mark.parametrize("family", ["mistral", "mixtral"])
+def test_chunks_and_decode_steps_share_a_batch(family: str, made: Make) -> None:
+    """Flat tokens: two rows with 8 tokens of their prompts, two that decode."""
+    model, config, tensors = made(family)
+    prompts = [prompt(seed, 14) for seed in (9, 10, 11, 12)]
+    batch = Batch(model, 4)
+    # the first: rows 0 and 1 have 6 tokens behind them, rows 2 and 3 have 13
+    tokens = np.array([p[:13] for p in prompts])
+    positions = np.tile(np.arange(13), (4, 1))
+    positions[:2, 6:] = -1
+    batch(tokens, positions)
+    flat = np.concatenate([prompts[0][6:14], prompts[1][6:14], [p[13] for p in prompts[2:]]])
+    where = np.concatenate([np.arange(6, 14), np.arange(6, 14), [13, 13]])
+    logits = batch(flat, where, decode_rows=2)
+    assert logits.shape == (18, model.spec.vocab)
+    expected = [plain_logits(config, tensors, p) for p in prompts]
+    assert np.abs(logits[:8] - expected[0][6:]).max() < TOLERANCE
+    assert np.abs(logits[8:16] - expected[1][6:]).max() < TOLERANCE
+    assert np.abs(logits[16] - expected[2][13]).max() < TOLERANCE
+    assert np.abs(logits[17] - expected[3][13]).max() < TOLERANCE
+
+
+def test_only_wanted_logits_are_computed(made: Make) -> None:
+    model, _, _ = made("llama")
+    tokens, positions = [prompt(13, 8), prompt(14, 8)], [range(8)] * 2
+    every = Batch(model, 2)(tokens, positions)
+    some = Batch(model, 2)(tokens, positions, wanted=np.array([7, 15], np.int32))
+    assert some.shape == (2, model.spec.vocab)
+    np.testing.assert_allclose(some, every[:, 7], atol=TOLERANCE / 4)
+
+
+def test_forward_is_pure(made: Make) -> None:
+    model, _, _ = made("llama")
+    cache = Batch(model, 1).cache
+    before = np.asarray(cache.k).copy()
+    args = (model.params, np.array([prompt(15, 8)]), np.arange(8)[None], cache, model.spec)
+    compiled = jax.jit(forward, static_argnames="spec")
+    first, new = compiled(*args)
+    second, _ = compiled(*args)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(cache.k, before)
+    assert np.abs(np.asarray(new.k)).max() > 0
+
+
+@pytest.mark.parametrize("family", ["qwen2", "mixtral"])
+def test_strategies_agree(family: str, made: Make) -> None:
+    ids = prompt(16)
+    expected = made(family)[0].logits(ids)
+    for strategy in (Reference(by_layer=False), Staged()):
+        assert np.abs(made(family, linear=strategy)[0].logits(ids) - expected).max() < TOLERANCE / 4
+
+
+@pytest.mark.parametrize("family", ["qwen3", "mixtral"])
+def test_hybrid_gives_what_reference_gives_in_two_bytes(family: str, made: Make) -> None:
+    ids = prompt(17)
+    reference, hybrid = made(family, "bfloat16")[0], made(family, "bfloat16", "hybrid")[0]
+    expected, found = reference.logits(ids), hybrid.logits(ids)
+    # Both round activations to 8 bits in the same places; orders of summation differ.
+    assert np.sqrt(((found - expected) ** 2).mean()) < 0.05 * expected.std()
+    single = made(family)[0].logits(ids)
+    assert np.sqrt(((found - single) ** 2).mean()) < 0.25 * expected.std()
+
+
+def test_hybrid_weights_are_in_host_memory_and_alpha_recompiles_nothing(made: Make) -> None:
+    model, _, _ = made("llama", "bfloat16", "hybrid")
+    half = Hybrid().with_alpha(qkv=0.5)
+    kinds = {
+        leaf.sharding.memory_kind for leaf in jax.tree.leaves(dict(model.params.projections))
+    }
+    assert kinds == {"pinned_host"}
+    assert model.params.embed.sharding.memory_kind == "device"
+    ids = prompt(18)
+    first = prompt_logits(model.params, ids, model.spec, half)
+    other = half.with_alpha(qkv=0.1, down=0.9, head=0.0)
+    with compilations() as compiled:
+        second = prompt_logits(model.params, ids, model.spec, other)
+    assert not compiled
+    with compilations() as compiled:
+        prompt_logits(model.params, prompt(18, 40), model.spec, other)
+    assert compiled  # another shape: the counter counts
+    np.testing.assert_allclose(first, second, atol=0.2)
+
+
+def test_two_models_of_one_architecture_share_executables(made: Make, tmp_path: Path) -> None:
+    model, config, _ = made("llama")
+    ids = prompt(19)
+    first = model.logits(ids)
+    other = load(write(tmp_path / "other", config, tensors_of(config, seed=5)))
+    assert other.spec.name != model.spec.name
+    with compilations() as compiled:
+        second = other.logits(ids)
+    assert not compiled
+    assert np.abs(second - first).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "positions", "settings", "message"),
+    [
+        (np.zeros((2, 4)), np.zeros((2, 3)), {}, "positions of shape"),
+        (np.zeros((3, 4)), np.zeros((3, 4)), {}, "expected 2 rows"),
+        (np.zeros((2, 4)), np.zeros((2, 4)), {"decode_rows": 1}, "decode_rows=0, got 1"),
+        (np.zeros(4), np.zeros(4), {"decode_rows": 3}, "expected -1 rows"),
+        (np.zeros(0), np.zeros(0), {}, "not empty"),
+        (np.zeros(5), np.zeros(5), {}, "2 rows of equal length"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(
+    tokens: Any, positions: Any, settings: Any, message: str, made: Make
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Batch(made("llama")[0], 2)(tokens, positions, **settings)
+
+
+def test_positions_without_a_page_are_stored_nowhere(made: Make) -> None:
+    """A row without pages must not write into those of others."""
+    model, _, _ = made("llama")
+    batch = Batch(model, 2)
+    batch([prompt(20, 8), prompt(21, 8)], [range(8)] * 2)
+    before = np.asarray(batch.cache.k).copy()
+    batch.tables[0] = -1
+    batch.cache = batch.cache.with_tables(batch.tables)
+    batch([prompt(22, 8), [0] * 8], [range(8), [-1] * 8])
+    np.testing.assert_array_equal(batch.cache.k, before)

@@ -1,0 +1,107 @@
+"""Drawing tokens: the settings do what they say, and rows do not touch each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from c2c.errors import SettingError
+from c2c.transformer import Sampling, sample, sampling_rows
+
+VOCAB = 12
+LOGITS = np.random.default_rng(3).standard_normal(VOCAB).astype(np.float32) * 2
+
+
+def draw(count: int, seen: Any = None, logits: np.ndarray = LOGITS, **settings: Any) -> np.ndarray:
+    """Draws of one row each, at steps 0, 1, ..."""
+    rows = sampling_rows([Sampling(**settings)] * count)
+    held = np.zeros((count, VOCAB), bool)
+    if seen is not None:
+        held[:, seen] = True
+    steps = np.arange(count, dtype=np.int32)
+    return np.asarray(sample(np.tile(logits, (count, 1)), rows, steps, held))
+
+
+def chances(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    return weights / weights.sum()
+
+
+def test_temperature_0_takes_the_largest_logit_and_the_first_of_equals() -> None:
+    assert set(draw(8)) == {LOGITS.argmax()}
+    tied = np.zeros(VOCAB, np.float32)
+    tied[[4, 9]] = 1
+    assert set(draw(8, logits=tied)) == {4}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_draws_follow_the_softmax(temperature: float) -> None:
+    count = 4000
+    found = np.bincount(draw(count, temperature=temperature), minlength=VOCAB) / count
+    expected = chances(LOGITS / temperature)
+    # five standard deviations of a binomial
+    assert (np.abs(found - expected) < 5 * np.sqrt(expected / count) + 1e-3).all()
+
+
+def test_top_k_and_top_p_cut_the_tail() -> None:
+    order = np.argsort(-LOGITS)
+    assert set(draw(500, temperature=3.0, top_k=3)) == set(order[:3])
+    falling = chances(LOGITS)[order].cumsum()
+    for p in (0.3, 0.7, 0.9):
+        kept = order[: np.searchsorted(falling, p) + 1]
+        assert set(draw(1500, temperature=1.0, top_p=p)) == set(kept)
+    assert set(draw(50, temperature=1.0, top_p=1e-6)) == {order[0]}
+    tied = np.array([3, 3, 3, *[0] * (VOCAB - 3)], np.float32)
+    assert set(draw(300, temperature=1.0, top_k=2, logits=tied)) == {0, 1, 2}
+
+
+def test_repetition_penalty_divides_positive_and_multiplies_negative_logits() -> None:
+    best = int(LOGITS.argmax())
+    assert set(draw(4, seen=[best], repetition_penalty=100.0)) == {int(np.argsort(-LOGITS)[1])}
+    negative = -np.abs(LOGITS) - 1
+    top = int(negative.argmax())
+    assert set(draw(4, seen=[top], repetition_penalty=10.0, logits=negative)) != {top}
+    count, seen = 4000, [best, int(LOGITS.argmin())]
+    penalised = LOGITS.astype(np.float64).copy()
+    for token in seen:
+        penalised[token] *= 1.5 if penalised[token] < 0 else 1 / 1.5
+    drawn = draw(count, seen=seen, temperature=1.0, repetition_penalty=1.5)
+    expected = chances(penalised)
+    found = np.bincount(drawn, minlength=VOCAB) / count
+    assert (np.abs(found - expected) < 5 * np.sqrt(expected / count) + 1e-3).all()
+
+
+def test_a_row_depends_on_its_own_seed_and_step_only() -> None:
+    rng = np.random.default_rng(4)
+    mine = Sampling(temperature=1.3, seed=77, top_p=0.95)
+    seen = np.zeros((3, VOCAB), bool)
+    drawn = set()
+    for trial in range(5):
+        others = [Sampling(temperature=t, seed=trial + 1) for t in (0.0, 0.4 + trial)]
+        logits = rng.standard_normal((3, VOCAB)).astype(np.float32)
+        logits[1] = LOGITS
+        rows = sampling_rows([others[0], mine, others[1]])
+        steps = np.array([trial, 6, 2 * trial], np.int32)
+        drawn.add(int(np.asarray(sample(logits, rows, steps, seen))[1]))
+    assert len(drawn) == 1
+    by_seed = {tuple(draw(20, temperature=2.0, seed=seed)) for seed in (1, 2, 2)}
+    assert len(by_seed) == 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"repetition_penalty": 0.0},
+        {"seed": -1},
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=next(iter(settings))):
+        Sampling(**settings)
