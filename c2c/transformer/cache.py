@@ -117,9 +117,7 @@ def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
     )
 
 
-def store(
-    cache: Cache, rows: Rows, layer: Any, k: jax.Array, v: jax.Array, pages: int
-) -> Cache:
+def store(cache: Cache, rows: Rows, layer: Any, k: jax.Array, v: jax.Array, pages: int) -> Cache:
     """Write the keys and values of new tokens to their pages; padding is written nowhere.
 
     Args:

@@ -151,7 +151,7 @@ def load_params(
                 buffer = _pages(leaf.shape, kind)
                 leaf.fill(buffer, source, done)
                 arrays[leaf.name] = _placed(buffer, leaf, placement)
-    return _assemble(arrays, wanted, spec, placement)
+    return _assemble(arrays, wanted, placement)
 
 
 def random_params(
@@ -184,7 +184,7 @@ def random_params(
         embed = np.asarray(arrays["embed"])
         buffer[: embed.shape[0], : embed.shape[1]] = embed
         arrays["head"] = _placed(buffer, leaf, placement)
-    return _assemble(arrays, wanted, spec, placement)
+    return _assemble(arrays, wanted, placement)
 
 
 def check_tensors(source: Source, spec: ModelSpec) -> None:
@@ -251,9 +251,7 @@ def _in_pool(
     done: Callable[[int], None],
 ) -> dict[str, Any]:
     by_name = {leaf.name: leaf for leaf in wanted}
-    specs = {
-        name: TensorSpec(shape=leaf.shape, dtype=str(kind)) for name, leaf in by_name.items()
-    }
+    specs = {name: TensorSpec(shape=leaf.shape, dtype=str(kind)) for name, leaf in by_name.items()}
     pool = SharedPool.open_or_create(
         path,
         specs,
@@ -270,9 +268,7 @@ def _identity(files: Iterable[Path]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _assemble(
-    arrays: Mapping[str, Any], wanted: Iterable[Leaf], spec: ModelSpec, placement: Placement
-) -> Params:
+def _assemble(arrays: Mapping[str, Any], wanted: Iterable[Leaf], placement: Placement) -> Params:
     layers: dict[str, Any] = {}
     projections: dict[str, Any] = {}
     for leaf in wanted:

@@ -26,6 +26,7 @@ from pallas_kernels.arguments import Choice
 
 __all__ = ["forward", "run"]
 
+_barrier: Any = lax.optimization_barrier  # untyped
 _UNBOUNDED = 2**30  # a window that hides nothing
 
 
@@ -180,7 +181,7 @@ def _layer(
         k = _rms_norm(k, small["k_norm"], spec.norm_eps)
     q, k = rotate(q, *turns), rotate(k, *turns)
     # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
-    cache = lax.optimization_barrier(store(cache, rows, number, k, v, pages))
+    cache = _barrier(store(cache, rows, number, k, v, pages))
     window = _window(spec, number)
     mixed = attend(cache, rows, number, q, pages=pages, window=window, backend=backend)
     x = x + project("o", mixed.reshape(count, -1).astype(x.dtype))

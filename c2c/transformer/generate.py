@@ -88,9 +88,7 @@ def stream(
         if known in stop or step + 1 == max_new_tokens:
             return
         position = np.array([len(ids) + step], np.int32)
-        logits, cache = run(
-            params, token, position, cache, spec, linear=linear, decode_rows=1
-        )
+        logits, cache = run(params, token, position, cache, spec, linear=linear, decode_rows=1)
 
 
 @functools.partial(jax.jit, static_argnames=("hot",), donate_argnames=("seen",))

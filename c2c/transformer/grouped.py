@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -20,7 +22,8 @@ def grouped_matmul(x: jax.Array, w: jax.Array, group_sizes: jax.Array) -> jax.Ar
     Returns:
       [T, N] in the type of x.
     """
-    numbers = lax.RaggedDotDimensionNumbers(
+    made: Any = lax.RaggedDotDimensionNumbers  # untyped
+    numbers = made(
         dot_dimension_numbers=(((1,), (2,)), ((), ())),
         lhs_ragged_dimensions=[0],
         rhs_group_dimensions=[0],

@@ -176,7 +176,7 @@ class Hybrid:
         for name in alpha:
             if name not in KINDS:
                 raise SettingError("linear.alpha", name, f"one of {', '.join(KINDS)}")
-        every = {kind: 1.0 for kind in KINDS} | dict(self.alpha) | alpha
+        every = dict.fromkeys(KINDS, 1.0) | dict(self.alpha) | alpha
         shares = {kind: jnp.asarray(value, jnp.float32) for kind, value in every.items()}
         return Hybrid(
             alpha=shares, sm_limit=self.sm_limit, cluster=self.cluster, backend=self.backend

@@ -212,6 +212,6 @@ def _fill(descriptor: int, view: memoryview, offset: int, file: Path, name: str)
 def _check_finite(values: np.ndarray, dtype: str, file: Path, name: str) -> None:
     """Look at the bits: NumPy is slow on bfloat16."""
     mask = _EXPONENTS[dtype]
-    bits = values.reshape(-1).view(np.uint32 if dtype == "F32" else np.uint16)
+    bits: Any = values.reshape(-1).view(np.uint32 if dtype == "F32" else np.uint16)
     if bits.size and np.max(bits & bits.dtype.type(mask)) == mask:
         raise DataError(str(file), f"{name} holds NaN or infinity: corrupt")

@@ -91,7 +91,9 @@ def test_a_tied_head_and_old_rotary_buffers_may_be_stored(tmp_path: Path) -> Non
     plain = load(write(tmp_path / "plain", config, tensors)).logits(IDS)
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
-    np.testing.assert_array_equal(load(write(tmp_path / "more", config, tensors)).logits(IDS), plain)
+    np.testing.assert_array_equal(
+        load(write(tmp_path / "more", config, tensors)).logits(IDS), plain
+    )
 
 
 def test_tensors_that_do_not_fit_the_config_are_named(tmp_path: Path) -> None:
@@ -108,9 +110,7 @@ def test_tensors_that_do_not_fit_the_config_are_named(tmp_path: Path) -> None:
     refused(
         lambda t: t.update({name: t[name].T.copy()}), rf"{name} \[32, 16\] instead of \[16, 32\]"
     )
-    refused(
-        lambda t: [t.pop(n) for n in list(t) if ".layers." in n], r"missing .* and 13 more"
-    )
+    refused(lambda t: [t.pop(n) for n in list(t) if ".layers." in n], r"missing .* and 13 more")
     for value in (np.nan, np.inf, -np.inf):
 
         def spoil(t: Any, value: float = value) -> None:
@@ -230,7 +230,8 @@ load(sys.argv[1])  # a small one: what is imported and compiled is not counted
 before = kilobytes("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
 model = load(sys.argv[2], sys.argv[3], linear=sys.argv[4])
-print(kilobytes("VmHWM") - before, sum(leaf.nbytes for leaf in jax.tree.leaves(model.params)) // 1024)
+weights = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+print(kilobytes("VmHWM") - before, weights // 1024)
 """
 
 

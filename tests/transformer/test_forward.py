@@ -201,9 +201,7 @@ def test_hybrid_gives_what_reference_gives_in_two_bytes(family: str, made: Make)
 def test_hybrid_weights_are_in_host_memory_and_alpha_recompiles_nothing(made: Make) -> None:
     model, _, _ = made("llama", "bfloat16", "hybrid")
     half = Hybrid().with_alpha(qkv=0.5)
-    kinds = {
-        leaf.sharding.memory_kind for leaf in jax.tree.leaves(dict(model.params.projections))
-    }
+    kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(dict(model.params.projections))}
     assert kinds == {"pinned_host"}
     assert model.params.embed.sharding.memory_kind == "device"
     ids = prompt(18)
