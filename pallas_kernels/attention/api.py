@@ -19,7 +19,7 @@ from pallas_kernels.attention.specs import (
     check_kernel_sizes,
     page_problem,
 )
-from pallas_kernels.capability import Backend, KernelUnavailable
+from pallas_kernels.capability import Backend, KernelUnavailable, capabilities
 
 Operand = Any  # an array of jax or NumPy; checked here, with the argument's name
 
@@ -78,12 +78,14 @@ def prefill_attention(
     bounds, scale = _prefill_arguments(q, k, v, causal, window, q_offset, kv_lengths, scale)
     q, k, v = without_derivative("prefill_attention", *map(jnp.asarray, (q, k, v)))
     if backend == "cudnn" or (backend == "auto" and resolve_backend("auto") == "sm90"):
-        problem = library.cudnn_problem(q, k, causal=causal, window=window, plain=plain)
-        if not problem and config is None:
+        problem = "config is for our kernel"
+        if config is None:
+            problem = library.cudnn_problem(q, k, causal=causal, window=window, plain=plain)
+        if not problem:
             return library.cudnn(q, k, v, causal=causal, window=window, scale=scale)
         if backend == "cudnn":
-            problem = problem or "config is for our kernel"
-            raise KernelUnavailable("cudnn", problem, ("sm90", "reference"))
+            instead = tuple(name for name, lack in capabilities().items() if not lack)
+            raise KernelUnavailable("cudnn", problem, instead)
     dtype = str(q.dtype)
     launch = _prefill_launch(q, causal, scale, dtype, config, backend)
     out: jax.Array = run_prefill(bounds, q, k, v, launch=launch)[0]
@@ -256,7 +258,7 @@ def _prefill_arguments(
     window: Any,
     q_offset: Any,
     kv_lengths: Any,
-    scale: float | None,
+    scale: Any,
 ) -> tuple[Any, float]:
     """Return (bounds, scale) of checked arguments."""
     checks.check_arrays(

@@ -85,7 +85,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Paged:
-    """The keys of a decode `Case` (one query a row, at its last key) in a shuffled pool of pages."""
+    """The keys of a `Case` of `decoding`, in a shuffled pool of pages."""
 
     case: Case
     k_pages: np.ndarray

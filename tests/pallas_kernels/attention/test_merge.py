@@ -55,9 +55,7 @@ def test_merge_is_exact_in_any_order_and_grouping(parts: list[Partial]) -> None:
         right = merge_partial(part, right)
     assert within(left, parts)
     assert within(right, parts)
-    stacked = merge_stacked(
-        jnp.stack([p.out for p in parts]), jnp.stack([p.lse for p in parts])
-    )
+    stacked = merge_stacked(jnp.stack([p.out for p in parts]), jnp.stack([p.lse for p in parts]))
     assert within(stacked, parts)
 
 
@@ -107,7 +105,7 @@ def test_prefill_split_anywhere(
 
 @pytest.mark.parametrize("window", [None, 70])
 def test_decode_split_between_two_pools(window: int | None) -> None:
-    """As offloaded attention: the first tokens here, the others there, merged where the query is."""
+    """As offloaded attention: the first tokens here, the others there, merged at the query."""
     case = decoding((150, 90, 40), 160, heads=4, kv_heads=2, window=window)
     q, k, v = case.arrays
     lengths, cut = np.array(case.row_lengths), 64
