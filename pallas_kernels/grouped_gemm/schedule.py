@@ -41,15 +41,15 @@ FIELDS = tuple(Block.__dataclass_fields__)
 EXPERT_BLOCKS, ALL_BLOCKS, ACTIVE_CLUSTERS, LAYER = range(4)  # places in the launch's scalars
 
 
-def capacity(t: int, experts: int, block_rows: int) -> int:
+def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULTIPLE) -> int:
     """Return how many blocks there can be at most, whatever the group sizes.
 
-    A group of r > 0 rows has at most (r + 7 + block_rows - 1) / block_rows of them, and no more
-    than one for each row; there are at most min(experts + 1, t) groups with rows.
+    A group of r > 0 rows has at most (r + row_multiple - 1 + block_rows - 1) / block_rows of them;
+    there are at most min(experts + 1, t) groups with rows.
     """
     groups = min(experts + 1, t)
-    slack = ROW_MULTIPLE - 1 + block_rows - 1
-    return min(t, (t + groups * slack) // block_rows)
+    slack = row_multiple - 1 + block_rows - 1
+    return (t + groups * slack) // block_rows
 
 
 def boundaries(group_sizes: Any, t: int, xp: Any = jnp) -> Any:
@@ -61,13 +61,16 @@ def boundaries(group_sizes: Any, t: int, xp: Any = jnp) -> Any:
     return xp.append(ends, t).astype(np.int32)
 
 
-def block_table(group_sizes: Any, t: int, block_rows: int, xp: Any = jnp) -> tuple[Any, Any, Any]:
+def block_table(
+    group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any = jnp
+) -> tuple[Any, Any, Any]:
     """Cut every group into blocks.
 
     Args:
       group_sizes: int32 [experts], any values.
       t: rows of X.
       block_rows: of one block.
+      row_multiple: where blocks may begin.
       xp: jax.numpy, or numpy for concrete sizes.
 
     Returns:
@@ -76,10 +79,10 @@ def block_table(group_sizes: Any, t: int, block_rows: int, xp: Any = jnp) -> tup
     """
     ends = boundaries(group_sizes, t, xp)
     begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
-    bases = begins // ROW_MULTIPLE * ROW_MULTIPLE
+    bases = begins // row_multiple * row_multiple
     blocks = xp.where(ends > begins, -(-(ends - bases) // block_rows), 0)
     behind = xp.cumsum(blocks)
-    number = xp.arange(capacity(t, len(group_sizes), block_rows), dtype=np.int32)
+    number = xp.arange(capacity(t, len(group_sizes), block_rows, row_multiple), dtype=np.int32)
     # the group of a block: how many groups end at or before it (one comparison each, no search)
     group = xp.minimum((behind[None, :] <= number[:, None]).sum(1), len(group_sizes))
     of_group = xp.stack([bases, begins, ends, behind - blocks, blocks], 1)

@@ -61,8 +61,8 @@ def build(
       interpret: run on a CPU with these settings instead of compiling for the GPU.
 
     Returns:
-      A function of x[gemm.padded_rows, k], w of shape `gemm.w_shape`, the block table and the int32 vector
-      `scalars`: blocks of experts, all blocks, active clusters, layer.
+      A function of x[gemm.padded_rows, k], w of shape `gemm.w_shape`, the block table and the int32
+      vector `scalars`: blocks of experts, all blocks, active clusters, layer.
 
     Raises:
       ValueError: the configuration needs more shared memory than a CTA has.

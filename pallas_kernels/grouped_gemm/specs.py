@@ -47,7 +47,7 @@ class GroupedGemm:
                 raise ValueError(
                     f"{name}={size}: expected a multiple of {multiple} above 0 and below 2**31"
                 )
-        if not 0 < self.experts or self.t * self.experts > _MAX_SIZE:
+        if self.experts < 1 or self.t * self.experts > _MAX_SIZE:
             raise ValueError(
                 f"experts={self.experts}: expected a number above 0 that makes less than 2**31 "
                 f"with t={self.t} rows"
@@ -97,9 +97,7 @@ class Experts:
 
 MODEL_EXPERTS: Mapping[str, Experts] = MappingProxyType(
     {
-        "mixtral-8x7b": Experts(
-            experts=8, per_token=2, projections=((4096, 28672), (14336, 4096))
-        ),
+        "mixtral-8x7b": Experts(experts=8, per_token=2, projections=((4096, 28672), (14336, 4096))),
         "qwen3-30b-a3b": Experts(experts=128, per_token=8, projections=((2048, 1536), (768, 2048))),
     }
 )
