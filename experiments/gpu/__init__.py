@@ -5,7 +5,7 @@ that a run goes on where the last one stopped. `docs/gpu.md` says how to use it.
 """
 
 from experiments.gpu.cases import SCALES, Case, Context, Row, Scale
-from experiments.gpu.timing import Times, seconds_each, time_launches
+from experiments.gpu.timing import Times, seconds_each, time_launches, wait
 
 __all__ = [
     "SCALES",
@@ -16,4 +16,5 @@ __all__ = [
     "Times",
     "seconds_each",
     "time_launches",
+    "wait",
 ]

@@ -15,6 +15,10 @@ Row = dict[str, Any]
 """One measurement: scalars (numbers, text, booleans or None) by column name."""
 
 
+class Unmeasurable(Exception):
+    """A case cannot be measured here, for a reason that is not a failure."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One thing to measure or check, small enough to lose.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -33,7 +34,7 @@ class Outcome:
 
 
 class Child:
-    """A process that runs the cases of one module, started anew after each that it does not survive."""
+    """A process that runs the cases of one module, started anew after one that ended it."""
 
     def __init__(self, module: str, context: Context, *, environment: Mapping[str, str]) -> None:
         self._module, self._context = module, context
@@ -52,7 +53,8 @@ class Child:
             failure = self._start()
             if failure is not None:
                 return failure
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(dict(case.spec)) + "\n")
             self._process.stdin.flush()
@@ -68,16 +70,12 @@ class Child:
     def close(self) -> None:
         """End the process and everything it started."""
         if self._process is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it ended by itself
             self._process.wait()
             if self._process.stdin is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # what it had not read is of no use
                     self._process.stdin.close()
-                except BrokenPipeError:
-                    pass  # what it had not read is of no use any more
         for stream in (self._answers, self._log):
             if stream is not None:
                 stream.close()
@@ -125,7 +123,8 @@ class Child:
         return answer
 
     def _gone(self, what: str, *, timed_out: bool = False) -> Outcome:
-        assert self._process is not None and self._log is not None
+        assert self._process is not None
+        assert self._log is not None
         if not timed_out:
             try:
                 code = self._process.wait(5)

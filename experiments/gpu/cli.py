@@ -151,7 +151,9 @@ def draw(folder: Path, *, dry_run: bool) -> None:
 
     try:
         for path, without in draw_all(report.read(folder), folder / "figures", dry_run=dry_run):
-            print(f"Drawn: {path.name}" + (f"; unmeasured: {', '.join(without)}" if without else ""))
+            print(
+                f"Drawn: {path.name}" + (f"; unmeasured: {', '.join(without)}" if without else "")
+            )
     except ImportError as error:
         print(f"No figures: {error}", file=sys.stderr)
 

@@ -25,7 +25,12 @@ def ask(
     Raises:
       RuntimeError: there is no GPU, or it does not answer; with what was found instead.
     """
-    asked = [sys.executable, "-m", "experiments.gpu.describe", json.dumps([seed, dry_run, *command])]
+    asked = [
+        sys.executable,
+        "-m",
+        "experiments.gpu.describe",
+        json.dumps([seed, dry_run, *command]),
+    ]
     try:
         done = subprocess.run(  # noqa: S603 - our own module
             asked,
@@ -38,7 +43,9 @@ def ask(
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"the GPU did not answer within {limit_s:.0f} s") from error
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
+        raise RuntimeError(
+            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer"
+        )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bench.kernels import analysis
-from experiments.gpu.cases import Row
+from experiments.gpu.cases import Row, Scale
 from experiments.gpu.files import write_json, write_text
 from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
@@ -68,7 +68,9 @@ def _correct(rows: Rows) -> Finding:
 def _operand(rows: Rows) -> Finding:
     aim = "the kernel reads host memory itself: right values, no copy by XLA"
     facts = [r for r in rows.get("facts", ()) if r["status"] == "ok"]
-    right = [bool(r["values_right"]) for r in facts if r.get("place") == "host" and "values_right" in r]
+    right = [
+        bool(r["values_right"]) for r in facts if r.get("place") == "host" and "values_right" in r
+    ]
     copied = [bool(r["copied"]) for r in facts if "copied" in r]
     if not right or not copied:
         return unmeasured(aim)
@@ -150,8 +152,8 @@ def _staged(rows: Rows) -> Finding:
     worst = min(gains, key=lambda cell: gains[cell])
     text = (
         f"{sum(g > 1 for g in gains.values())} of {len(gains)} GEMMs; geometric mean "
-        f"{analysis.geometric_mean(gains.values()):.2f}x, worst {gains[worst]:.2f}x at K={worst[0]} "
-        f"N={worst[1]} M={worst[2]}"
+        f"{analysis.geometric_mean(gains.values()):.2f}x, worst {gains[worst]:.2f}x "
+        f"at K={worst[0]} N={worst[1]} M={worst[2]}"
     )
     return judged(aim, [g > 1 for g in gains.values()], text)
 
@@ -197,18 +199,20 @@ _JUDGES: tuple[Callable[[Rows], Finding], ...] = (
 )
 
 
-def coverage(rows: Rows) -> dict[str, dict[str, Any]]:
+def coverage(rows: Rows, scale: Scale = "full") -> dict[str, dict[str, Any]]:
     """Return for each section how many cases there are and what became of them."""
     found = {}
     for name, section in SECTIONS.items():
         latest = {r["case"]: r["status"] for r in rows.get(name, ())}
         # Rows of an earlier list of cases are kept but do not count as covered.
-        listed = [case.key for case in section.cases("full")]
+        listed = [case.key for case in section.cases(scale)]
         states = [latest.get(key, "unmeasured") for key in listed]
         found[name] = {
             "cases": len(listed),
             **{s: states.count(s) for s in ("ok", "failed", "skipped", "unmeasured")},
-            "reasons": sorted({r["reason"][:200] for r in rows.get(name, ()) if r.get("reason")})[:10],
+            "reasons": sorted({r["reason"][:200] for r in rows.get(name, ()) if r.get("reason")})[
+                :10
+            ],
         }
     return found
 
@@ -217,7 +221,7 @@ def write(folder: Path, *, dry_run: bool = False) -> str:
     """Write `summary.json` and `summary.md` into a device's folder; return the text."""
     rows = read(folder)
     runs = {run: facts for name in SECTIONS for run, facts in Store(folder / name).runs.items()}
-    found, covered = findings(rows), coverage(rows)
+    found, covered = findings(rows), coverage(rows, "tiny" if dry_run else "full")
     text = as_text(folder.name, found, covered, runs, dry_run=dry_run)
     write_json(
         folder / "summary.json",
@@ -244,9 +248,12 @@ def as_text(
     commits = sorted({str(facts.get("commit"))[:12] for facts in runs.values()})
     lines = [f"# {device}", ""]
     if dry_run:
-        lines += ["A dry run on a CPU at tiny sizes: it shows that the programs run, and no speed.", ""]
+        lines += [
+            "A dry run on a CPU at tiny sizes: it shows that the programs run, and no speed.",
+            "",
+        ]
     if runs:
-        lines += [f"{len(runs)} runs, of commits {', '.join(commits)}.", ""]
+        lines += [f"Runs: {len(runs)}. Commits: {', '.join(commits)}.", ""]
     lines += ["| aim | status | measured |", "| --- | --- | --- |"]
     lines += [f"| {f.aim} | {f.status} | {f.measured} |" for f in found]
     lines += ["", "| section | cases | ok | failed | skipped | unmeasured |", "| --- " * 6 + "|"]

@@ -131,7 +131,11 @@ def _line(case: Case, outcome: Outcome, row: Row) -> str:
     spec = " ".join(f"{k}={v}" for k, v in case.spec.items())
     if outcome.status != "ok":
         return f"{spec}: {outcome.status}: {outcome.reason}"
-    for column, unit, factor in (("gbps", "GB/s", 1), ("tflops", "TFLOP/s", 1), ("time_s", "ms", 1e3)):
+    for column, unit, factor in (
+        ("gbps", "GB/s", 1),
+        ("tflops", "TFLOP/s", 1),
+        ("time_s", "ms", 1e3),
+    ):
         if column in row:
             return f"{spec}: {row[column] * factor:.4g} {unit}"
     return f"{spec}: ok"

@@ -66,11 +66,9 @@ def time_launches(
       repetitions: fewest and most.
       clock: seconds; tests put their own here.
     """
-    import jax
-
-    jax.block_until_ready(launch(0))
+    wait(launch(0))
     start = clock()
-    jax.block_until_ready(launch(1))
+    wait(launch(1))
     once = max(clock() - start, 1e-9)
     in_a_row = max(1, min(MOST_IN_A_ROW, math.ceil(ROW_S / once))) if target_s else 1
     fewest, most = repetitions
@@ -81,9 +79,17 @@ def time_launches(
         for _ in range(in_a_row):
             last = launch(number)
             number += 1
-        jax.block_until_ready(last)
+        wait(last)
         seconds.append((clock() - start) / in_a_row)
     return Times(seconds=tuple(seconds), in_a_row=in_a_row)
+
+
+def wait(arrays: Any) -> None:
+    """Return when all arrays of a tree are there; other leaves are ignored."""
+    import jax
+
+    until_ready: Any = jax.block_until_ready  # untyped
+    until_ready(arrays)
 
 
 def seconds_each(run: Callable[[], Any], repeats: int) -> list[float]:

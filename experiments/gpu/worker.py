@@ -16,21 +16,17 @@ import sys
 import traceback
 from typing import Any
 
-from experiments.gpu.cases import Context
+from experiments.gpu.cases import Context, Unmeasurable
 
 MOST_REASON = 600
-
-
-class Unmeasurable(Exception):
-    """A case cannot be measured here, for a reason that is not a failure."""
 
 
 def answer_to(module: Any, spec: dict[str, Any], context: Context) -> dict[str, Any]:
     """Return the rows of a case, or why there are none."""
     try:
         return {"status": "ok", "rows": module.measure(spec, context)}
-    except Unmeasurable as reason:
-        return {"status": "skipped", "reason": str(reason), "rows": []}
+    except Unmeasurable as skipped:
+        return {"status": "skipped", "reason": str(skipped), "rows": []}
     except Exception as error:  # noqa: BLE001 - whatever a case does, the next one runs
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}"
@@ -54,7 +50,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Cases raise the class that `experiments.gpu.worker` has, not this file run as a program.
-    from experiments.gpu import worker
-
-    worker.main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -72,10 +72,10 @@ def with_limits(rows: Sequence[Row]) -> list[Row]:
     time_s and `link_gbps` the weights over the time. Rows of a run without bounds have none of it.
     """
     bounds, found = bounds_by_run(rows), []
-    for row in rows:
+    for original in rows:
+        row = dict(original)
         if row["status"] != "ok" or "time_s" not in row or "flops" not in row:
             continue
-        row = dict(row)
         if of := bounds.get(row["run"]):
             sms = row.get("sm_limit", WHOLE)
             local = row["what"] == "resident"

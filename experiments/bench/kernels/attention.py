@@ -1,4 +1,4 @@
-"""Section `attention`: prefill and paged decode against XLA's attention and the memory's rate."""
+"""Section `attention`: prefill and paged decode against XLA, cuDNN and the memory's rate."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def cases(scale: Scale) -> list[Case]:
             {"what": "prefill_xla", **size, "length": 128, "window": 0},
             {"what": "decode", **size, "length": 128, "window": 0},
         ]
-        return [*bounds.cases(scale, ()), *(Case(spec=s) for s in specs)]
+        return [*bounds.cases(()), *(Case(spec=s) for s in specs)]
     specs = []
     for model, q_heads, kv_heads, head in HEADS:
         size = {"shape": model, "q_heads": q_heads, "kv_heads": kv_heads, "head": head}
         for length, window in ((4096, 0), (512, 0), (8192, 0), (8192, 1024), (2048, 0)):
             specs += [
                 {"what": what, **size, "batch": 1, "length": length, "window": window}
-                for what in ("prefill", "prefill_xla")
+                for what in ("prefill", "prefill_cudnn", "prefill_xla")
             ]
         specs += [
             {"what": "decode", **size, "batch": batch, "length": length, "window": 0}
             for batch, length in ((1, 4096), (16, 4096), (64, 2048), (16, 32768), (64, 512))
         ]
     found = [Case(spec=spec, limit_s=120.0) for spec in specs]
-    return [*bounds.cases(scale, ()), *(found[:8] if scale == "quick" else found)]
+    return [*bounds.cases(()), *(found[:8] if scale == "quick" else found)]
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
@@ -64,10 +64,10 @@ def prefill(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], 
     )
     run: Any
     if spec["what"] == "prefill":
-        ours = op("attention").prefill_attention
+        ours = op("attention", "prefill_attention")
         run = jax.jit(functools.partial(ours, causal=True, window=window, backend=context.backend))
     else:
-        implementation = "cudnn" if context.backend == "sm90" else "xla"
+        implementation = spec["what"].partition("_")[2]
         run = jax.jit(
             functools.partial(
                 jax.nn.dot_product_attention,
@@ -85,7 +85,7 @@ def prefill(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], 
 def decode(spec: Mapping[str, Any], context: Context) -> tuple[Callable[[int], Any], Row]:
     """Return a launch of one token's attention with pages in random order, and its bytes."""
     batch, length, head, kv_heads = (spec[n] for n in ("batch", "length", "head", "kv_heads"))
-    ours = op("attention").decode_attention
+    ours = op("attention", "decode_attention")
     each = -(-length // PAGE)
     order = np.random.default_rng(context.seed).permutation(batch * each).astype(np.int32)
     tables = jnp.asarray(order.reshape(batch, each))

@@ -22,9 +22,11 @@ LINK_SHAPE: Mapping[Scale, tuple[int, int]] = {
 }
 
 
-def cases(scale: Scale, sm_limits: Iterable[int]) -> list[Case]:
+def cases(sm_limits: Iterable[int]) -> list[Case]:
     """List the bounds, to be measured in each run."""
-    found = [{"what": "bound", "of": of} for of in ("link_dma", "hbm", "matmul")]
+    found: list[dict[str, Any]] = [
+        {"what": "bound", "of": of} for of in ("link_dma", "hbm", "matmul")
+    ]
     found += [{"what": "bound", "of": "link_sm", "sm_limit": n} for n in sm_limits]
     return [Case(spec=spec, always=True) for spec in found]
 
@@ -38,32 +40,35 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         return [device_copy((1 << 20) if tiny else (1 << 30), repeats, passes=2 if tiny else 16)]
     if spec["of"] == "matmul":
         return [matrix_products(128 if tiny else 8192, repeats, products=2 if tiny else 16)]
-    k, n = LINK_SHAPE[context.scale]
-    return [stream(k, n, context, sms=spec["sm_limit"])]
+    return [stream(streaming(context), context, sms=spec["sm_limit"])]
+
+
+def streaming(
+    context: Context, *, k: int | None = None, n: int | None = None, **choices: Any
+) -> Streaming:
+    """Return what reads an array of k x n, by default one several times the L2."""
+    if context.scale == "tiny":
+        choices = {"rows": 64, "columns": 64, "stages": 2} | choices
+    rows, columns = LINK_SHAPE[context.scale]
+    return Streaming(k=k or rows, n=n or columns, sm_count=operands.sms(context), **choices)
 
 
 def stream(
-    k: int,
-    n: int,
+    reading: Streaming,
     context: Context,
     *,
     sms: int,
     passes: int = 1,
     place: operands.Place = "host",
-    **choices: Any,
 ) -> Row:
-    """Time the SMs' reading of an array of k x n, by TMA; see `probes`."""
-    tiny = context.scale == "tiny"
-    if tiny:
-        choices = {"rows": 64, "columns": 64, "stages": 2} | choices
-    streaming = Streaming(k=k, n=n, sm_count=operands.sms(context), **choices)
-    data = matrix(k, n, context, place)
-    read = launcher(streaming, interpret=operands.interpret_settings(context))
-    run = jax.device_put(scalars(streaming, sms=min(sms, streaming.sm_count), passes=passes))
+    """Time the SMs' reading of an array, by TMA; see `probes`."""
+    data = matrix(reading, context, place)
+    read = launcher(reading, interpret=operands.interpret_settings(context))
+    run = jax.device_put(scalars(reading, sms=min(sms, reading.sm_count), passes=passes))
     times = time_launches(
         lambda _: read(data, run), target_s=context.target_s, repetitions=context.repetitions
     )
-    nbytes = streaming.boxes * streaming.box_bytes * passes
+    nbytes = reading.boxes * reading.box_bytes * passes
     return {
         "gbps": nbytes / times.median_s / 1e9,
         "gbps_best": nbytes / min(times.seconds) / 1e9,
@@ -73,7 +78,7 @@ def stream(
     }
 
 
-def matrix(k: int, n: int, context: Context, place: operands.Place = "host") -> jax.Array:
+def matrix(reading: Streaming, context: Context, place: operands.Place = "host") -> jax.Array:
     """Return one random matrix as an operand of a kernel, in this memory."""
-    w = operands.pieces(k, n, 1, 1, context.seed)[0][0]
+    w = operands.pieces(reading.k, reading.n, 1, 1, context.seed)[0][0]
     return w.to_device() if place == "device" else operands.operand(w, context)

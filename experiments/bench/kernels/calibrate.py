@@ -31,8 +31,8 @@ KC = 512  # depth of the weight tile that AsymGEMM pins
 HEADER = """\
 # Constants of the cost model for an H200 behind PCIe 5.0. Each with its source:
 #   datasheet | measured (device, date, file) | fitted (claims it was fitted to) | assumption.
-# Used with `hardware=h200_pcie5 constants=h200_pcie`. Written by
-# `python -m experiments.bench.kernels.calibrate <results> --write`, which replaces what was measured.
+# Used with `hardware=h200_pcie5 constants=h200_pcie`. What was measured is written here by
+# `python -m experiments.bench.kernels.calibrate <results> --write`.
 """
 
 
@@ -93,10 +93,11 @@ def _link(grid: Sequence[Row]) -> Measured | None:
     cap = slices(load_platform(PLATFORM), MIG)[0].link_cap_gbps
     best: dict[tuple[int, int, int], float] = {}
     for r in grid:
-        if r["what"] == "hybrid" and r["sm_limit"] == analysis.WHOLE and r["m"] <= 64:
-            if r["weight_bytes"] >= 64e6:  # a launch is short of nothing
-                key = r["k"], r["n"], r["m"]
-                best[key] = max(best.get(key, 0.0), r["link_gbps"])
+        # large enough that beginning and end of a launch do not count
+        streams = r["m"] <= 64 and r["weight_bytes"] >= 64e6
+        if r["what"] == "hybrid" and r["sm_limit"] == analysis.WHOLE and streams:
+            key = r["k"], r["n"], r["m"]
+            best[key] = max(best.get(key, 0.0), r["link_gbps"])
     if not best:
         return None
     rate = statistics.median(best.values())

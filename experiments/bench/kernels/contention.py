@@ -15,14 +15,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments.bench.kernels import bounds, operands
 from experiments.bench.kernels.facts import since_first
-from experiments.bench.kernels.probes import Streaming, launcher, scalars
+from experiments.bench.kernels.probes import launcher, scalars
 from experiments.gpu import Case, Context, Row, Scale, time_launches
 
 ROOT = Path(__file__).parents[3]
@@ -53,12 +55,10 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
 
 
 def groups(count: int, sms_each: int, context: Context) -> list[Row]:
-    """Read with groups of SMs at once; each group's time is from its first begin to its last end."""
-    k, n = bounds.LINK_SHAPE[context.scale]
-    choices = {"rows": 64, "columns": 64, "stages": 2} if context.scale == "tiny" else {}
-    streaming = Streaming(k=k, n=n, sm_count=operands.sms(context), **choices)
-    run = scalars(streaming, sms=count * sms_each, groups=count)
-    data = bounds.matrix(k, n, context)
+    """Read with groups of SMs at once; a group's time is from its first begin to its last end."""
+    streaming = bounds.streaming(context)
+    run = jax.device_put(scalars(streaming, sms=count * sms_each, groups=count))
+    data = bounds.matrix(streaming, context)
     read = launcher(streaming, interpret=operands.interpret_settings(context))
     each = streaming.boxes // count * streaming.box_bytes
     seen: list[list[float]] = [[] for _ in range(count)]
@@ -148,7 +148,7 @@ def shares(done: Sequence[Sequence[float]], nbytes: int) -> list[float]:
     rates = []
     for times in done:
         inside = 0.0
-        for before, after in zip(times[:-1], times[1:], strict=True):
+        for before, after in pairwise(times):
             common = min(after, end) - max(before, begin)
             inside += max(0.0, common) / max(after - before, 1e-12)
         rates.append(inside * nbytes / (end - begin) / 1e9)

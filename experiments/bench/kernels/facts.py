@@ -23,8 +23,8 @@ import numpy as np
 from experiments.bench.kernels import bounds, launching, operands
 from experiments.bench.kernels.occupancy import DriverError, resident_clusters
 from experiments.bench.kernels.probes import Streaming, last_items, launcher, scalars
-from experiments.gpu import Case, Context, Row, Scale, time_launches
-from experiments.gpu.worker import Unmeasurable
+from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
+from experiments.gpu.cases import Unmeasurable
 from pallas_kernels.host_memory import HostArray
 
 FIG4 = (4096, 16384)
@@ -71,9 +71,7 @@ def cases(scale: Scale) -> list[Case]:
         for place in ("host", "device")
     ]
     specs += [
-        {"fact": "prefetch", "distance": d, "sms": sms}
-        for sms in (132, 16)
-        for d in (0, 8, 32, 64)
+        {"fact": "prefetch", "distance": d, "sms": sms} for sms in (132, 16) for d in (0, 8, 32, 64)
     ]
     specs += [{"fact": "launch"}, tma("device", 64, 128, 1), tma("device", 64, 128, 8)]
     return [Case(spec=spec) for spec in (specs[:8] if scale == "quick" else specs)]
@@ -81,26 +79,27 @@ def cases(scale: Scale) -> list[Case]:
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     """Measure one fact."""
-    k, n = bounds.LINK_SHAPE[context.scale]
+    sms = operands.sms(context)
     match spec["fact"]:
         case "tma":
             choices = {name: spec[name] for name in ("rows", "columns", "stages", "cluster")}
-            sms = operands.sms(context)
-            row = bounds.stream(k, n, context, sms=sms, place=spec["place"], **choices)
-            return [row | {"values_right": values_right(spec, choices, context)}]
+            reading = bounds.streaming(context, **choices)
+            row = bounds.stream(reading, context, sms=sms, place=spec["place"])
+            return [row | {"values_right": values_right(reading, spec["place"], context)}]
         case "sms":
-            return [bounds.stream(k, n, context, sms=spec["sms"])]
+            return [bounds.stream(bounds.streaming(context), context, sms=spec["sms"])]
         case "l2":
             columns = 1024 if spec["kib"] >= 1024 else 128
             rows = spec["kib"] * 512 // columns
-            sms = operands.sms(context)
+            reading = bounds.streaming(context, k=rows, n=columns)
+            passes, place = spec["passes"], spec["place"]
+            return [bounds.stream(reading, context, sms=sms, passes=passes, place=place)]
+        case "prefetch":
             return [
                 bounds.stream(
-                    rows, columns, context, sms=sms, passes=spec["passes"], place=spec["place"]
+                    bounds.streaming(context, prefetch=spec["distance"]), context, sms=spec["sms"]
                 )
             ]
-        case "prefetch":
-            return [bounds.stream(k, n, context, sms=spec["sms"], prefetch=spec["distance"])]
         case "clusters":
             return [resident(spec["cluster"], context)]
         case "operand":
@@ -111,17 +110,15 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
             return [launch_gap(context)]
 
 
-def values_right(spec: Mapping[str, Any], choices: Mapping[str, Any], context: Context) -> bool:
+def values_right(streaming: Streaming, place: operands.Place, context: Context) -> bool:
     """Whether every CTA's last box holds what the array has there."""
-    k, n = bounds.LINK_SHAPE[context.scale]
-    streaming = Streaming(k=k, n=n, sm_count=operands.sms(context), **choices)
-    w = bounds.matrix(k, n, context, spec["place"])
+    w = bounds.matrix(streaming, context, place)
     run = scalars(streaming, sms=streaming.sm_count)
     read = launcher(streaming, interpret=operands.interpret_settings(context))
-    last = np.asarray(read(w, run)[0])
+    last = np.asarray(read(w, jnp.asarray(run))[0])
     stored = np.asarray(jax.device_get(w))
-    down = k // streaming.rows
-    for cluster, item in last_items(streaming, run).items():
+    down = streaming.k // streaming.rows
+    for cluster, item in last_items(run).items():
         top, left = item % down * streaming.rows, item // down * streaming.columns
         expected = stored[top : top + streaming.rows, left : left + streaming.columns]
         for rank in range(streaming.cluster):
@@ -143,11 +140,9 @@ def resident(cluster: int, context: Context) -> Row:
             row["clusters_by_driver"] = resident_clusters(cluster, sm_count=sms)
         except (OSError, DriverError) as error:
             row["driver_says"] = str(error)
-    k, n = bounds.LINK_SHAPE[context.scale]
-    choices = {"rows": 64, "columns": 64, "stages": 2} if context.scale == "tiny" else {}
-    streaming = Streaming(k=k, n=n, cluster=cluster, sm_count=sms, **choices)
+    streaming = bounds.streaming(context, cluster=cluster)
     read = launcher(streaming, interpret=operands.interpret_settings(context))
-    _, times = read(bounds.matrix(k, n, context), scalars(streaming, sms=sms))
+    _, times = read(bounds.matrix(streaming, context), jnp.asarray(scalars(streaming, sms=sms)))
     begun, ended = since_first(np.asarray(times)[: streaming.clusters * cluster])
     row["clusters_overlapping"] = int((begun[::cluster] <= ended.min()).sum())
     return row
@@ -179,10 +174,10 @@ def host_operand(context: Context) -> Row:
             "temporary_bytes": memory.temp_size_in_bytes,
         }
     launch = launching.hybrid(x, w, context, alpha=1.0)
-    jax.block_until_ready(launch(0))
+    wait(launch(0))
     device = jax.devices()[0]
     before = (device.memory_stats() or {}).get("bytes_in_use")
-    jax.block_until_ready(launch(1))
+    wait(launch(1))
     stats = device.memory_stats() or {}
     row |= {"in_use_before": before, "in_use_after": stats.get("bytes_in_use")}
     row["peak_bytes"] = stats.get("peak_bytes_in_use")
@@ -197,23 +192,24 @@ def rereads(m: int, context: Context) -> Row:
     w = operands.weights(k, n, operands.copies(2 * k * n, context), "host", context.seed)
     launch = launching.hybrid(operands.activations(m, k, context), w, context, alpha=1.0)
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
-    once = bounds.stream(k, n, context, sms=operands.sms(context))
+    once = bounds.stream(bounds.streaming(context, k=k, n=n), context, sms=operands.sms(context))
     return {"link_reads": times.median_s / once["time_s"], **times.columns()}
 
 
 def launch_gap(context: Context) -> Row:
     """Time a chain of small kernels inside one program, per kernel."""
+    barrier: Any = jax.lax.optimization_barrier  # untyped
     chain = 16 if context.scale == "tiny" else 256
 
     @jax.jit
     def many(x: jax.Array) -> jax.Array:
         for _ in range(chain):
             # the barrier keeps XLA from making one kernel of all
-            x = jax.lax.optimization_barrier(x * jnp.float32(1.0001))
+            x = barrier(x * jnp.float32(1.0001))
         return x
 
     if context.backend == "sm90":
-        found = many.lower(jnp.ones(256)).compile().as_text().count(" fusion(")
+        found = (many.lower(jnp.ones(256)).compile().as_text() or "").count(" fusion(")
         if found != chain:
             raise Unmeasurable(f"XLA made {found} kernels of a chain of {chain}")
     x = jnp.ones(256)

@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from experiments.bench.kernels import analysis, winners
+from experiments.bench.kernels.rivals import RIVALS
 from experiments.figures.style import (
     BLUE,
     COLOURS,
@@ -54,7 +55,10 @@ def draw_all(
         "fig5": (
             "Beside Fig. 5: AsymGEMM over N and M",
             "TFLOP/s; the paper prints trends only: both grow with N, with M.",
-            {"over N": _shape(grid, "n", k=4096, m=4096), "over M": _shape(grid, "m", k=4096, n=16384)},
+            {
+                "over N": _shape(grid, "n", k=4096, m=4096),
+                "over M": _shape(grid, "m", k=4096, n=16384),
+            },
         ),
         "fig6": (
             "Beside Fig. 6: streams that share the link",
@@ -65,18 +69,23 @@ def draw_all(
             },
         ),
         "fig8": (
-            "Beside Fig. 8: what reading host memory by TMA takes",
-            "Box of a load and number of SMs that load; the paper's figure is of the M tile.",
+            "Beside Fig. 8: AsymGEMM's M tile at M=10240, K=4096, N=16384",
+            "The paper prints trends only: fewer reductions into O with a taller tile.",
+            {"M tile": _m_tile(grid)},
+        ),
+        "reads": (
+            "Reading host memory by TMA, nothing computed",
+            "Box of a load, CTAs that share it by multicast, and number of SMs that load.",
             {"by box": _boxes(rows.get("facts", ())), "by SMs": _by_sms(rows.get("facts", ()))},
         ),
         "limits": (
             "Share of the largest limit reached by the best choice",
-            "Limits: weights over the link, activations in HBM, operations; measured in the same run.",
+            "Limits measured in the same run: weights over the link, activations, operations.",
             {"by M": _fractions(grid)},
         ),
         "winners": (
             "Who wins where: fastest dataflow over rows and SMs, K=4096, N=16384",
-            "Prediction: counted bytes and tile steps at the measured rates, nothing fitted to kernels.",
+            "Prediction: counted bytes and tile steps at measured rates, nothing fitted.",
             {
                 "measured": winners.measured(grid),
                 "predicted": winners.predicted(grid, typical),
@@ -90,16 +99,14 @@ def draw_all(
             continue
         with look():
             figure, axes = canvas(4.6 * len(there) + 0.6, 4.2, columns=len(there))
-            for ax, (heading, draw) in zip(axes, there.values(), strict=True):
-                ax.set_title(heading)
+            for ax, (name_of, draw) in zip(axes, there.values(), strict=True):
+                ax.set_title(name_of)
                 draw(ax)
-            if without:
-                caption += f" Unmeasured and left out: {', '.join(without)}."
-            if dry_run:
-                title = f"DRY RUN, NO MEASUREMENT. {title}"
+            missing = f" Unmeasured and left out: {', '.join(without)}." if without else ""
+            heading = f"DRY RUN, NO MEASUREMENT. {title}" if dry_run else title
             path = folder / f"{name}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            finish(figure, title, caption).savefig(path, metadata={"Software": None})
+            finish(figure, heading, caption + missing).savefig(path, metadata={"Software": None})
         yield path, without
 
 
@@ -118,7 +125,9 @@ def _latency(grid: Iterable[Row]) -> Panel | None:
         return None
 
     def draw(axes: Axes) -> None:
-        for colour, name in zip(COLOURS, ("asym", "sym 1", "sym 2", "sym 4", "sym 8"), strict=False):
+        for colour, name in zip(
+            COLOURS, ("asym", "sym 1", "sym 2", "sym 4", "sym 8"), strict=False
+        ):
             points = sorted(
                 (r["sm_limit"], r["time_s"] * 1e3) for r in rows if analysis.dataflow(r) == name
             )
@@ -160,7 +169,7 @@ def _alpha(grid: Iterable[Row]) -> Panel | None:
 def _rivals(grid: Iterable[Row]) -> Panel | None:
     rows = [r for r in _fig4(grid) if r.get("sm_limit", analysis.WHOLE) == analysis.WHOLE]
     ours = analysis.best(rows, what="hybrid")
-    rivals = {r["what"]: r for r in rows if r["what"] != "hybrid"}
+    rivals = {r["what"]: r for r in rows if r["what"] in RIVALS}
     if ours is None or not rivals:
         return None
 
@@ -191,6 +200,20 @@ def _shape(grid: Iterable[Row], over: str, **where: int) -> Panel | None:
 
     fixed = ", ".join(f"{name.upper()}={value}" for name, value in where.items())
     return f"Over {over.upper()} ({fixed})", draw
+
+
+def _m_tile(grid: Iterable[Row]) -> Panel | None:
+    points = sorted((r["tm"], r["time_s"] * 1e3) for r in _at(grid, what="m_tile"))
+    if not points:
+        return None
+
+    def draw(axes: Axes) -> None:
+        bars = axes.bar(range(len(points)), [time for _, time in points], color=BLUE)
+        axes.bar_label(bars, fmt="%.2f", fontsize=7.5)
+        axes.set_xticks(range(len(points)), [str(tm) for tm, _ in points])
+        axes.set(xlabel="M tile (rows)", ylabel="latency (ms)")
+
+    return "Latency", draw
 
 
 def _groups(rows: Sequence[Row]) -> Panel | None:
@@ -230,7 +253,9 @@ def _processes(rows: Sequence[Row]) -> Panel | None:
 
 
 def _boxes(rows: Sequence[Row]) -> Panel | None:
-    found = [r for r in rows if r["status"] == "ok" and r.get("fact") == "tma" and r["place"] == "host"]
+    found = [
+        r for r in rows if r["status"] == "ok" and r.get("fact") == "tma" and r["place"] == "host"
+    ]
     if not found:
         return None
 

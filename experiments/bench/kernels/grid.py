@@ -1,8 +1,8 @@
 """Section `kernels`: hybrid_gemm by shape, rows, SMs, alpha and cluster, its rivals and its limits.
 
 The grid is large, so cases that cannot differ are left out: a cluster that is wider than the rows
-need, and AsymGEMM alone (alpha 0) with a cluster, which it ignores. What is left stands in the order
-of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper's shape on slices, others.
+need, and AsymGEMM alone (alpha 0) with a cluster, which it ignores. What is left stands in the
+order of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices, others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pallas_kernels.hybrid_gemm import (
     CLUSTERS,
     MODEL_PROJECTIONS,
     ROWS,
+    Config,
     Gemm,
     choose,
     smallest_cluster,
@@ -34,6 +35,13 @@ MODEL_ORDER = (
     "llama-3.2-3b",
     "mixtral-8x7b",
 )
+M_TILES: Mapping[int, Mapping[str, Any]] = {
+    64: {"warpgroups": 1},
+    128: {"warpgroups": 2},
+    192: {"warpgroups": 3, "compute_registers": 160, "load_registers": 24},
+    256: {"warpgroups": 2},
+}
+"""AsymGEMM's M tiles of the paper's Fig. 8, and the warpgroups that they take."""
 FIG5 = ((4096, 1024), (4096, 2048), (4096, 4096), (4096, 8192))
 """Shapes (K, N) beside the paper's own that make its sweep over N."""
 
@@ -47,13 +55,14 @@ def cases(scale: Scale) -> list[Case]:
             for label, k, n, m in shapes
             for spec in cell(label, k, n, m, sm_limits=(4,), alphas=(0.0, 0.5, 1.0))
         ]
-        return [*bounds.cases(scale, (4,)), *(Case(spec=s) for s in specs)]
+        specs.append({"what": "m_tile", "shape": "tiny", "k": 256, "n": 128, "m": 64, "tm": 64})
+        return [*bounds.cases((4,)), *(Case(spec=s) for s in specs)]
     listed: dict[str, Case] = {}
     for spec in ordered():
         case = Case(spec=spec, limit_s=90.0)
         listed.setdefault(case.key, case)
     found = list(listed.values())
-    return [*bounds.cases(scale, SM_LIMITS), *(found[:40] if scale == "quick" else found)]
+    return [*bounds.cases(SM_LIMITS), *(found[:40] if scale == "quick" else found)]
 
 
 def ordered() -> Iterator[dict[str, Any]]:
@@ -74,6 +83,9 @@ def ordered() -> Iterator[dict[str, Any]]:
     for k, n in FIG5:
         for m in (4096, 512):
             yield from cell("c2cserve-fig5", k, n, m, sm_limits=whole, alphas=(0.0,))
+    for tm in M_TILES:
+        label, k, n = fig4[0]
+        yield {"what": "m_tile", "shape": label, "k": k, "n": n, "m": 10240, "tm": tm}
     for sm_limits in (whole, slices):
         for group in (fig4, dense, shapes):
             for m in ROW_ORDER:
@@ -102,7 +114,7 @@ def cell(
     alphas: tuple[float, ...],
     rivals: bool = True,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is worth measuring of one GEMM, cases of one compiled kernel next to each other."""
+    """Yield what is worth measuring of one GEMM, cases of one compiled kernel together."""
     size = {"shape": shape, "k": k, "n": n, "m": m}
     for cluster in useful_clusters(m, k, n):
         for sm_limit in sm_limits:
@@ -149,9 +161,14 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     else:
         x = operands.activations(m, k, context)
         w = operands.weights(k, n, operands.copies(2 * k * n, context), "host", context.seed)
-        choice = {name: spec[name] for name in ("alpha", "sm_limit", "cluster")}
-        launch = launching.hybrid(x, w, context, **choice)
-        _, config = launching.configuration(m, k, n, w.shape[0], spec["cluster"], context)
+        if what == "m_tile":
+            tm = spec["tm"]
+            config = Config(tm=tm, sm_count=operands.sms(context), **M_TILES[tm])
+            launch = launching.hybrid(x, w, context, alpha=0.0, config=config)
+        else:
+            choice = {name: spec[name] for name in ("alpha", "sm_limit", "cluster")}
+            launch = launching.hybrid(x, w, context, **choice)
+            _, config = launching.configuration(m, k, n, w.shape[0], spec["cluster"], context)
         extra = {"tm": config.tm, "tn": config.tn, "kc": config.kc}
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     return [amounts | extra | times.columns()]

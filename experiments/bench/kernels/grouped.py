@@ -28,7 +28,7 @@ def cases(scale: Scale) -> list[Case]:
     if scale == "tiny":
         spec = {"shape": "tiny", "experts": 4, "used": 2, "k": 128, "n": 128, "tokens": 4}
         found = [Case(spec={"what": what} | spec) for what in ("grouped", "resident")]
-        return [*bounds.cases(scale, ()), *found]
+        return [*bounds.cases(()), *found]
     found = [
         Case(
             spec={
@@ -46,7 +46,7 @@ def cases(scale: Scale) -> list[Case]:
         for what in ("grouped", "resident")
         for model, experts, used, k, n in EXPERTS
     ]
-    return [*bounds.cases(scale, (132,)), *(found[:8] if scale == "quick" else found)]
+    return [*bounds.cases((132,)), *(found[:8] if scale == "quick" else found)]
 
 
 def group_sizes(spec: Mapping[str, Any], seed: int) -> np.ndarray:
@@ -72,7 +72,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     w = operands.weights(k, n, spec["experts"], place, context.seed)
     run: Any
     if spec["what"] == "grouped":
-        multiply = op("grouped_gemm").grouped_gemm
+        multiply = op("grouped_gemm", "grouped_gemm")
         run = jax.jit(functools.partial(multiply, backend=context.backend))
     else:
         run = jax.jit(jax.lax.ragged_dot)

@@ -38,10 +38,12 @@ def hybrid(
     alpha: float,
     sm_limit: int | None = None,
     cluster: int = 1,
+    config: Config | None = None,
 ) -> Callable[[int], jax.Array]:
     """Return `launch(number)` for x times the layers of a stack in turn."""
     m, (layers, k, n) = x.shape[0], w.shape
-    gemm, config = configuration(m, k, n, layers, cluster, context)
+    gemm, chosen = configuration(m, k, n, layers, cluster, context)
+    config = chosen if config is None else config
     if context.backend == "reference":
 
         def slowly(number: int) -> jax.Array:
@@ -67,14 +69,15 @@ def hybrid(
     operands.ready([x, data, *scalars])
 
     def launch(number: int) -> jax.Array:
-        return run(x, data, scalars[number % layers])
+        out: jax.Array = run(x, data, scalars[number % layers])
+        return out
 
     return launch
 
 
 @functools.lru_cache(maxsize=4)
 def kernel(gemm: Gemm, config: Config, rows: int, interpret: Any) -> Any:
-    """Return the jitted kernel(x, w, scalars), kept while neighbouring cases use it."""
+    """Build and jit what takes (x, w, scalars); kept while neighbouring cases use it."""
     from pallas_kernels.hybrid_gemm import sm90
 
     built = sm90.build(gemm, config, interpret=interpret)

@@ -102,7 +102,10 @@ def resident_clusters(
         try:
             driver.call("cuModuleGetFunction", ctypes.byref(function), module, b"occupancy")
             driver.call(
-                "cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, ctypes.c_int(shared_bytes)
+                "cuFuncSetAttribute",
+                function,
+                _MAX_DYNAMIC_SHARED_BYTES,
+                ctypes.c_int(shared_bytes),
             )
             attribute = _Attribute(kind=_CLUSTER_DIMENSION)
             attribute.value[0], attribute.value[1], attribute.value[2] = cluster, 1, 1

@@ -1,7 +1,7 @@
 """Inputs of the measurements: random weights in host or device memory, several copies of them.
 
-Launches go round the copies, so that no cache serves a launch what an earlier one has read: together
-they are several times the L2.
+Launches go round the copies, so that no cache serves a launch what an earlier one has read:
+together they are several times the L2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from experiments.gpu import Context
+from experiments.gpu import Context, wait
 from pallas_kernels.host_memory import HostArray, to_host, weight_operand
 
 Place = Literal["host", "device"]
@@ -32,7 +32,8 @@ def copies(nbytes: int, context: Context) -> int:
 
 def activations(m: int, k: int, context: Context, dtype: str = "bfloat16") -> jax.Array:
     """Return unit normal activations [m, k] in device memory."""
-    return _normal(context.seed + m)((m, k), dtype, 1.0)
+    x: jax.Array = _normal(context.seed + m)((m, k), dtype, 1.0)
+    return x
 
 
 @functools.lru_cache(maxsize=1)
@@ -43,11 +44,11 @@ def weights(
 
     The last one asked for is kept, because neighbouring cases want the same.
     """
-    stack = _normal(seed)((count, k, n), dtype, k**-0.5)
+    stack: jax.Array = _normal(seed)((count, k, n), dtype, k**-0.5)
     if place == "device":
         return stack
     placed: HostArray = to_host(stack)
-    jax.block_until_ready(placed.data)
+    wait(placed.data)
     return placed
 
 
@@ -86,7 +87,7 @@ def sms(context: Context) -> int:
 
 def ready(arrays: Sequence[Any]) -> None:
     """Wait until the arrays are where they belong."""
-    jax.block_until_ready([a.data if isinstance(a, HostArray) else a for a in arrays])
+    wait([a.data if isinstance(a, HostArray) else a for a in arrays])
 
 
 def _normal(seed: int) -> Any:
@@ -96,7 +97,8 @@ def _normal(seed: int) -> Any:
     def draw(shape: tuple[int, ...], dtype: str, scale: float) -> jax.Array:
         nonlocal key
         key, used = jax.random.split(key)
-        return _scaled_normal(used, shape, dtype, scale)
+        drawn: jax.Array = _scaled_normal(used, shape, dtype, scale)
+        return drawn
 
     return draw
 
@@ -110,4 +112,5 @@ def _scaled_normal(key: jax.Array, shape: tuple[int, ...], dtype: str, scale: fl
         return values.astype(dtype)
 
     rows = math.prod(shape[:-1])
-    return jax.lax.map(row, jax.random.split(key, rows), batch_size=4096).reshape(shape)
+    drawn: jax.Array = jax.lax.map(row, jax.random.split(key, rows), batch_size=4096)
+    return drawn.reshape(shape)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from experiments.gpu.worker import Unmeasurable
+from experiments.gpu.cases import Unmeasurable
 
 
-def op(package: str) -> Any:
-    """Return `pallas_kernels.<package>`.
+def op(package: str, name: str) -> Any:
+    """Return the function `name` of `pallas_kernels.<package>`.
 
     Raises:
       Unmeasurable: there is none.
     """
-    name = f"pallas_kernels.{package}"
+    module = f"pallas_kernels.{package}"
     try:
-        return importlib.import_module(name)
+        return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name != name:
+        if error.name != module:
             raise  # it exists and misses something else
-        raise Unmeasurable(f"{name} is not in this checkout") from error
+        raise Unmeasurable(f"{module} is not in this checkout") from error
+    except AttributeError as error:
+        raise Unmeasurable(f"{module} has no {name} in this checkout") from error

@@ -75,7 +75,7 @@ RIVALS: dict[str, Callable[[int, int, int, Context], Callable[[int], Any]]] = {
 def activations_and_layers(
     m: int, k: int, n: int, context: Context, place: operands.Place
 ) -> tuple[jax.Array, Sequence[Any]]:
-    """Return x, and separate weight matrices in `place` (XLA takes no layer of a stack uncopied)."""
+    """Return x, and weight matrices in `place`, apart: XLA would copy a layer out of a stack."""
     x = operands.activations(m, k, context)
     count = operands.copies(2 * k * n, context)
     if place == "device":

@@ -15,27 +15,25 @@ import time
 import jax
 
 from experiments.bench.kernels import bounds, operands
-from experiments.bench.kernels.probes import Streaming, launcher, scalars
-from experiments.gpu import Context
+from experiments.bench.kernels.probes import launcher, scalars
+from experiments.gpu import Context, wait
 
 
 def main(arguments: list[str]) -> None:
     """Read host memory in the window that the parent gives."""
     context = Context(**json.loads(arguments[0]))
-    k, n = bounds.LINK_SHAPE[context.scale]
-    choices = {"rows": 64, "columns": 64, "stages": 2} if context.scale == "tiny" else {}
-    streaming = Streaming(k=k, n=n, sm_count=operands.sms(context), **choices)
-    data = bounds.matrix(k, n, context)
+    streaming = bounds.streaming(context)
+    data = bounds.matrix(streaming, context)
     run = jax.device_put(scalars(streaming, sms=int(arguments[1])))
     read = launcher(streaming, interpret=operands.interpret_settings(context))
     for _ in range(2):
-        jax.block_until_ready(read(data, run))
+        wait(read(data, run))
     print("ready", flush=True)
     start, end = json.loads(sys.stdin.readline())
     time.sleep(max(0.0, start - time.monotonic()))
     done = [time.monotonic()]
     while done[-1] < end:
-        jax.block_until_ready(read(data, run))
+        wait(read(data, run))
         done.append(time.monotonic())
     print(json.dumps({"done": done, "bytes": streaming.boxes * streaming.box_bytes}), flush=True)
 
