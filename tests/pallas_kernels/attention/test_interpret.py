@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -138,6 +139,17 @@ def test_parts_of_the_kernels_merge() -> None:
     )
     merged = merge_partial(jax.tree.map(lambda x: x[:, None], old), new)
     assert case.exact("float32", merges=2).worst(merged.out, merged.lse) <= 1
+
+
+def test_kernels_under_vmap() -> None:
+    case = Case(queries=8, keys=64, offsets=(56, 10))
+    q, k, v = (jnp.asarray(array)[:, None] for array in case.arrays)
+
+    def one(q: Any, k: Any, v: Any, offset: Any) -> Any:
+        return partial_prefill(q, k, v, q_offset=offset, config=SMALL, **INTERPRET)
+
+    part = within(lambda: jax.vmap(one)(q, k, v, jnp.array(case.offsets)))
+    assert case.exact("float32").worst(part.out[:, 0], part.lse[:, 0]) <= 1
 
 
 @pytest.mark.slow
