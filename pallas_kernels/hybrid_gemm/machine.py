@@ -118,7 +118,9 @@ _RATES = tuple(
 )
 
 
-def machine_for(device: str = DEFAULT_DEVICE, *, sm_count: int | None = None) -> Machine:
+def machine_for(
+    device: str = DEFAULT_DEVICE, *, sm_count: int | None = None, measured: bool = True
+) -> Machine:
     """Return what is known of a device: the datasheet's values, replaced where some were measured.
 
     A MIG slice ("<device> MIG 1g.18gb") has its share, by SMs, of HBM and L2; the share of the link
@@ -128,6 +130,7 @@ def machine_for(device: str = DEFAULT_DEVICE, *, sm_count: int | None = None) ->
     Args:
       device: jax's device_kind.
       sm_count: SMs it really has, or of which the launch uses so many; default the datasheet's.
+      measured: False leaves the measured values aside.
     """
     known = max((kind for kind in MACHINES if device.startswith(kind)), key=len, default=None)
     whole = MACHINES[known or DEFAULT_DEVICE]
@@ -143,17 +146,17 @@ def machine_for(device: str = DEFAULT_DEVICE, *, sm_count: int | None = None) ->
                 l2_bytes=whole.l2_bytes * share,
                 source=f"{source}; HBM and L2 by the slice's share of SMs",
             )
-    return _measured(machine)
+    return _measured(machine) if measured else machine
 
 
-def present_machine() -> Machine:
+def present_machine(*, measured: bool = True) -> Machine:
     """Return `machine_for` the default device of jax; without a GPU, for an H200."""
     import jax
 
     first: Any = jax.devices()[0]
     if first.platform != "gpu":
-        return machine_for()
-    return machine_for(first.device_kind, sm_count=int(first.core_count))
+        return machine_for(measured=measured)
+    return machine_for(first.device_kind, sm_count=int(first.core_count), measured=measured)
 
 
 def _measured(machine: Machine) -> Machine:
