@@ -19,8 +19,8 @@ def sym_strips(strips: int, alpha: Any, xp: Any = np) -> Any:
 def busiest_steps(sizes: Counts, sym: Any, sym_clusters: Any, asym_ctas: Any, xp: Any = np) -> Any:
     """Return the tile steps of the busiest CTA, the larger of the two paths.
 
-    A step is tm x tn x tk of tensor work. The bytes over the link, and to and from HBM, do not
-    depend on how the SMs are split, so the balanced split is the one with the fewest steps.
+    A step is tm x tn x tk of tensor work. The bytes over the link do not depend on how the SMs are
+    split, those of HBM hardly, so the balanced split is the one with the fewest steps.
     """
     sym_rounds = -(-(sym * sizes.row_clusters) // xp.maximum(sym_clusters, 1))
     asym_rounds = -(-(sizes.strips - sym) // xp.maximum(asym_ctas, 1)) * sizes.row_tiles
