@@ -129,7 +129,7 @@ def hybrid_gemm(
         from pallas_kernels.mosaic import interpret_params
 
         interpret = interpret_params()
-    out: jax.Array = _launch(
+    out: jax.Array = launch(
         x,
         data,
         scalars,
@@ -201,7 +201,7 @@ def plan_launch(
 
 
 @functools.partial(jax.jit, static_argnames=("gemm", "config", "interpret", "columns"))
-def _launch(
+def launch(
     x: jax.Array,
     w: jax.Array,
     scalars: jax.Array,
