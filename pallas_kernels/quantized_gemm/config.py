@@ -35,8 +35,8 @@ class Config:
     - W tiles of tn x tk through a ring of `w_stages`, and their scales through another;
     - X tiles of tm x `x_columns` through a ring of `x_stages`.
 
-    W comes from far away and is small, X from the L2 and large: W may run `w_ahead` K steps ahead of
-    X. A cluster makes `cluster * tm` rows with one reading of W.
+    W comes from far away and is small, X from the L2 and large: W may run `w_ahead` K steps ahead.
+    A cluster makes `cluster * tm` rows with one reading of W.
 
     `sm_count` is the size of the persistent grid: one CTA an SM. CTAs beyond the device's SMs would
     start when the others end; the result stays right and the time doubles.
@@ -176,6 +176,11 @@ def check_fits(config: Config, gemm: QuantizedGemm) -> None:
         config.tk,
         f"at least {smallest} for kind={gemm.kind!r} and a divisor of a group of {whole}",
     )
+    if scales_weights(config, gemm) and gemm.dtype == "float16":
+        raise ValueError(
+            f"tm={config.tm}: expected at most {_TWO_ACCUMULATORS // config.warpgroup_columns} for "
+            f"groups and dtype='float16', whose range is too small for scaled weights"
+        )
     check_shared_bytes(
         shared_bytes(config, gemm),
         f"w_stages={config.w_stages} or x_stages={config.x_stages}",

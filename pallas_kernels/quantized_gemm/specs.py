@@ -134,7 +134,7 @@ def check_group(kind: Kind, group: int | None) -> None:
     multiple = GROUP_MULTIPLE[kind]
     if group is None:
         return
-    if isinstance(group, bool) or not isinstance(group, int) or group < 1 or group % multiple:
+    if type(group) is not int or group < 1 or group % multiple:
         raise ValueError(
             f"group={group!r}: expected None or a multiple of {multiple} for kind={kind!r}"
         )
