@@ -19,6 +19,7 @@ Rows = Mapping[str, Sequence[Row]]
 
 PREFILL_ROWS, DECODE_ROWS = 512, 64
 PREFILL_SHARE, DECODE_SHARE = 0.80, 0.90
+CHOICE = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,22 @@ def _staged(rows: Rows) -> Finding:
     return judged(aim, [g > 1 for g in gains.values()], text)
 
 
+def _automatic(rows: Rows) -> Finding:
+    aim = f"what hybrid_gemm chooses by itself takes at most {CHOICE}x the best that was measured"
+    ratios = []
+    for of in analysis.cells(rows.get("kernels", ())).values():
+        hybrid = [r for r in of if r["what"] == "hybrid"]
+        chosen = analysis.best(of, what="automatic")
+        if chosen is not None and analysis.complete(hybrid):
+            ratios.append(chosen["time_s"] / min(float(r["time_s"]) for r in hybrid))
+    if not ratios:
+        return unmeasured(aim)
+    text = (
+        f"median {statistics.median(ratios):.2f}x, worst {max(ratios):.2f}x of {len(ratios)} GEMMs"
+    )
+    return judged(aim, [r <= CHOICE for r in ratios], text)
+
+
 def _quantized(rows: Rows) -> Finding:
     aim = "weights of fewer bits are faster than bf16 at 64 rows and fewer"
     by: dict[tuple[int, int, int], dict[str, float]] = {}
@@ -195,6 +212,7 @@ _JUDGES: tuple[Callable[[Rows], Finding], ...] = (
     ),
     _mix,
     _staged,
+    _automatic,
     _quantized,
 )
 

@@ -5,6 +5,7 @@ Works on rows alone (see `docs/gpu.md` for their columns), so it runs anywhere.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections import defaultdict
@@ -124,17 +125,19 @@ def complete(rows: Sequence[Row]) -> bool:
     return best(rows, alpha=1.0) is not None and best(rows, alpha=0.0) is not None
 
 
-def predicted_s(row: Row, bounds: Bounds, *, l2_bytes: float = 60 * 2**20) -> float:
+def predicted_s(row: Row, bounds: Bounds, *, l2_bytes: float = 60.0 * 2**20) -> float:
     """Return the time that the traffic model gives for a row of hybrid_gemm.
 
     The slowest of: bytes over the link, bytes to and from device memory, tile steps of the busiest
     CTA; at the rates of `bounds`. Nothing of it is fitted to times of the kernel.
     """
-    from pallas_kernels.hybrid_gemm import Gemm, choose, plan_launch
-    from pallas_kernels.hybrid_gemm.traffic import launch_traffic
+    from pallas_kernels.hybrid_gemm import Config, Gemm, choose, launch_traffic, plan_launch
 
     gemm = Gemm(m=-(-row["m"] // 8) * 8, k=row["k"], n=row["n"])
-    config = choose(gemm, sm_count=max(WHOLE, row["sm_limit"]), cluster=row["cluster"])
+    if "config" in row:
+        config = Config(**json.loads(row["config"]))
+    else:
+        config = choose(gemm, cluster=row["cluster"])
     plan = plan_launch(gemm, config, alpha=row["alpha"], sm_limit=row["sm_limit"])
     moved = launch_traffic(gemm, config, plan, l2_bytes=l2_bytes)
     step_flops = 2.0 * config.tm * config.tn * config.tk

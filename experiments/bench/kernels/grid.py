@@ -7,7 +7,9 @@ order of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper'
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from experiments.bench.kernels import bounds, launching, operands
@@ -19,8 +21,8 @@ from pallas_kernels.hybrid_gemm import (
     ROWS,
     Config,
     Gemm,
+    choice,
     choose,
-    smallest_cluster,
 )
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -131,6 +133,7 @@ def cell(
                     "cluster": cluster,
                 }
     if rivals:
+        yield {"what": "automatic", **size}
         for name in RIVALS:
             yield {"what": name, **size}
 
@@ -140,8 +143,9 @@ def useful_clusters(m: int, k: int, n: int) -> tuple[int, ...]:
 
     Wider ones would hold CTAs without rows.
     """
-    tm = choose(Gemm(m=-(-m // 8) * 8, k=k, n=n), sm_count=SM_LIMITS[0]).tm
-    return tuple(c for c in reversed(CLUSTERS) if c <= smallest_cluster(m, tm))
+    gemm = Gemm(m=-(-m // 8) * 8, k=k, n=n)
+    half = ((c, c // 2 * choose(gemm, cluster=c).tm) for c in reversed(CLUSTERS))
+    return tuple(c for c, reach in half if c == 1 or reach < m)
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
@@ -165,11 +169,19 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
             tm = spec["tm"]
             config = Config(tm=tm, sm_count=operands.sms(context), **M_TILES[tm])
             launch = launching.hybrid(x, w, context, alpha=0.0, config=config)
+        elif what == "automatic":
+            gemm = Gemm(m=-(-m // 8) * 8, k=k, n=n, layers=w.shape[0])
+            chosen = choice(gemm, launching.machine(context))
+            config = chosen.config
+            launch = launching.hybrid(
+                x, w, context, alpha=chosen.alpha, cluster=config.cluster, config=config
+            )
         else:
-            choice = {name: spec[name] for name in ("alpha", "sm_limit", "cluster")}
-            launch = launching.hybrid(x, w, context, **choice)
+            given = {name: spec[name] for name in ("alpha", "sm_limit", "cluster")}
+            launch = launching.hybrid(x, w, context, **given)
             _, config = launching.configuration(m, k, n, w.shape[0], spec["cluster"], context)
         extra = {"tm": config.tm, "tn": config.tn, "kc": config.kc}
+        extra["config"] = json.dumps(asdict(config))
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     return [amounts | extra | times.columns()]
 

@@ -18,16 +18,32 @@ from experiments.bench.kernels import operands
 from experiments.gpu import Context
 from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory import HostArray, host_ref
-from pallas_kernels.hybrid_gemm import Config, Gemm, choose, hybrid_gemm, plan_launch
+from pallas_kernels.hybrid_gemm import (
+    Config,
+    Gemm,
+    Machine,
+    choose,
+    hybrid_gemm,
+    machine_for,
+    plan_launch,
+    present_machine,
+)
 from pallas_kernels.hybrid_gemm.specs import ROW_MULTIPLE
 
 
 def configuration(
     m: int, k: int, n: int, layers: int | None, cluster: int, context: Context
 ) -> tuple[Gemm, Config]:
-    """Return shape and configuration, as `hybrid_gemm` chooses it."""
+    """Return shape and configuration, as `hybrid_gemm` chooses it for any alpha."""
     gemm = Gemm(m=round_up(m, ROW_MULTIPLE), k=k, n=n, layers=layers)
-    return gemm, choose(gemm, sm_count=max(operands.sms(context), 2 * cluster), cluster=cluster)
+    return gemm, choose(gemm, machine(context, cluster), cluster=cluster)
+
+
+def machine(context: Context, cluster: int = 1) -> Machine:
+    """Return the device as the heuristics see it; a few SMs of an H200 in a dry run."""
+    if context.backend == "sm90":
+        return present_machine()
+    return machine_for(sm_count=max(operands.sms(context), 2 * cluster))
 
 
 def hybrid(
