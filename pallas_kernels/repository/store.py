@@ -96,6 +96,7 @@ class Repository:
         wanted = identity(program, device)
         path = self._entry_path(wanted)
         if path.exists():
+            _require_own(self.folder)
             try:
                 return self._load(path, wanted, device)
             except RepositoryError as error:
@@ -180,7 +181,6 @@ class Repository:
     def _load(self, path: Path, wanted: Identity, device: Any) -> Callable[..., Any]:
         from jax.experimental import serialize_executable
 
-        _require_own(self.folder)
         entry = _read(path)
         if different := wanted.differences(entry.identity):
             raise RepositoryError(f"{path.name}: is for {'; '.join(different)}")

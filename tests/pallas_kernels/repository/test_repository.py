@@ -283,7 +283,7 @@ def test_the_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_identity_survives_json() -> None:
     one = identity(program(), jax.devices()[0])
     assert Identity.from_json(json.loads(json.dumps(dataclasses.asdict(one)))) == one
-    with pytest.raises(TypeError, match="sm_count='many'"):
+    with pytest.raises(TypeError, match="sm_count"):
         Identity.from_json(dataclasses.asdict(one) | {"sm_count": "many"})
 
 
