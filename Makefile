@@ -57,7 +57,7 @@ notebooks: warm ## execute the notebooks
 bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000)
 	$(PYTHON) -m experiments.bench.simulator requests=$(REQUESTS) $(ARGS)
 
-gpu: ## measure this machine's GPU and its link to host memory
+gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernels --minutes 9")
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay

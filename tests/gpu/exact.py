@@ -20,7 +20,7 @@ import numpy as np
 
 from pallas_kernels import check_gemm
 from pallas_kernels.host_memory import to_host
-from pallas_kernels.hybrid_gemm import Gemm, choose, partial_sums
+from pallas_kernels.hybrid_gemm import Gemm, choose, partial_sums, present_machine
 
 # The tests themselves can be tried without a GPU, in a Python that runs them against the reference.
 BACKEND: Any = os.environ.get("C2C_TESTS_BACKEND", "sm90")
@@ -46,7 +46,7 @@ def weights(
 def sums(m: int, k: int, n: int, cluster: int = 1, **more: Any) -> int:
     """Return the partial sums that the bound has to allow for."""
     gemm = Gemm(m=-(-m // 8) * 8, k=k, n=n, **more)
-    return partial_sums(choose(gemm, sm_count=132, cluster=cluster), gemm)
+    return partial_sums(choose(gemm, present_machine(), cluster=cluster), gemm)
 
 
 @functools.lru_cache(maxsize=2)

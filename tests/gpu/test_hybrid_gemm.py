@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.host_memory import to_host
-from pallas_kernels.hybrid_gemm import hybrid_gemm, pack_weights
+from pallas_kernels.hybrid_gemm import Gemm, choose, hybrid_gemm, pack_weights, present_machine
 from tests.gpu.exact import (
     BACKEND,
     activations,
@@ -81,9 +81,11 @@ def test_short_and_uneven_depths(k: int) -> None:
 def test_transposed_weights_give_the_same_bits(alpha: float) -> None:
     x, (w, host) = activations(384, K), weights(K, N)
     a = jnp.asarray(x)
-    out = hybrid_gemm(a, transposed(K, N), alpha, w_layout="nk", backend=BACKEND)
+    config = choose(Gemm(m=384, k=K, n=N), present_machine())
+    options = {"config": config, "backend": BACKEND}
+    out = hybrid_gemm(a, transposed(K, N), alpha, w_layout="nk", **options)
     assert_exact(out, x, w, partial_sums=sums(384, K, N))
-    assert same_bits(out, hybrid_gemm(a, host, alpha, backend=BACKEND))
+    assert same_bits(out, hybrid_gemm(a, host, alpha, **options))
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
