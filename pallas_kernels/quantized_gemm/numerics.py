@@ -13,7 +13,7 @@ from pallas_kernels.quantized_gemm.packing import LARGEST, QuantizedWeights, deq
 _EPS = float(np.finfo(np.float32).eps)
 
 
-def quantization_error_bound(qw: QuantizedWeights) -> Float[np.ndarray, "*stack a b"]:
+def quantization_error_bound(qw: QuantizedWeights) -> Float[np.ndarray, "*stack k n"]:
     """Bound |w - dequantize(qw)| for the float32 weights that `qw` was made from, as [.., K, N].
 
     Integers: half a step, s / 2. e4m3 has 4 significant bits: half a unit in the last place is at
@@ -31,12 +31,12 @@ def quantization_error_bound(qw: QuantizedWeights) -> Float[np.ndarray, "*stack 
 
 
 def product_error_bound(
-    x: Float[np.ndarray, "*stack a b"],
-    w: Float[np.ndarray, "*stack a b"],
+    x: Float[np.ndarray, "m k"],
+    w: Float[np.ndarray, "k n"],
     out_dtype: DTypeLike,
     *,
     weights_scaled: bool = False,
-) -> Float[np.ndarray, "*stack a b"]:
+) -> Float[np.ndarray, "m n"]:
     """Bound |out - X W| for dequantised weights W = s q, taken as exact.
 
     With g weights to a group and G groups, a product takes part in at most g - 1 additions within

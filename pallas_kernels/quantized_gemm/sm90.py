@@ -456,7 +456,10 @@ def _store(cta: _Cta, total: Any, row_tile: Int, strip: Int) -> None:
         slot = cta.staging.at[cta.warpgroup, piece % config.store_slots]
         plgpu.wait_smem_to_gmem(config.store_slots - 1, wait_read_only=True)
         part = total[n : n + WGMMA_ROWS, m : m + config.store_rows]
-        slot.transpose((1, 0))[...] = part.astype(jnp.dtype(cta.gemm.out_dtype))
+        part = part.astype(jnp.dtype(cta.gemm.out_dtype))
+        if cta.gemm.out_itemsize == 4:  # inference finds this layout for two bytes only
+            part = plgpu.layout_cast(part, plgpu.Layout.WGMMA_TRANSPOSED)
+        slot.transpose((1, 0))[...] = part
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(
             slot,
