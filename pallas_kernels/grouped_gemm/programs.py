@@ -12,7 +12,7 @@ from pallas_kernels.grouped_gemm.heuristics import choose, smallest_cluster
 from pallas_kernels.grouped_gemm.specs import MODEL_EXPERTS, GroupedGemm, WLayout
 from pallas_kernels.program import Argument, Program
 
-TOKENS = (1, 16, 128, 2048)
+TOKENS = (1, 64, 1024)
 _LAYERS = 2  # any number makes the same code
 
 
