@@ -24,12 +24,14 @@ class Case:
     """One thing to measure or check, small enough to lose.
 
     `spec` holds scalars only and is what the results are filed under: an equal spec is the same
-    case. `limit_s` is when its process is ended. A case with `always` is measured in every run,
+    case. `limit_s` is when its process is ended; with less than `least_s` left of the run it is not
+    begun. A case with `always` is measured in every run,
     because others of the run are compared with it.
     """
 
     spec: Mapping[str, Any]
     limit_s: float = 60.0
+    least_s: float = 5.0
     always: bool = False
 
     @property

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +20,12 @@ from experiments.gpu.cases import Case, Context, Row
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 120.0
 _TAIL = 600
+
+ENVIRONMENT = {
+    # Several processes share the GPU, and one must not take what another measures with.
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +41,8 @@ class Outcome:
 class Child:
     """A process that runs the cases of one module, started anew after one that ended it."""
 
-    def __init__(self, module: str, context: Context, *, environment: Mapping[str, str]) -> None:
+    def __init__(self, module: str, context: Context) -> None:
         self._module, self._context = module, context
-        self._environment = dict(environment)
         self._process: subprocess.Popen[str] | None = None
         self._answers: IO[bytes] | None = None
         self._buffer = b""
@@ -97,7 +101,7 @@ class Child:
             pass_fds=(writer,),
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": _python_path()} | self._environment,
+            env=os.environ | {"PYTHONPATH": _python_path()} | ENVIRONMENT,
             start_new_session=True,  # so that its own children end with it
         )
         os.close(writer)

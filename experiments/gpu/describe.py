@@ -6,12 +6,14 @@ A driver that hangs then takes this child with it and no more.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.gpu.children import ENVIRONMENT
 from experiments.gpu.device import find_gpu, provenance, query_driver
 
 LIMIT_S = 120.0
@@ -39,6 +41,7 @@ def ask(
             timeout=limit_s,
             check=False,
             cwd=Path(__file__).parents[2],
+            env=os.environ | ENVIRONMENT,
         )
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"the GPU did not answer within {limit_s:.0f} s") from error

@@ -37,8 +37,9 @@ def read(folder: Path) -> dict[str, tuple[Row, ...]]:
 
 
 def findings(rows: Rows) -> list[Finding]:
-    """Judge every aim by these rows."""
-    return [judge(rows) for judge in _JUDGES]
+    """Judge every aim by these rows; those of dry runs count for nothing."""
+    real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
+    return [judge(real) for judge in _JUDGES]
 
 
 def unmeasured(aim: str, why: str = "no rows") -> Finding:

@@ -13,14 +13,7 @@ from experiments.gpu.children import Child, Outcome
 from experiments.gpu.progress import progress
 from experiments.gpu.store import Store
 
-LEAST_S = 5.0  # no case is begun with less time left
 STARTS = 3  # in a row that may fail before a section is given up
-
-ENVIRONMENT = {
-    # Several processes share the GPU, and one must not take what another measures with.
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +64,12 @@ def run_section(
     run = str(provenance["run"])
     if todo:
         store.add_run(run, provenance)
-    child = Child(module, context, environment=ENVIRONMENT)
+    child = Child(module, context)
     try:
         with progress(name, len(todo)) as tell:
             for number, case in enumerate(todo, 1):
                 remaining = until - clock()
-                if remaining < LEAST_S:
+                if remaining < case.least_s:
                     left = len(todo) - number + 1
                     break
                 outcome, took_s = _measure(child, case, store, min(case.limit_s, remaining), clock)

@@ -47,7 +47,7 @@ _ALL = (
         name="correctness",
         title="every kernel at real sizes against exact results (tests/gpu)",
         module="experiments.gpu.correctness",
-        share=0.35,
+        share=0.5,
     ),
     Section(
         name="kernels",

@@ -124,7 +124,7 @@ def test_padded_weights() -> None:
 
 def test_random_shapes_alphas_and_splits() -> None:
     draw = np.random.default_rng(7)
-    for _ in range(24):
+    for _ in range(12):
         m = int(draw.integers(1, 1200))
         k, n = (64 * int(draw.integers(1, 40)) for _ in range(2))
         cluster = int(draw.choice([1, 2, 4, 8]))

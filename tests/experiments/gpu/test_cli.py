@@ -40,6 +40,7 @@ def test_without_a_gpu_it_says_so_writes_nothing_and_fails(tmp_path: Path) -> No
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_sections_end_to_end(tmp_path: Path) -> None:
     out, archive = tmp_path / "out", tmp_path / "all.tar.gz"
     arguments = ("link", "kernels", "--dry-run", "--out", str(out), "--archive", str(archive))
@@ -58,7 +59,7 @@ def test_a_dry_run_of_sections_end_to_end(tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["dry_run"]
     statuses = {f["status"] for f in summary["findings"]}
-    assert "pass" not in statuses  # tiny sizes on a CPU show nothing
+    assert statuses == {"unmeasured"}  # tiny sizes on a CPU show nothing
     assert summary["coverage"]["kernels"]["unmeasured"] == 0
     assert "dry run" in (folder / "summary.md").read_text()
     with tarfile.open(archive) as packed:

@@ -11,10 +11,11 @@ import pytest
 
 from experiments.gpu.cases import Case, Context
 from experiments.gpu.children import Child
-from experiments.gpu.runner import LEAST_S, STARTS, Ran, run_section
+from experiments.gpu.runner import STARTS, Ran, run_section
 from experiments.gpu.store import Store
 
 MODULE = "tests.experiments.gpu.misbehaving"
+LEAST_S = Case(spec={}).least_s
 CONTEXT = Context(backend="reference", scale="tiny", seed=3)
 
 
@@ -112,7 +113,7 @@ def test_gives_up_where_nothing_survives(tmp_path: Path) -> None:
 
 
 def test_a_module_that_cannot_be_imported_says_so() -> None:
-    child = Child("tests.no_such_module", CONTEXT, environment={})
+    child = Child("tests.no_such_module", CONTEXT)
     try:
         outcome = child.run(do("a"), 5)
     finally:
