@@ -6,10 +6,11 @@ FIGURES ?= all
 PROFILE ?= quick
 REQUESTS ?= 350000
 TESTS ?=
+AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env warm reproduce test check lint format-check types imports notebook-sync \
+.PHONY: help env aot warm reproduce test check lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -27,7 +28,10 @@ reproduce: warm ## replay a trace, draw the figures, compare with the papers
 	$(PYTHON) -m experiments.simulate +experiment=c2cserve/main_job
 	$(PYTHON) -m experiments.reproduce figures=$(FIGURES) profile=$(PROFILE) $(ARGS)
 
-test: warm ## run the tests (TESTS='tests/cost -k tiles' runs some)
+aot: env ## install the compiler that checks GPU kernels without a GPU (0.7 GB, .venv-aot)
+	@if [ "$(AOT)" != 0 ]; then .ci/make-aot; fi
+
+test: warm aot ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
 	$(PYTHON) -m pytest -q -n $(JOBS) --durations=10 $(TESTS) $(ARGS)
 
 check: lint format-check types imports notebook-sync ## ruff, mypy, import layers, notebook pairs (all of them: make -k check)
@@ -53,10 +57,10 @@ notebooks: warm ## execute the notebooks
 bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000)
 	$(PYTHON) -m experiments.bench.simulator requests=$(REQUESTS) $(ARGS)
 
-gpu: ## measure this machine's GPU and its link to host memory
+gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernels --minutes 9")
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay
-	rm -rf .venv .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-aot .venv-aot.partial .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
 		.benchmarks build dist c2c.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

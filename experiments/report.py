@@ -10,6 +10,8 @@ from typing import Any
 
 from experiments.claims import Row, totals
 from experiments.claims.fidelity import brief
+from experiments.gpu.cli import RESULTS
+from experiments.gpu.report import findings, read
 
 __all__ = ["report_html"]
 
@@ -44,6 +46,7 @@ def report_html(
     provenance: Mapping[str, Any],
     *,
     profile: str,
+    results: Path = RESULTS,
 ) -> str:
     """Return the page; pictures are inside it, so that it can be sent as one file.
 
@@ -53,6 +56,7 @@ def report_html(
       rows: the fidelity table.
       provenance: see `c2c.runs.provenance`.
       profile: quick or full.
+      results: of `make gpu`, one folder a device.
     """
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
@@ -61,12 +65,15 @@ def report_html(
         f"<h1>Reproduction report</h1><p class='soft'>Profile {escape(profile)}; commit "
         f"{escape(str((provenance.get('git') or {}).get('commit'))[:12])}.</p>",
         _tiles(rows),
-        "<p><a href='#claims'>Claim by claim</a> · <a href='#provenance'>Provenance</a></p>",
+        "<p><a href='#claims'>Claim by claim</a> · <a href='#gpu'>On a GPU</a> · "
+        "<a href='#provenance'>Provenance</a></p>",
         *(_figure(out, figure) for figure in figures),
         "<h2 id='claims'>Claim by claim</h2>",
         _table([r for r in rows if r.comparison is not None]),
         "<details><summary>Claims without a result yet, and constants of the papers' setups"
         f"</summary>{_table([r for r in rows if r.comparison is None])}</details>",
+        "<h2 id='gpu'>On a GPU</h2>",
+        *_gpu(results),
         "<h2 id='provenance'>Provenance</h2><div class='scroll'><table>",
         *(
             f"<tr><th>{escape(str(k))}</th><td><code>{escape(brief(v))}</code></td></tr>"
@@ -75,6 +82,25 @@ def report_html(
         "</table></div></body></html>\n",
     ]
     return "\n".join(parts)
+
+
+def _gpu(results: Path) -> list[str]:
+    """Return a table of the kernels' aims for each device measured; one of none, if none was."""
+    folders = sorted(path for path in results.glob("*") if path.is_dir())
+    judged = [(folder.name, findings(read(folder))) for folder in folders]
+    parts = []
+    for device, found in judged or [
+        ("no device yet: make gpu on a machine with one", findings({}))
+    ]:
+        parts.append(f"<p class='soft'>{escape(device)}</p><div class='scroll'><table>")
+        for one in found:
+            mark = {"pass": " class='yes'", "fail": " class='no'"}.get(one.status, "")
+            parts.append(
+                f"<tr><td>{escape(one.aim)}</td><td{mark}>{escape(one.status)}</td>"
+                f"<td>{escape(one.measured)}</td></tr>"
+            )
+        parts.append("</table></div>")
+    return parts
 
 
 def _tiles(rows: Sequence[Row]) -> str:

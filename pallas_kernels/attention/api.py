@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels.arguments import Choice, Number, resolve_backend, sm_count, without_derivative
-from pallas_kernels.attention import checks, library, reference
+from pallas_kernels.attention import checks, library
 from pallas_kernels.attention.config import DecodeConfig, PrefillConfig
-from pallas_kernels.attention.heuristics import choose_decode, choose_prefill
-from pallas_kernels.attention.partial import Partial, merge_stacked
+from pallas_kernels.attention.heuristics import choose_decode
+from pallas_kernels.attention.launch import Launch, decode_spec, run_decode, run_prefill
+from pallas_kernels.attention.partial import Partial
 from pallas_kernels.attention.specs import (
     GROUP_ROWS,
-    ROW_MULTIPLE,
     UNBOUNDED,
-    Decode,
-    Prefill,
     check_kernel_sizes,
     page_problem,
 )
-from pallas_kernels.capability import Backend, KernelUnavailable
-from pallas_kernels.counting import round_up
+from pallas_kernels.capability import Backend, KernelUnavailable, capabilities
 
 Operand = Any  # an array of jax or NumPy; checked here, with the argument's name
 
 Rows = Any  # a whole number or int32 [B], concrete or traced
 
 PrefillChoice = Literal["auto", "cudnn", "sm90", "interpret", "reference"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launch:
-    """The compile-time side of a call."""
-
-    backend: Backend
-    scale: float
-    causal: bool = True
-    out_dtype: str = "float32"
-    prefill: PrefillConfig | None = None
-    decode: DecodeConfig | None = None
 
 
 def prefill_attention(
@@ -95,15 +78,17 @@ def prefill_attention(
     bounds, scale = _prefill_arguments(q, k, v, causal, window, q_offset, kv_lengths, scale)
     q, k, v = without_derivative("prefill_attention", *map(jnp.asarray, (q, k, v)))
     if backend == "cudnn" or (backend == "auto" and resolve_backend("auto") == "sm90"):
-        problem = library.cudnn_problem(q, k, causal=causal, window=window, plain=plain)
-        if not problem and config is None:
+        problem = "config is for our kernel"
+        if config is None:
+            problem = library.cudnn_problem(q, k, causal=causal, window=window, plain=plain)
+        if not problem:
             return library.cudnn(q, k, v, causal=causal, window=window, scale=scale)
         if backend == "cudnn":
-            problem = problem or "config is for our kernel"
-            raise KernelUnavailable("cudnn", problem, ("sm90", "reference"))
+            instead = tuple(name for name, lack in capabilities().items() if not lack)
+            raise KernelUnavailable("cudnn", problem, instead)
     dtype = str(q.dtype)
     launch = _prefill_launch(q, causal, scale, dtype, config, backend)
-    out: jax.Array = _run_prefill(bounds, q, k, v, launch=launch)[0]
+    out: jax.Array = run_prefill(bounds, q, k, v, launch=launch)[0]
     return out
 
 
@@ -137,7 +122,7 @@ def partial_prefill(
     bounds, scale = _prefill_arguments(q, k, v, causal, window, q_offset, kv_lengths, scale)
     q, k, v = without_derivative("partial_prefill", *map(jnp.asarray, (q, k, v)))
     launch = _prefill_launch(q, causal, scale, "float32", config, backend)
-    out, lse = _run_prefill(bounds, q, k, v, launch=launch)
+    out, lse = run_prefill(bounds, q, k, v, launch=launch)
     return Partial(out=out, lse=lse)
 
 
@@ -255,67 +240,14 @@ def partial_decode(
     chosen = _resolve(backend, _decode_problem(q, k_pages))
     if chosen != "reference" and config is None:
         config = choose_decode(
-            _decode_spec(q, k_pages, block_tables, scale), sm_count=sm_count(chosen)
+            decode_spec(q, k_pages, block_tables, scale), sm_count=sm_count(chosen)
         )
     q, k_pages, v_pages = without_derivative(
         "decode_attention", *map(jnp.asarray, (q, k_pages, v_pages))
     )
-    launch = _Launch(backend=chosen, scale=scale, decode=config)
-    part: Partial = _run_decode(bounds, block_tables, q, k_pages, v_pages, launch=launch)
+    launch = Launch(backend=chosen, scale=scale, decode=config)
+    part: Partial = run_decode(bounds, block_tables, q, k_pages, v_pages, launch=launch)
     return part
-
-
-@functools.partial(jax.jit, static_argnames="launch")
-def _run_prefill(
-    bounds: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, *, launch: _Launch
-) -> tuple[jax.Array, jax.Array]:
-    """Pad queries and keys to whole swizzled rows, run, cut."""
-    queries = q.shape[1]
-    if launch.backend == "reference":
-        done = reference.prefill(q, k, v, bounds, causal=launch.causal, scale=launch.scale)
-        return done.out.astype(launch.out_dtype), done.lse
-    from pallas_kernels.attention import sm90_prefill
-
-    q, k, v = (_pad_rows(array) for array in (q, k, v))
-    spec = _prefill_spec(q, k, launch.scale, launch.causal, launch.out_dtype)
-    config = launch.prefill or choose_prefill(spec)
-    kernel = sm90_prefill.build(spec, config, interpret=_interpret(launch.backend))
-    out, lse = kernel(bounds, q, k, v)
-    return out[:, :queries], lse[..., :queries].swapaxes(1, 2)
-
-
-@functools.partial(jax.jit, static_argnames="launch")
-def _run_decode(
-    bounds: jax.Array,
-    tables: jax.Array,
-    q: jax.Array,
-    k_pages: jax.Array,
-    v_pages: jax.Array,
-    *,
-    launch: _Launch,
-) -> Partial:
-    """Group the query heads by KV head, run, merge the splits."""
-    if launch.decode is None:
-        return reference.decode(q, k_pages, v_pages, tables, bounds, scale=launch.scale)
-    from pallas_kernels.attention import sm90_decode
-
-    batch, heads, dim = q.shape
-    spec = _decode_spec(q, k_pages, tables, launch.scale)
-    group = heads // spec.kv_heads
-    grouped = q.reshape(batch * spec.kv_heads, group, dim)
-    grouped = jnp.pad(grouped, ((0, 0), (0, spec.group - group), (0, 0)))
-    kernel = sm90_decode.build(spec, launch.decode, interpret=_interpret(launch.backend))
-    out, lse = kernel(bounds, tables, grouped, k_pages, v_pages)
-    parts = (launch.decode.splits, batch, heads)
-    return merge_stacked(out[:, :group].reshape(*parts, dim), lse[:, :group].reshape(*parts))
-
-
-def _interpret(backend: Backend) -> Any:
-    if backend != "interpret":
-        return None
-    from pallas_kernels.mosaic import interpret_params
-
-    return interpret_params()
 
 
 def _prefill_arguments(
@@ -326,7 +258,7 @@ def _prefill_arguments(
     window: Any,
     q_offset: Any,
     kv_lengths: Any,
-    scale: float | None,
+    scale: Any,
 ) -> tuple[Any, float]:
     """Return (bounds, scale) of checked arguments."""
     checks.check_arrays(
@@ -354,10 +286,10 @@ def _prefill_launch(
     out_dtype: str,
     config: PrefillConfig | None,
     backend: str,
-) -> _Launch:
+) -> Launch:
     problem = _size_problem(q.shape[3], str(q.dtype))
     chosen = _resolve(backend, problem)
-    return _Launch(backend=chosen, scale=scale, causal=causal, out_dtype=out_dtype, prefill=config)
+    return Launch(backend=chosen, scale=scale, causal=causal, out_dtype=out_dtype, prefill=config)
 
 
 def _resolve(backend: str, problem: ValueError | None) -> Backend:
@@ -391,42 +323,3 @@ def _decode_problem(q: Any, k_pages: Any) -> ValueError | None:
         return ValueError(f"q with {group} query heads a KV head: expected at most {GROUP_ROWS}")
     page = page_problem(k_pages.shape[1])
     return None if page is None else ValueError(f"k_pages: {page}")
-
-
-def _pad_rows(array: jax.Array) -> jax.Array:
-    """Pad axis 1 to whole swizzled rows; TMA refuses other sizes. Copies only if it must."""
-    missing = round_up(array.shape[1], ROW_MULTIPLE) - array.shape[1]
-    return jnp.pad(array, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else array
-
-
-def _prefill_spec(
-    q: jax.Array, k: jax.Array, scale: float, causal: bool, out_dtype: str
-) -> Prefill:
-    return Prefill(
-        batch=q.shape[0],
-        queries=q.shape[1],
-        keys=k.shape[1],
-        heads=q.shape[2],
-        kv_heads=k.shape[2],
-        dim=q.shape[3],
-        scale=scale,
-        causal=causal,
-        dtype=str(q.dtype),
-        out_dtype=out_dtype,
-    )
-
-
-def _decode_spec(q: Any, k_pages: Any, tables: Any, scale: float) -> Decode:
-    pages, page, kv_heads, dim = k_pages.shape
-    group = q.shape[1] // kv_heads
-    return Decode(
-        batch=q.shape[0],
-        kv_heads=kv_heads,
-        group=group if group < ROW_MULTIPLE else round_up(group, ROW_MULTIPLE),
-        dim=dim,
-        pages=pages,
-        page=page,
-        table=tables.shape[1],
-        scale=scale,
-        dtype=str(q.dtype),
-    )

@@ -54,7 +54,7 @@ def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
         raise ValueError(f"q with head_dim={q_dim}: expected {kv_dim} as in the keys")
 
 
-def check_scale(scale: float | None, dim: int) -> float:
+def check_scale(scale: Any, dim: int) -> float:
     """Return the factor of the scores: 1 / sqrt(dim) by default.
 
     Raises:

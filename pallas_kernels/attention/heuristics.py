@@ -37,7 +37,7 @@ def choose_splits(work: int, blocks: int, sm_count: int) -> int:
     """Return into how many shares the keys of each of `work` items are split.
 
     >>> choose_splits(8, 512, 132), choose_splits(512, 512, 132), choose_splits(8, 4, 132)
-    (16, 1, 1)
+    (15, 1, 1)
     """
     most = max(1, min(blocks // _BLOCKS_PER_SPLIT, _MOST_SPLITS))
 

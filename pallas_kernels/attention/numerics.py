@@ -28,6 +28,7 @@ eps (2 max |lse_i| + 4), and sums of as many terms as there are parts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -43,12 +44,12 @@ _SMALLEST_BLOCK = 64  # keys: no implementation here takes smaller ones
 class Exact:
     """The result in float64, and how far from it a correct one may be."""
 
-    out: Float[np.ndarray, "b t hq d"]
-    lse: Float[np.ndarray, "b t hq"]
-    out_bound: Float[np.ndarray, "b t hq d"]
-    lse_bound: Float[np.ndarray, "b t hq"]
+    out: Float[np.ndarray, "*r d"]
+    lse: Float[np.ndarray, "*r"]
+    out_bound: Float[np.ndarray, "*r d"]
+    lse_bound: Float[np.ndarray, "*r"]
 
-    def worst(self, out: np.ndarray, lse: np.ndarray | None = None) -> float:
+    def worst(self, out: Any, lse: Any = None) -> float:
         """Return the largest error in units of its bound: at most 1 for a correct result.
 
         NaN counts as infinitely wrong, and so does any value but -inf where lse is -inf.

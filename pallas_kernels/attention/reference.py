@@ -18,8 +18,9 @@ from jaxtyping import Array, Float, Int32
 from pallas_kernels.attention.partial import Partial
 from pallas_kernels.attention.specs import array_type
 
-QUERY_BLOCK = 256
-KEY_BLOCK = 512
+QUERY_BLOCK = 128
+KEY_BLOCK = 256
+DECODE_KEY_BLOCK = 128  # stays in a CPU's cache between what is done to it
 
 Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 """Number of a block -> (k, v of [batch, keys, kv_heads, dim], position of the first key)."""
@@ -92,13 +93,17 @@ def decode(
       scale: factor of the scores.
     """
     page, held = k_pages.shape[1], tables.shape[1]
-    many = min(max(1, KEY_BLOCK // page), held)
+    # clipped here, where it is cheap: entries beyond a sequence's length may be anything
+    tables = jnp.clip(tables, 0, k_pages.shape[0] - 1)
+    many = min(max(1, DECODE_KEY_BLOCK // page), held)
 
     def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         begin = jnp.minimum(number * many, held - many)
         pages = lax.dynamic_slice_in_dim(tables, begin, many, axis=1)
         cut_k, cut_v = (
-            pool.at[pages].get(mode="clip").reshape(q.shape[0], many * page, *pool.shape[2:])
+            pool.at[pages]
+            .get(mode="promise_in_bounds")
+            .reshape(q.shape[0], many * page, *pool.shape[2:])
             for pool in (k_pages, v_pages)
         )
         return cut_k, cut_v, begin * page

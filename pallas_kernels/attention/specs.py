@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -77,6 +79,20 @@ class Decode:
             )
         if (problem := page_problem(self.page)) is not None:
             raise ValueError(problem)
+
+
+MODEL_HEADS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {
+        # (query heads, KV heads, head size)
+        "llama-3.2-1b": (32, 8, 64),
+        "llama-3.2-3b": (24, 8, 128),
+        "llama-3.1-8b": (32, 8, 128),
+        "llama-3.1-70b": (64, 8, 128),
+        "qwen3-0.6b": (16, 8, 128),
+        "qwen3-30b-a3b": (32, 4, 128),
+    }
+)
+"""Heads in the models' published configurations; mixtral-8x7b has those of llama-3.1-8b."""
 
 
 def check_kernel_sizes(dim: int, dtype: str, out_dtype: str) -> None:

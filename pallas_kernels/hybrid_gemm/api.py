@@ -23,9 +23,11 @@ from pallas_kernels.capability import Backend
 from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import CLUSTERS
 from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
-from pallas_kernels.hybrid_gemm import heuristics, reference
+from pallas_kernels.hybrid_gemm import heuristics, reference, sharing
 from pallas_kernels.hybrid_gemm.config import Config
+from pallas_kernels.hybrid_gemm.machine import machine_for, present_machine
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights
+from pallas_kernels.hybrid_gemm.prediction import best_alpha
 from pallas_kernels.hybrid_gemm.schedule import Plan, counts
 from pallas_kernels.hybrid_gemm.specs import (
     INPUT_DTYPES,
@@ -39,11 +41,11 @@ from pallas_kernels.hybrid_gemm.specs import (
 def hybrid_gemm(
     x: Any,
     w: Any,
-    alpha: Number,
+    alpha: Number | None,
     *,
     sm_split: Number | None = None,
     layer: Number | None = None,
-    cluster: int = 1,
+    cluster: int | None = 1,
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
@@ -68,17 +70,20 @@ def hybrid_gemm(
       w: weights of the same dtype, [K, N] or [N, K] (`w_layout`), or a stack [L, ...] of them, or
         `PackedWeights`; a jax array in `pinned_host` memory (never staged in HBM by "sm90") or in
         device memory.
-      alpha: share of the columns for SymGEMM, in [0, 1].
+      alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best one that was measured
+        on this device or is predicted for it (`heuristics.choice`, `best_alpha`).
       sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; by default the
-        number with which both paths take the fewest tile steps (`heuristics.balanced_clusters`).
+        number with which both paths take the fewest tile steps (`sharing.balanced_clusters`).
       layer: which matrix of a stack, in [0, L); given for a stack and only then.
-      cluster: CTAs along M that share a W tile of SymGEMM by TMA multicast: 1, 2, 4 or 8.
+      cluster: CTAs along M that share a W tile of SymGEMM by TMA multicast: 1, 2, 4 or 8;
+        None chooses it with the tiles.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32. AsymGEMM adds its ceil(K / kc) or one more
         partial sums in this type.
       w_layout: "kn" for W[K, N], "nk" for W[N, K]; of `PackedWeights`, its own counts.
-      config: tiles and grid instead of `heuristics.choose`; its cluster must be `cluster`.
+      config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
+        `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
@@ -97,8 +102,10 @@ def hybrid_gemm(
     chosen = resolve_backend(backend)
     data, k, n, w_layout = _weights(w, w_layout)
     rows = _check_activations(x, data, k, out_dtype)
-    if cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8")
+    if cluster is not None and cluster not in CLUSTERS:
+        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
+    if alpha is None and sm_split is not None:
+        raise ValueError(f"alpha=None: expected a number, since sm_split={sm_split} is given")
     x_dtype = str(x.dtype)
     gemm = Gemm(
         m=round_up(rows, ROW_MULTIPLE),
@@ -109,7 +116,7 @@ def hybrid_gemm(
         layers=data.shape[0] if data.ndim == 3 else None,
         w_layout=w_layout,
     )
-    config = _configuration(gemm, config, cluster, chosen)
+    config, alpha, sm_limit = _configuration(gemm, config, cluster, alpha, sm_limit, chosen)
     plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
     fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
     scalars = launch_scalars(fields)
@@ -122,7 +129,7 @@ def hybrid_gemm(
         from pallas_kernels.mosaic import interpret_params
 
         interpret = interpret_params()
-    out: jax.Array = _launch(
+    out: jax.Array = launch(
         x,
         data,
         scalars,
@@ -173,15 +180,15 @@ def plan_launch(
     )
     if known:
         active = top // config.cluster
-        sym = int(heuristics.sym_strips(sizes.strips, known_alpha))
+        sym = int(sharing.sym_strips(sizes.strips, known_alpha))
         if split is None:
-            clusters = int(heuristics.balanced_clusters(config, sizes, sym, active))
+            clusters = int(sharing.balanced_clusters(config, sizes, sym, active))
         else:
             clusters = split // config.cluster
         _refuse_starved(config, sizes.strips, sym, clusters, active, known_alpha)
         plan = Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=which)
     else:
-        plan = heuristics.traced_plan(
+        plan = sharing.traced_plan(
             config,
             sizes,
             alpha=alpha,
@@ -194,7 +201,7 @@ def plan_launch(
 
 
 @functools.partial(jax.jit, static_argnames=("gemm", "config", "interpret", "columns"))
-def _launch(
+def launch(
     x: jax.Array,
     w: jax.Array,
     scalars: jax.Array,
@@ -264,12 +271,35 @@ def _check_activations(x: Any, w: Any, k: int, out_dtype: Any) -> int:
     return int(x.shape[0])
 
 
-def _configuration(gemm: Gemm, config: Config | None, cluster: int, backend: Backend) -> Config:
-    if config is None:
-        return heuristics.choose(gemm, sm_count=sm_count(backend, cluster), cluster=cluster)
-    if config.cluster != cluster:
+def _configuration(
+    gemm: Gemm,
+    config: Config | None,
+    cluster: int | None,
+    alpha: Number | None,
+    sm_limit: Number | None,
+    backend: Backend,
+) -> tuple[Config, Number, Number | None]:
+    """Return (config, alpha, sm_limit) with what the caller left open filled in."""
+    if config is not None and cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
-    return config
+    limit = None if sm_limit is None else concrete("sm_limit", sm_limit, int)
+    if config is not None and alpha is not None:
+        return config, alpha, sm_limit
+    if backend == "sm90":
+        machine = present_machine()
+    else:
+        machine = machine_for(sm_count=sm_count(backend, cluster or 1))
+    if config is None:
+        found = heuristics.choice(gemm, machine, cluster=cluster)
+        config = found.config
+        if alpha is None and sm_limit is None:
+            alpha = found.alpha
+        # A device that runs fewer clusters at a time than its SMs hold has a smaller grid.
+        if limit is not None and config.sm_count < limit <= machine.sm_count:
+            sm_limit = limit = config.sm_count
+    if alpha is None:
+        alpha = best_alpha(gemm, config, machine, sm_limit=limit)
+    return config, alpha, sm_limit
 
 
 def _refuse_starved(

@@ -1,55 +1,178 @@
-"""Which configuration and which SM split to use, from the sizes alone.
-
-Nothing here was measured on a GPU yet: tile families and the cluster rule follow from shared
-memory, registers and the traffic counts below; a tuner may replace `choose` later.
-"""
+"""Which configuration and alpha to use: measured where the tuner ran, predicted elsewhere."""
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from pallas_kernels.hybrid_gemm.config import Config
-from pallas_kernels.hybrid_gemm.schedule import Counts, Plan
+from pallas_kernels import tuned_results
+from pallas_kernels.hopper import CLUSTERS
+from pallas_kernels.hybrid_gemm.config import Config, check_fits
+from pallas_kernels.hybrid_gemm.machine import Machine, machine_for
+from pallas_kernels.hybrid_gemm.prediction import (
+    MARGIN,
+    Prediction,
+    best_alpha,
+    plans,
+    predict,
+    reachable,
+)
 from pallas_kernels.hybrid_gemm.specs import Gemm
 
-_DECODE_ROWS = 64
-_SMALL_ROWS = 128
+OP = "hybrid_gemm"
+
+KERNEL_SOURCES = (
+    "counting.py",
+    "hopper.py",
+    "mosaic.py",
+    "hybrid_gemm/config.py",
+    "hybrid_gemm/cta.py",
+    "hybrid_gemm/schedule.py",
+    "hybrid_gemm/sm90.py",
+)
+"""What a measured time depends on; results of other versions of these files are not used."""
+
+FAMILY: Mapping[str, Config] = MappingProxyType(
+    {
+        # decode: 64 rows, one compute warpgroup; at least 64 KiB of W in flight for each SM
+        "64x64": Config(tm=64, tn=64, sym_stages=8, kc=512, asym_stages=4, warpgroups=1),
+        "64x128": Config(tm=64, tn=128, sym_stages=8, kc=512, asym_stages=4, warpgroups=1),
+        "64x256": Config(tm=64, tn=256, sym_stages=5, kc=256, asym_stages=4, warpgroups=1),
+        "128x64": Config(tm=128, tn=64, sym_stages=8, kc=1024, asym_stages=4),
+        "128x128": Config(tm=128, tn=128, sym_stages=6, kc=512, asym_stages=4),
+        "128x256": Config(tm=128, tn=256, sym_stages=4, kc=256, asym_stages=4),
+        # prefill: 256 x 128 is an accumulator of 128 float32 registers a thread
+        "256x64": Config(tm=256, tn=64, sym_stages=4, kc=1024, asym_stages=2),
+        "256x128": Config(),
+        "256x128, kc 256": Config(kc=256, asym_stages=4),
+        "256x192": Config(
+            tn=192, sym_stages=3, kc=256, asym_stages=2, compute_registers=240, load_registers=24
+        ),
+    }
+)
+"""Tiles in use, all compiled ahead of time without spills (with any cluster and output type)."""
+
+_COARSE = tuple(i / 8 for i in range(9))  # alphas by which configurations are compared
+_ROOM = 0.1  # sums of all resources' times this close count as equal
+_NEAR = 2.0  # results for up to this many times more or fewer rows are used
 
 
-def choose(gemm: Gemm, *, sm_count: int, cluster: int = 1) -> Config:
-    """Return a configuration for `gemm` on `sm_count` SMs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A configuration, the alpha to run it at, and why."""
 
-    - m <= 64 (decode): 64 rows and one compute warpgroup. Unused rows are zero-filled by the TMA
-      unit and cost no traffic; eight stages keep at least 64 KiB of W in flight for each SM.
-      Strips of 64 columns where each SM gets at most one of them, so that more SMs load.
-    - m <= 128: 128 rows; a taller tile would multiply padding.
-    - more: 256 x 128, an accumulator of 128 float32 registers a thread. W is read once for every
-      256 rows, or for `cluster * 256` with multicast.
+    config: Config
+    alpha: float
+    time_s: float  # expected
+    bound: str  # predicted
+    origin: str  # "measured" or "predicted"
+    reasons: tuple[str, ...]
+
+
+def choose(
+    gemm: Gemm,
+    machine: Machine | None = None,
+    *,
+    sm_count: int | None = None,
+    cluster: int | None = 1,
+    alpha: float | None = None,
+) -> Config:
+    """Return the configuration for `gemm` with the smallest measured or predicted time.
+
+    Args:
+      gemm: sizes and types.
+      machine: the device; default an H200.
+      sm_count: SMs of the launch; default all.
+      cluster: CTAs along M that share a W tile; None chooses it too.
+      alpha: share of the columns for SymGEMM; None means the best one for each configuration.
+
+    Raises:
+      ValueError: an argument is outside its range.
     """
-    if gemm.m <= _DECODE_ROWS:
-        tn = 64 if gemm.n <= 64 * sm_count else 128
-        return Config(
-            tm=64,
-            tn=tn,
-            sym_stages=8,
-            kc=512,
-            asym_stages=4,
-            warpgroups=1,
-            cluster=cluster,
-            sm_count=sm_count,
-        )
-    if gemm.m <= _SMALL_ROWS:
-        return Config(
-            tm=128,
-            sym_stages=6,
-            kc=512,
-            asym_stages=4,
-            cluster=cluster,
-            sm_count=sm_count,
-        )
-    return Config(cluster=cluster, sm_count=sm_count)
+    return choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha).config
+
+
+def choice(
+    gemm: Gemm,
+    machine: Machine | None = None,
+    *,
+    sm_count: int | None = None,
+    cluster: int | None = None,
+    alpha: float | None = None,
+) -> Chosen:
+    """Return configuration, alpha and the reasons; arguments as for `choose`.
+
+    Measured: results of the tuner for the same K, N, types and SMs and the nearest M (up to a
+    factor of 2) decide among the configurations they hold. Each is expected to take its predicted
+    time, multiplied by how far the prediction was off where it was measured.
+
+    Predicted: of `FAMILY`, what fits, at eight steps of alpha. Of those within 1% the one that
+    leaves most room on the other resources; where that hardly differs, the smallest cluster.
+    """
+    machine = machine_for() if machine is None else machine
+    if sm_count is not None:
+        if sm_count < 1:
+            raise ValueError(f"sm_count={sm_count!r}: expected a number above 0")
+        machine = machine.with_sms(sm_count)
+    if cluster is not None and cluster not in CLUSTERS:
+        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4, 8 or None")
+    if cluster is not None and cluster > machine.sm_count:
+        raise ValueError(f"cluster={cluster}: expected at most sm_count={machine.sm_count}")
+    if alpha is not None and not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha!r}: expected a number in [0, 1] or None")
+    return _choice(gemm, machine, cluster, alpha, _Results(tuned_results.load(machine.device)))
+
+
+def explain(
+    gemm: Gemm,
+    machine: Machine | None = None,
+    *,
+    sm_count: int | None = None,
+    cluster: int | None = None,
+    alpha: float | None = None,
+) -> str:
+    """Say in a few lines what `choice` chooses, and why."""
+    machine = machine_for() if machine is None else machine
+    found = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
+    c = found.config
+    lines = [
+        f"O[{gemm.m}, {gemm.n}] = X W with K = {gemm.k}, {gemm.dtype} -> {gemm.out_dtype}, on "
+        f"{c.sm_count} SMs of {machine.device}",
+        f"tiles {c.tm} x {c.tn} x {c.tk}, kc {c.kc}, stages {c.sym_stages} and {c.asym_stages}, "
+        f"cluster {c.cluster}, alpha {found.alpha:.3g}",
+        f"{found.origin} {found.time_s * 1e6:.1f} us, bound by {found.bound}",
+        f"rates: {machine.source}",
+        *found.reasons,
+    ]
+    return "\n".join(lines)
+
+
+def candidates(
+    gemm: Gemm, machine: Machine, cluster: int | None = None
+) -> Iterator[tuple[str, Config]]:
+    """Yield (name, configuration) of `FAMILY` for every allowed cluster, if it fits.
+
+    The grid holds as many clusters as run at the same time, so that none waits for another.
+    """
+    for size in CLUSTERS if cluster is None else (cluster,):
+        if size > machine.sm_count or machine.clusters(size) < 1:
+            continue
+        # SMs that fill no cluster may stay in the grid's count: they stay idle
+        whole = machine.clusters(size) == machine.sm_count // size
+        sms = machine.sm_count if whole else machine.clusters(size) * size
+        for name, tiles in FAMILY.items():
+            config = replace(tiles, cluster=size, sm_count=sms)
+            try:
+                check_fits(config, gemm)
+            except ValueError:
+                continue
+            yield name, config
 
 
 def smallest_cluster(m: int, tm: int) -> int:
@@ -60,62 +183,177 @@ def smallest_cluster(m: int, tm: int) -> int:
     return next((c for c in (1, 2, 4) if c * tm >= m), 8)
 
 
-def sym_strips(strips: int, alpha: Any, xp: Any = np) -> Any:
-    """Return how many of the `strips` go to SymGEMM: alpha of them, to the nearest strip."""
-    exact = xp.asarray(alpha, np.float32) * np.float32(strips)
-    return xp.floor(exact + np.float32(0.5)).astype(np.int32)
+def tuning_key(gemm: Gemm, sm_count: int) -> dict[str, int | str]:
+    """Return what a tuned result is filed under; stacked weights take as long as one matrix."""
+    return {
+        "m": gemm.m,
+        "k": gemm.k,
+        "n": gemm.n,
+        "dtype": gemm.dtype,
+        "out_dtype": gemm.out_dtype,
+        "w_layout": gemm.w_layout,
+        "sm_count": sm_count,
+    }
 
 
-def busiest_steps(sizes: Counts, sym: Any, sym_clusters: Any, asym_ctas: Any, xp: Any = np) -> Any:
-    """Return the tile steps of the busiest CTA, the larger of the two paths.
+def config_of(data: Mapping[str, Any]) -> Config:
+    """Return the configuration of a measurement.
 
-    A step is tm x tn x tk of tensor work. The bytes over the link, and to and from HBM, do not
-    depend on how the SMs are split, so the balanced split is the one with the fewest steps.
+    Raises:
+      ValueError: a field is missing, unknown or outside its range.
     """
-    sym_rounds = -(-(sym * sizes.row_clusters) // xp.maximum(sym_clusters, 1))
-    asym_rounds = -(-(sizes.strips - sym) // xp.maximum(asym_ctas, 1)) * sizes.row_tiles
-    return xp.maximum(sym_rounds, asym_rounds) * sizes.k_steps
+    if set(data) != {field.name for field in fields(Config)}:
+        raise ValueError(f"config={dict(data)!r}: expected the fields of Config")
+    return Config(**data)
 
 
-def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: Any = np) -> Any:
-    """Return how many of the `active` clusters run SymGEMM so that both paths end together.
+@dataclass(frozen=True, eq=False)
+class _Results:
+    """Tuned results as an argument of a cached function: equal if they are the same object."""
 
-    Every path with columns gets a cluster; the fewest steps win, and of equals the fewest SymGEMM
-    clusters: AsymGEMM adds to O and refills W between its steps, so it profits from spare SMs.
+    tuned: tuned_results.Tuned
 
-    Args:
-      config: its `clusters` bound the search.
-      sizes: of the GEMM in tiles.
-      sym: strips of SymGEMM.
-      active: clusters that may work; at least 2 where both paths have strips.
-      xp: numpy, or jax.numpy where `sym` or `active` is traced.
-    """
-    candidates = xp.arange(config.clusters + 1, dtype=np.int32)
-    steps = busiest_steps(sizes, sym, candidates, (active - candidates) * config.cluster, xp)
-    starved = ((sym > 0) & (candidates == 0)) | ((sym < sizes.strips) & (candidates >= active))
-    forbidden = starved | (candidates > active)
-    # One path alone takes every cluster, or none.
-    best = xp.argmin(xp.where(forbidden, np.int32(2**31 - 1), steps)).astype(np.int32)
-    return xp.where(sym == sizes.strips, active, best)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Results) and other.tuned is self.tuned
+
+    def __hash__(self) -> int:
+        return id(self.tuned)
 
 
-def traced_plan(
-    config: Config, sizes: Counts, *, alpha: Any, sm_split: Any, sm_limit: Any, layer: Any, xp: Any
-) -> Plan:
-    """Return a plan that is always launchable, for values that are only known when it runs.
+@functools.lru_cache(maxsize=4096)
+def _choice(
+    gemm: Gemm, machine: Machine, cluster: int | None, alpha: float | None, results: _Results
+) -> Chosen:
+    measured, notes = _nearest(gemm, machine, results.tuned)
+    if measured is not None:
+        found = _from_measured(gemm, machine, cluster, alpha, measured)
+        if found is not None:
+            return replace(found, reasons=(*found.reasons, *notes))
+        notes = (*notes, "the results there hold none for this cluster")
+    return _from_model(gemm, machine, cluster, alpha, notes)
 
-    Values outside their range are clamped, and columns never stay without SMs: a path without
-    clusters gives its columns to the other one.
-    """
-    active = xp.clip(xp.asarray(sm_limit, np.int32) // config.cluster, 1, config.clusters)
-    sym = sym_strips(sizes.strips, xp.clip(xp.asarray(alpha, np.float32), 0, 1), xp)
-    mixed = (sym > 0) & (sym < sizes.strips)
-    # A single cluster runs one path: the one with more columns.
-    one_path = xp.where(2 * sym >= sizes.strips, sizes.strips, 0).astype(np.int32)
-    sym = xp.where(mixed & (active == 1), one_path, sym)
-    if sm_split is None:
-        clusters = balanced_clusters(config, sizes, sym, active, xp)
-    else:
-        clusters = xp.clip(xp.asarray(sm_split, np.int32) // config.cluster, 0, active)
-        sym = xp.where(clusters == 0, 0, xp.where(clusters == active, sizes.strips, sym))
-    return Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=layer)
+
+def _from_model(
+    gemm: Gemm,
+    machine: Machine,
+    cluster: int | None,
+    alpha: float | None,
+    notes: Sequence[str],
+) -> Chosen:
+    tried = [
+        (prediction, index, name, config)
+        for name, config in candidates(gemm, machine, cluster)
+        for prediction in [_at(gemm, config, machine, _COARSE if alpha is None else (alpha,))]
+        for index in range(np.size(prediction.time_s))
+    ]
+    if not tried:
+        raise ValueError(
+            f"machine={machine.device!r} with {machine.sm_count} SMs: expected SMs for a cluster "
+            f"of {cluster}"
+        )
+    times = np.array([p.time_s[i] for p, i, _, _ in tried])
+    totals = np.array([p.total_s[i] for p, i, _, _ in tried])
+    fast = times <= (1 + MARGIN) * times.min()
+    roomy = fast & (totals <= (1 + _ROOM) * totals[fast].min())
+    best = min(np.flatnonzero(roomy), key=lambda g: (tried[g][3].cluster, totals[g]))
+    _, _, name, config = tried[best]
+    share = best_alpha(gemm, config, machine) if alpha is None else alpha
+    final = _at(gemm, config, machine, (share,))
+    return Chosen(
+        config=config,
+        alpha=share,
+        time_s=float(final.time_s[0]),
+        bound=str(final.bound[0]),
+        origin="predicted",
+        reasons=(
+            f"{name}: within {MARGIN:.0%} of the smallest predicted time of {len(tried)} tries, "
+            f"and of those the one with most room on other resources or the smallest cluster",
+            *notes,
+        ),
+    )
+
+
+def _at(gemm: Gemm, config: Config, machine: Machine, alphas: Sequence[float]) -> Prediction:
+    # With one cluster alone both paths cannot run, and the plan takes one of them.
+    return predict(gemm, config, plans(gemm, config, reachable(alphas, config, gemm)), machine)
+
+
+def _nearest(
+    gemm: Gemm, machine: Machine, tuned: tuned_results.Tuned
+) -> tuple[tuned_results.Entry | None, tuple[str, ...]]:
+    """Return the results to use, if any, and notes on those that are not used."""
+    notes = list(tuned.notes)
+    wanted = tuning_key(gemm, machine.sm_count)
+    alike = [
+        entry
+        for entry in tuned.entries
+        if entry.op == OP
+        and set(entry.key) == set(wanted)
+        and all(entry.key[name] == wanted[name] for name in wanted if name != "m")
+        and isinstance(entry.key["m"], int)
+        and entry.key["m"] > 0
+    ]
+    source = tuned_results.source_hash(KERNEL_SOURCES)
+    fresh = [entry for entry in alike if entry.fresh(source)]
+    if len(fresh) < len(alike):
+        notes.append(
+            f"{len(alike) - len(fresh)} stale results left aside: of another version of the kernel "
+            f"or of jax"
+        )
+
+    def away(entry: tuned_results.Entry) -> float:
+        return abs(math.log(int(entry.key["m"]) / gemm.m))
+
+    found = min(fresh, key=away, default=None)
+    if found is None:
+        notes.append(f"no results for these sizes on {machine.sm_count} SMs of {machine.device}")
+    elif away(found) > math.log(_NEAR) + 1e-9:
+        notes.append(f"the nearest results, for M = {found.key['m']}, are too far away")
+        found = None
+    return found, tuple(notes)
+
+
+def _from_measured(
+    gemm: Gemm,
+    machine: Machine,
+    cluster: int | None,
+    alpha: float | None,
+    entry: tuned_results.Entry,
+) -> Chosen | None:
+    there = replace(gemm, m=int(entry.key["m"]))
+    best: Chosen | None = None
+    nearest: dict[Config, float] = {}  # how far a configuration's nearest alpha is
+    tries: list[tuple[Config, tuned_results.Measurement]] = []
+    for one in entry.measurements:
+        if one.time_s is None:
+            continue
+        try:
+            config = config_of(one.config)
+            check_fits(config, gemm)
+        except ValueError:  # a result of a Config that no longer exists
+            continue
+        if cluster in (None, config.cluster) and config.sm_count <= machine.sm_count:
+            tries.append((config, one))
+            off = 0.0 if alpha is None else abs(one.alpha - alpha)
+            nearest[config] = min(off, nearest.get(config, math.inf))
+    for config, one in tries:
+        if alpha is not None and abs(one.alpha - alpha) > nearest[config]:
+            continue
+        share = one.alpha if alpha is None else alpha
+        then = float(predict(there, config, plans(there, config, one.alpha), machine).time_s)
+        now = predict(gemm, config, plans(gemm, config, share), machine)
+        expected = float(now.time_s) * (one.time_s or math.inf) / then
+        if best is None or expected < best.time_s:
+            best = Chosen(
+                config=config,
+                alpha=share,
+                time_s=expected,
+                bound=str(now.bound),
+                origin="measured",
+                reasons=(
+                    f"the fastest of {len(tries)} measured at M = {there.m} "
+                    f"({entry.provenance.get('date', 'no date')}), where it took "
+                    f"{(one.time_s or 0) * 1e6:.1f} us and {then * 1e6:.1f} us were predicted",
+                ),
+            )
+    return best

@@ -84,7 +84,7 @@ def scalars(streaming: Streaming, *, sms: int, passes: int = 1, groups: int = 1)
     """
     per_group = sms // (streaming.cluster * groups)
     expect(
-        1 <= per_group and sms <= streaming.sm_count,
+        per_group >= 1 and sms <= streaming.sm_count,
         "sms",
         sms,
         f"{streaming.cluster * groups} to {streaming.sm_count}",
@@ -92,7 +92,7 @@ def scalars(streaming: Streaming, *, sms: int, passes: int = 1, groups: int = 1)
     return np.array([per_group, groups, streaming.boxes // groups, passes], np.int32)
 
 
-def last_items(streaming: Streaming, run: np.ndarray) -> dict[int, int]:
+def last_items(run: np.ndarray) -> dict[int, int]:
     """Return the box that each cluster with work loads last."""
     per_group, groups, boxes, _ = (int(v) for v in run)
     found = {}
@@ -113,7 +113,9 @@ def launcher(
     [CTAs, 2], the low half of the GPU's timer at begin and end (zeros in interpret mode). Rows of
     CTAs without work are not written.
     """
-    return _launcher(streaming, interpret)
+    stream: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+    stream = _launcher(streaming, interpret)
+    return stream
 
 
 @functools.cache

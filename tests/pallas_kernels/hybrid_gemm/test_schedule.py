@@ -20,9 +20,9 @@ from pallas_kernels.hybrid_gemm import (
     Gemm,
     check_fits,
     choose,
-    heuristics,
     partial_sums,
     plan_launch,
+    sharing,
     smallest_cluster,
 )
 from pallas_kernels.hybrid_gemm.schedule import (
@@ -120,11 +120,11 @@ def test_columns_follow_alpha_and_the_split_is_balanced(
     if plan.active_clusters == 1:
         return  # nothing to choose
     active, sym = plan.active_clusters, plan.sym_strips
-    best = int(heuristics.balanced_clusters(config, sizes, sym, active))
+    best = int(sharing.balanced_clusters(config, sizes, sym, active))
 
     def steps(clusters: int) -> int:
         free = (plan.active_clusters - clusters) * config.cluster
-        return int(heuristics.busiest_steps(sizes, plan.sym_strips, clusters, free))
+        return int(sharing.busiest_steps(sizes, plan.sym_strips, clusters, free))
 
     assert steps(best) <= steps(plan.sym_clusters)
 
@@ -138,7 +138,7 @@ def test_traced_plan_equals_the_concrete_one(
     split = None if default_split else plan.sym_clusters * config.cluster
     if default_split:
         plan = plan_launch(gemm, config, alpha=alpha, sm_limit=limit)
-    traced = heuristics.traced_plan(
+    traced = sharing.traced_plan(
         config, counts(config, gemm), alpha=alpha, sm_split=split, sm_limit=limit, layer=0, xp=np
     )
     assert int(traced.sym_clusters) == plan.sym_clusters
@@ -158,7 +158,7 @@ def test_traced_values_are_clamped_to_a_launchable_plan(
 ) -> None:
     config = Config(cluster=cluster, sm_count=24)
     sizes = counts(config, Gemm(m=512, k=64, n=64 * n))
-    plan = heuristics.traced_plan(
+    plan = sharing.traced_plan(
         config, sizes, alpha=alpha, sm_split=split, sm_limit=limit, layer=0, xp=np
     )
     assert 1 <= plan.active_clusters <= config.clusters

@@ -1,0 +1,116 @@
+"""Inputs of the measurements: random weights in host or device memory, several copies of them.
+
+Launches go round the copies, so that no cache serves a launch what an earlier one has read:
+together they are several times the L2.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from experiments.gpu import Context, wait
+from pallas_kernels.host_memory import HostArray, to_host, weight_operand
+
+Place = Literal["host", "device"]
+
+COLD_BYTES = 256 * 10**6
+MOST_COPIES = 64
+
+
+def copies(nbytes: int, context: Context) -> int:
+    """Return how many copies of weights of this size keep caches cold; at least two."""
+    if context.scale == "tiny":
+        return 2
+    return max(2, min(MOST_COPIES, math.ceil(COLD_BYTES / nbytes)))
+
+
+def activations(m: int, k: int, context: Context, dtype: str = "bfloat16") -> jax.Array:
+    """Return unit normal activations [m, k] in device memory."""
+    x: jax.Array = _normal(context.seed + m)((m, k), dtype, 1.0)
+    return x
+
+
+@functools.lru_cache(maxsize=1)
+def weights(
+    k: int, n: int, count: int, place: Place, seed: int, dtype: str = "bfloat16"
+) -> HostArray | jax.Array:
+    """Return a stack [count, k, n] whose products with unit normal rows are unit normal.
+
+    The last one asked for is kept, because neighbouring cases want the same.
+    """
+    stack: jax.Array = _normal(seed)((count, k, n), dtype, k**-0.5)
+    if place == "device":
+        return stack
+    placed: HostArray = to_host(stack)
+    wait(placed.data)
+    return placed
+
+
+@functools.lru_cache(maxsize=1)
+def pieces(k: int, n: int, count: int, parts: int, seed: int) -> tuple[tuple[HostArray, ...], ...]:
+    """Return `count` times the columns of a weight matrix in `parts` arrays in host memory.
+
+    Each is contiguous, as a program that copies piece by piece would have laid them out.
+    """
+    draw = _normal(seed)
+    return tuple(
+        tuple(to_host(draw((k, n // parts), "bfloat16", k**-0.5)) for _ in range(parts))
+        for _ in range(count)
+    )
+
+
+def operand(w: HostArray | jax.Array, context: Context) -> jax.Array:
+    """Return what a kernel takes for `w`, to be made before time counts."""
+    return weight_operand(w, backend=context.backend)
+
+
+def interpret_settings(context: Context) -> Any:
+    """Return the settings of interpret mode, or None to compile for the GPU."""
+    if context.backend == "sm90":
+        return None
+    from pallas_kernels.mosaic import interpret_params
+
+    return interpret_params()
+
+
+def sms(context: Context) -> int:
+    """Return the SMs of the device; a few where there are none."""
+    first: Any = jax.devices()[0]
+    return int(first.core_count) if context.backend == "sm90" else 4
+
+
+def ready(arrays: Sequence[Any]) -> None:
+    """Wait until the arrays are where they belong."""
+    wait([a.data if isinstance(a, HostArray) else a for a in arrays])
+
+
+def _normal(seed: int) -> Any:
+    """Return a function that draws normal numbers, others with each call."""
+    key = jax.random.key(seed)
+
+    def draw(shape: tuple[int, ...], dtype: str, scale: float) -> jax.Array:
+        nonlocal key
+        key, used = jax.random.split(key)
+        drawn: jax.Array = _scaled_normal(used, shape, dtype, scale)
+        return drawn
+
+    return draw
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "dtype", "scale"))
+def _scaled_normal(key: jax.Array, shape: tuple[int, ...], dtype: str, scale: float) -> jax.Array:
+    """Draw row by row, so that no wider copy of the whole is needed."""
+
+    def row(one: jax.Array) -> jax.Array:
+        values: jax.Array = jax.random.normal(one, shape[-1:], jnp.float32) * scale
+        return values.astype(dtype)
+
+    rows = math.prod(shape[:-1])
+    drawn: jax.Array = jax.lax.map(row, jax.random.split(key, rows), batch_size=4096)
+    return drawn.reshape(shape)

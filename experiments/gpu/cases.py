@@ -1,0 +1,66 @@
+"""What a section consists of: cases, their results, and what they are measured with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Scale = Literal["full", "quick", "tiny"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+"""full: real sizes. quick: real sizes, few of them, few repetitions. tiny: a dry run on a CPU."""
+
+Row = dict[str, Any]
+"""One measurement: scalars (numbers, text, booleans or None) by column name."""
+
+
+class Unmeasurable(Exception):
+    """A case cannot be measured here, for a reason that is not a failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing to measure or check, small enough to lose.
+
+    `spec` holds scalars only and is what the results are filed under: an equal spec is the same
+    case. `limit_s` is when its process is ended; with less than `least_s` left of the run it is not
+    begun. A case with `always` is measured in every run,
+    because others of the run are compared with it.
+    """
+
+    spec: Mapping[str, Any]
+    limit_s: float = 60.0
+    least_s: float = 5.0
+    always: bool = False
+
+    @property
+    def key(self) -> str:
+        """The spec as text, the same for equal specs.
+
+        >>> Case(spec={"m": 8, "alpha": 0.5}).key == Case(spec={"alpha": 0.5, "m": 8}).key
+        True
+        """
+        return json.dumps(dict(self.spec), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What every case of a run is measured with.
+
+    `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run.
+    """
+
+    backend: Literal["sm90", "interpret", "reference"] = "sm90"
+    scale: Scale = "full"
+    seed: int = 0
+
+    @property
+    def target_s(self) -> float:
+        """Seconds to spend on one measurement, compilation not counted."""
+        return {"full": 0.4, "quick": 0.1, "tiny": 0.0}[self.scale]
+
+    @property
+    def repetitions(self) -> tuple[int, int]:
+        """Fewest and most repetitions of one measurement."""
+        return {"full": (5, 30), "quick": (3, 5), "tiny": (2, 2)}[self.scale]

@@ -1,0 +1,111 @@
+"""The GPU, and what numbers measured on it depend on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jax
+
+PACKAGES = ("jax", "jaxlib", "jax-cuda13-pjrt", "jax-cuda13-plugin", "numpy", "pyarrow")
+_DRIVER = (
+    "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,"
+    "pcie.link.gen.max,pcie.link.width.max,mig.mode.current"
+)
+_STATE = (
+    "clocks.sm,clocks.mem,power.draw,temperature.gpu,pcie.link.gen.current,"
+    "pcie.link.width.current,clocks_event_reasons.active"
+)
+
+
+def find_gpu() -> jax.Device:
+    """Return the first GPU.
+
+    Raises:
+      RuntimeError: there is none that jax can use; says what jax sees instead.
+    """
+    import jax
+
+    try:
+        return jax.devices("gpu")[0]
+    except RuntimeError as error:
+        seen = ", ".join(sorted({d.device_kind for d in jax.devices()}))
+        raise RuntimeError(f"jax {jax.__version__} sees no GPU here, only: {seen}") from error
+
+
+def provenance(device: jax.Device, *, seed: int, command: Sequence[str]) -> dict[str, Any]:
+    """Return what the numbers depend on and the code does not fix; nothing names the machine."""
+    changes = output_of(["git", "status", "--porcelain", "--untracked-files=no"])
+    return {
+        "run": uuid.uuid4().hex[:12],
+        "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "device": device.device_kind,
+        "platform": device.platform,
+        "compute_capability": getattr(device, "compute_capability", None),
+        "sm_count": getattr(device, "core_count", None),
+        "driver": query_driver(),
+        "state": query_driver(_STATE),
+        "runtime": device.client.platform_version,
+        "python": platform.python_version(),
+        "versions": versions(),
+        "cpu_count": os.cpu_count(),
+        "kernel": platform.release(),
+        "commit": output_of(["git", "rev-parse", "HEAD"]),
+        "uncommitted_changes": None if changes is None else bool(changes),
+        "seed": seed,
+        "command": [Path(sys.executable).name, "-m", "experiments.gpu", *command],
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that matter, of those that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def query_driver(fields: str = _DRIVER) -> dict[str, str] | None:
+    """Return the driver's own words on the first GPU, or None where nvidia-smi gives none."""
+    answer = output_of(["nvidia-smi", "-i", "0", f"--query-gpu={fields}", "--format=csv,noheader"])
+    if answer is None:
+        return None
+    return dict(zip(fields.split(","), (v.strip() for v in answer.split(",")), strict=False))
+
+
+def output_of(command: Sequence[str]) -> str | None:
+    """Return what `command` prints, or None if it does not exist or fails."""
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed commands, no input
+            command,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+            cwd=Path(__file__).parent,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def folder_name(device_kind: str) -> str:
+    """Return the device's name as a folder.
+
+    >>> folder_name("NVIDIA H200")
+    'nvidia-h200'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", device_kind.lower()).strip("-")

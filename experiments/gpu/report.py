@@ -1,0 +1,286 @@
+"""What the results show: every aim as passed, failed or unmeasured, from the rows alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.bench.kernels import analysis
+from experiments.gpu.cases import Row, Scale
+from experiments.gpu.files import write_json, write_text
+from experiments.gpu.sections import SECTIONS
+from experiments.gpu.store import Store
+
+Rows = Mapping[str, Sequence[Row]]
+"""By section."""
+
+PREFILL_ROWS, DECODE_ROWS = 512, 64
+PREFILL_SHARE, DECODE_SHARE = 0.80, 0.90
+CHOICE = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One aim, whether it is met, and what was measured."""
+
+    aim: str
+    status: str  # pass, fail, unmeasured, by construction
+    measured: str
+
+
+def read(folder: Path) -> dict[str, tuple[Row, ...]]:
+    """Return the rows of every section in a device's folder."""
+    return {name: Store(folder / name).rows for name in SECTIONS}
+
+
+def findings(rows: Rows) -> list[Finding]:
+    """Judge every aim by these rows; those of dry runs count for nothing."""
+    real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
+    return [judge(real) for judge in _JUDGES]
+
+
+def unmeasured(aim: str, why: str = "no rows") -> Finding:
+    """Return that nothing is known."""
+    return Finding(aim=aim, status="unmeasured", measured=why)
+
+
+def judged(aim: str, holds: Sequence[bool], measured: str) -> Finding:
+    """Return whether the aim is met in every case."""
+    return Finding(aim=aim, status="pass" if all(holds) else "fail", measured=measured)
+
+
+def _correct(rows: Rows) -> Finding:
+    aim = "every kernel is right at real sizes (tests/gpu)"
+    tests = [r for r in rows.get("correctness", ()) if "result" in r]
+    ended = [r for r in rows.get("correctness", ()) if r["status"] == "failed"]
+    ran = [r for r in tests if r["result"] != "skipped"]
+    if not ran and not ended:
+        return unmeasured(aim, f"{len(tests)} tests skipped" if tests else "no rows")
+    wrong = [r for r in ran if r["result"] != "ok"]
+    skipped = len(tests) - len(ran)
+    text = f"{len(ran) - len(wrong)} passed, {len(wrong)} failed, {skipped} skipped"
+    if ended:
+        text += f", {len(ended)} files ended early"
+    return judged(aim, [not wrong, not ended], text)
+
+
+def _operand(rows: Rows) -> Finding:
+    aim = "the kernel reads host memory itself: right values, no copy by XLA"
+    facts = [r for r in rows.get("facts", ()) if r["status"] == "ok"]
+    right = [
+        bool(r["values_right"]) for r in facts if r.get("place") == "host" and "values_right" in r
+    ]
+    copied = [bool(r["copied"]) for r in facts if "copied" in r]
+    if not right or not copied:
+        return unmeasured(aim)
+    text = f"{sum(right)} of {len(right)} reads right; copied: {any(copied)}"
+    return judged(aim, [*right, *(not c for c in copied)], text)
+
+
+def _limit(
+    aim: str, keep: Callable[[int], bool], value: Callable[[Row], float | None], share: float
+) -> Callable[[Rows], Finding]:
+    """Return a judge of the best choice in each cell on the whole GPU."""
+
+    def judge(rows: Rows) -> Finding:
+        found: dict[analysis.Cell, float] = {}
+        grid = analysis.with_limits(list(rows.get("kernels", ())))
+        for cell, of in analysis.cells(grid).items():
+            hybrid = [r for r in of if r["what"] == "hybrid"]
+            if cell[3] != analysis.WHOLE or not keep(cell[2]) or not analysis.complete(hybrid):
+                continue
+            reached = value(min(hybrid, key=lambda r: float(r["time_s"])))
+            if reached is not None:
+                found[cell] = reached
+        if not found:
+            return unmeasured(aim)
+        worst = min(found, key=lambda cell: found[cell])
+        met = sum(v >= share for v in found.values())
+        text = (
+            f"{met} of {len(found)} GEMMs; median {statistics.median(found.values()):.2f}, worst "
+            f"{found[worst]:.2f} at K={worst[0]} N={worst[1]} M={worst[2]}"
+        )
+        return judged(aim, [v >= share for v in found.values()], text)
+
+    return judge
+
+
+def _of_link(row: Row) -> float | None:
+    """Return the share of the measured link rate, where the weights are what limits."""
+    if row.get("binds") != "link":
+        return None
+    return float(row["fraction"])
+
+
+def _mix(rows: Rows) -> Finding:
+    aim = "hybrid at its best alpha is at most 1.03x the better pure dataflow"
+    ratios, compared = [], 0
+    for of in analysis.cells(rows.get("kernels", ())).values():
+        hybrid = [r for r in of if r["what"] == "hybrid"]
+        mixes = [r for r in hybrid if 0 < r["alpha"] < 1]
+        if not mixes or not analysis.complete(hybrid):
+            continue
+        compared += 1
+        pure = min(float(r["time_s"]) for r in hybrid if r["alpha"] in (0.0, 1.0))
+        ratios.append(min(float(r["time_s"]) for r in mixes) / pure)
+    if not compared:
+        return unmeasured(aim)
+    wins = sum(r < 1 for r in ratios)
+    return Finding(
+        aim=aim,
+        status="by construction",
+        measured=(
+            f"alpha 0 and 1 are the pure dataflows; the best true mix takes "
+            f"{statistics.median(ratios):.2f}x of them (median of {compared}), from "
+            f"{min(ratios):.2f}x to {max(ratios):.2f}x, and is faster in {wins}"
+        ),
+    )
+
+
+def _staged(rows: Rows) -> Finding:
+    aim = "faster than copying the weights first, overlapped or not"
+    gains: dict[analysis.Cell, float] = {}
+    for cell, of in analysis.cells(rows.get("kernels", ())).items():
+        ours = analysis.best(of, what="hybrid")
+        rivals = [r for r in of if r["what"] in ("staged_serial", "staged_overlapped")]
+        names = {r["what"] for r in rivals}
+        if cell[3] == analysis.WHOLE and ours is not None and len(names) == 2:
+            gains[cell] = min(float(r["time_s"]) for r in rivals) / float(ours["time_s"])
+    if not gains:
+        return unmeasured(aim)
+    worst = min(gains, key=lambda cell: gains[cell])
+    text = (
+        f"{sum(g > 1 for g in gains.values())} of {len(gains)} GEMMs; geometric mean "
+        f"{analysis.geometric_mean(gains.values()):.2f}x, worst {gains[worst]:.2f}x "
+        f"at K={worst[0]} N={worst[1]} M={worst[2]}"
+    )
+    return judged(aim, [g > 1 for g in gains.values()], text)
+
+
+def _automatic(rows: Rows) -> Finding:
+    aim = f"what hybrid_gemm chooses by itself takes at most {CHOICE}x the best that was measured"
+    ratios = []
+    for of in analysis.cells(rows.get("kernels", ())).values():
+        hybrid = [r for r in of if r["what"] == "hybrid"]
+        chosen = analysis.best(of, what="automatic")
+        if chosen is not None and analysis.complete(hybrid):
+            ratios.append(chosen["time_s"] / min(float(r["time_s"]) for r in hybrid))
+    if not ratios:
+        return unmeasured(aim)
+    text = (
+        f"median {statistics.median(ratios):.2f}x, worst {max(ratios):.2f}x of {len(ratios)} GEMMs"
+    )
+    return judged(aim, [r <= CHOICE for r in ratios], text)
+
+
+def _quantized(rows: Rows) -> Finding:
+    aim = "weights of fewer bits are faster than bf16 at 64 rows and fewer"
+    by: dict[tuple[int, int, int], dict[str, float]] = {}
+    for r in rows.get("quantized", ()):
+        if r["status"] == "ok" and "time_s" in r and r["m"] <= DECODE_ROWS:
+            of = by.setdefault((r["k"], r["n"], r["m"]), {})
+            of[f"{r['what']}/{r['group']}"] = float(r["time_s"])
+    gains = [
+        of["bf16/0"] / time
+        for of in by.values()
+        if "bf16/0" in of
+        for name, time in of.items()
+        if name.partition("/")[0] not in ("bf16", "resident")
+    ]
+    if not gains:
+        return unmeasured(aim)
+    text = f"{sum(g > 1 for g in gains)} of {len(gains)}; {min(gains):.2f}x to {max(gains):.2f}x"
+    return judged(aim, [g > 1 for g in gains], text)
+
+
+_JUDGES: tuple[Callable[[Rows], Finding], ...] = (
+    _correct,
+    _operand,
+    _limit(
+        f"at least {PREFILL_SHARE:.0%} of the largest limit for M >= {PREFILL_ROWS}",
+        lambda m: m >= PREFILL_ROWS,
+        lambda row: row.get("fraction"),
+        PREFILL_SHARE,
+    ),
+    _limit(
+        f"at least {DECODE_SHARE:.0%} of the measured link for M <= {DECODE_ROWS}",
+        lambda m: m <= DECODE_ROWS,
+        _of_link,
+        DECODE_SHARE,
+    ),
+    _mix,
+    _staged,
+    _automatic,
+    _quantized,
+)
+
+
+def coverage(rows: Rows, scale: Scale = "full") -> dict[str, dict[str, Any]]:
+    """Return for each section how many cases there are and what became of them."""
+    found = {}
+    for name, section in SECTIONS.items():
+        latest = {r["case"]: r["status"] for r in rows.get(name, ())}
+        # Rows of an earlier list of cases are kept but do not count as covered.
+        listed = [case.key for case in section.cases(scale)]
+        states = [latest.get(key, "unmeasured") for key in listed]
+        found[name] = {
+            "cases": len(listed),
+            **{s: states.count(s) for s in ("ok", "failed", "skipped", "unmeasured")},
+            "reasons": sorted({r["reason"][:200] for r in rows.get(name, ()) if r.get("reason")})[
+                :10
+            ],
+        }
+    return found
+
+
+def write(folder: Path, *, dry_run: bool = False) -> str:
+    """Write `summary.json` and `summary.md` into a device's folder; return the text."""
+    rows = read(folder)
+    runs = {run: facts for name in SECTIONS for run, facts in Store(folder / name).runs.items()}
+    found, covered = findings(rows), coverage(rows, "tiny" if dry_run else "full")
+    text = as_text(folder.name, found, covered, runs, dry_run=dry_run)
+    write_json(
+        folder / "summary.json",
+        {
+            "dry_run": dry_run,
+            "findings": [asdict(f) for f in found],
+            "coverage": covered,
+            "runs": runs,
+        },
+    )
+    write_text(folder / "summary.md", text)
+    return text
+
+
+def as_text(
+    device: str,
+    found: Sequence[Finding],
+    covered: Mapping[str, Mapping[str, Any]],
+    runs: Mapping[str, Any],
+    *,
+    dry_run: bool,
+) -> str:
+    """Return the summary as Markdown."""
+    commits = sorted({str(facts.get("commit"))[:12] for facts in runs.values()})
+    lines = [f"# {device}", ""]
+    if dry_run:
+        lines += [
+            "A dry run on a CPU at tiny sizes: it shows that the programs run, and no speed.",
+            "",
+        ]
+    if runs:
+        lines += [f"Runs: {len(runs)}. Commits: {', '.join(commits)}.", ""]
+    lines += ["| aim | status | measured |", "| --- | --- | --- |"]
+    lines += [f"| {f.aim} | {f.status} | {f.measured} |" for f in found]
+    lines += ["", "| section | cases | ok | failed | skipped | unmeasured |", "| --- " * 6 + "|"]
+    for name, counts in covered.items():
+        values = (counts[s] for s in ("cases", "ok", "failed", "skipped", "unmeasured"))
+        lines.append(f"| {name} | {' | '.join(map(str, values))} |")
+    reasons = [(name, reason) for name, c in covered.items() for reason in c["reasons"]]
+    if reasons:
+        lines += ["", "Why cases failed or were skipped:", ""]
+        lines += [f"- {name}: {reason}" for name, reason in reasons]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,132 @@
+"""Results of a section on disk, case by case.
+
+Every finished case is a line appended to `parts.jsonl`; `compact` turns lines and the earlier table
+into one Parquet file. The start of a case is a line too: a case that was started twice and never
+finished has taken its run with it each time, and is given up with that as the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.gpu.cases import Case, Row
+from experiments.gpu.files import read_parquet, write_parquet
+
+ATTEMPTS = 2
+
+
+class Store:
+    """The results of one section in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.table = folder / f"{folder.name}.parquet"
+        self.parts = folder / "parts.jsonl"
+        self._rows: list[Row] = []
+        self._runs: dict[str, Any] = {}
+        self._started: Counter[str] = Counter()
+        if self.table.exists():
+            self._rows, notes = read_parquet(self.table)
+            self._runs = dict(notes.get("runs", {}))
+        for line in self._lines():
+            self._take(line)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Everything measured so far, in order."""
+        return tuple(self._rows)
+
+    @property
+    def runs(self) -> Mapping[str, Any]:
+        """Provenance by run."""
+        return self._runs
+
+    def finished(self, *, retry_failed: bool = False) -> frozenset[str]:
+        """Return the keys of the cases that need not run again."""
+        return frozenset(
+            row["case"]
+            for row in self._rows
+            if row["status"] == "ok" or (row["status"] == "failed" and not retry_failed)
+        )
+
+    def given_up(self, case: Case) -> bool:
+        """Whether the case was begun `ATTEMPTS` times and ended the run each time."""
+        return self._started[case.key] >= ATTEMPTS
+
+    def add_run(self, run: str, provenance: Mapping[str, Any]) -> None:
+        """Record what the results of `run` depend on."""
+        self._append({"run": run, "provenance": dict(provenance)})
+
+    def begin(self, case: Case) -> None:
+        """Record that the case is about to run."""
+        self._append({"begin": case.key})
+
+    def interrupt(self, case: Case) -> None:
+        """Record that the case was stopped for want of time: it says nothing against it."""
+        self._append({"interrupt": case.key})
+
+    def finish(self, case: Case, rows: Sequence[Row]) -> None:
+        """Record the results of a case, in place of earlier ones unless it runs `always`."""
+        self._append({"finish": case.key, "always": case.always, "rows": list(rows)})
+
+    def compact(self) -> None:
+        """Write one table of everything and drop the lines; nothing is lost if it is cut short."""
+        if not self._rows:
+            return
+        used = {row["run"] for row in self._rows if row.get("run")}
+        runs = {run: facts for run, facts in self._runs.items() if run in used}
+        write_parquet(self.table, self._rows, {"runs": runs})
+        self.parts.unlink(missing_ok=True)
+        for key, count in self._started.items():  # must outlive the lines that were dropped
+            for _ in range(count):
+                self._write({"begin": key})
+
+    def clear(self) -> None:
+        """Set aside what there is, under a name that is not read."""
+        for path in (self.table, self.parts):
+            if path.exists():
+                path.replace(path.with_name(f"old-{path.name}"))
+        self._rows, self._runs, self._started = [], {}, Counter()
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self._write(line)
+        self._take(json.loads(json.dumps(line)))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.parts.open("a", encoding="utf-8") as parts:
+            parts.write(json.dumps(line) + "\n")
+            parts.flush()
+            os.fsync(parts.fileno())
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "begin" in line:
+            self._started[line["begin"]] += 1
+        elif "interrupt" in line:
+            self._started[line["interrupt"]] -= 1
+        elif "finish" in line:
+            self._started.pop(line["finish"], None)
+            runs = {row["run"] for row in line["rows"]} if line["always"] else set()
+            self._rows = [
+                row
+                for row in self._rows
+                if row["case"] != line["finish"] or (runs and row["run"] not in runs)
+            ]
+            self._rows += line["rows"]
+        elif "run" in line:
+            self._runs[line["run"]] = line["provenance"]
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """Return the lines; one that the end of a run cut short is dropped."""
+        if not self.parts.exists():
+            return []
+        text = self.parts.read_text("utf-8")
+        whole, _, cut = text.rpartition("\n")
+        if cut:
+            self.parts.write_text(whole + "\n" if whole else "", "utf-8")
+        return [json.loads(line) for line in whole.splitlines() if line]

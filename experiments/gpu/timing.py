@@ -1,0 +1,117 @@
+"""Timing of work on a device from the host's clock.
+
+A repetition is a row of launches that are enqueued without waiting and one wait at the end. The
+device runs them back to back, so the time of starting one is hidden behind the one before and the
+wait is shared. A row takes at least `ROW_S`, so that what remains of both is below a percent.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ROW_S = 0.02
+MOST_IN_A_ROW = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of one launch in each repetition, each of which had `in_a_row` launches."""
+
+    seconds: tuple[float, ...]
+    in_a_row: int
+
+    @property
+    def median_s(self) -> float:
+        """Median over the repetitions."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Distance of the quartiles, as a share of the median."""
+        if len(self.seconds) < 2:
+            return math.nan
+        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        return (high - low) / self.median_s
+
+    def columns(self) -> dict[str, float | int]:
+        """Return the columns of a result."""
+        return {
+            "time_s": self.median_s,
+            "best_s": min(self.seconds),
+            "worst_s": max(self.seconds),
+            "spread": self.spread,
+            "repetitions": len(self.seconds),
+            "in_a_row": self.in_a_row,
+        }
+
+
+def time_launches(
+    launch: Callable[[int], Any],
+    *,
+    target_s: float = 0.4,
+    repetitions: tuple[int, int] = (5, 30),
+    clock: Callable[[], float] = time.perf_counter,
+) -> Times:
+    """Time `launch`, which starts the work and returns the arrays to wait for.
+
+    Args:
+      launch: is given the number of the launch, from 0 up, to choose among equal inputs: a second
+        run over the same ones could be served by a cache. Called twice before time counts.
+      target_s: seconds to spend, roughly.
+      repetitions: fewest and most.
+      clock: seconds; tests put their own here.
+    """
+    wait(launch(0))
+    start = clock()
+    wait(launch(1))
+    once = max(clock() - start, 1e-9)
+    in_a_row = max(1, min(MOST_IN_A_ROW, math.ceil(ROW_S / once))) if target_s else 1
+    fewest, most = repetitions
+    wanted = max(fewest, min(most, math.floor(target_s / (once * in_a_row))))
+    seconds, number = [], 2
+    for _ in range(wanted):
+        start = clock()
+        for _ in range(in_a_row):
+            last = launch(number)
+            number += 1
+        wait(last)
+        seconds.append((clock() - start) / in_a_row)
+    return Times(seconds=tuple(seconds), in_a_row=in_a_row)
+
+
+def wait(arrays: Any) -> None:
+    """Return when all arrays of a tree are there; other leaves are ignored."""
+    import jax
+
+    until_ready: Any = jax.block_until_ready  # untyped
+    until_ready(arrays)
+
+
+def seconds_each(run: Callable[[], Any], repeats: int) -> list[float]:
+    """Return the wall time of `repeats` calls, each waited for, after one that is not counted."""
+    run().block_until_ready()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run().block_until_ready()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def rates(amount: float, times: Sequence[float], unit: str, scale: float = 1e9) -> dict[str, float]:
+    """Return amount / time of the median, best and worst repetition, named after `unit`.
+
+    >>> rates(6e9, [1.0, 2.0, 3.0], "gbps")["gbps"]
+    3.0
+    """
+    return {
+        unit: amount / statistics.median(times) / scale,
+        f"{unit}_best": amount / min(times) / scale,
+        f"{unit}_worst": amount / max(times) / scale,
+        "repetitions": len(times),
+    }

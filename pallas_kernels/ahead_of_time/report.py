@@ -1,0 +1,68 @@
+"""What a compiled program looks like, and what of that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pallas_kernels.hopper import SHARED_BYTES_LIMIT
+from pallas_kernels.program import Program
+
+_LOCAL = {"LDL", "STL"}  # loads and stores of spilled registers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeReport:
+    """What the compiler says of one program; of several kernels, sums and the largest values."""
+
+    kernels: int
+    spilled_bytes: int
+    wgmma_serialised: bool
+    opcodes: Mapping[str, int]  # how often each instruction is in the machine code
+    multicasts: int  # TMA loads that are multicast
+    shared_bytes: int  # of a CTA
+    registers: int  # of a thread, at launch
+    host_argument_bytes: int
+    temporary_bytes: int  # device memory that XLA takes beside arguments and results
+    device_argument_bytes: int
+    output_bytes: int
+    host_copies: tuple[str, ...]  # instructions of XLA that touch a host argument
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CodeReport:
+        """Return the report that `dataclasses.asdict` turned into `fields`."""
+        return cls(**{**fields, "host_copies": tuple(fields["host_copies"])})
+
+
+def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
+    """Return what is wrong with a compiled program; nothing, if it is as it should be."""
+    found = []
+
+    def must(holds: bool, text: str) -> None:
+        if not holds:
+            found.append(text)
+
+    must(report.kernels == program.kernels, f"{report.kernels} kernels, not {program.kernels}")
+    must(report.spilled_bytes == 0, f"spills {report.spilled_bytes} bytes of registers")
+    must(not report.wgmma_serialised, "wgmma is serialised")
+    must(not _LOCAL & report.opcodes.keys(), "loads or stores spilled registers")
+    must(
+        report.shared_bytes <= program.shared_bytes <= SHARED_BYTES_LIMIT,
+        f"{report.shared_bytes} bytes of shared memory, {program.shared_bytes} predicted, "
+        f"{SHARED_BYTES_LIMIT} allowed",
+    )
+    if lacking := sorted(program.opcodes - report.opcodes.keys()):
+        found.append(f"lacks {', '.join(lacking)}")
+    if superfluous := sorted(program.absent & report.opcodes.keys()):
+        found.append(f"has {', '.join(superfluous)}")
+    must(
+        (report.multicasts > 0) == program.multicast,
+        f"{report.multicasts} multicast loads, expected {'some' if program.multicast else 'none'}",
+    )
+    must(
+        report.host_argument_bytes == program.host_bytes,
+        f"{report.host_argument_bytes} bytes of host arguments, not {program.host_bytes}",
+    )
+    must(not report.host_copies, f"XLA touches a host argument: {'; '.join(report.host_copies)}")
+    return tuple(found)

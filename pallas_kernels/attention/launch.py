@@ -1,0 +1,122 @@
+"""From checked arrays to results: pads, launches the kernel or the reference, cuts, merges."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.attention import reference
+from pallas_kernels.attention.config import DecodeConfig, PrefillConfig
+from pallas_kernels.attention.heuristics import choose_prefill
+from pallas_kernels.attention.partial import Partial, merge_stacked
+from pallas_kernels.attention.specs import ROW_MULTIPLE, Decode, Prefill
+from pallas_kernels.capability import Backend
+from pallas_kernels.counting import round_up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The compile-time side of a call."""
+
+    backend: Backend
+    scale: float
+    causal: bool = True
+    out_dtype: str = "float32"
+    prefill: PrefillConfig | None = None
+    decode: DecodeConfig | None = None
+
+
+@functools.partial(jax.jit, static_argnames="launch")
+def run_prefill(
+    bounds: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, *, launch: Launch
+) -> tuple[jax.Array, jax.Array]:
+    """Pad queries and keys to whole swizzled rows, run, cut."""
+    queries = q.shape[1]
+    if launch.backend == "reference":
+        done = reference.prefill(q, k, v, bounds, causal=launch.causal, scale=launch.scale)
+        return done.out.astype(launch.out_dtype), done.lse
+    from pallas_kernels.attention import sm90_prefill
+
+    q, k, v = (_pad_rows(array) for array in (q, k, v))
+    spec = prefill_spec(q, k, launch.scale, launch.causal, launch.out_dtype)
+    config = launch.prefill or choose_prefill(spec)
+    kernel = sm90_prefill.build(spec, config, interpret=_interpret(launch.backend))
+    out, lse = kernel(bounds, q, k, v)
+    return out[:, :queries], lse[..., :queries].swapaxes(1, 2)
+
+
+@functools.partial(jax.jit, static_argnames="launch")
+def run_decode(
+    bounds: jax.Array,
+    tables: jax.Array,
+    q: jax.Array,
+    k_pages: jax.Array,
+    v_pages: jax.Array,
+    *,
+    launch: Launch,
+) -> Partial:
+    """Group the query heads by KV head, run, merge the splits."""
+    if launch.decode is None:
+        return reference.decode(q, k_pages, v_pages, tables, bounds, scale=launch.scale)
+    from pallas_kernels.attention import sm90_decode
+
+    batch, heads, dim = q.shape
+    spec = decode_spec(q, k_pages, tables, launch.scale)
+    group = heads // spec.kv_heads
+    grouped = q.reshape(batch * spec.kv_heads, group, dim)
+    grouped = jnp.pad(grouped, ((0, 0), (0, spec.group - group), (0, 0)))
+    kernel = sm90_decode.build(spec, launch.decode, interpret=_interpret(launch.backend))
+    out, lse = kernel(bounds, tables, grouped, k_pages, v_pages)
+    parts = (launch.decode.splits, batch, heads)
+    return merge_stacked(out[:, :group].reshape(*parts, dim), lse[:, :group].reshape(*parts))
+
+
+def _interpret(backend: Backend) -> Any:
+    if backend != "interpret":
+        return None
+    from pallas_kernels.mosaic import interpret_params
+
+    return interpret_params()
+
+
+def _pad_rows(array: jax.Array) -> jax.Array:
+    """Pad axis 1 to whole swizzled rows; TMA refuses other sizes. Copies only if it must."""
+    missing = round_up(array.shape[1], ROW_MULTIPLE) - array.shape[1]
+    return jnp.pad(array, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else array
+
+
+def prefill_spec(q: jax.Array, k: jax.Array, scale: float, causal: bool, out_dtype: str) -> Prefill:
+    """Return the description of padded arrays."""
+    return Prefill(
+        batch=q.shape[0],
+        queries=q.shape[1],
+        keys=k.shape[1],
+        heads=q.shape[2],
+        kv_heads=k.shape[2],
+        dim=q.shape[3],
+        scale=scale,
+        causal=causal,
+        dtype=str(q.dtype),
+        out_dtype=out_dtype,
+    )
+
+
+def decode_spec(q: Any, k_pages: Any, tables: Any, scale: float) -> Decode:
+    """Return the description of what decode is given; the group padded to whole swizzled rows."""
+    pages, page, kv_heads, dim = k_pages.shape
+    group = q.shape[1] // kv_heads
+    return Decode(
+        batch=q.shape[0],
+        kv_heads=kv_heads,
+        group=group if group < ROW_MULTIPLE else round_up(group, ROW_MULTIPLE),
+        dim=dim,
+        pages=pages,
+        page=page,
+        table=tables.shape[1],
+        scale=scale,
+        dtype=str(q.dtype),
+    )

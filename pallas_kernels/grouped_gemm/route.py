@@ -1,0 +1,60 @@
+"""From a router's choices to sorted rows and back, in jax.numpy: what goes round `grouped_gemm`."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def sort_by_expert(
+    expert_ids: Int[Array, "t k"], experts: int
+) -> tuple[Int[Array, " tk"], Int[Array, " e"]]:
+    """Sort the (token, choice) pairs by expert; those of one expert keep their order.
+
+    Args:
+      expert_ids: the k experts of each token. Numbers outside [0, experts) stand for no expert
+        (padding tokens); those pairs come last and are in no group.
+      experts: how many there are.
+
+    Returns:
+      order: pair `order[i]` comes at place i; pair p is choice p % k of token p // k.
+      group_sizes: int32, pairs of each expert.
+
+    Raises:
+      ValueError: `expert_ids` has no two dimensions, or `experts` is not above 0.
+    """
+    if expert_ids.ndim != 2:
+        raise ValueError(f"expert_ids of shape {expert_ids.shape}: expected [tokens, choices]")
+    if experts < 1:
+        raise ValueError(f"experts={experts}: expected a number above 0")
+    flat = expert_ids.reshape(-1)
+    flat = jnp.where((flat >= 0) & (flat < experts), flat, experts)
+    sizes = jnp.bincount(flat, length=experts + 1)[:experts]
+    return jnp.argsort(flat, stable=True).astype(jnp.int32), sizes.astype(jnp.int32)
+
+
+def dispatch(
+    x: Float[Array, "t c"], order: Int[Array, " tk"], per_token: int
+) -> Float[Array, "tk c"]:
+    """Return the rows of x in the order of their experts, each token `per_token` times."""
+    return x[order // per_token]
+
+
+def combine(
+    y: Float[Array, "tk n"], order: Int[Array, " tk"], weights: Float[Array, "t k"]
+) -> Float[Array, "t n"]:
+    """Undo `sort_by_expert` and add up the weighted outputs of each token's experts in float32.
+
+    Args:
+      y: outputs of the experts, in the order of `order`.
+      order: from `sort_by_expert`.
+      weights: of each token's choices.
+
+    Returns:
+      The sums in y's type.
+    """
+    place = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
+    outputs = y[place].reshape(*weights.shape, y.shape[1])
+    return jnp.einsum(
+        "tkn,tk->tn", outputs, weights, preferred_element_type=jnp.float32, precision="highest"
+    ).astype(y.dtype)

@@ -1,0 +1,25 @@
+"""The ops of this package, and what each of them has compiled."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from pallas_kernels.hopper import expect
+from pallas_kernels.program import Program
+
+OPS = ("hybrid_gemm", "quantized_gemm", "grouped_gemm", "attention")
+"""Names of the ops: each is a package with a module `programs`."""
+
+
+def programs(op: str, sm_count: int) -> tuple[Program, ...]:
+    """Return the configurations in use of one op on a GPU, or slice, of `sm_count` SMs.
+
+    Raises:
+      ValueError: `op` is none of `OPS`, or two of its programs have one name.
+    """
+    expect(op in OPS, "op", op, f"one of {', '.join(OPS)}")
+    found: tuple[Program, ...] = import_module(f"pallas_kernels.{op}.programs").programs(sm_count)
+    names = [program.name for program in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    expect(not twice, f"programs of {op}", twice, "names that differ")
+    return found

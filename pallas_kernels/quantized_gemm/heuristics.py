@@ -1,0 +1,62 @@
+"""Which configuration to use: from the sizes alone; unmeasured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pallas_kernels.hopper import CLUSTERS, SHARED_BYTES_LIMIT
+from pallas_kernels.quantized_gemm.config import (
+    ROW_TILES,
+    Config,
+    check_fits,
+    shared_bytes,
+)
+from pallas_kernels.quantized_gemm.specs import QuantizedGemm
+
+_MOST_STAGES = 12  # of W: 96 KiB of int4 in flight, 192 KiB of bytes
+
+
+def choose(gemm: QuantizedGemm, *, sm_count: int, cluster: int | None = 1) -> Config:
+    """Return the configuration for a GEMM.
+
+    Rows: the smallest tile with which one cluster holds all rows, up to 256, so that W crosses the
+    link as seldom as the cluster allows. Columns: 128, or 64 where that leaves half of the SMs
+    without a strip. X gets four stages and W what shared memory is left.
+
+    Args:
+      gemm: sizes and types.
+      sm_count: SMs of the launch.
+      cluster: CTAs along M that share a W tile; None takes the smallest that reads W once.
+
+    Raises:
+      ValueError: `cluster` is not launchable.
+    """
+    if cluster is None:
+        reach = max(ROW_TILES)
+        fitting = [c for c in CLUSTERS if c <= sm_count]
+        cluster = next((c for c in fitting if c * reach >= gemm.m), fitting[-1])
+    tiles: tuple[int, ...] = ROW_TILES
+    if gemm.groups > 1 and gemm.dtype == "float16":
+        tiles = tuple(t for t in ROW_TILES if t <= 128)
+    tm = next((t for t in tiles if t * cluster >= gemm.m), tiles[-1])
+    narrow = 2 * -(-gemm.n // 128) <= sm_count // cluster
+    tk = min(128, math.gcd(gemm.group_size, 128))
+    config = Config(
+        tm=tm,
+        tn=64 if narrow else 128,
+        warpgroups=1 if narrow else 2,
+        tk=tk,
+        x_columns=tk if tm <= 64 else 64,
+        x_stages=4,
+        w_stages=2,
+        cluster=cluster,
+        sm_count=sm_count,
+    )
+    while config.w_stages < _MOST_STAGES:
+        deeper = replace(config, w_stages=config.w_stages + 1)
+        if shared_bytes(deeper, gemm) > SHARED_BYTES_LIMIT:
+            break
+        config = deeper
+    check_fits(config, gemm)
+    return config

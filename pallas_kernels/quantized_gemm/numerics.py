@@ -1,0 +1,66 @@
+"""How far results may be from exact ones: of quantising, and of the product with its result."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import DTypeLike
+
+from pallas_kernels.numerics import gemm_error_bound, gemm_reference
+from pallas_kernels.quantized_gemm.packing import LARGEST, QuantizedWeights, dequantize
+
+_EPS = float(np.finfo(np.float32).eps)
+
+
+def quantization_error_bound(qw: QuantizedWeights) -> Float[np.ndarray, "*stack k n"]:
+    """Bound |w - dequantize(qw)| for the float32 weights that `qw` was made from, as [.., K, N].
+
+    Integers: half a step, s / 2. e4m3 has 4 significant bits: half a unit in the last place is at
+    most 1/16 of the stored number, or s 2**-10 below its normal numbers. The quotient w / s and the
+    product s q are rounded to float32, each by at most one eps of a number up to s q_max.
+    """
+    scales = np.asarray(qw.scales, np.float64)
+    group = qw.data.shape[-1] * (2 if qw.kind == "int4" else 1) // scales.shape[-2]
+    step = np.repeat(scales, group, axis=-2)[..., : qw.k, : qw.n]
+    rounded = 2 * _EPS * step * LARGEST[qw.kind]
+    if qw.kind != "float8_e4m3fn":
+        return np.asarray(step / 2 + rounded)
+    stored = np.abs(dequantize(qw).astype(np.float64))
+    return np.asarray(np.maximum(stored / 16, step * 2.0**-10) + rounded)
+
+
+def product_error_bound(
+    x: Float[np.ndarray, "m k"],
+    w: Float[np.ndarray, "k n"],
+    out_dtype: DTypeLike,
+    *,
+    weights_scaled: bool = False,
+) -> Float[np.ndarray, "m n"]:
+    """Bound |out - X W| for dequantised weights W = s q, taken as exact.
+
+    With g weights to a group and G groups, a product takes part in at most g - 1 additions within
+    its group, one multiplication by s and G - 1 additions of groups: at most g + G - 1 <= k
+    roundings in float32, as many as `numerics.gemm_error_bound` allows for. Nothing else is rounded
+    before the output, since stored numbers are exact in bf16 and f16.
+
+    Where weights are scaled before the product, each is rounded to float32 and to the type of X:
+    at most eps / 2 more of each for all of |X| |W|.
+
+    Args:
+      x: activations as the kernel read them.
+      w: dequantised weights, in float64.
+      out_dtype: type of the output.
+      weights_scaled: `config.scales_weights`.
+    """
+    bound = gemm_error_bound(x, w, out_dtype)
+    if not weights_scaled:
+        return bound
+    eps = float(ml_dtypes.finfo(x.dtype).eps)  # type: ignore[no-untyped-call]
+    once = (eps / 2 + _EPS / 2) * (1 + eps) * gemm_reference(np.abs(x), np.abs(w))
+    # the larger sums are rounded by as much more
+    return np.asarray(once + bound * (1 + eps) + float(_output_eps(out_dtype)) * once)
+
+
+def _output_eps(dtype: DTypeLike) -> float:
+    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]

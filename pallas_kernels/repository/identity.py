@@ -1,0 +1,130 @@
+"""What a compiled program is good for: its inputs, the device, the versions that made it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pallas_kernels.program import Program
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Two programs with equal identities may share an executable; all of it is text."""
+
+    op: str
+    name: str
+    arguments: tuple[str, ...]  # like "bfloat16[4096,16384] in host memory"
+    choices: tuple[str, ...]  # the program's own key, like "config: Config(tm=256, ...)"
+    device: str  # the vendor's name of GPU or MIG profile
+    sm_count: int  # 0 where there are none
+    platform: str  # runtime and compiler as jax reports them
+    jax: str
+    source: str  # hash of this package's source
+
+    @property
+    def key(self) -> str:
+        """Sixteen hexadecimal digits that stand for all of it."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differences(self, other: Identity) -> tuple[str, ...]:
+        """Say in which fields `other` differs, as "field: its value, not this value"."""
+        mine, theirs = asdict(self), asdict(other)
+        return tuple(
+            f"{field}: {theirs[field]}, not {mine[field]}"
+            for field in mine
+            if mine[field] != theirs[field]
+        )
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Identity:
+        """Return the identity that `dataclasses.asdict` turned into `fields`.
+
+        Raises:
+          TypeError: fields are missing, superfluous or of another type.
+        """
+        made = cls(
+            **{
+                **fields,
+                "arguments": tuple(fields.get("arguments", ())),
+                "choices": tuple(fields.get("choices", ())),
+            }
+        )
+        for name, value in asdict(made).items():
+            kind = {"sm_count": int, "arguments": tuple, "choices": tuple}.get(name, str)
+            if not isinstance(value, kind):
+                raise TypeError(f"{name}={value!r}: expected {kind.__name__}")
+        return made
+
+
+def identity(program: Program, device: Any) -> Identity:
+    """Return the identity of `program` on a jax device, as this process would compile it."""
+    client = device.client
+    return describe(
+        program,
+        kind=str(device.device_kind),
+        sm_count=int(getattr(device, "core_count", 0) or 0) if device.platform == "gpu" else 0,
+        runtime=_runtime(str(client.platform), str(client.platform_version)),
+    )
+
+
+def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Identity:
+    """Return the identity of `program` on a device known by description only.
+
+    Args:
+      program: what is compiled.
+      kind: the vendor's name of the device.
+      sm_count: its SMs.
+      runtime: platform and versions.
+    """
+    return Identity(
+        op=program.op,
+        name=program.name,
+        arguments=tuple(
+            f"{a.dtype}[{','.join(map(str, a.shape))}]" + (" in host memory" if a.host else "")
+            for a in program.arguments
+        ),
+        choices=tuple(f"{name}: {value}" for name, value in program.key),
+        device=kind,
+        sm_count=sm_count,
+        platform=runtime,
+        **present_versions(),
+    )
+
+
+@functools.cache
+def present_versions() -> Mapping[str, str]:
+    """Return the fields of an identity that are the same for everything compiled here and now."""
+    jax, jaxlib = (importlib.metadata.version(name) for name in ("jax", "jaxlib"))
+    return {"jax": f"jax {jax}, jaxlib {jaxlib}", "source": source_hash()}
+
+
+@functools.cache
+def source_hash() -> str:
+    """Return a hash of every module of this package: any of them may change what is compiled."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _runtime(name: str, version: str) -> str:
+    text = f"{name}: {' '.join(version.split())}"
+    if name != "cpu":
+        return text
+    # Code for a CPU uses what that CPU has; the features stand in one line of cpuinfo.
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text("utf-8", "replace").splitlines() if cpuinfo.exists() else []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    features = hashlib.sha256(flags.encode()).hexdigest()[:8]
+    return f"{text} on {platform.machine()}, features {features}"

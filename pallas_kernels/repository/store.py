@@ -1,0 +1,304 @@
+"""A folder of compiled executables: each is filed under what it is good for, and checked on load.
+
+An entry is a JSON file that people can read, `<op>-<key>.json`, and the executable it names by the
+hash of its content, `<sha256>.bin`. Both are written under another name first, the executable
+before the entry: readers see whole files, and of several writers each leaves a sound entry.
+
+Executables are pickles with machine code inside. Reading one runs it, so only files that belong to
+this user, in a folder that nobody else can write to, are ever opened.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import pickle
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pallas_kernels.program import Program
+from pallas_kernels.repository.identity import Identity, identity, present_versions
+
+FOLDER_VARIABLE = "PALLAS_KERNELS_REPOSITORY"
+FORMAT = 1
+
+
+class RepositoryError(ValueError):
+    """A repository, or an entry in it, cannot be used; says which and why."""
+
+
+class RepositoryWarning(UserWarning):
+    """A stored executable could not be used and was compiled anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One stored executable."""
+
+    identity: Identity
+    sha256: str  # of the file that holds it
+    nbytes: int
+    made: str  # UTC, ISO 8601
+    compile_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong with a file of a repository; `why` is empty for a sound entry."""
+
+    file: str
+    entry: Entry | None
+    why: str
+
+
+def default_folder() -> Path:
+    """Return the folder that `PALLAS_KERNELS_REPOSITORY` names, or one in the user's cache."""
+    if given := os.environ.get(FOLDER_VARIABLE):
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "pallas_kernels" / "repository"
+
+
+class Repository:
+    """Compiled programs in a folder, shared by processes; see the module's docstring.
+
+    C2CServe's repository holds a kernel for every alpha. Here alpha, the SM split, the layer and
+    the SM limit are read when a kernel runs, so one executable serves all of them.
+    """
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        """Name the folder; nothing is read or made before it is needed."""
+        self.folder = default_folder() if folder is None else Path(folder)
+
+    def get(self, program: Program, device: Any = None) -> Callable[..., Any]:
+        """Return the executable of `program`: loaded if it is stored, else compiled and stored.
+
+        Loading neither traces nor compiles. An entry that cannot be used (corrupt, or refused by
+        jax) is replaced, with a `RepositoryWarning`.
+
+        Args:
+          program: what to run; its host arguments must be in `pinned_host` memory when it runs.
+          device: jax device; by default the first.
+
+        Raises:
+          RepositoryError: the folder cannot be written to, or others can write to it.
+        """
+        import jax
+
+        device = jax.devices()[0] if device is None else device
+        wanted = identity(program, device)
+        path = self._entry_path(wanted)
+        if path.exists():
+            _require_own(self.folder)
+            try:
+                return self._load(path, wanted, device)
+            except RepositoryError as error:
+                warnings.warn(f"{error}; compiling it anew", RepositoryWarning, stacklevel=2)
+        compiled: Callable[..., Any]
+        compiled, seconds = _compile(program, device)
+        self.put(wanted, compiled, compile_s=seconds)
+        return compiled
+
+    def put(self, of: Identity, executable: Any, *, compile_s: float) -> Entry:
+        """Store an executable.
+
+        Raises:
+          RepositoryError: the folder cannot be written to, or others can write to it.
+        """
+        from jax.experimental import serialize_executable
+
+        payload = pickle.dumps(serialize_executable.serialize(executable))
+        digest = hashlib.sha256(payload).hexdigest()
+        entry = Entry(
+            identity=of,
+            sha256=digest,
+            nbytes=len(payload),
+            made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            compile_s=round(compile_s, 3),
+        )
+        self._make_folder()
+        _write(self.folder / f"{digest}.bin", payload)
+        text = json.dumps({"format": FORMAT, **asdict(entry)}, indent=1)
+        _write(self._entry_path(of), (text + "\n").encode())
+        return entry
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the entries that can be read, whatever they are for."""
+        return tuple(f.entry for f in self.verify(content=False) if f.entry is not None)
+
+    def verify(self, *, content: bool = True) -> tuple[Finding, ...]:
+        """Check every file; sound entries come with an empty `why`.
+
+        Args:
+          content: also hash the executables. Without, only whether they are there.
+
+        Raises:
+          RepositoryError: the folder is there, and others can write to it.
+        """
+        if not self.folder.is_dir():
+            return ()
+        _require_own(self.folder)
+        return tuple(self._findings(content))
+
+    def prune(self) -> tuple[str, ...]:
+        """Remove what no process of these versions can load; return the names of the files.
+
+        That is: corrupt entries, those of another version of jax or of this package's source, and
+        executables that no entry names and that are older than an hour (a writer may be at work).
+        """
+        removed, orphaned = [], set[str]()
+        old = dt.datetime.now(dt.UTC).timestamp() - 3600
+        for found in self.verify():
+            path = self.folder / found.file
+            if found.why and path.suffix == ".json":
+                path.unlink(missing_ok=True)
+                removed.append(found.file)
+                orphaned.update({found.entry.sha256} if found.entry else ())
+        for found in self.verify(content=False):
+            path = self.folder / found.file
+            if found.why and (path.stem in orphaned or path.stat().st_mtime < old):
+                path.unlink(missing_ok=True)
+                removed.append(found.file)
+        return tuple(removed)
+
+    def _entry_path(self, of: Identity) -> Path:
+        return self.folder / f"{of.op}-{of.key}.json"
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RepositoryError(f"{self.folder}: cannot be made ({error.strerror})") from error
+        _require_own(self.folder)
+
+    def _load(self, path: Path, wanted: Identity, device: Any) -> Callable[..., Any]:
+        from jax.experimental import serialize_executable
+
+        entry = _read(path)
+        if different := wanted.differences(entry.identity):
+            raise RepositoryError(f"{path.name}: is for {'; '.join(different)}")
+        payload = _payload(self.folder, entry)
+        try:
+            # This user's own file: see the docstring of the module.
+            serialized, in_tree, out_tree = pickle.loads(payload)  # noqa: S301
+            executable: Callable[..., Any] = serialize_executable.deserialize_and_load(
+                serialized,
+                in_tree,
+                out_tree,
+                backend=device.client,
+                execution_devices=[device],
+            )
+        except Exception as error:
+            raise RepositoryError(
+                f"{path.name}: jax cannot load it ({type(error).__name__}: {error})"
+            ) from error
+        return executable
+
+    def _findings(self, content: bool) -> Iterator[Finding]:
+        named = set()
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                entry = _read(path)
+            except RepositoryError as error:
+                yield Finding(file=path.name, entry=None, why=str(error))
+                continue
+            named.add(entry.sha256)
+            yield Finding(file=path.name, entry=entry, why=self._why(path, entry, content))
+        for path in sorted(self.folder.iterdir()):
+            if path.suffix != ".json" and path.stem not in named:
+                yield Finding(file=path.name, entry=None, why="no entry names it")
+
+    def _why(self, path: Path, entry: Entry, content: bool) -> str:
+        if path != self._entry_path(entry.identity):
+            return "its name is not that of its content"
+        for field, now in present_versions().items():
+            then = getattr(entry.identity, field)
+            if now != then:
+                return f"stale: made with {field} {then}, present is {now}"
+        try:
+            _payload(self.folder, entry, content=content)
+        except RepositoryError as error:
+            return str(error)
+        return ""
+
+
+def _compile(program: Program, device: Any) -> tuple[Any, float]:
+    import time
+
+    import jax
+
+    lib: Any = jax  # several of its functions are untyped
+    abstract = [
+        lib.ShapeDtypeStruct(
+            a.shape,
+            lib.numpy.dtype(a.dtype),
+            sharding=jax.sharding.SingleDeviceSharding(
+                device,
+                memory_kind="pinned_host" if a.host else device.default_memory().kind,
+            ),
+        )
+        for a in program.arguments
+    ]
+    start = time.perf_counter()
+    executable = jax.jit(program.function).lower(*abstract).compile()
+    return executable, time.perf_counter() - start
+
+
+def _read(path: Path) -> Entry:
+    _require_own(path)
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+        if fields.pop("format") != FORMAT:
+            raise RepositoryError(f"{path.name}: of another format than {FORMAT}")
+        of = Identity.from_json(fields.pop("identity"))
+        entry = Entry(identity=of, **fields)
+        whole = len(bytes.fromhex(entry.sha256)) == 32 and int(entry.nbytes) == entry.nbytes
+    except RepositoryError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RepositoryError(f"{path.name}: cannot be read ({error})") from error
+    if not whole:
+        raise RepositoryError(f"{path.name}: sha256 or nbytes is no such thing")
+    return entry
+
+
+def _payload(folder: Path, entry: Entry, *, content: bool = True) -> bytes:
+    path = folder / f"{entry.sha256}.bin"
+    if not path.exists():
+        raise RepositoryError(f"{path.name}: missing")
+    _require_own(path)
+    if not content:
+        return b""
+    payload = path.read_bytes()
+    if len(payload) != entry.nbytes or hashlib.sha256(payload).hexdigest() != entry.sha256:
+        raise RepositoryError(f"{path.name}: {len(payload)} bytes, not those that were stored")
+    return payload
+
+
+def _require_own(path: Path) -> None:
+    """Raise unless the file or folder is this user's and nobody else can write to it."""
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RepositoryError(
+            f"{path}: expected to belong to this user and to be writable by nobody else, since "
+            f"loading what is in it runs it"
+        )
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(partial).replace(path)
+    except OSError as error:
+        raise RepositoryError(f"{path}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,221 @@
+"""The files of measured results, one a device: what is in them, how they are read and written.
+
+They are read from the folder that the environment variable `PALLAS_KERNELS_TUNED` names, then from
+`tuned/` in this package. A file that cannot be read is left aside with a warning, never an error: a
+kernel runs without one. Every entry says of which kernel source and jax version it is; readers ask
+for those of the present ones only.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER_VARIABLE = "PALLAS_KERNELS_TUNED"
+FORMAT = 1
+
+_PACKAGE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One configuration timed at one alpha, or the reason why it has no time."""
+
+    config: Mapping[str, int | bool]
+    alpha: float
+    time_s: float | None  # median; None if it failed
+    spread: float = 0.0  # interquartile range over the median
+    repeats: int = 0
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.time_s is None) != bool(self.error) or not (
+            self.time_s is None or 0 < self.time_s < float("inf")
+        ):
+            raise ValueError(f"time_s={self.time_s!r}, error={self.error!r}: expected one of them")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha={self.alpha!r}: expected a number in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What was measured for one problem of one op."""
+
+    op: str
+    key: Mapping[str, int | str]  # the problem, e.g. m, k, n, dtype, sm_count
+    source: str  # hash of the kernel's source
+    provenance: Mapping[str, str]  # jax, jaxlib, driver, date, backend
+    measurements: tuple[Measurement, ...]
+
+    def fresh(self, source: str) -> bool:
+        """Whether it was measured with this kernel source and the installed jax."""
+        return self.source == source and self.provenance.get("jax") == jax_version()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """All results of a device; `machine` holds measured fields of `hybrid_gemm.Machine`."""
+
+    device: str
+    entries: tuple[Entry, ...] = ()
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # files left aside, and why
+
+
+def file_name(device: str) -> str:
+    """Return the name of a device's file.
+
+    >>> file_name("NVIDIA H200")
+    'nvidia_h200.json'
+    """
+    return re.sub(r"[^a-z0-9.]+", "_", device.lower()).strip("_") + ".json"
+
+
+def folders() -> tuple[Path, ...]:
+    """Return where files are looked for; the first has precedence."""
+    own = os.environ.get(FOLDER_VARIABLE)
+    return (*((Path(own),) if own else ()), _PACKAGE / "tuned")
+
+
+def writable_folder(given: str | Path | None = None) -> Path:
+    """Return the folder to write to: the given one, the environment's, else the package's.
+
+    Raises:
+      ValueError: it cannot be written to, for example because the package is installed read-only.
+    """
+    folder = Path(given) if given else folders()[0]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"folder={str(folder)!r}: expected one that can be written to ({error.strerror}). "
+            f"Name another one, or set {FOLDER_VARIABLE}."
+        ) from error
+    return folder
+
+
+def load(device: str) -> Tuned:
+    """Return all results for a device; read again only if a file has changed."""
+    paths = tuple(folder / file_name(device) for folder in folders())
+    return _load(device, tuple((path, _stamp(path)) for path in paths))
+
+
+def read(path: Path) -> Tuned:
+    """Return the results in one file.
+
+    Raises:
+      OSError: it cannot be opened.
+      ValueError: it is no such file; says what is wrong.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise ValueError(f"format={data['format']!r}: expected {FORMAT}")
+        return Tuned(
+            device=str(data["device"]),
+            machine=_checked_machine(data["machine"]),
+            entries=tuple(_entry(entry) for entry in data["entries"]),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"expected a file of tuned results: {error!r}") from error
+
+
+def write(path: Path, tuned: Tuned) -> None:
+    """Replace the file in one step: a reader sees the old results or the new ones."""
+    data = {
+        "format": FORMAT,
+        "device": tuned.device,
+        "machine": dict(tuned.machine),
+        "entries": [asdict(entry) for entry in tuned.entries],
+    }
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1, sort_keys=True, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@functools.cache
+def source_hash(files: tuple[str, ...]) -> str:
+    """Return a hash of files of this package, named relative to it."""
+    digest = hashlib.sha256()
+    for name in files:
+        digest.update(name.encode() + b"\0" + (_PACKAGE / name).read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def jax_version() -> str:
+    """Return the installed version of jax, without importing it."""
+    return importlib.metadata.version("jax")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@functools.lru_cache(maxsize=64)
+def _load(device: str, stamped: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Tuned:
+    machine: dict[str, Any] = {}
+    entries: list[Entry] = []
+    notes: list[str] = []
+    for path, stamp in stamped:
+        if stamp is None:
+            continue
+        try:
+            one = read(path)
+            if one.device != device:
+                raise ValueError(f"device={one.device!r}: expected {device!r}")
+        except (OSError, ValueError) as error:
+            notes.append(f"{path.name} left aside: {error}")
+            warnings.warn(f"tuned results {path} left aside: {error}", stacklevel=2)
+            continue
+        machine = {**one.machine, **machine}
+        entries += one.entries
+    return Tuned(device=device, entries=tuple(entries), machine=machine, notes=tuple(notes))
+
+
+def _entry(data: Mapping[str, Any]) -> Entry:
+    return Entry(
+        op=str(data["op"]),
+        key=dict(data["key"]),
+        source=str(data["source"]),
+        provenance=dict(data["provenance"]),
+        measurements=tuple(Measurement(**one) for one in data["measurements"]),
+    )
+
+
+def _checked_machine(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name, value in data.items():
+        if name == "source":
+            good = isinstance(value, str)
+        elif name == "resident":
+            good = all(len(pair) == 2 and min(pair) >= 1 for pair in value)
+        else:
+            good = isinstance(value, int | float) and 0 < value < float("inf")
+        if not good:
+            raise ValueError(f"machine.{name}={value!r}: expected a number above 0")
+    return dict(data)

@@ -1,0 +1,103 @@
+"""The command as a user meets it: without a GPU, as a dry run, with wrong arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import jax
+import pyarrow.parquet as pq
+import pytest
+
+from experiments.gpu import cli
+from experiments.gpu.sections import SECTIONS
+
+ROOT = Path(__file__).parents[3]
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.gpu", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+
+
+@pytest.mark.skipif(
+    any(d.platform == "gpu" for d in jax.devices()), reason="a GPU is here; this is about none"
+)
+def test_without_a_gpu_it_says_so_writes_nothing_and_fails(tmp_path: Path) -> None:
+    done = command("--out", str(tmp_path / "results"))
+    assert done.returncode == 2
+    assert "sees no GPU" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_sections_end_to_end(tmp_path: Path) -> None:
+    out, archive = tmp_path / "out", tmp_path / "all.tar.gz"
+    arguments = ("link", "kernels", "--dry-run", "--out", str(out), "--archive", str(archive))
+    done = command(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = out / "dry-run"
+    for name in ("link", "kernels"):
+        table = pq.read_table(folder / name / f"{name}.parquet")
+        found = table.to_pylist()
+        assert {row["status"] for row in found} == {"ok"}
+        assert all(row["dry_run"] for row in found)
+        (facts,) = json.loads(table.schema.metadata[b"c2c"])["runs"].values()
+        assert facts["command"][3:] == list(arguments)
+        assert facts["versions"]["jax"] == jax.__version__
+        assert {"commit", "driver", "started_at", "seed", "device"} <= set(facts)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["dry_run"]
+    statuses = {f["status"] for f in summary["findings"]}
+    assert statuses == {"unmeasured"}  # tiny sizes on a CPU show nothing
+    assert summary["coverage"]["kernels"]["unmeasured"] == 0
+    assert "dry run" in (folder / "summary.md").read_text()
+    with tarfile.open(archive) as packed:
+        assert "dry-run/kernels/kernels.parquet" in packed.getnames()
+    again = command("kernels", "--dry-run", "--out", str(out))
+    assert "kernels: 0 ok, 0 failed" in again.stdout
+
+
+def test_the_list_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "expected one of link"),
+        (["--minutes", "0"], "expected a number above 0"),
+        (["--dry-run", "--out", str(cli.RESULTS / "x")], "a dry run has no results"),
+    ],
+)
+def test_wrong_arguments(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("scale", ["full", "quick", "tiny"])
+def test_cases_are_distinct_and_scalar(name: str, scale: str) -> None:
+    cases = SECTIONS[name].cases(scale)  # type: ignore[arg-type]
+    assert cases
+    keys = [case.key for case in cases]
+    assert len(set(keys)) == len(keys)
+    assert all(
+        isinstance(value, str | int | float) for case in cases for value in case.spec.values()
+    )
+    assert all(0 < case.limit_s <= 300 for case in cases)

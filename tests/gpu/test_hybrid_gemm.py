@@ -1,0 +1,132 @@
+"""hybrid_gemm on the device: dataflows, clusters, splits, layers, layouts, types, slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.host_memory import to_host
+from pallas_kernels.hybrid_gemm import Gemm, choose, hybrid_gemm, pack_weights, present_machine
+from tests.gpu.exact import (
+    BACKEND,
+    activations,
+    assert_everywhere,
+    assert_exact,
+    numbers,
+    poisoned,
+    same_bits,
+    sums,
+    transposed,
+    weights,
+)
+
+pytestmark = pytest.mark.gpu
+
+K, N = 4096, 6144
+ROWS = (1, 5, 8, 64, 100, 128, 129, 512, 1000, 2001)
+ALPHAS = (0.0, 0.3, 0.5, 1.0)
+
+
+def check(m: int, alpha: float, k: int = K, n: int = N, **options: Any) -> Any:
+    x, (w, host) = activations(m, k), weights(k, n)
+    a = jnp.asarray(x)
+    out = poisoned(lambda: hybrid_gemm(a, host, alpha, backend=BACKEND, **options), (m, n), a.dtype)
+    parts = 1 if alpha == 1 else sums(m, k, n, options.get("cluster", 1))
+    assert_exact(out, x, w, partial_sums=parts)
+    assert_everywhere(out, x, w, partial_sums=parts)
+    return out
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("m", ROWS)
+def test_rows_and_alphas(m: int, alpha: float) -> None:
+    check(m, alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1.0])
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+@pytest.mark.parametrize("m", [64, 512, 2001])
+def test_clusters(m: int, cluster: int, alpha: float) -> None:
+    check(m, alpha, cluster=cluster)
+
+
+@pytest.mark.parametrize("sm_split", [4, 16, 64, 128])
+def test_splits_of_the_sms(sm_split: int) -> None:
+    check(600, 0.5, sm_split=sm_split, cluster=4)
+
+
+@pytest.mark.parametrize("sm_limit", [2, 16, 28, 56, 131])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_emulated_slices(sm_limit: int, alpha: float) -> None:
+    check(300, alpha, sm_limit=sm_limit)
+
+
+@pytest.mark.parametrize("n", [64, 128, 192, 16064])
+def test_narrow_and_uneven_columns(n: int) -> None:
+    check(256, 1.0, n=n)
+    check(256, 0.0, n=n)
+
+
+@pytest.mark.parametrize("k", [64, 448, 4160, 14336])
+def test_short_and_uneven_depths(k: int) -> None:
+    check(256, 1.0, k=k, n=1024)
+    check(256, 0.0, k=k, n=1024)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_transposed_weights_give_the_same_bits(alpha: float) -> None:
+    x, (w, host) = activations(384, K), weights(K, N)
+    a = jnp.asarray(x)
+    config = choose(Gemm(m=384, k=K, n=N), present_machine())
+    options = {"config": config, "backend": BACKEND}
+    out = hybrid_gemm(a, transposed(K, N), alpha, w_layout="nk", **options)
+    assert_exact(out, x, w, partial_sums=sums(384, K, N))
+    assert same_bits(out, hybrid_gemm(a, host, alpha, **options))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(
+    ("dtype", "out"), [("float16", None), ("float16", "float32"), ("bfloat16", "float32")]
+)
+def test_types(dtype: str, out: str | None, alpha: float) -> None:
+    m, k, n = 384, 2048, 3072
+    x, (w, host) = activations(m, k, dtype), weights(k, n, dtype)
+    got = hybrid_gemm(jnp.asarray(x), host, alpha, out_dtype=out, backend=BACKEND)
+    assert str(got.dtype) == (out or dtype)
+    parts = sums(m, k, n, dtype=dtype, out_dtype=out or dtype)
+    assert_exact(got, x, w, partial_sums=parts)
+    assert_everywhere(got, x, w, partial_sums=parts)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_layers(alpha: float) -> None:
+    layers, k, n = 3, 2048, 2048
+    x, (w, host) = activations(200, k), weights(k, n, layers=layers)
+    for layer in range(layers):
+        out = hybrid_gemm(jnp.asarray(x), host, alpha, layer=layer, backend=BACKEND)
+        assert_exact(out, x, w[layer], partial_sums=sums(200, k, n, layers=layers))
+
+
+def test_padded_weights() -> None:
+    k, n = 1000, 1500
+    x, w = activations(70, k), numbers((k, n), "bfloat16", 1, k**-0.5)
+    packed = pack_weights(w)
+    host = jax.tree.map(to_host, packed)
+    for alpha in ALPHAS:
+        out = hybrid_gemm(jnp.asarray(x), host, alpha, backend=BACKEND)
+        assert out.shape == (70, n)
+        assert_exact(out, x, w, partial_sums=sums(70, 1024, 1536))
+
+
+def test_random_shapes_alphas_and_splits() -> None:
+    draw = np.random.default_rng(7)
+    for _ in range(12):
+        m = int(draw.integers(1, 1200))
+        k, n = (64 * int(draw.integers(1, 40)) for _ in range(2))
+        cluster = int(draw.choice([1, 2, 4, 8]))
+        limit = int(draw.integers(2 * cluster, 133))
+        check(m, float(draw.random()), k=k, n=n, cluster=cluster, sm_limit=limit)

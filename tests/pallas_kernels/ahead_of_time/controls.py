@@ -1,0 +1,64 @@
+"""Programs with known faults, compiled like the real ones. Prints what is found as JSON lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from pallas_kernels.ahead_of_time import TARGETS, Compiler, prepare, problems
+from pallas_kernels.hybrid_gemm import Config, Gemm
+from pallas_kernels.hybrid_gemm.programs import program
+from pallas_kernels.program import Argument, Program
+
+
+def controls() -> Iterator[tuple[str, Program]]:
+    gemm = Gemm(m=512, k=1024, n=2048)
+    # an accumulator of 256 float32 registers a thread, of which there are 232
+    yield (
+        "spills",
+        program("spills", gemm, Config(tn=256, sym_stages=2, kc=128, asym_stages=2, sm_count=132)),
+    )
+    good = program("good", gemm, Config(sm_count=132))
+    yield "good", good
+    yield "multicast", dataclasses.replace(good, multicast=True)
+    yield "opcodes", dataclasses.replace(good, absent=frozenset({"UTMAREDG"}))
+    yield "shared", dataclasses.replace(good, shared_bytes=good.shared_bytes // 2)
+    x, w, scalars = good.arguments
+    stack = Argument(shape=(3, *w.shape), dtype=w.dtype, host=True)
+    yield (
+        "sliced",
+        dataclasses.replace(
+            good,
+            function=lambda x, w, s: good.function(x, w[1], s),
+            arguments=(x, stack, scalars),
+        ),
+    )
+    square = program("square", Gemm(m=512, k=1024, n=1024), Config(sm_count=132))
+
+    def scanned(x: jax.Array, stack: jax.Array, scalars: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, w: (square.function(x, w, scalars), None), x, stack)[0]
+
+    x, w, scalars = square.arguments
+    stack = Argument(shape=(3, *w.shape), dtype=w.dtype, host=True)
+    yield (
+        "scanned",
+        dataclasses.replace(square, function=scanned, arguments=(x, stack, scalars)),
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        compiler = Compiler(TARGETS["h200"], Path(folder))
+        for name, faulty in controls():
+            _, report = compiler.compile(faulty)
+            print(json.dumps([name, problems(faulty, report)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Reading what the compiler wrote, without the compiler."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pallas_kernels.ahead_of_time import TARGETS, CodeReport, host_copies, problems
+from pallas_kernels.ahead_of_time import __main__ as command
+from pallas_kernels.ops import OPS, programs
+from pallas_kernels.program import Argument, Program
+
+HLO = """
+HloModule jit_f
+%slice_computation (param_0: bf16[3,64]) -> bf16[1,64] {
+  %param_0 = bf16[3,64]{1,0:S(5)} parameter(0)
+  ROOT %cut = bf16[1,64]{1,0} slice(%param_0), slice={[0:1], [0:64]}
+}
+ENTRY %main (w: bf16[3,64], x: bf16[8,3]) -> bf16[8,64] {
+  %w.1 = bf16[3,64]{1,0:S(5)} parameter(0), metadata={op_name="w"}
+  %x.1 = bf16[8,3]{1,0} parameter(1)
+  %pair = (bf16[3,64]{1,0:S(5)}, bf16[8,3]{1,0}) tuple(%w.1, %x.1)
+  %w.2 = bf16[3,64]{1,0:S(5)} get-tuple-element(%pair), index=0
+  %double = bf16[8,3]{1,0} add(%x.1, %x.1)
+  ROOT %out = bf16[8,64]{1,0} custom-call(%double, %w.2), custom_call_target="mosaic_gpu_v2"
+}
+"""
+
+REPORT = CodeReport(
+    kernels=1,
+    spilled_bytes=0,
+    wgmma_serialised=False,
+    opcodes={"HGMMA": 4, "UTMALDG": 2},
+    multicasts=0,
+    shared_bytes=1000,
+    registers=168,
+    host_argument_bytes=256,
+    temporary_bytes=0,
+    device_argument_bytes=64,
+    output_bytes=64,
+    host_copies=(),
+)
+PROGRAM = Program(
+    op="hybrid_gemm",
+    name="one",
+    function=lambda x, w: x,
+    arguments=(
+        Argument(shape=(8, 4), dtype="bfloat16"),
+        Argument(shape=(4, 32), dtype="bfloat16", host=True),
+    ),
+    shared_bytes=1024,
+    opcodes=frozenset({"HGMMA"}),
+    absent=frozenset({"UTMAREDG"}),
+)
+
+
+def test_only_what_touches_host_memory_is_named() -> None:
+    assert list(host_copies(HLO)) == ["slice %cut"]
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("%c = bf16[3,64]{1,0} copy(%w.1)", "copy %c"),
+        ("%c = (bf16[64]{0}, bf16[3,64]{1,0:S(5)}, u32[]) copy-start(%w.1)", "copy-start %c"),
+        ("%c = bf16[3,64]{1,0} fusion(%x.1, %w.1), kind=kLoop", "fusion %c"),
+        ('%c = f32[8]{0} custom-call(%w.1), custom_call_target="__cublas$gemm"', "custom-call %c"),
+    ],
+)
+def test_each_way_of_touching_it_is_named(line: str, named: str) -> None:
+    hlo = HLO.replace("  %double", f"  {line}\n  %double")
+    assert set(host_copies(hlo)) == {"slice %cut", named}
+
+
+def test_a_good_report_has_no_problems() -> None:
+    assert problems(PROGRAM, REPORT) == ()
+    again = CodeReport.from_json(json.loads(json.dumps(dataclasses.asdict(REPORT))))
+    assert again == REPORT
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kernels": 2}, "2 kernels, not 1"),
+        ({"spilled_bytes": 8}, "spills 8 bytes"),
+        ({"wgmma_serialised": True}, "serialised"),
+        ({"opcodes": {"HGMMA": 1, "STL": 1}}, "spilled registers"),
+        ({"opcodes": {"UTMALDG": 1}}, "lacks HGMMA"),
+        ({"opcodes": {"HGMMA": 1, "UTMAREDG": 1}}, "has UTMAREDG"),
+        ({"shared_bytes": 1025}, "1025 bytes of shared memory, 1024 predicted"),
+        ({"multicasts": 3}, "3 multicast loads, expected none"),
+        ({"host_argument_bytes": 0}, "0 bytes of host arguments, not 256"),
+        ({"host_copies": ("copy %c",)}, "copy %c"),
+    ],
+)
+def test_every_fault_is_said(change: dict[str, object], said: str) -> None:
+    (problem,) = problems(PROGRAM, dataclasses.replace(REPORT, **change))
+    assert said in problem
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_lists_programs_whose_arguments_fit(op: str) -> None:
+    for sm_count in {target.sm_count for target in TARGETS.values()}:
+        found = programs(op, sm_count)
+        assert found
+        for program in found:
+            assert program.op == op
+            assert program.shared_bytes > 0
+
+
+def test_arguments_count_bits() -> None:
+    assert Argument(shape=(3, 4), dtype="int4").nbytes == 6
+    assert Argument(shape=(3, 4), dtype="bfloat16").nbytes == 24
+    assert PROGRAM.host_bytes == 256
+
+
+def test_unknown_op_is_refused() -> None:
+    with pytest.raises(ValueError, match="op='gemm': expected one of hybrid_gemm"):
+        programs("gemm", 132)
+
+
+@pytest.mark.parametrize("part", ["2/2", "x", "1", "-1/2"])
+def test_wrong_part_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        command.main([f"--part={part}"])
+    assert stopped.value.code == 2
+    assert "expected i/n" in capsys.readouterr().err
+
+
+def test_without_the_compiler_it_says_what_is_missing() -> None:
+    script = (
+        "import sys; sys.modules['jax_cuda13_plugin'] = None\n"
+        "from pallas_kernels.ahead_of_time.__main__ import main; sys.exit(main(['--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "jax-cuda13-plugin" in done.stderr

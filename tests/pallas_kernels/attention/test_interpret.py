@@ -1,0 +1,261 @@
+"""The kernels themselves, run step by step on a CPU with NaN in all memory, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pallas_kernels.attention import (
+    DecodeConfig,
+    PrefillConfig,
+    decode_attention,
+    merge_partial,
+    online,
+    partial_decode,
+    partial_prefill,
+    prefill_attention,
+    sm90_decode,
+    sm90_prefill,
+)
+from pallas_kernels.attention.specs import Decode, Prefill
+from pallas_kernels.mosaic import interpret_params
+from tests.pallas_kernels.attention.cases import Case, Paged, decoding, paged
+from tests.pallas_kernels.interpreting import races_found, reset, within
+
+SMALL = PrefillConfig(block_kv=64)
+INTERPRET: dict[str, Any] = {"backend": "interpret"}
+
+PREFILLS = {
+    "three blocks, two tiles": Case(queries=136, keys=136),
+    "one query, one key": Case(queries=1, keys=1),
+    "ragged, grouped heads": Case(queries=5, keys=70, heads=6, kv_heads=2),
+    "chunks over their past": Case(
+        queries=16, keys=200, offsets=(184, 100), lengths=(200, 116), heads=2, kv_heads=2
+    ),
+    "keys begin after some queries": Case(queries=40, keys=64, offsets=(-20, -64)),
+    "a row without keys": Case(queries=8, keys=64, offsets=(0, 0), lengths=(0, 33)),
+    "window": Case(queries=136, keys=264, offsets=(128,), window=70),
+    "window of one": Case(queries=8, keys=72, offsets=(60,), window=1),
+    "every key": Case(queries=24, keys=130, causal=False, lengths=(129,)),
+    "128 wide, float16": Case(queries=72, keys=136, dim=128, dtype="float16", offsets=(64,)),
+}
+
+
+@pytest.mark.parametrize("case", PREFILLS.values(), ids=PREFILLS.keys())
+def test_prefill_within_the_bound(case: Case) -> None:
+    part = within(
+        lambda: partial_prefill(*case.arrays, **case.options(), config=SMALL, **INTERPRET)
+    )
+    assert case.exact("float32").worst(part.out, part.lse) <= 1
+
+
+def test_prefill_in_the_type_of_q() -> None:
+    case = Case(queries=20, keys=80, heads=3, offsets=(50,))
+    out = within(lambda: prefill_attention(*case.arrays, q_offset=50, config=SMALL, **INTERPRET))
+    assert out.dtype == case.arrays[0].dtype
+    assert case.exact().worst(out) <= 1
+
+
+@pytest.mark.slow
+def test_prefill_as_configured() -> None:
+    case = Case(queries=200, keys=300, dim=128, offsets=(90,), window=150)
+    part = within(lambda: partial_prefill(*case.arrays, **case.options(), **INTERPRET))
+    assert case.exact("float32").worst(part.out, part.lse) <= 1
+
+
+DECODES = {
+    "pages of 16": (decoding((150, 33), 160, heads=4), 16, 1),
+    "splits, one of them empty": (decoding((150, 60), 192, heads=6, kv_heads=2), 16, 3),
+    "pages of 32, window": (decoding((128, 161), 192, window=70, heads=8), 32, 2),
+    "pages of 64, one head each": (decoding((64, 65), 128, heads=2, kv_heads=2), 64, 2),
+    "pages of two blocks": (decoding((250,), 256, heads=3), 128, 3),
+    "12 heads share one": (decoding((100,), 128, heads=12), 16, 1),
+    "a sequence without tokens": (decoding((0, 1), 64, heads=4), 16, 2),
+    "128 wide, float16": (decoding((130,), 192, heads=8, dim=128, dtype="float16"), 64, 2),
+}
+
+
+def decode(pool: Paged, splits: int, **options: Any) -> Any:
+    config = DecodeConfig(stages=2, splits=splits)
+    return within(
+        lambda: partial_decode(
+            *pool.arguments, window=pool.case.window, config=config, **options, **INTERPRET
+        )
+    )
+
+
+@pytest.mark.parametrize(("case", "page", "splits"), DECODES.values(), ids=DECODES.keys())
+def test_decode_within_the_bound(case: Case, page: int, splits: int) -> None:
+    part = decode(paged(case, page), splits)
+    exact = case.exact("float32", merges=splits)
+    assert exact.worst(part.out[:, None], part.lse[:, None]) <= 1
+
+
+def test_decode_in_the_type_of_q_with_its_own_configuration() -> None:
+    case = decoding((200, 77), 208, heads=4, kv_heads=2)
+    out = within(lambda: decode_attention(*paged(case, 16).arguments, **INTERPRET))
+    assert out.dtype == case.arrays[0].dtype
+    assert case.exact(merges=4).worst(out[:, None]) <= 1
+
+
+def test_the_order_of_pages_changes_no_bit() -> None:
+    case = decoding((150, 33), 160, heads=4)
+    a, b = (decode(paged(case, 16, seed=seed), 2) for seed in (1, 2))
+    np.testing.assert_array_equal(a.out, b.out)
+    np.testing.assert_array_equal(a.lse, b.lse)
+
+
+def test_parts_of_the_kernels_merge() -> None:
+    """The first keys by the decode kernel from pages, the others by prefill from an array."""
+    case = decoding((150,), 160, heads=4, window=120)
+    q, k, v = case.arrays
+    first = replace(case, keys=64, lengths=(64,))
+    pool = Paged(
+        case=first,
+        k_pages=k[0, :64].reshape(4, 16, 1, 64),
+        v_pages=v[0, :64].reshape(4, 16, 1, 64),
+        tables=np.arange(4, dtype=np.int32)[None],
+    )
+    old = decode(pool, 1, q_positions=149)
+    new = within(
+        lambda: partial_prefill(
+            q,
+            k[:, 64:],
+            v[:, 64:],
+            q_offset=149 - 64,
+            kv_lengths=150 - 64,
+            window=120,
+            config=SMALL,
+            **INTERPRET,
+        )
+    )
+    merged = merge_partial(jax.tree.map(lambda x: x[:, None], old), new)
+    assert case.exact("float32", merges=2).worst(merged.out, merged.lse) <= 1
+
+
+def test_kernels_under_vmap() -> None:
+    case = Case(queries=8, keys=64, offsets=(56, 10))
+    q, k, v = (jnp.asarray(array)[:, None] for array in case.arrays)
+
+    def one(q: Any, k: Any, v: Any, offset: Any) -> Any:
+        return partial_prefill(q, k, v, q_offset=offset, config=SMALL, **INTERPRET)
+
+    part = within(lambda: jax.vmap(one)(q, k, v, jnp.array(case.offsets)))
+    assert case.exact("float32").worst(part.out[:, 0], part.lse[:, 0]) <= 1
+
+
+@pytest.mark.slow
+@settings(max_examples=5)
+@given(
+    queries=st.integers(1, 140),
+    keys=st.integers(1, 140),
+    kv_heads=st.integers(1, 2),
+    group=st.integers(1, 2),
+    offset=st.integers(-150, 150),
+    window=st.none() | st.integers(1, 150),
+    dtype=st.sampled_from(["bfloat16", "float16"]),
+    data=st.data(),
+)
+def test_any_prefill(
+    queries: int,
+    keys: int,
+    kv_heads: int,
+    group: int,
+    offset: int,
+    window: int | None,
+    dtype: str,
+    data: st.DataObject,
+) -> None:
+    case = Case(
+        queries=queries,
+        keys=keys,
+        heads=group * kv_heads,
+        kv_heads=kv_heads,
+        offsets=(offset,),
+        lengths=(data.draw(st.integers(0, keys)),),
+        window=window,
+        dtype=dtype,
+    )
+    part = within(
+        lambda: partial_prefill(*case.arrays, **case.options(), config=SMALL, **INTERPRET)
+    )
+    assert case.exact("float32").worst(part.out, part.lse) <= 1
+
+
+@pytest.mark.slow
+@settings(max_examples=5)
+@given(
+    lengths=st.lists(st.integers(0, 256), min_size=1, max_size=2).map(tuple),
+    page=st.sampled_from([16, 32, 64, 128]),
+    group=st.integers(1, 9),
+    splits=st.integers(1, 4),
+    window=st.none() | st.integers(1, 256),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_decode(
+    lengths: tuple[int, ...], page: int, group: int, splits: int, window: int | None, seed: int
+) -> None:
+    case = decoding(lengths, 256, heads=group, window=window, seed=seed)
+    part = decode(paged(case, page, seed=seed), splits)
+    exact = case.exact("float32", merges=splits)
+    assert exact.worst(part.out[:, None], part.lse[:, None]) <= 1
+
+
+def prefill_races() -> bool:
+    case = Case(queries=136, keys=136, lengths=(130,))
+    spec = Prefill(batch=1, queries=136, keys=136, heads=2, kv_heads=1, dim=64, scale=0.125)
+    params = interpret_params(detect_races=True)
+    kernel = jax.jit(sm90_prefill.build(spec, SMALL, interpret=params))
+    bounds = np.array([[0, 130, 1 << 30]], np.int32)
+    reset()
+    out, _ = within(lambda: jax.block_until_ready(kernel(bounds, *case.arrays)))
+    assert out.shape == case.arrays[0].shape
+    return races_found()
+
+
+def decode_races() -> bool:
+    case = decoding((150,), 160, heads=4)
+    q, k_pages, v_pages, tables, _ = paged(case, 16).arguments
+    spec = Decode(batch=1, kv_heads=1, group=4, dim=64, pages=13, page=16, table=10, scale=0.125)
+    params = interpret_params(detect_races=True)
+    config = DecodeConfig(stages=2, splits=2)
+    kernel = jax.jit(sm90_decode.build(spec, config, interpret=params))
+    bounds = np.array([[149, 150, 1 << 30]], np.int32)
+    reset()
+    out, _ = within(lambda: jax.block_until_ready(kernel(bounds, tables, q, k_pages, v_pages)))
+    assert out.shape == (2, 4, 64)
+    return races_found()
+
+
+@pytest.mark.parametrize("races", [prefill_races, decode_races])
+def test_no_race(races: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert not races()
+
+
+@pytest.mark.parametrize("races", [prefill_races, decode_races])
+def test_the_race_detector_sees_a_missing_fence(
+    races: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without = SimpleNamespace(**{**vars(online.plgpu), "commit_smem": lambda: None})
+    monkeypatch.setattr(online, "plgpu", without)
+    assert races()
+    reset()
+
+
+def test_unwritten_values_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The positive control of `zero_beyond`: without it NaN beyond a length reaches the result."""
+    monkeypatch.setattr(online, "zero_beyond", lambda *_: None)
+    case = Case(queries=8, keys=64, lengths=(33,), offsets=(33,))
+    spec = Prefill(batch=1, queries=8, keys=64, heads=2, kv_heads=1, dim=64, scale=0.125)
+    kernel = jax.jit(sm90_prefill.build(spec, SMALL, interpret=interpret_params()))
+    bounds = np.array([[33, 33, 1 << 30]], np.int32)
+    out, _ = within(lambda: jax.block_until_ready(kernel(bounds, *case.arrays)))
+    assert np.isnan(np.asarray(out, np.float32)).all()

@@ -1,0 +1,216 @@
+"""What a CPU computes, against float64 within the derived bound, for random shapes and bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pallas_kernels.attention import (
+    decode_attention,
+    partial_decode,
+    partial_prefill,
+    prefill_attention,
+    reference,
+)
+from pallas_kernels.attention.numerics import exact_attention, visible_keys
+from tests.pallas_kernels.attention.cases import Case, decoding, paged
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rows, keys = draw(st.integers(1, 3)), draw(st.integers(1, 90))
+    kv_heads = draw(st.integers(1, 3))
+    causal = draw(st.booleans())
+    return Case(
+        queries=draw(st.integers(1, 40)),
+        keys=keys,
+        heads=kv_heads * draw(st.integers(1, 4)),
+        kv_heads=kv_heads,
+        dim=draw(st.sampled_from([1, 16, 64, 80])),
+        dtype=draw(st.sampled_from(["bfloat16", "float16", "float32"])),
+        causal=causal,
+        window=draw(st.none() | st.integers(1, 100)) if causal else None,
+        offsets=tuple(draw(st.lists(st.integers(-50, 120), min_size=rows, max_size=rows))),
+        lengths=tuple(draw(st.lists(st.integers(0, keys), min_size=rows, max_size=rows))),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+@settings(max_examples=15)
+@given(cases(), st.sampled_from([16, 512]))
+def test_prefill_within_the_bound(case: Case, block: int) -> None:
+    # blocks of 16 as well, so that small arrays have several, the last one ragged
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "KEY_BLOCK", block)
+        patch.setattr(reference, "QUERY_BLOCK", block)
+        bounds = np.stack(
+            [
+                case.offsets,
+                case.row_lengths,
+                np.full(len(case.offsets), case.window or 1 << 30),
+            ],
+            axis=1,
+        ).astype(np.int32)
+        part = reference.prefill(
+            *map(jnp.asarray, case.arrays),
+            jnp.asarray(bounds),
+            causal=case.causal,
+            scale=case.dim**-0.5,
+        )
+    merges = case.keys // block + 1  # blocks smaller than the bound's: each counts as a merge
+    assert case.exact("float32", merges=merges).worst(part.out, part.lse) <= 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_several_blocks_of_queries_and_keys(dtype: str) -> None:
+    case = Case(
+        queries=300,
+        keys=1100,
+        heads=4,
+        kv_heads=2,
+        dtype=dtype,
+        window=400,
+        offsets=(700, -40),
+        lengths=(900, 1100),
+    )
+    part = partial_prefill(*case.arrays, **case.options(), backend="reference")
+    assert case.exact("float32").worst(part.out, part.lse) <= 1
+    out = prefill_attention(*case.arrays, **case.options(), backend="reference")
+    assert out.dtype == case.arrays[0].dtype
+    assert case.exact().worst(out) <= 1
+
+
+def test_the_bound_notices_one_dropped_key() -> None:
+    case = Case(queries=4, keys=256, offsets=(252,), dtype="bfloat16")
+    seen = case.seen()
+    seen[:, :, 17] = False
+    wrong = exact_attention(*case.arrays, seen, scale=0.125, out_dtype=np.float32)
+    assert case.exact("float32").worst(wrong.out.astype(np.float32)) > 1
+    assert case.exact().worst(case.exact().out, wrong.lse) > 1
+
+
+@settings(max_examples=12)
+@given(
+    page=st.sampled_from([1, 5, 16, 64]),
+    each=st.integers(1, 6),
+    lengths=st.lists(st.integers(0, 320), min_size=1, max_size=4),
+    group=st.integers(1, 5),
+    window=st.none() | st.integers(1, 60),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_pages_in_any_order(
+    page: int, each: int, lengths: list[int], group: int, window: int | None, seed: int
+) -> None:
+    keys = page * each
+    case = decoding(
+        tuple(min(length, keys) for length in lengths),
+        keys,
+        heads=2 * group,
+        kv_heads=2,
+        window=window,
+        seed=seed,
+    )
+    pool = paged(case, page, seed=seed)
+    part = partial_decode(*pool.arguments, window=window, backend="reference")
+    assert case.exact("float32").worst(part.out[:, None], part.lse[:, None]) <= 1
+    out = decode_attention(*pool.arguments, window=window, backend="reference")
+    assert case.exact().worst(out[:, None]) <= 1
+
+
+def test_decode_over_several_blocks_of_pages() -> None:
+    case = decoding((1300, 513, 0), 1344, heads=8, kv_heads=2, window=700)
+    out = decode_attention(*paged(case, 16).arguments, window=700)
+    assert case.exact().worst(out[:, None]) <= 1
+
+
+def test_query_positions_of_a_part() -> None:
+    """The window is counted from where the query stands, not from the end of the part."""
+    case = replace(decoding((100, 60), 128, window=50), offsets=(120, 300), window=50)
+    pool = paged(case, 16)
+    positions = np.array(case.offsets, np.int32)
+    part = partial_decode(*pool.arguments, q_positions=positions, window=50)
+    assert case.exact("float32").worst(part.out[:, None], part.lse[:, None]) <= 1
+    assert np.isneginf(part.lse[1]).all()  # that window lies beyond the part
+
+
+def test_rows_without_keys_are_zero() -> None:
+    case = Case(queries=5, keys=32, offsets=(-3, 2), lengths=(32, 0))
+    part = partial_prefill(*case.arrays, **case.options())
+    assert not np.asarray(part.out[0, :3]).any()
+    assert not np.asarray(part.out[1]).any()
+    assert np.isneginf(part.lse[0, :3]).all()
+    assert np.isneginf(part.lse[1]).all()
+    assert np.isfinite(part.lse[0, 3:]).all()
+
+
+def test_vmap_equals_a_loop() -> None:
+    case = Case(queries=20, keys=70, heads=4, kv_heads=2, offsets=(50, 3, -5), window=33)
+    q, k, v = (jnp.asarray(a)[:, None] for a in case.arrays)
+    offsets = jnp.array(case.offsets)
+
+    def one(q: Any, k: Any, v: Any, offset: Any) -> Any:
+        return partial_prefill(q, k, v, q_offset=offset, window=33)
+
+    together = jax.vmap(one)(q, k, v, offsets)
+    for row, offset in enumerate(case.offsets):
+        alone = one(q[row], k[row], v[row], offset)
+        np.testing.assert_allclose(together.out[row], alone.out, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(together.lse[row], alone.lse, rtol=1e-6)
+
+
+def test_decode_in_a_scan_under_jit_grows_token_by_token() -> None:
+    """As a serving loop does it: lengths are traced, the pool is a carry."""
+    case = decoding((40,), 48, heads=4, kv_heads=2)
+    q, k, v = case.arrays
+    pool = paged(case, 16, stray=0)
+    tables = np.arange(3, dtype=np.int32)[None]
+    k_pages, v_pages = (jnp.asarray(a.reshape(3, 16, 2, 64)) for a in (k[0], v[0]))
+
+    @jax.jit
+    def steps(k_pages: jax.Array, v_pages: jax.Array) -> jax.Array:
+        def step(length: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            out = decode_attention(q[:, 0], k_pages, v_pages, tables, length[None])
+            return length + 1, out
+
+        return jax.lax.scan(step, jnp.int32(1), None, length=40)[1]
+
+    outs = steps(k_pages, v_pages)
+    for length in (1, 17, 40):
+        seen = visible_keys(1, 48, causal=False, window=None, q_offset=0, kv_length=length)
+        exact = exact_attention(q, k, v, seen[None], scale=0.125, out_dtype=q.dtype)
+        assert exact.worst(outs[length - 1][:, None]) <= 1
+    assert pool.tables.shape == (1, 3)
+
+
+def test_run_time_values_do_not_recompile() -> None:
+    traced = 0
+
+    @jax.jit
+    def call(offset: jax.Array, length: jax.Array, window: jax.Array) -> jax.Array:
+        nonlocal traced
+        traced += 1
+        case = Case(queries=8, keys=64)
+        return prefill_attention(
+            *case.arrays, q_offset=offset, kv_lengths=length, window=window, backend="reference"
+        )
+
+    for offset, length, window in ((0, 64, 5), (56, 60, 100), (-4, 0, 1)):
+        call(jnp.int32(offset), jnp.int32(length), jnp.int32(window))
+    assert traced == 1
+
+
+def test_scores_of_long_contexts_are_never_whole() -> None:
+    """4096 x 4096 scores of 8 heads would take 512 MiB; keys are not repeated for their heads."""
+    shape = (1, 4096, 8, 64)
+    q = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    k = jax.ShapeDtypeStruct((1, 4096, 1, 64), jnp.bfloat16)
+    call = jax.jit(lambda q, k, v: prefill_attention(q, k, v, backend="reference"))
+    temporary = call.lower(q, k, k).compile().memory_analysis().temp_size_in_bytes
+    assert temporary < 64 << 20

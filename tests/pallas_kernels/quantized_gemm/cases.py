@@ -1,0 +1,85 @@
+"""Weights and activations of the tests, and the product they should give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from pallas_kernels.counting import round_up
+from pallas_kernels.quantized_gemm import (
+    Config,
+    QuantizedGemm,
+    QuantizedWeights,
+    product_error_bound,
+    quantize,
+    scales_weights,
+)
+from pallas_kernels.quantized_gemm.packing import padded_k, unpack_int4
+
+SMALL = Config(
+    tm=16, tn=64, x_columns=64, w_stages=3, x_stages=2, warpgroups=1, cluster=1, sm_count=3
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    m: int
+    k: int
+    n: int
+    kind: Any = "int8"
+    group: int | None = None
+    dtype: str = "bfloat16"
+    out_dtype: str | None = None
+    scale_dtype: str = "float32"
+    config: Config = SMALL
+
+    def gemm(self) -> QuantizedGemm:
+        return QuantizedGemm(
+            m=round_up(self.m, 8),
+            k=padded_k(self.k, self.group),
+            n=round_up(self.n, 64),
+            kind=self.kind,
+            group=self.group,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype or self.dtype,
+            scale_dtype=self.scale_dtype,
+        )
+
+    def weights(self, seed: int = 0) -> QuantizedWeights:
+        rng = np.random.default_rng(seed)
+        # scales of groups and columns differ by orders of magnitude: a wrong one is seen
+        sizes = 10.0 ** rng.uniform(-2, 1, (-(-self.k // 64), self.n))
+        w = rng.standard_normal((self.k, self.n)) * np.repeat(sizes, 64, 0)[: self.k]
+        return quantize(w.astype(np.float32), self.kind, self.group, scale_dtype=self.scale_dtype)
+
+    def activations(self, seed: int = 1) -> jax.Array:
+        kind = np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
+        rng = np.random.default_rng(seed)
+        return jnp.asarray(rng.standard_normal((self.m, self.k)).astype(kind))
+
+
+def exact_weights(qw: QuantizedWeights) -> np.ndarray:
+    """Dequantise in float64, as [.., K, N]; of the op's own code only the unpacking is used."""
+    data, scales = np.asarray(qw.data), np.asarray(qw.scales, np.float64)
+    stored = (unpack_int4(data) if qw.kind == "int4" else data).astype(np.float64)
+    size = stored.shape[-1] // scales.shape[-2]
+    full = stored.swapaxes(-1, -2) * np.repeat(scales, size, axis=-2)
+    return np.asarray(full[..., : qw.k, : qw.n])
+
+
+def worst(out: np.ndarray, x: Any, w: np.ndarray, *, weights_scaled: bool = False) -> float:
+    """Return the largest error in units of the bound; NaN counts as infinite."""
+    x = np.asarray(x)
+    bound = product_error_bound(x, w, out.dtype, weights_scaled=weights_scaled)
+    error = np.abs(out.astype(np.float64) - x.astype(np.float64) @ w)
+    assert error.shape == bound.shape
+    return float(np.where(np.isfinite(error), error / bound, np.inf).max())
+
+
+def is_scaled(case: Case) -> bool:
+    return scales_weights(case.config, case.gemm())

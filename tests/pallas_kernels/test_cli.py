@@ -1,0 +1,66 @@
+"""`python -m pallas_kernels` on a machine without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pallas_kernels import cli
+from pallas_kernels.repository import Repository
+from tests.pallas_kernels.repository.test_repository import program
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+def test_list_says_what_runs_here_and_what_is_stored(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", "--folder", str(folder)]) == 0
+    empty = capsys.readouterr().out
+    assert "0 executables" in empty
+    assert "reference  runs here" in empty
+    assert "sm90       not here: " in empty
+    Repository(folder).get(program("one"))
+    assert cli.main(["list", "--folder", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "1 executable\n" in out
+    assert "hybrid_gemm  one" in out
+
+
+def test_verify_and_prune(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Repository(folder).get(program())
+    assert cli.main(["verify", "--folder", str(folder)]) == 0
+    (payload,) = folder.glob("*.bin")
+    payload.write_bytes(b"damaged")
+    assert cli.main(["verify", "--folder", str(folder)]) == cli.FAULTS
+    assert "7 bytes, not those that were stored" in capsys.readouterr().out
+    assert cli.main(["prune", "--folder", str(folder)]) == 0
+    assert "2 files removed" in capsys.readouterr().out
+    assert list(folder.iterdir()) == []
+
+
+def test_build_says_what_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["build", "--folder", str(folder)]) == cli.WRONG
+    assert "nothing to build: it needs an NVIDIA GPU" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_a_folder_others_can_write_to_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    for command in ("list", "verify", "prune"):
+        assert cli.main([command, "--folder", str(folder)]) == cli.WRONG
+        assert "writable by nobody else" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["unknown"], ["build", "--op", "gemm"], ["--folder"]])
+def test_wrong_arguments(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    assert stopped.value.code == cli.WRONG
