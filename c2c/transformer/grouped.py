@@ -1,4 +1,7 @@
-"""The one place where experts' weights are multiplied: `pallas_kernels.grouped_gemm` goes here."""
+"""Experts' weights in device memory, multiplied by XLA in any float type.
+
+`pallas_kernels.grouped_gemm` is for two-byte types and weights in host memory.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from c2c.errors import SettingError
 from c2c.transformer.grouped import grouped_matmul
 from c2c.transformer.params import Placement, Projections
 from pallas_kernels.arguments import Choice, resolve_backend
+from pallas_kernels.grouped_gemm import grouped_gemm
 from pallas_kernels.host_memory import HostArray
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm
 
@@ -147,7 +148,7 @@ class Staged:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hybrid:
-    """Weights stay in host memory and are read by `hybrid_gemm` where they are.
+    """Weights stay in host memory; `hybrid_gemm` and `grouped_gemm` read them where they are.
 
     Attributes:
       alpha: share of the columns for SymGEMM by kind of projection (`KINDS`), 1.0 where not named;
@@ -219,11 +220,20 @@ class Hybrid:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times the transpose of its expert's W."""
+        """Return each row times the transpose of its expert's W; experts without rows stay."""
         packed: PackedWeights = projections[name]
-        stack = packed.data.to_device() if isinstance(packed.data, HostArray) else packed.data
-        matrices = _of_layer(stack, layer)[:, : packed.n, : packed.k]
-        return grouped_matmul(x, matrices, group_sizes)
+        columns = packed.data.shape[-1]  # K with its padding
+        product = grouped_gemm(
+            jnp.pad(x, ((0, 0), (0, columns - packed.k))),
+            packed.data,
+            group_sizes,
+            layer=layer,
+            cluster=self.cluster,
+            sm_limit=self.sm_limit,
+            w_layout=packed.w_layout,
+            backend=self.backend,
+        )
+        return product[:, : packed.n]
 
 
 def _of_layer(weights: Any, layer: Layer) -> Any:

@@ -94,7 +94,9 @@ def test_the_public_calls(name: str, checkpoints: Path) -> None:
         assert np.abs(logits[-1] - reference[f"prompt_{i}_last_logits"]).max() < TOLERANCE
         expected = reference[f"greedy_{i}_ids"].tolist()
         assert model.generate(ids, max_new_tokens=32, temperature=0.0) == expected
-        assert model.generate(ids, 32, stop_tokens=[expected[4]]) == expected[:5]
+        stop = expected[4]
+        stopped = expected[: expected.index(stop) + 1]
+        assert model.generate(ids, 32, stop_tokens=[stop]) == stopped
     assert model.tokenizer is not None
     assert model.eos_ids
     text = "The licensor grants you a right."
