@@ -26,7 +26,7 @@ from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory import HostArray, SharedPool, TensorSpec
 from pallas_kernels.hybrid_gemm import PackedWeights
 
-__all__ = ["DTYPES", "Leaf", "Source", "leaves", "load_params", "random_params"]
+__all__ = ["DTYPES", "Leaf", "Source", "abstract_params", "leaves", "load_params", "random_params"]
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -184,6 +184,31 @@ def random_params(
         embed = np.asarray(arrays["embed"])
         buffer[: embed.shape[0], : embed.shape[1]] = embed
         arrays["head"] = _placed(buffer, leaf, placement)
+    return _assemble(arrays, wanted, placement)
+
+
+def abstract_params(
+    spec: ModelSpec,
+    *,
+    dtype: str,
+    placement: Placement,
+    make: Callable[[tuple[int, ...], Any], Any] = jax.ShapeDtypeStruct,
+) -> Params:
+    """Return the parameters as shapes and types, for compiling without weights.
+
+    Args:
+      spec: the model.
+      dtype: of the parameters.
+      placement: of the projections.
+      make: (shape, dtype) -> what stands for an array.
+    """
+    check_supported(spec)
+    wanted = leaves(spec, placement)
+    arrays: dict[str, Any] = {}
+    for leaf in wanted:
+        array = make(leaf.shape, DTYPES[dtype])
+        host = leaf.stack.projection and placement.memory == "host"
+        arrays[leaf.name] = HostArray(array) if host else array
     return _assemble(arrays, wanted, placement)
 
 

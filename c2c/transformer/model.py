@@ -20,6 +20,7 @@ from c2c.transformer.params import Params
 from c2c.transformer.safetensors_file import SafetensorsCheckpoint
 from c2c.transformer.sampling import Sampling
 from c2c.transformer.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
+from pallas_kernels.host_memory import PlacementReport, placement_report
 
 __all__ = ["Model", "load"]
 
@@ -38,6 +39,10 @@ class Model:
     def load(cls, path: Path | str, dtype: str = "float32", **settings: Any) -> Model:
         """Return the model at `path`; see `load`."""
         return load(path, dtype, **settings)
+
+    def placement(self) -> PlacementReport:
+        """Say where every array is, and the bytes in host and device memory."""
+        return placement_report(self.params)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """Return the logits that follow each token: float32 [T, vocab].

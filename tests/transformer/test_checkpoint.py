@@ -215,6 +215,17 @@ def test_weights_in_a_pool_are_made_once_and_shared(
     gc.collect()
 
 
+def test_the_report_says_what_is_where(folder: Path) -> None:
+    reference = load(folder, "bfloat16").placement().bytes_by_kind
+    hybrid = load(folder, "bfloat16", linear="hybrid").placement().bytes_by_kind
+    staged = load(folder, "bfloat16", linear="staged").placement().bytes_by_kind
+    assert set(reference) == {"device"}
+    assert reference["device"] == sum(2 * np.prod(shape) for shape in shapes_of(CONFIG).values())
+    assert staged["device"] + staged["pinned_host"] == reference["device"]
+    assert hybrid["device"] == staged["device"]
+    assert hybrid["pinned_host"] > staged["pinned_host"]  # padded for TMA
+
+
 _MEASURE = """
 import sys
 import jax, jax.numpy as jnp
