@@ -50,6 +50,8 @@ class Program:
     multicast: bool = False  # whether TMA loads are multicast; never, if not
     kernels: int = 1  # kernels launched
     key: tuple[tuple[str, str], ...] = field(default=())  # what a repository files it under
+    donated: tuple[int, ...] = ()  # numbers of the arguments whose memory the results may take
+    source: str = ""  # version of what `function` calls outside this package
 
     @property
     def host_bytes(self) -> int:

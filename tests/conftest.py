@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def shared() -> Path:
             f"no shared data: {folder.name}/ stands neither beside the checkout nor at C2C_SHARED"
         )
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep executables that tests store, here and in processes they start, from the user's."""
+    folder = tmp_path_factory.mktemp("executables")
+    folder.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PALLAS_KERNELS_REPOSITORY", str(folder / "repository"))
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

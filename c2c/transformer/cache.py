@@ -11,6 +11,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.transformer.executables import Executables, Stage
 from pallas_kernels.arguments import Choice
 from pallas_kernels.attention import decode_attention, prefill_attention
 
@@ -36,7 +37,13 @@ class Cache:
 
 
 def new_cache(
-    spec: ModelSpec, *, pages: int, page_tokens: int, dtype: Any, tables: Any = None
+    spec: ModelSpec,
+    *,
+    pages: int,
+    page_tokens: int,
+    dtype: Any,
+    tables: Any = None,
+    executables: Executables | None = None,
 ) -> Cache:
     """Return a cache in device memory.
 
@@ -46,6 +53,7 @@ def new_cache(
       page_tokens: positions a page; the decode kernel takes 16, 32 and multiples of 64.
       dtype: of keys and values.
       tables: of the first batch.
+      executables: where what fills it with zeros comes from; by default jax compiles it.
 
     Raises:
       SettingError: a size below 1.
@@ -57,11 +65,21 @@ def new_cache(
     # Committed to the device like what comes out of a step, which then runs the same executable.
     device = jax.devices()[0]
     none = np.full((1, 1), -1, np.int32)
-    return Cache(
-        k=jnp.zeros(shape, dtype, device=device),
-        v=jnp.zeros(shape, dtype, device=device),
-        tables=jax.device_put(none if tables is None else np.asarray(tables, np.int32), device),
-    )
+    if executables is None:
+        k, v = (jnp.zeros(shape, dtype, device=device) for _ in range(2))
+    else:
+        zeros = executables.bind(_ZEROS)
+        k, v = (zeros(shape=shape, dtype=str(np.dtype(dtype))) for _ in range(2))
+    tables = jax.device_put(none if tables is None else np.asarray(tables, np.int32), device)
+    return Cache(k=k, v=v, tables=tables)
+
+
+def _zeros(*, shape: tuple[int, ...], dtype: str) -> jax.Array:
+    """Return keys or values of nothing."""
+    return jnp.zeros(shape, dtype)
+
+
+_ZEROS = Stage(name="zeros", function=_zeros, static=("shape", "dtype"))
 
 
 @jax.tree_util.register_dataclass

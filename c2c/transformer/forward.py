@@ -18,6 +18,7 @@ from jax import lax
 
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Cache, Rows, attend, rows_of, store
+from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.linear import Linear, Reference
 from c2c.transformer.moe import mixture, route
 from c2c.transformer.params import Params, Projections
@@ -74,7 +75,7 @@ def forward(
         jnp.asarray(tokens, jnp.int32),
         jnp.asarray(positions, jnp.int32),
         cache,
-        spec,
+        spec=spec,
         linear=Reference() if linear is None else linear,
         decode_rows=decode_rows,
         wanted=wanted,
@@ -93,27 +94,33 @@ def run(
     decode_rows: int = 0,
     wanted: Any = None,
     backend: Choice = "auto",
+    executables: Executables | None = None,
+    ahead: bool = False,
 ) -> tuple[jax.Array, Cache]:
     """Do what `forward` does, compiled once a shape; `cache` is used up.
 
     Where each layer has arrays of its own, one executable serves all of them, so that compiling
     takes no longer for a deeper model; else all is one executable with a scan.
+
+    Args:
+      executables: where compiled stages come from; by default jax compiles for this process.
+      ahead: only have `executables` ready; shapes are returned in place of arrays.
     """
     linear = Reference() if linear is None else linear
-    compute = _compute if linear.placement.by_layer else _whole
-    stages = {"stages": _COMPILED} if linear.placement.by_layer else {}
-    return compute(
-        params,
-        tokens,
-        positions,
-        cache,
-        _nameless(spec),
-        linear=linear,
-        decode_rows=decode_rows,
-        wanted=wanted,
-        backend=backend,
-        **stages,
-    )
+    spec = _nameless(spec)
+
+    def compiled(stage: Stage) -> Callable[..., Any]:
+        if executables is None:
+            return stage.jitted
+        return executables.bind_ahead(stage) if ahead else executables.bind(stage)
+
+    given = params, tokens, positions, cache
+    static: dict[str, Any] = {"spec": spec, "decode_rows": decode_rows, "backend": backend}
+    if not linear.placement.by_layer:
+        whole: tuple[jax.Array, Cache] = compiled(_WHOLE)(*given, linear, wanted, **static)
+        return whole
+    stages = _Stages(begin=compiled(_BEGIN), layer=compiled(_LAYER), end=compiled(_END))
+    return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
 
 
 @functools.lru_cache(maxsize=64)
@@ -194,14 +201,21 @@ def _layer(
 
 
 def _end(
-    x: jax.Array, norm: jax.Array, head: Any, wanted: Any, linear: Linear, spec: ModelSpec
+    x: jax.Array,
+    norm: jax.Array,
+    head: Any,
+    wanted: Any,
+    linear: Linear,
+    spec: ModelSpec,
+    shape: tuple[int, ...],
 ) -> jax.Array:
-    """Return the logits of the tokens that are wanted."""
+    """Return the logits of the tokens that are wanted; of all, in this shape, if None is said."""
     if wanted is not None:
         x = x[wanted]
     x = _rms_norm(x, norm, spec.norm_eps)
     projections = linear.prepare({"head": head})
-    return linear(projections, "head", None, x, out_dtype=jnp.float32)
+    logits = linear(projections, "head", None, x, out_dtype=jnp.float32)
+    return logits if wanted is not None else logits.reshape(*shape, spec.vocab)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,11 +228,9 @@ class _Stages:
 
 
 _PLAIN = _Stages(begin=_begin, layer=_layer, end=_end)
-_COMPILED = _Stages(
-    begin=jax.jit(_begin, static_argnames=("count", "decode_rows", "spec")),
-    layer=jax.jit(_layer, static_argnames=("spec", "backend"), donate_argnames=("x", "cache")),
-    end=jax.jit(_end, static_argnames=("spec",)),
-)
+_BEGIN = Stage(name="begin", function=_begin, static=("count", "decode_rows", "spec"))
+_LAYER = Stage(name="layer", function=_layer, donated=(0, 1), static=("spec", "backend"))
+_END = Stage(name="end", function=_end, static=("spec", "shape"))
 
 
 def _compute(
@@ -226,8 +238,8 @@ def _compute(
     tokens: Any,
     positions: Any,
     cache: Cache,
-    spec: ModelSpec,
     *,
+    spec: ModelSpec,
     linear: Linear,
     decode_rows: int,
     wanted: Any,
@@ -236,7 +248,8 @@ def _compute(
 ) -> tuple[jax.Array, Cache]:
     shape, count = tokens.shape, cache.tables.shape[0]
     decode_rows = _check_shapes(tokens, positions, count, decode_rows)
-    flat = tokens.reshape(-1), positions.reshape(-1)
+    # An array that is flat already is left alone: reshaping one on a device compiles something.
+    flat = tuple(each if len(shape) == 1 else each.reshape(-1) for each in (tokens, positions))
     x, rows, turns = stages.begin(
         params.embed, *flat, count=count, decode_rows=decode_rows, spec=spec
     )
@@ -265,17 +278,42 @@ def _compute(
         (x, k, v), _ = lax.scan(body, (x, cache.k, cache.v), numbers)
         cache = replace(cache, k=k, v=v)
     head = params.projections.get("head", params.embed)
-    logits = stages.end(x, params.final_norm, head, wanted, linear, spec=spec)
-    if wanted is None and len(shape) == 2:
-        logits = logits.reshape(*shape, spec.vocab)
-    return logits, cache
+    shape = () if wanted is not None else tuple(shape)
+    return stages.end(x, params.final_norm, head, wanted, linear, spec=spec, shape=shape), cache
 
 
-_whole = functools.partial(
-    jax.jit,
-    static_argnames=("spec", "decode_rows", "backend"),
-    donate_argnames=("cache",),
-)(_compute)
+def _scanned(
+    params: Params,
+    tokens: Any,
+    positions: Any,
+    cache: Cache,
+    linear: Linear,
+    wanted: Any,
+    *,
+    spec: ModelSpec,
+    decode_rows: int,
+    backend: Choice,
+) -> tuple[jax.Array, Cache]:
+    """Do all of it, its settings in the order of a stage."""
+    return _compute(
+        params,
+        tokens,
+        positions,
+        cache,
+        spec=spec,
+        linear=linear,
+        decode_rows=decode_rows,
+        wanted=wanted,
+        backend=backend,
+    )
+
+
+_WHOLE = Stage(
+    name="whole",
+    function=_scanned,
+    donated=(3,),
+    static=("spec", "decode_rows", "backend"),
+)
 
 
 def _check_shapes(tokens: Any, positions: Any, count: int, decode_rows: int) -> int:

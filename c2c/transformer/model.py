@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec, from_hf_config, load_spec
 from c2c.transformer.checkpoint import Source, load_params
-from c2c.transformer.generate import prompt_logits, stream
+from c2c.transformer.executables import Executables, executables_at
+from c2c.transformer.generate import Bucket, buckets_up_to, prompt_logits, stream, warm
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.params import Params
 from c2c.transformer.safetensors_file import SafetensorsCheckpoint
@@ -22,7 +24,19 @@ from c2c.transformer.sampling import Sampling
 from c2c.transformer.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 from pallas_kernels.host_memory import PlacementReport, placement_report
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "Warmed", "load"]
+
+
+_WARM_CONTEXT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmed:
+    """What `Model.warm` did; executables that this process had already are in neither number."""
+
+    loaded: int  # from the repository
+    compiled: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +48,7 @@ class Model:
     linear: Linear
     tokenizer: Tokenizer | None = None  # None where the checkpoint has none
     eos_ids: tuple[int, ...] = ()
+    executables: Executables | None = None  # None: jax compiles for this process
 
     @classmethod
     def load(cls, path: Path | str, dtype: str = "float32", **settings: Any) -> Model:
@@ -50,7 +65,44 @@ class Model:
         Raises:
           SettingError: there is no token, or one is outside the vocabulary.
         """
-        return prompt_logits(self.params, self._checked(ids), self.spec, self.linear)
+        return prompt_logits(
+            self.params,
+            self._checked(ids),
+            self.spec,
+            self.linear,
+            executables=self.executables,
+        )
+
+    def warm(
+        self,
+        buckets: Sequence[Bucket] | None = None,
+        *,
+        done: Callable[[Bucket], None] = lambda _: None,
+    ) -> Warmed:
+        """Have ready, before the first request, what generation runs; nothing is computed.
+
+        Args:
+          buckets: the shapes, like `buckets_of(prompt, new)`; by default all of sequences of up to
+            1024 tokens.
+          done: is told each bucket as it is ready.
+
+        Returns:
+          How much was loaded and how much was compiled.
+
+        Raises:
+          SettingError: the model has no executables to keep.
+        """
+        if self.executables is None:
+            raise SettingError("executables", None, '"auto" or a folder, to load the model with')
+        before = self.executables.loaded, self.executables.compiled
+        start = time.perf_counter()
+        chosen = buckets_up_to(_WARM_CONTEXT) if buckets is None else buckets
+        warm(self.params, self.spec, self.linear, self.executables, chosen, done=done)
+        return Warmed(
+            loaded=self.executables.loaded - before[0],
+            compiled=self.executables.compiled - before[1],
+            seconds=time.perf_counter() - start,
+        )
 
     def stream(
         self,
@@ -88,6 +140,7 @@ class Model:
             max_new_tokens=max_new_tokens,
             sampling=sampling,
             stop=stop,
+            executables=self.executables,
         )
 
     def generate(
@@ -132,6 +185,7 @@ def load(
     linear: str | Linear = "reference",
     pool: Path | str | None = None,
     progress: bool | None = None,
+    executables: Literal["auto"] | Path | str | None = "auto",
 ) -> Model:
     """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
 
@@ -142,6 +196,9 @@ def load(
         memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
       pool: file for weights in host memory that processes share; see `load_params`.
       progress: whether to draw a bar; by default where stderr is a terminal.
+      executables: folder where compiled executables are kept, for any process and any model of
+        this architecture; "auto" for that of `pallas_kernels.repository`, which if it cannot be
+        written to is done without; None to compile for this process only.
 
     Raises:
       SettingError: a setting or the architecture is not supported.
@@ -160,7 +217,14 @@ def load(
         pool=pool,
         progress=sys.stderr.isatty() if progress is None else progress,
     )
-    return Model(spec=spec, params=params, linear=strategy, tokenizer=tokenizer, eos_ids=eos_ids)
+    return Model(
+        spec=spec,
+        params=params,
+        linear=strategy,
+        tokenizer=tokenizer,
+        eos_ids=eos_ids,
+        executables=executables_at(executables),
+    )
 
 
 def _open(path: Path) -> tuple[Source, ModelSpec, Tokenizer | None, tuple[int, ...]]:

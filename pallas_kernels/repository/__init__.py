@@ -8,6 +8,7 @@ from pallas_kernels.repository.store import (
     Repository,
     RepositoryError,
     RepositoryWarning,
+    compiled_for,
     default_folder,
 )
 
@@ -19,6 +20,7 @@ __all__ = [
     "Repository",
     "RepositoryError",
     "RepositoryWarning",
+    "compiled_for",
     "default_folder",
     "describe",
     "identity",

@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class Identity:
     sm_count: int  # 0 where there are none
     platform: str  # runtime and compiler as jax reports them
     jax: str
-    source: str  # hash of this package's source
+    source: str  # hash of this package's source; then the program's own, if it has one
 
     @property
     def key(self) -> str:
@@ -45,6 +45,11 @@ class Identity:
             for field in mine
             if mine[field] != theirs[field]
         )
+
+    def outdated(self, other: Identity) -> bool:
+        """Whether `other` is the same program for the same device, of other versions."""
+        versions = {field: getattr(self, field) for field in ("platform", "jax", "source")}
+        return other != self and replace(other, **versions) == self
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Identity:
@@ -87,18 +92,22 @@ def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Ide
       sm_count: its SMs.
       runtime: platform and versions.
     """
+    present = present_versions()
     return Identity(
         op=program.op,
         name=program.name,
         arguments=tuple(
-            f"{a.dtype}[{','.join(map(str, a.shape))}]" + (" in host memory" if a.host else "")
-            for a in program.arguments
+            f"{a.dtype}[{','.join(map(str, a.shape))}]"
+            + (" in host memory" if a.host else "")
+            + (" donated" if number in program.donated else "")
+            for number, a in enumerate(program.arguments)
         ),
         choices=tuple(f"{name}: {value}" for name, value in program.key),
         device=kind,
         sm_count=sm_count,
         platform=runtime,
-        **present_versions(),
+        jax=present["jax"],
+        source=f"{present['source']}, {program.source}" if program.source else present["source"],
     )
 
 

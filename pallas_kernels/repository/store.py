@@ -93,28 +93,44 @@ class Repository:
         import jax
 
         device = jax.devices()[0] if device is None else device
+        if (loaded := self.load(program, device)) is not None:
+            return loaded
+        compiled, seconds = compiled_for(program, device)
+        self.put(identity(program, device), compiled, compile_s=seconds)
+        return compiled
+
+    def load(self, program: Program, device: Any) -> Callable[..., Any] | None:
+        """Return the stored executable of `program`; None, with a warning, if it cannot be used.
+
+        Raises:
+          RepositoryError: others can write to the folder.
+        """
         wanted = identity(program, device)
         path = self._entry_path(wanted)
-        if path.exists():
-            _require_own(self.folder)
-            try:
-                return self._load(path, wanted, device)
-            except RepositoryError as error:
-                warnings.warn(f"{error}; compiling it anew", RepositoryWarning, stacklevel=2)
-        compiled: Callable[..., Any]
-        compiled, seconds = _compile(program, device)
-        self.put(wanted, compiled, compile_s=seconds)
-        return compiled
+        if not path.exists():
+            return None
+        _require_own(self.folder)
+        try:
+            return self._load(path, wanted, device)
+        except RepositoryError as error:
+            warnings.warn(f"{error}; compiling it anew", RepositoryWarning, stacklevel=3)
+            return None
 
     def put(self, of: Identity, executable: Any, *, compile_s: float) -> Entry:
         """Store an executable.
 
         Raises:
-          RepositoryError: the folder cannot be written to, or others can write to it.
+          RepositoryError: the folder cannot be written to, others can write to it, or this kind of
+            executable (one that calls back into Python) cannot be stored.
         """
         from jax.experimental import serialize_executable
 
-        payload = pickle.dumps(serialize_executable.serialize(executable))
+        try:
+            payload = pickle.dumps(serialize_executable.serialize(executable))
+        except Exception as error:
+            raise RepositoryError(
+                f"{of.op} {of.name}: cannot be serialized ({type(error).__name__}: {error})"
+            ) from error
         digest = hashlib.sha256(payload).hexdigest()
         entry = Entry(
             identity=of,
@@ -128,6 +144,12 @@ class Repository:
         text = json.dumps({"format": FORMAT, **asdict(entry)}, indent=1)
         _write(self._entry_path(of), (text + "\n").encode())
         return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry, and its executable unless another entry names the same."""
+        self._entry_path(entry.identity).unlink(missing_ok=True)
+        if all(other.sha256 != entry.sha256 for other in self.entries()):
+            (self.folder / f"{entry.sha256}.bin").unlink(missing_ok=True)
 
     def entries(self) -> tuple[Entry, ...]:
         """Return the entries that can be read, whatever they are for."""
@@ -220,7 +242,7 @@ class Repository:
             return "its name is not that of its content"
         for field, now in present_versions().items():
             then = getattr(entry.identity, field)
-            if now != then:
+            if now != then and not (field == "source" and then.startswith(f"{now}, ")):
                 return f"stale: made with {field} {then}, present is {now}"
         try:
             _payload(self.folder, entry, content=content)
@@ -229,7 +251,8 @@ class Repository:
         return ""
 
 
-def _compile(program: Program, device: Any) -> tuple[Any, float]:
+def compiled_for(program: Program, device: Any) -> tuple[Callable[..., Any], float]:
+    """Compile a program for a jax device; return the executable and the seconds it took."""
     import time
 
     import jax
@@ -247,13 +270,14 @@ def _compile(program: Program, device: Any) -> tuple[Any, float]:
         for a in program.arguments
     ]
     start = time.perf_counter()
-    executable = jax.jit(program.function).lower(*abstract).compile()
+    jitted = jax.jit(program.function, donate_argnums=program.donated)
+    executable: Callable[..., Any] = jitted.lower(*abstract).compile()
     return executable, time.perf_counter() - start
 
 
 def _read(path: Path) -> Entry:
-    _require_own(path)
     try:
+        _require_own(path)
         fields = json.loads(path.read_text("utf-8"))
         if fields.pop("format") != FORMAT:
             raise RepositoryError(f"{path.name}: of another format than {FORMAT}")

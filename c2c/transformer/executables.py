@@ -1,0 +1,270 @@
+"""Compiled stages that outlive a process: found by what they are for, loaded without tracing.
+
+A stage is one of the few functions that a model runs compiled. Its executable depends on shapes and
+settings, never on values or on a model's name: models of one architecture share executables, in
+this process and, through a `pallas_kernels.repository.Repository`, in all others.
+
+Source: the idea of starting from materialised state instead of remaking it is MEDUSA's, for CUDA
+graphs; here the state is XLA's executables.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from pallas_kernels import tuned_results
+from pallas_kernels.program import Argument, Program
+from pallas_kernels.repository import (
+    Entry,
+    Repository,
+    RepositoryError,
+    RepositoryWarning,
+    compiled_for,
+    identity,
+)
+
+__all__ = ["Executables", "Stage", "executables_at"]
+
+Run = Callable[..., Any]  # takes the leaves of a stage's arguments
+
+_C2C = Path(__file__).parents[1]
+# jax settings that change what the same source is traced to.
+_SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_threefry_partitionable",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A pure function to be compiled: positional arguments are arrays, keywords are static.
+
+    Attributes:
+      name: no other stage's.
+      function: pure; everything it depends on is an argument, or this source.
+      donated: positional arguments whose memory the results may take.
+      static: names of all keywords.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    donated: tuple[int, ...] = ()
+    static: tuple[str, ...] = ()
+    jitted: Callable[..., Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        jitted = jax.jit(self.function, static_argnames=self.static, donate_argnums=self.donated)
+        object.__setattr__(self, "jitted", jitted)
+
+
+class Executables:
+    """Compiled stages: of this process, else of a repository, else compiled and put there."""
+
+    def __init__(self, folder: Path | str | None = None, *, strict: bool = True) -> None:
+        """Name the repository's folder; nothing is read or made before it is needed.
+
+        Args:
+          folder: by default the one of `pallas_kernels.repository`.
+          strict: whether a repository that cannot be used is an error. If not, it is a warning,
+            and everything is compiled for this process only.
+        """
+        self.repository = Repository(folder)
+        self.loaded = 0  # from the repository, so far
+        self.compiled = 0
+        self._strict = strict
+        self._usable = True
+        self._found: dict[Hashable, Run] = {}
+        self._stored: tuple[Entry, ...] | None = None  # what was there at the first miss
+
+    def bind(self, stage: Stage) -> Callable[..., Any]:
+        """Return a function that is called like the stage's own, for calls of equal shapes.
+
+        Others work too. What it gains over looking up each call's executable is that calls like
+        the one before are recognised by their tree and keywords alone.
+        """
+        last: tuple[Any, dict[str, Any], Run] | None = None
+
+        def call(*args: Any, **static: Any) -> Any:
+            nonlocal last
+            leaves, tree = jax.tree.flatten(args)
+            if last is not None and last[0] == tree and last[1] == static:
+                try:
+                    return last[2](*leaves)
+                except TypeError:  # of other shapes, which jax sees before it runs anything
+                    last = None
+            leaves = [_array(leaf) for leaf in leaves]
+            last = tree, static, self.find(stage, leaves, tree, static)
+            return last[2](*leaves)
+
+        return call
+
+    def bind_ahead(self, stage: Stage) -> Callable[..., Any]:
+        """Return a function that finds the executable and returns the results' shapes only."""
+
+        def call(*args: Any, **static: Any) -> Any:
+            leaves, tree = jax.tree.flatten(args)
+            run: Any = self.find(stage, [_array(leaf) for leaf in leaves], tree, static)
+            return run.out_info
+
+        return call
+
+    def find(self, stage: Stage, leaves: Sequence[Any], tree: Any, static: dict[str, Any]) -> Run:
+        """Return the executable for arguments like these.
+
+        Args:
+          stage: what to run.
+          leaves: of the arguments; arrays or `jax.ShapeDtypeStruct`s.
+          tree: of the arguments.
+          static: the keywords.
+
+        Raises:
+          RepositoryError: the repository cannot be used, if that is an error here.
+        """
+        arguments = tuple(map(_argument, leaves))
+        key = (stage.name, tree, arguments, tuple(sorted(static.items())))
+        if key not in self._found:
+            self._found[key] = self._made(_program(stage, arguments, tree, static))
+        return self._found[key]
+
+    def _made(self, program: Program) -> Run:
+        device = jax.devices()[0]
+        if not self._usable:
+            self.compiled += 1
+            return compiled_for(program, device)[0]
+        try:
+            run = self.repository.load(program, device)
+            if run is not None:
+                self.loaded += 1
+                return run
+            self._remove_outdated(program, device)
+        except RepositoryError as error:
+            self._unusable(error)
+        run, seconds = compiled_for(program, device)
+        self.compiled += 1
+        try:
+            if self._usable:
+                self.repository.put(identity(program, device), run, compile_s=seconds)
+        except RepositoryError as error:
+            self._unusable(error)
+        return run
+
+    def _unusable(self, error: RepositoryError) -> None:
+        if self._strict:
+            raise error
+        self._usable = False
+        warnings.warn(
+            f"{error}. Executables are not stored; each process compiles its own",
+            RepositoryWarning,
+            stacklevel=2,
+        )
+
+    def _remove_outdated(self, program: Program, device: Any) -> None:
+        """Remove what an older version stored for the same: it is about to be made anew."""
+        wanted = identity(program, device)
+        if self._stored is None:
+            self._stored = self.repository.entries()
+        for entry in self._stored:
+            if wanted.outdated(entry.identity):
+                warnings.warn(
+                    f"{wanted.op} {wanted.name}: stored executable is stale "
+                    f"({'; '.join(wanted.differences(entry.identity))}); compiling it anew",
+                    RepositoryWarning,
+                    stacklevel=2,
+                )
+                self.repository.remove(entry)
+
+
+def executables_at(where: Path | str | Literal["auto"] | None) -> Executables | None:
+    """Return the executables of a folder: the same object for the same folder.
+
+    Args:
+      where: a folder; "auto" for the default one, of which nothing is expected; None for None.
+    """
+    if where is None:
+        return None
+    if where == "auto":
+        from pallas_kernels.repository import default_folder
+
+        return _opened(default_folder().absolute(), False)
+    return _opened(Path(where).absolute(), True)
+
+
+@functools.cache
+def _opened(folder: Path, strict: bool) -> Executables:
+    return Executables(folder, strict=strict)
+
+
+def _array(leaf: Any) -> Any:
+    """Return a leaf as an array: Python's numbers become those of this stage's types."""
+    if isinstance(leaf, bool | int | float):
+        kind = {bool: np.bool_, int: np.int32, float: np.float32}[type(leaf)]
+        return kind(leaf)
+    if not hasattr(leaf, "dtype"):
+        raise TypeError(f"{leaf!r}: expected arrays and numbers as positional arguments")
+    return leaf
+
+
+def _argument(leaf: Any) -> Argument:
+    sharding = getattr(leaf, "sharding", None)
+    host = sharding is not None and sharding.memory_kind == "pinned_host"
+    return Argument(shape=tuple(leaf.shape), dtype=str(leaf.dtype), host=host)
+
+
+def _program(
+    stage: Stage, arguments: tuple[Argument, ...], tree: Any, static: dict[str, Any]
+) -> Program:
+    """Return a stage for arguments like these as a function of their leaves."""
+
+    def function(*leaves: Any) -> Any:
+        return stage.function(*jax.tree.unflatten(tree, leaves), **static)
+
+    donated: list[int] = []
+    first = 0
+    for number, child in enumerate(tree.children()):
+        if number in stage.donated:
+            donated.extend(range(first, first + child.num_leaves))
+        first += child.num_leaves
+    config: Any = jax.config
+    settings = {name: getattr(config, name) for name in _SETTINGS}
+    settings |= {"XLA_FLAGS": os.environ.get("XLA_FLAGS", ""), "cores": os.cpu_count()}
+    return Program(
+        op="transformer",
+        name=stage.name,
+        function=function,
+        arguments=arguments,
+        shared_bytes=0,
+        opcodes=frozenset(),
+        donated=tuple(donated),
+        source=_source(),
+        key=(
+            ("tree", str(tree)),
+            *((name, repr(value)) for name, value in sorted(static.items())),
+            *((name, str(value)) for name, value in settings.items()),
+        ),
+    )
+
+
+@functools.cache
+def _source() -> str:
+    """Return a hash of what decides, outside `pallas_kernels`' source, what is compiled."""
+    ours, tuned = hashlib.sha256(), hashlib.sha256()
+    for package in ("models", "transformer"):
+        for path in sorted((_C2C / package).glob("*.py")):
+            ours.update(path.name.encode() + b"\0" + path.read_bytes())
+    for folder in tuned_results.folders():
+        for path in sorted(folder.glob("*.json")):
+            tuned.update(path.name.encode() + b"\0" + path.read_bytes())
+    return f"c2c {ours.hexdigest()[:16]}, tuned {tuned.hexdigest()[:16]}"

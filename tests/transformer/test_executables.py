@@ -1,0 +1,308 @@
+"""Executables that outlive a process: loaded, shared, stale, damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from c2c.errors import SettingError
+from c2c.models import from_hf_config
+from c2c.transformer import (
+    Hybrid,
+    Linear,
+    Model,
+    Reference,
+    Staged,
+    buckets_of,
+    load,
+    random_params,
+)
+from c2c.transformer import executables as module
+from c2c.transformer.cache import new_cache
+from c2c.transformer.executables import Executables, Stage, executables_at
+from c2c.transformer.forward import run
+from pallas_kernels.repository import FOLDER_VARIABLE, RepositoryError, RepositoryWarning
+from tests.transformer.random_checkpoints import config_of, tensors_of, write
+
+IDS = [5, 17, 3, 80, 41]
+HOT = {"temperature": 1.1, "top_k": 40, "seed": 3}
+
+
+@contextmanager
+def traced_or_compiled() -> Iterator[list[str]]:
+    """What jax traces, lowers and compiles meanwhile."""
+    events: list[str] = []
+
+    def listen(event: str, _duration: float, **_info: Any) -> None:
+        if "/jax/core/compile/" in event:
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def made(
+    executables: Executables | None,
+    family: str = "llama",
+    linear: Linear | None = None,
+    seed: int = 0,
+) -> Model:
+    linear = Reference() if linear is None else linear
+    spec = from_hf_config(config_of(family), f"{family}-{seed}")
+    params = random_params(
+        spec, np.random.default_rng(seed), dtype="bfloat16", placement=linear.placement
+    )
+    return Model(spec=spec, params=params, linear=linear, executables=executables)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+def test_the_listener_hears_what_jax_compiles() -> None:
+    """Or the tests that expect silence would prove nothing."""
+    with traced_or_compiled() as events:
+        made(None).generate(IDS, 1)
+        made(None, "qwen3").logits(IDS)
+    assert any("trace" in event for event in events)
+    assert any("backend_compile" in event for event in events)
+
+
+SCRIPT = """
+import json, sys
+import jax
+from c2c.transformer import load
+heard = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, s, **k: heard.append(event))
+model = load(sys.argv[1], executables=sys.argv[2])
+ids, hot = json.loads(sys.argv[3])
+print(json.dumps({
+    "cold": model.generate(ids, 8), "hot": model.generate(ids, 8, **hot),
+    "compiled": model.executables.compiled, "loaded": model.executables.loaded,
+    "heard": [event for event in heard if "/jax/core/compile/" in event],
+}))
+"""
+
+
+def test_a_fresh_process_neither_traces_nor_compiles(folder: Path, tmp_path: Path) -> None:
+    config = config_of("llama")
+    checkpoint = write(tmp_path / "checkpoint", config, tensors_of(config))
+    model = load(checkpoint, executables=folder)
+    expected = [model.generate(IDS, 8), model.generate(IDS, 8, **HOT)]
+    plain = load(checkpoint, executables=None)
+    assert expected == [plain.generate(IDS, 8), plain.generate(IDS, 8, **HOT)]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(checkpoint), str(folder), json.dumps([IDS, HOT])],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert [found["cold"], found["hot"]] == expected
+    assert found["heard"] == []
+    assert found["compiled"] == 0
+    assert found["loaded"] == len(list(folder.glob("*.json")))
+
+
+STRATEGIES = {
+    "reference": Reference(),
+    "scanned": Reference(by_layer=False),
+    "staged": Staged(),
+    "hybrid": Hybrid(),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_second_model_of_one_architecture_compiles_nothing(name: str, folder: Path) -> None:
+    shared = Executables(folder)
+    first = made(shared, linear=STRATEGIES[name])
+    second = made(shared, linear=STRATEGIES[name], seed=1)
+    assert first.spec.name != second.spec.name
+    texts = [first.generate(IDS, 4)]
+    with traced_or_compiled() as events:
+        texts.append(second.generate(IDS, 4))
+        assert first.generate(IDS, 4) == texts[0]
+    assert events == []
+    assert texts == [replace(model, executables=None).generate(IDS, 4) for model in (first, second)]
+    assert texts[0] != texts[1]
+    fresh = Executables(folder)
+    with traced_or_compiled() as events:
+        assert replace(second, executables=fresh).generate(IDS, 4) == texts[1]
+    assert events == []
+    assert (fresh.compiled, fresh.loaded) == (0, shared.compiled)
+
+
+def test_warm_leaves_nothing_to_do(folder: Path) -> None:
+    model = made(Executables(folder), "qwen3")
+    buckets = buckets_of(len(IDS), 4)
+    warmed = model.warm(buckets)
+    assert warmed.loaded == 0
+    assert warmed.compiled == len(list(folder.glob("*.json"))) > 0
+    with traced_or_compiled() as events:
+        tokens = model.generate(IDS, 4)
+        model.generate(IDS, 4, **HOT)
+    assert events == []
+    again = made(Executables(folder), "qwen3")
+    with traced_or_compiled() as events:
+        loaded = again.warm(buckets)
+    assert events == []
+    assert (loaded.loaded, loaded.compiled) == (warmed.compiled, 0)
+    assert again.generate(IDS, 4) == tokens
+    assert model.warm(buckets).compiled == 0
+
+
+def test_the_cache_is_used_up_as_by_jit(folder: Path) -> None:
+    for _ in range(2):  # compiled, then loaded
+        model = made(Executables(folder))
+        cache = new_cache(
+            model.spec, pages=2, page_tokens=16, dtype="bfloat16", tables=np.array([[0, 1]])
+        )
+        tokens = np.array([IDS], np.int32)
+        _, after = run(
+            model.params,
+            tokens,
+            np.arange(len(IDS), dtype=np.int32)[None],
+            cache,
+            model.spec,
+            executables=model.executables,
+        )
+        assert cache.k.is_deleted()
+        assert cache.v.is_deleted()
+        assert not after.k.is_deleted()
+
+
+def test_calls_of_other_shapes_through_one_binding(folder: Path) -> None:
+    """Layers of one model may differ, for example in how their weights are quantised."""
+    stage = Stage(name="sum", function=lambda x, y, *, twice: (x.sum() + y) * (2 if twice else 1),
+                  static=("twice",))  # fmt: skip
+    executables = Executables(folder)
+    add = executables.bind(stage)
+    wide, narrow = np.ones(8, np.float32), np.ones(3, np.float32)
+    found = [float(add(x, 1.0, twice=True)) for x in (wide, wide, narrow, wide.astype(np.int32))]
+    assert found == [18.0, 18.0, 8.0, 18.0]
+    assert executables.compiled == 3
+    assert float(add(wide.astype(np.int32), 1.0, twice=False)) == 9.0
+    with pytest.raises(TypeError, match="'one'"):
+        add(wide, "one", twice=True)
+
+
+def _entries(folder: Path) -> dict[str, str]:
+    return {
+        path.name: json.loads(path.read_text())["identity"]["source"]
+        for path in folder.glob("*.json")
+    }
+
+
+@pytest.mark.parametrize("of", ["c2c", "tuned"])
+def test_stale_entries_are_replaced_with_a_warning(
+    of: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = made(Executables(folder)).generate(IDS, 2)
+    before = _entries(folder)
+    changed = {"c2c": "c2c new, tuned old", "tuned": "c2c old, tuned new"}[of]
+    monkeypatch.setattr(module, "_source", lambda: changed)
+    executables = Executables(folder)
+    with pytest.warns(RepositoryWarning, match=f"is stale .*source: .*, not .*{changed}"):
+        assert made(executables).generate(IDS, 2) == tokens
+    assert executables.loaded == 0
+    after = _entries(folder)
+    assert len(after) == len(before)
+    assert not after.keys() & before.keys()
+    assert all(source.endswith(changed) for source in after.values())
+    assert not [found for found in executables.repository.verify() if found.why]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "suffix"), [(_cut, ".bin"), (_flip, ".bin"), (_cut, ".json"), (Path.unlink, ".bin")]
+)
+def test_corrupt_entries_are_replaced_with_a_warning(
+    harm: Callable[[Path], None], suffix: str, folder: Path
+) -> None:
+    tokens = made(Executables(folder)).generate(IDS, 2)
+    files = sorted(folder.glob(f"*{suffix}"))
+    for path in files:
+        harm(path)
+    executables = Executables(folder)
+    with pytest.warns(RepositoryWarning, match="compiling it anew"):
+        assert made(executables).generate(IDS, 2) == tokens
+    assert executables.loaded == 0
+    repaired = Executables(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert made(repaired).generate(IDS, 2) == tokens
+    assert repaired.compiled == 0
+
+
+def test_what_is_compiled_for_tells_entries_apart(folder: Path) -> None:
+    executables = Executables(folder)
+    models = [
+        made(executables),
+        made(executables, "qwen3"),
+        made(executables, linear=Staged()),
+        made(executables, linear=Reference(by_layer=False)),
+    ]
+    compiled = []
+    for model in models:
+        before = executables.compiled
+        model.generate(IDS, 2)
+        compiled.append(executables.compiled - before)
+    assert all(compiled)
+    before = executables.compiled
+    models[0].generate(IDS * 4, 2)  # another width: not the cache, not the decode step
+    assert executables.compiled - before == 3
+    one = Stage(name="one", function=lambda x: x + 1)
+    for setting in ("float32", "bfloat16", "float32"):
+        with jax.default_matmul_precision(setting):
+            (executables := Executables(folder)).bind(one)(1.0)
+        compiled.append(executables.compiled)
+    assert compiled[-3:] == [1, 1, 0]
+
+
+@pytest.mark.skipif(os.getuid() == 0 and not Path("/proc").is_dir(), reason="needs a /proc")
+def test_a_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Path("/proc/nowhere")  # not even root can make one there
+    with pytest.raises(RepositoryError, match="cannot be made"):
+        made(executables_at(nowhere)).generate(IDS, 2)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(nowhere))
+    lenient = executables_at("auto")
+    assert lenient is not None
+    with pytest.warns(RepositoryWarning, match="not stored"):
+        tokens = made(lenient).generate(IDS, 2)
+    assert tokens == made(None).generate(IDS, 2)
+    assert lenient.compiled > 0
+
+
+def test_one_folder_is_one_set_of_executables(folder: Path) -> None:
+    assert executables_at(None) is None
+    assert executables_at(folder) is executables_at(str(folder))
+    assert executables_at(folder) is not executables_at(folder / "other")
+    with pytest.raises(SettingError, match="executables=None"):
+        made(None).warm()
