@@ -133,11 +133,15 @@ class Executables:
         Raises:
           RepositoryError: the repository cannot be used, if that is an error here.
         """
-        arguments = tuple(map(_argument, leaves))
-        key = (stage.name, tree, arguments, tuple(sorted(static.items())))
-        if key not in self._found:
-            self._found[key] = self._made(_program(stage, arguments, tree, static))
-        return self._found[key]
+        shapes = tuple((leaf.shape, leaf.dtype, _in_host_memory(leaf)) for leaf in leaves)
+        key = (stage, tree, shapes, tuple(sorted(static.items())))
+        if (found := self._found.get(key)) is None:
+            arguments = tuple(
+                Argument(shape=tuple(shape), dtype=str(dtype), host=host)
+                for shape, dtype, host in shapes
+            )
+            found = self._found[key] = self._made(_program(stage, arguments, tree, static))
+        return found
 
     def _made(self, program: Program) -> Run:
         device = jax.devices()[0]
@@ -217,10 +221,9 @@ def _array(leaf: Any) -> Any:
     return leaf
 
 
-def _argument(leaf: Any) -> Argument:
-    sharding = getattr(leaf, "sharding", None)
-    host = sharding is not None and sharding.memory_kind == "pinned_host"
-    return Argument(shape=tuple(leaf.shape), dtype=str(leaf.dtype), host=host)
+def _in_host_memory(leaf: Any) -> bool:
+    sharding = getattr(leaf, "sharding", None)  # NumPy's arrays and scalars have none
+    return sharding is not None and sharding.memory_kind == "pinned_host"
 
 
 def _program(

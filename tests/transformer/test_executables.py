@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -16,16 +15,20 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from c2c.errors import SettingError
 from c2c.models import from_hf_config
 from c2c.transformer import (
+    Bucket,
     Hybrid,
     Linear,
     Model,
     Reference,
     Staged,
     buckets_of,
+    buckets_up_to,
     load,
     random_params,
 )
@@ -33,6 +36,7 @@ from c2c.transformer import executables as module
 from c2c.transformer.cache import new_cache
 from c2c.transformer.executables import Executables, Stage, executables_at
 from c2c.transformer.forward import run
+from c2c.transformer.warm import main
 from pallas_kernels.repository import FOLDER_VARIABLE, RepositoryError, RepositoryWarning
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
@@ -286,7 +290,7 @@ def test_what_is_compiled_for_tells_entries_apart(folder: Path) -> None:
     assert compiled[-3:] == [1, 1, 0]
 
 
-@pytest.mark.skipif(os.getuid() == 0 and not Path("/proc").is_dir(), reason="needs a /proc")
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can fill")
 def test_a_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Path("/proc/nowhere")  # not even root can make one there
     with pytest.raises(RepositoryError, match="cannot be made"):
@@ -298,6 +302,36 @@ def test_a_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
         tokens = made(lenient).generate(IDS, 2)
     assert tokens == made(None).generate(IDS, 2)
     assert lenient.compiled > 0
+
+
+def test_the_command_fills_the_store(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of("llama")
+    checkpoint = write(tmp_path / "checkpoint", config, tensors_of(config))
+    settings = [f"checkpoint={checkpoint}", f"executables={folder}", "context=100"]
+    assert main(settings) == 0
+    stored = len(list(folder.glob("*.json")))
+    assert f"0 executables loaded, {stored} compiled" in capsys.readouterr().out
+    fresh = Executables(folder)
+    model = replace(load(checkpoint, executables=None), executables=fresh)
+    model.generate(IDS, 4)
+    model.generate(IDS * 20, 4, **HOT)
+    assert fresh.compiled == 0
+    for wrong, said in (("context=0", "context=0"), ("nonsense=1", "nonsense")):
+        assert main([*settings, wrong]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tokens", "context"), [(3, 512), (-1, 512), (16, 100), (16, 64)])
+def test_buckets_are_shapes_that_generation_uses(tokens: int, context: int) -> None:
+    with pytest.raises(SettingError, match=r"bucket\."):
+        Bucket(tokens, context)
+
+
+@given(prompt=st.integers(1, 3000), new=st.integers(1, 2000))
+def test_buckets_up_to_a_length_are_those_of_all_shorter_ones(prompt: int, new: int) -> None:
+    assert set(buckets_of(prompt, new)) <= set(buckets_up_to(prompt + new))
 
 
 def test_one_folder_is_one_set_of_executables(folder: Path) -> None:

@@ -222,6 +222,65 @@ def test_stale_entries_are_named_not_loaded_and_pruned(
     assert [f.why for f in repository.verify()] == [""]
 
 
+def test_a_program_of_another_package_has_a_source_of_its_own(folder: Path) -> None:
+    repository = Repository(folder)
+    own, device = program(), jax.devices()[0]
+    first, second = (dataclasses.replace(own, source=source) for source in ("one", "two"))
+    for each in (own, first, second):
+        repository.get(each)
+    of = [identity(each, device) for each in (own, first, second)]
+    assert len({each.key for each in of}) == 3
+    assert of[1].source == f"{of[0].source}, one"
+    assert of[1].outdated(of[2])
+    assert not of[1].outdated(of[1])
+    assert not of[1].outdated(identity(dataclasses.replace(second, name="other"), device))
+    assert [f.why for f in repository.verify()] == ["", "", ""]
+    assert repository.prune() == ()
+    (entry,) = (e for e in repository.entries() if e.identity == of[1])
+    repository.remove(entry)
+    assert {e.identity for e in repository.entries()} == {of[0], of[2]}
+    assert not [f.why for f in repository.verify() if f.why]
+    assert repository.load(first, device) is None
+    assert repository.load(second, device) is not None
+
+
+def test_donated_arguments_are_used_up(folder: Path) -> None:
+    plain = Program(
+        op="test",
+        name="add",
+        function=lambda x, y: (x + y, y * 2),
+        arguments=(Argument(shape=(8,), dtype="float32"),) * 2,
+        shared_bytes=0,
+        opcodes=frozenset(),
+    )
+    donating = dataclasses.replace(plain, donated=(1,))
+    device = jax.devices()[0]
+    assert identity(plain, device).key != identity(donating, device).key
+    for _ in range(2):  # compiled, then loaded
+        for of, used_up in ((plain, False), (donating, True)):
+            x, y = (jax.device_put(np.full(8, value, np.float32)) for value in (1, 2))
+            total, twice = Repository(folder).get(of)(x, y)
+            np.testing.assert_array_equal(total, np.full(8, 3))
+            np.testing.assert_array_equal(twice, np.full(8, 4))
+            assert (x.is_deleted(), y.is_deleted()) == (False, used_up)
+
+
+def test_what_cannot_be_stored_says_so(folder: Path) -> None:
+    def calls_back(x: Any) -> Any:
+        return jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    back = Program(
+        op="test",
+        name="calls_back",
+        function=calls_back,
+        arguments=(Argument(shape=(8,), dtype="float32"),),
+        shared_bytes=0,
+        opcodes=frozenset(),
+    )
+    with pytest.raises(RepositoryError, match="calls_back: cannot be serialized"):
+        Repository(folder).get(back)
+
+
 def test_prune_leaves_what_a_writer_may_be_at(folder: Path) -> None:
     repository = Repository(folder)
     repository.get(program())

@@ -1,0 +1,81 @@
+"""Fill the store of executables before the first request: what generation runs, for one model.
+
+    python -m c2c.transformer.warm checkpoint=<folder or GGUF file> context=2048
+
+Any model of this architecture starts without compiling afterwards, in this and other processes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.errors import DataError, SettingError
+from c2c.runs import progress_bar
+from c2c.transformer.default_checkpoint import default_checkpoint
+from c2c.transformer.generate import Bucket, buckets_up_to
+from c2c.transformer.model import load
+from pallas_kernels.repository import RepositoryError, default_folder
+
+__all__ = ["WarmSettings", "main"]
+
+
+@dataclass
+class WarmSettings:
+    """Settings as key=value on the command line.
+
+    Attributes:
+      checkpoint: folder or GGUF file; by default the one that is fetched where there is none.
+      dtype: as in `load`.
+      linear: as in `load`.
+      context: the longest sequence, prompt and new tokens.
+      executables: folder to fill; by default that of `pallas_kernels.repository`.
+    """
+
+    checkpoint: str = ""
+    dtype: str = "float32"
+    linear: str = "reference"
+    context: int = 1024
+    executables: str = ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line asks for; return the exit status."""
+    try:
+        merged = OmegaConf.merge(
+            OmegaConf.structured(WarmSettings), OmegaConf.from_dotlist(list(arguments))
+        )
+        settings: Any = OmegaConf.to_object(merged)
+        buckets = buckets_up_to(settings.context)
+        folder = settings.executables or default_folder()
+        model = load(
+            settings.checkpoint or default_checkpoint(),
+            settings.dtype,
+            linear=settings.linear,
+            executables=folder,
+        )
+        with progress_bar("shapes", len(buckets)) as report:
+            ready: list[Bucket] = []
+
+            def done(bucket: Bucket) -> None:
+                ready.append(bucket)
+                report(len(ready))
+
+            warmed = model.warm(buckets, done=done)
+    except (OmegaConfBaseException, SettingError, DataError, RepositoryError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(
+        f"{len(buckets)} shapes ready in {warmed.seconds:.1f} s: {warmed.loaded} executables "
+        f"loaded, {warmed.compiled} compiled ({folder})"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

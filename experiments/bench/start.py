@@ -1,0 +1,250 @@
+"""Time to first token in a fresh process, with and without stored executables. Takes two minutes.
+
+    python -m experiments.bench.start linear=[reference,staged] repeats=5
+
+Each start is a process of its own, and the kinds take turns. Weights are mapped and the page cache
+is warm before the clock that counts starts; every part is reported. The first start of a kind fills
+the store and is not counted. Writes JSON with provenance to runs/bench/start.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import as_setting_error
+from c2c.errors import DataError, SettingError
+from c2c.runs import RunDir
+
+__all__ = ["Start", "StartSettings", "main", "measure"]
+
+TARGET = 5.0
+"""Times less to the first token after weights are mapped, as this project's plan asks."""
+
+
+@dataclass
+class StartSettings:
+    """Settings of the benchmark, as key=value on the command line.
+
+    Attributes:
+      checkpoint: folder or GGUF file; by default SmolLM2, fetched where it is not there.
+      dtype: of parameters and activations.
+      linear: strategies to measure.
+      prompt: tokens of the prompt.
+      repeats: counted starts of each kind.
+      seed: of the prompt.
+      out: folder of the results.
+    """
+
+    checkpoint: str = ""
+    dtype: str = "float32"
+    linear: list[str] = field(default_factory=lambda: ["reference", "staged"])
+    prompt: int = 16
+    repeats: int = 5
+    seed: int = 0
+    out: str = "runs/bench/start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One start, in seconds; the parts follow each other.
+
+    Attributes:
+      import_s: from the start of the process to the end of imports.
+      map_s: reading the checkpoint into its place, with jax's own start.
+      first_token_s: from mapped weights to the first token.
+      again_s: the same prompt once more: what of `first_token_s` is computing.
+      compiles: executables that XLA compiled up to the first token.
+      loaded: executables that came out of the store.
+      token: the first token, the same in every start.
+    """
+
+    import_s: float
+    map_s: float
+    first_token_s: float
+    again_s: float
+    compiles: int
+    loaded: int
+    token: int
+
+    @property
+    def ready_s(self) -> float:
+        """What making executables ready takes: tracing and compiling, or loading."""
+        return self.first_token_s - self.again_s
+
+
+_CHILD = """
+import json, sys, time
+settings = json.loads(sys.argv[1])
+import jax
+import numpy as np
+from c2c.transformer import load
+imported = time.time()
+compiles = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _s, **_i: compiles.append(event) if "backend_compile" in event else None
+)
+model = load(
+    settings["checkpoint"],
+    settings["dtype"],
+    linear=settings["linear"],
+    executables=settings["executables"],
+    progress=False,
+)
+rng = np.random.default_rng(settings["seed"])
+ids = rng.integers(0, model.spec.vocab, settings["prompt"]).tolist()
+mapped = time.time()
+(token,) = model.generate(ids, 1)
+first, count = time.time(), len(compiles)
+again_s = []
+for _ in range(3):
+    start = time.time()
+    assert model.generate(ids, 1) == [token]
+    again_s.append(time.time() - start)
+print(json.dumps({
+    "import_s": imported - settings["started"], "map_s": mapped - imported,
+    "first_token_s": first - mapped, "again_s": min(again_s), "compiles": count,
+    "loaded": model.executables.loaded if model.executables else 0, "token": token,
+}))
+"""
+
+
+def measure(settings: StartSettings, linear: str, executables: str | None) -> Start:
+    """Start a process, generate one token in it and return what took how long.
+
+    Raises:
+      SettingError: it does not run.
+    """
+    given = asdict(settings) | {
+        "linear": linear,
+        "executables": executables,
+        "started": time.time(),
+    }
+    done = subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, "-c", _CHILD, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise SettingError("linear", linear, f"a start that works ({last})")
+    return Start(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _medians(starts: Sequence[Start]) -> dict[str, float]:
+    parts = ("import_s", "map_s", "ready_s", "again_s", "first_token_s", "compiles", "loaded")
+    return {part: statistics.median(getattr(s, part) for s in starts) for part in parts}
+
+
+def run(settings: StartSettings, out: Console) -> list[dict[str, Any]]:
+    """Measure every strategy with and without a store, print a table and return its rows."""
+    rows: list[dict[str, Any]] = []
+    for linear in settings.linear:
+        with tempfile.TemporaryDirectory() as folder:
+            store = str(Path(folder) / "repository")
+            measure(settings, linear, store)
+            starts: dict[str, list[Start]] = {"compiled": [], "stored": []}
+            for _ in range(settings.repeats):
+                starts["compiled"].append(measure(settings, linear, None))
+                starts["stored"].append(measure(settings, linear, store))
+            stored_bytes = sum(path.stat().st_size for path in Path(store).iterdir())
+        if len({start.token for each in starts.values() for start in each}) != 1:
+            raise DataError(linear, "the first token is not the same in every start")
+        medians = {kind: _medians(each) for kind, each in starts.items()}
+        first = {kind: each["first_token_s"] for kind, each in medians.items()}
+        for kind, each in medians.items():
+            rows.append(
+                {
+                    "linear": linear,
+                    "executables": kind,
+                    **each,
+                    "times_less": first["compiled"] / each["first_token_s"],
+                    "stored_bytes": stored_bytes if kind == "stored" else 0,
+                    "starts": [asdict(start) for start in starts[kind]],
+                }
+            )
+    out.print(_table(rows, settings))
+    return rows
+
+
+def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
+    title = (
+        f"start to first token of {settings.prompt}, seconds, median of {settings.repeats}; "
+        f"asked for: {TARGET:.0f} times less after weights are mapped"
+    )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    heads = ("linear", "executables", "import", "map", "ready", "compute", "first",
+             "less", "compiled", "loaded", "MB")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="left" if head in heads[:2] else "right", no_wrap=True)
+    for row in rows:
+        parts = ("import_s", "map_s", "ready_s", "again_s", "first_token_s")
+        table.add_row(
+            row["linear"],
+            row["executables"],
+            *(f"{row[part]:.3f}" for part in parts),
+            f"{row['times_less']:.1f}",
+            f"{row['compiles']:.0f}",
+            f"{row['loaded']:.0f}",
+            f"{row['stored_bytes'] / 1e6:.1f}",
+        )
+    table.caption = (
+        "map: weights into their place. ready: trace and compile, or load. "
+        "first: from mapped weights to the first token. less: times less than compiled."
+    )
+    return table
+
+
+def _check(settings: StartSettings) -> None:
+    for name in ("prompt", "repeats"):
+        if getattr(settings, name) < 1:
+            raise SettingError(name, getattr(settings, name), "a whole number above 0")
+    if not settings.linear:
+        raise SettingError("linear", [], "at least one strategy")
+    if settings.seed < 0:
+        raise SettingError("seed", settings.seed, "a whole number, at least 0")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark that the command line asks for; return the exit status."""
+    try:
+        schema = OmegaConf.structured(StartSettings)
+        merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(arguments)))
+        settings: Any = OmegaConf.to_object(merged)
+        _check(settings)
+        if not settings.checkpoint:
+            from c2c.transformer.default_checkpoint import default_checkpoint
+
+            settings.checkpoint = str(default_checkpoint())
+        out = Console(highlight=False, width=116)
+        where = Path(settings.out)
+        packages = ("c2c", "pallas_kernels")
+        with RunDir.open(where, asdict(settings), packages=packages, resume=False) as folder:
+            folder.write_json("start", {"target_times_less": TARGET, "rows": run(settings, out)})
+        out.print(f"written to {where}")
+    except OmegaConfBaseException as error:
+        print(f"error: {as_setting_error(error)}", file=sys.stderr)
+        return 2
+    except (SettingError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
