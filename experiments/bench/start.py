@@ -174,6 +174,7 @@ def run(settings: StartSettings, out: Console) -> list[dict[str, Any]]:
                     "executables": kind,
                     **each,
                     "times_less": first["compiled"] / each["first_token_s"],
+                    "ready_times_less": medians["compiled"]["ready_s"] / each["ready_s"],
                     "stored_bytes": stored_bytes if kind == "stored" else 0,
                     "starts": [asdict(start) for start in starts[kind]],
                 }
@@ -189,7 +190,7 @@ def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     heads = ("linear", "executables", "import", "map", "ready", "compute", "first",
-             "less", "compiled", "loaded", "MB")  # fmt: skip
+             "less", "ready less", "compiled", "loaded", "MB")  # fmt: skip
     for head in heads:
         table.add_column(head, justify="left" if head in heads[:2] else "right", no_wrap=True)
     for row in rows:
@@ -199,13 +200,15 @@ def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
             row["executables"],
             *(f"{row[part]:.3f}" for part in parts),
             f"{row['times_less']:.1f}",
+            f"{row['ready_times_less']:.1f}",
             f"{row['compiles']:.0f}",
             f"{row['loaded']:.0f}",
             f"{row['stored_bytes'] / 1e6:.1f}",
         )
     table.caption = (
         "map: weights into their place. ready: trace and compile, or load. "
-        "first: from mapped weights to the first token. less: times less than compiled."
+        "first: from mapped weights to the first token, of which `less` says how many times less; "
+        "`ready less` says it of ready alone, since computing a longer prompt takes longer."
     )
     return table
 
