@@ -29,7 +29,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, div, rem
-from pallas_kernels.grouped_gemm.config import Config, Epilogue, check_fits, epilogue
+from pallas_kernels.grouped_gemm.config import Config, check_fits
 from pallas_kernels.grouped_gemm.schedule import (
     ACTIVE_CLUSTERS,
     ALL_BLOCKS,
@@ -43,7 +43,7 @@ from pallas_kernels.grouped_gemm.schedule import (
     place,
 )
 from pallas_kernels.grouped_gemm.specs import ROW_MULTIPLE, GroupedGemm
-from pallas_kernels.hopper import SWIZZLE_BYTES
+from pallas_kernels.hopper import SWIZZLE_BYTES, Epilogue
 from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
 
 
@@ -68,7 +68,7 @@ def build(
       ValueError: the configuration needs more shared memory than a CTA has.
     """
     check_fits(config, gemm)
-    sizes, store = counts(config, gemm), epilogue(config, gemm)
+    sizes, store = counts(config, gemm), config.epilogue(gemm.out_itemsize)
     many = config.cluster > 1
 
     def body(

@@ -30,7 +30,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, rem
-from pallas_kernels.hybrid_gemm.config import Config, Epilogue, check_fits, epilogue
+from pallas_kernels.hopper import Epilogue
+from pallas_kernels.hybrid_gemm.config import Config, check_fits
 from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta
 from pallas_kernels.hybrid_gemm.schedule import (
     Plan,
@@ -64,7 +65,7 @@ def build(
       ValueError: the configuration needs more shared memory than a CTA has.
     """
     check_fits(config, gemm)
-    sizes, store = counts(config, gemm), epilogue(config, gemm)
+    sizes, store = counts(config, gemm), config.epilogue(gemm.out_itemsize)
     many = config.cluster > 1
 
     def body(
