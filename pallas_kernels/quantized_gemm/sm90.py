@@ -29,7 +29,7 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, dealt, rem
 from pallas_kernels.hopper import WGMMA_ROWS
-from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
+from pallas_kernels.mosaic import Ref, drain, persistent, plgpu, swizzled
 from pallas_kernels.quantized_gemm.config import (
     Config,
     check_fits,
@@ -171,20 +171,15 @@ def build(
             plgpu.set_max_registers(config.compute_registers, action="increase")
             _compute(cta)
 
-    options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
-    if many:
-        options |= {"cluster": (config.cluster,), "cluster_names": ("rank",)}
-    kernel: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array] = plgpu.kernel(
+    return persistent(
         body,
-        out_type=jax.eval_shape(lambda: jnp.zeros((gemm.m, gemm.n), gemm.out_dtype)),
-        grid=(config.clusters,),
-        grid_names=("cluster",),
-        num_threads=config.warpgroups + 1,
-        thread_name="warpgroup",
-        scratch_types=_scratch(gemm, config, detour=interpret is not None),
-        **options,
+        out=((gemm.m, gemm.n), gemm.out_dtype),
+        clusters=config.clusters,
+        cluster=config.cluster,
+        warpgroups=config.warpgroups,
+        scratch=_scratch(gemm, config, detour=interpret is not None),
+        interpret=interpret,
     )
-    return kernel
 
 
 def _scratch(gemm: QuantizedGemm, config: Config, *, detour: bool) -> list[Any]:
