@@ -32,7 +32,7 @@ aot: env ## install the compiler that checks GPU kernels without a GPU (0.7 GB, 
 	@if [ "$(AOT)" != 0 ]; then .ci/make-aot; fi
 
 test: warm aot ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
-	$(PYTHON) -m pytest -q -n $(JOBS) --durations=10 $(TESTS) $(ARGS)
+	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 $(TESTS) $(ARGS)
 
 check: lint format-check types imports notebook-sync ## ruff, mypy, import layers, notebook pairs (all of them: make -k check)
 

@@ -79,6 +79,8 @@ def _run(setup: RunSetup, out: Console) -> Outcome:
             bars.append(drawn.enter_context(progress_bar("simulating", total)))
 
         def progress(done: float) -> None:
+            if _told_to_stop:  # and what was raised then got lost in a callback or finaliser
+                raise KeyboardInterrupt
             bars[0](done)
 
         def after(outcome: Outcome) -> None:
@@ -92,7 +94,11 @@ def _say(error: Exception) -> None:
     print(f"error: {error}", file=sys.stderr)
 
 
+_told_to_stop: list[int] = []  # signals, in the one place where a process has such state anyway
+
+
 def _terminate(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's protocol)
+    _told_to_stop.append(signum)
     raise KeyboardInterrupt  # a run that is told to stop leaves crash.json, as with Ctrl-C
 
 
@@ -101,7 +107,8 @@ def main() -> int:
     points: list[Point] = []
     # Errors reach us instead of Hydra's own report, so that they get one form.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _terminate)
     try:
         register()
         run = hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")

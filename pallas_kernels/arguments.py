@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.capability import Backend, device, missing, require
+from pallas_kernels.counting import div
+from pallas_kernels.hopper import INPUT_DTYPES
+from pallas_kernels.host_memory import in_host_memory
 
 Choice = Literal["auto", "sm90", "interpret", "reference"]
 Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced
@@ -56,7 +59,7 @@ def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
         return None
     number = np.asarray(value)
     expected = "iu" if kind is int else "iuf"
-    if number.dtype.kind not in expected and str(number.dtype) not in ("bfloat16", "float16"):
+    if number.dtype.kind not in expected and str(number.dtype) not in INPUT_DTYPES:
         what = "a whole number" if kind is int else "a number"
         raise ValueError(f"{name}={value!r}: expected {what}")
     return kind(number)
@@ -84,6 +87,70 @@ def layer_index(layer: Number | None, layers: int | None) -> Any:
     if not 0 <= known < layers:
         raise ValueError(f"layer={known}: expected a number from 0 to {layers - 1}")
     return known
+
+
+def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> Any:
+    """Return how many clusters of a grid may work: a Python integer, or a traced int32 in range.
+
+    Args:
+      sm_limit: the caller's argument; None for all.
+      cluster: CTAs of a cluster.
+      sm_count: SMs of the grid.
+
+    Raises:
+      ValueError: it is outside [cluster, sm_count].
+    """
+    clusters = sm_count // cluster
+    if sm_limit is None:
+        return clusters
+    limit = concrete("sm_limit", sm_limit, int)
+    if limit is None:
+        return jnp.clip(div(jnp.asarray(sm_limit, jnp.int32), cluster), 1, clusters)
+    if not cluster <= limit <= sm_count:
+        raise ValueError(f"sm_limit={limit}: expected from cluster={cluster} to {sm_count} SMs")
+    return limit // cluster
+
+
+def check_activations(
+    x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
+) -> int:
+    """Return the rows of x.
+
+    Args:
+      x: the caller's activations, [rows, K].
+      k: K of the weights.
+      out_dtype: the caller's argument; None for that of x.
+      w_dtype: type of weights that must have that of x; None for quantised ones.
+      rows: what the op calls the rows.
+
+    Raises:
+      ValueError: x is no matrix of K columns in device memory, or a type is none of the kernel's.
+    """
+    if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
+        shape = getattr(x, "shape", type(x).__name__)
+        raise ValueError(f"x: got {shape}, expected an array [{rows}, K]")
+    if isinstance(x, jax.Array) and in_host_memory(x):
+        raise ValueError("x in host memory: expected device memory; only w may stay in the host's")
+    if x.shape[0] < 1 or x.shape[1] != k:
+        raise ValueError(
+            f"x of shape {x.shape[0]}x{x.shape[1]}: expected [{rows} >= 1, K={k}] as in w"
+        )
+    if str(x.dtype) not in INPUT_DTYPES:
+        raise ValueError(f"x of dtype {x.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
+    if w_dtype is not None and x.dtype != w_dtype:
+        raise ValueError(f"w of dtype {w_dtype}: expected {x.dtype} as in x")
+    if out_dtype is not None and jnp.dtype(out_dtype) not in (x.dtype, jnp.float32):
+        raise ValueError(f"out_dtype={jnp.dtype(out_dtype)}: expected {x.dtype} or float32")
+    return int(x.shape[0])
+
+
+def interpret_settings(backend: Backend) -> Any:
+    """Return the settings of interpret mode, or None for other backends."""
+    if backend != "interpret":
+        return None
+    from pallas_kernels.mosaic import interpret_params
+
+    return interpret_params()
 
 
 def launch_scalars(fields: tuple[Number, ...]) -> jax.Array | np.ndarray:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from pallas_kernels import tuned_results
+from pallas_kernels.ahead_of_time import TARGETS
 from pallas_kernels.capability import capabilities, device
 from pallas_kernels.ops import OPS, programs
 from pallas_kernels.repository import Repository, RepositoryError
@@ -21,7 +25,11 @@ FAULTS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status."""
+    """Run a command and return the exit status.
+
+    Args:
+      arguments: of the command line; by default those of this process.
+    """
     from pallas_kernels.tuning import cli as tuning
 
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels", description=__doc__)
@@ -48,9 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build.add_argument("--match", default="", help="only programs whose name contains this")
     folder(command("verify", _verify, "check every stored executable"))
     folder(command("prune", _prune, "remove what these versions cannot load"))
+    check = command("check", _check, "compile for GPUs that are not here, and check the code")
+    check.add_argument("--target", action="append", choices=sorted(TARGETS), help="default: all")
+    check.add_argument("--op", action="append", choices=OPS, help="default: all")
+    check.add_argument("--part", metavar="I/N", help="of each op every n-th program, from i")
+    check.add_argument("--json", action="store_true", help="a JSON object a line")
     tune = command("tune", tuning.run, "measure configurations on this GPU")
     tuning.add_arguments(tune)
-    options = parser.parse_args(arguments or ["list"])
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(given or ["list"])
     if options.command is None:
         parser.error("expected a command")
     try:
@@ -125,8 +139,32 @@ def _prune(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(options: argparse.Namespace) -> int:
+    # In a process of its own: the compiler reads its settings once, when it is first used.
+    command = [sys.executable, "-m", "pallas_kernels.ahead_of_time"]
+    for name in ("target", "op"):
+        for value in getattr(options, name) or ():
+            command += [f"--{name}", value]
+    command += [f"--part={options.part}"] if options.part is not None else []
+    command += ["--json"] if options.json else []
+    checkout = Path(__file__).parents[1]
+    paths = [os.environ.get("PYTHONPATH"), str(checkout), str(checkout / ".venv-aot")]
+    path = os.pathsep.join(filter(None, paths))
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode  # noqa: S603 - our own module
+
+
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     if not rows:
+        return
+    if sys.stdout.isatty() and find_spec("rich"):
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*heads)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        Console().print(table)
         return
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     for row in (heads, *rows):

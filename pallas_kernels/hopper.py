@@ -5,6 +5,11 @@ Broken ones abort the process, hang the GPU or spill registers, so they are refu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+INPUT_DTYPES = ("bfloat16", "float16")
+"""Types of activations, and of weights that are not quantised."""
+
 SHARED_BYTES_LIMIT = 232_448
 """Dynamic shared memory one CTA may ask for, in bytes."""
 
@@ -61,6 +66,54 @@ def check_registers(warpgroups: int, compute_registers: int, load_registers: int
         compute_registers,
         f"warpgroups * compute_registers + load_registers = {wanted} to be at most {budget}",
     )
+
+
+def check_tiles(*, tm: int, tn: int, tk: int, warpgroups: int, cluster: int, sm_count: int) -> None:
+    """Return if tiles of X [tm, tk] and W [tk, tn] are TMA boxes and whole wgmma operands.
+
+    Args:
+      tm: rows of a CTA's tile, shared by its warpgroups.
+      tn: columns.
+      tk: of one step along K, for types of two bytes.
+      warpgroups: that compute.
+      cluster: CTAs of a cluster.
+      sm_count: CTAs of the grid.
+
+    Raises:
+      ValueError: one of them cannot be launched.
+    """
+    expect(cluster in CLUSTERS, "cluster", cluster, "1, 2, 4 or 8")
+    rows = WGMMA_ROWS * warpgroups
+    allowed = f"a multiple of {rows} (64 rows a warpgroup) up to {TMA_BOX}"
+    expect(tm % rows == 0 and tm <= TMA_BOX, "tm", tm, allowed)
+    expect(tn % 64 == 0 and tn <= TMA_BOX, "tn", tn, "a multiple of 64 up to 256")
+    expect(tk == 64, "tk", tk, "64: one 128-byte swizzled row of a two-byte type")
+    expect(sm_count >= cluster, "sm_count", sm_count, f"at least cluster={cluster}")
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Pieces in which a warpgroup stores its tile: `rows` x `columns` each, through `slots`."""
+
+    rows: int
+    columns: int
+    slots: int
+    pieces: int
+
+    def nbytes(self, itemsize: int) -> int:
+        """Bytes of one warpgroup's slots for elements of `itemsize` bytes."""
+        return self.slots * self.rows * self.columns * itemsize
+
+
+def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
+    """Return how a warpgroup stores its tile of `warpgroup_rows` x `tn` elements.
+
+    A piece is one swizzled row wide. A slot is used again once all but `slots - 1` stores have left
+    it, which holds across tiles only if the pieces of a tile fill all slots equally often.
+    """
+    columns = SWIZZLE_BYTES // itemsize
+    pieces = (warpgroup_rows // WGMMA_ROWS) * (tn // columns)
+    return Epilogue(WGMMA_ROWS, columns, 2 if pieces % 2 == 0 else 1, pieces)
 
 
 def check_shared_bytes(need: int, lower: str) -> None:

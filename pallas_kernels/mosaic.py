@@ -6,8 +6,10 @@ settings are given. Imported by the kernels' own modules alone: it needs jax's M
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
@@ -71,3 +73,40 @@ def read_add_write(source: Ref, target: Ref) -> None:
     source[...] = source[...] + target[...]
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(source, target)
+
+
+def persistent(
+    body: Callable[..., None],
+    *,
+    out: tuple[tuple[int, ...], str],
+    clusters: int,
+    cluster: int,
+    warpgroups: int,
+    scratch: list[Any],
+    interpret: mosaic_gpu.InterpretGPUParams | None,
+) -> Callable[..., jax.Array]:
+    """Return a kernel with one CTA an SM, for `body` with the axes cluster, rank and warpgroup.
+
+    Args:
+      body: is given the operands, the output, then the scratch.
+      out: shape and dtype of the output.
+      clusters: in the grid.
+      cluster: CTAs of one; the axis "rank" is there if it is above 1.
+      warpgroups: that compute; one more loads.
+      scratch: types of shared memory and barriers.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+    """
+    options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
+    if cluster > 1:
+        options |= {"cluster": (cluster,), "cluster_names": ("rank",)}
+    kernel: Callable[..., jax.Array] = plgpu.kernel(
+        body,
+        out_type=jax.eval_shape(lambda: jnp.zeros(*out)),
+        grid=(clusters,),
+        grid_names=("cluster",),
+        num_threads=warpgroups + 1,
+        thread_name="warpgroup",
+        scratch_types=scratch,
+        **options,
+    )
+    return kernel

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="default: all")
     parser.add_argument("--op", action="append", choices=OPS, help="default: all")
     parser.add_argument(
-        "--part", type=_part, default=(0, 1), help="every n-th program from the i-th"
+        "--part", type=_part, default=(0, 1), help="of each op every n-th program, from i"
     )
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     options = parser.parse_args(arguments)
@@ -45,16 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no CUDA compiler for jax here: {lack}", file=sys.stderr)
         return 2
     index, of = options.part
-    failed = number = 0
+    failed = 0
     with tempfile.TemporaryDirectory(prefix="ahead_of_time") as folder:
         prepare(Path(folder))
         for name in options.target or TARGETS:
             compiler = Compiler(TARGETS[name], Path(folder))
             for op in options.op or OPS:
-                for program in programs(op, TARGETS[name].sm_count):
-                    number += 1
-                    if number % of != index:
-                        continue
+                for program in programs(op, TARGETS[name].sm_count)[index::of]:
                     start = time.perf_counter()
                     try:
                         _, report = compiler.compile(program)

@@ -23,11 +23,14 @@ class CodeReport:
     multicasts: int  # TMA loads that are multicast
     shared_bytes: int  # of a CTA
     registers: int  # of a thread, at launch
+    registers_wanted: int  # by one thread of each warpgroup of a CTA, by setmaxnreg; 0: not used
+    registers_given: int  # the same, at launch; of the kernel that exceeds it most
     host_argument_bytes: int
     temporary_bytes: int  # device memory that XLA takes beside arguments and results
     device_argument_bytes: int
     output_bytes: int
     host_copies: tuple[str, ...]  # instructions of XLA that touch a host argument
+    code_hash: str  # of the kernels' machine code
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> CodeReport:
@@ -47,6 +50,11 @@ def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
     must(report.spilled_bytes == 0, f"spills {report.spilled_bytes} bytes of registers")
     must(not report.wgmma_serialised, "wgmma is serialised")
     must(not _LOCAL & report.opcodes.keys(), "loads or stores spilled registers")
+    must(
+        report.registers_wanted <= report.registers_given,
+        f"warpgroups ask for {report.registers_wanted} registers of {report.registers_given}: "
+        f"setmaxnreg would wait for ever",
+    )
     must(
         report.shared_bytes <= program.shared_bytes <= SHARED_BYTES_LIMIT,
         f"{report.shared_bytes} bytes of shared memory, {program.shared_bytes} predicted, "

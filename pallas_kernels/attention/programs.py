@@ -19,9 +19,9 @@ _ABSENT = frozenset({"UTMAREDG"})
 PAGE = 16  # tokens
 CONTEXT = 8192  # tokens of the longest sequence
 
-# (batch, queries, keys): a prompt, a batch of prompts, a chunk over its past
-_PREFILLS = ((1, 2048, 2048), (4, 512, 512), (1, 512, CONTEXT))
-_BATCHES = (1, 16, 128)  # sequences that decode together
+# (batch, queries, keys): a batch of prompts, a chunk over its past
+_PREFILLS = ((4, 2048, 2048), (1, 512, CONTEXT))
+_BATCHES = (1, 128)  # sequences that decode together
 
 
 def programs(sm_count: int) -> tuple[Program, ...]:

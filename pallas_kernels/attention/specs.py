@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-INPUT_DTYPES = ("bfloat16", "float16")  # of the kernels; the reference takes float32 too
+from pallas_kernels.hopper import INPUT_DTYPES
 
 HEAD_DIMS = (64, 128)
 """Sizes of a head that the kernels take: whole 128-byte swizzled rows whose tiles fit."""

@@ -12,7 +12,9 @@ import numpy as np
 from pallas_kernels.arguments import (
     Choice,
     Number,
-    concrete,
+    active_clusters,
+    check_activations,
+    interpret_settings,
     launch_scalars,
     layer_index,
     resolve_backend,
@@ -24,14 +26,13 @@ from pallas_kernels.grouped_gemm import heuristics, reference
 from pallas_kernels.grouped_gemm.config import Config
 from pallas_kernels.grouped_gemm.schedule import block_table
 from pallas_kernels.grouped_gemm.specs import (
-    INPUT_DTYPES,
     W_LAYOUTS,
     WIDTH_MULTIPLE,
     GroupedGemm,
     WLayout,
 )
-from pallas_kernels.hopper import CLUSTERS
-from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
+from pallas_kernels.hopper import CLUSTERS, INPUT_DTYPES
+from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
 
 
 def grouped_gemm(
@@ -88,7 +89,7 @@ def grouped_gemm(
     """
     chosen = resolve_backend(backend)
     data, k, n = _weights(w, w_layout)
-    rows = _check_activations(x, data, k, out_dtype)
+    rows = check_activations(x, k, out_dtype, w_dtype=data.dtype, rows="T")
     if cluster not in CLUSTERS:
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8")
     gemm = GroupedGemm(
@@ -103,16 +104,16 @@ def grouped_gemm(
     )
     sizes = _sizes(group_sizes, gemm)
     config = _configuration(gemm, config, cluster, chosen)
-    scalars = launch_scalars((_active(sm_limit, config), layer_index(layer, gemm.layers)))
+    scalars = launch_scalars(
+        (
+            active_clusters(sm_limit, cluster=config.cluster, sm_count=config.sm_count),
+            layer_index(layer, gemm.layers),
+        )
+    )
     x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
     if chosen != "sm90":
         data = weight_operand(data, backend=chosen)
     x, data = without_derivative("grouped_gemm", x, data)
-    interpret = None
-    if chosen == "interpret":
-        from pallas_kernels.mosaic import interpret_params
-
-        interpret = interpret_params()
     out: jax.Array = launch(
         x,
         data,
@@ -120,7 +121,7 @@ def grouped_gemm(
         scalars,
         gemm=gemm,
         config=None if chosen == "reference" else config,
-        interpret=interpret,
+        interpret=interpret_settings(chosen),
     )
     return out
 
@@ -185,24 +186,6 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
     return data, int(k), int(n)
 
 
-def _check_activations(x: Any, w: Any, k: int, out_dtype: Any) -> int:
-    """Return the rows of x."""
-    if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
-        shape = getattr(x, "shape", type(x).__name__)
-        raise ValueError(f"x: got {shape}, expected an array [T, K]")
-    if isinstance(x, jax.Array) and in_host_memory(x):
-        raise ValueError("x in host memory: expected device memory; only w may stay in the host's")
-    if x.shape[0] < 1 or x.shape[1] != k:
-        raise ValueError(f"x of shape {x.shape[0]}x{x.shape[1]}: expected [T >= 1, K={k}] as in w")
-    if str(x.dtype) not in INPUT_DTYPES:
-        raise ValueError(f"x of dtype {x.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
-    if x.dtype != w.dtype:
-        raise ValueError(f"w of dtype {w.dtype}: expected {x.dtype} as in x")
-    if out_dtype is not None and jnp.dtype(out_dtype) not in (x.dtype, jnp.float32):
-        raise ValueError(f"out_dtype={jnp.dtype(out_dtype)}: expected {x.dtype} or float32")
-    return int(x.shape[0])
-
-
 def _sizes(group_sizes: Any, gemm: GroupedGemm) -> Any:
     """Return the group sizes as int32, checked where they are concrete."""
     traced = isinstance(group_sizes, jax.core.Tracer)
@@ -234,18 +217,3 @@ def _configuration(
     if config.cluster != cluster:
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     return config
-
-
-def _active(sm_limit: Number | None, config: Config) -> Any:
-    """Return how many clusters may work: a Python integer, or a traced one that is in range."""
-    if sm_limit is None:
-        return config.clusters
-    limit = concrete("sm_limit", sm_limit, int)
-    if limit is None:
-        clusters = jnp.asarray(sm_limit, jnp.int32) // config.cluster
-        return jnp.clip(clusters, 1, config.clusters)
-    if not config.cluster <= limit <= config.sm_count:
-        raise ValueError(
-            f"sm_limit={limit}: expected from cluster={config.cluster} to {config.sm_count} SMs"
-        )
-    return limit // config.cluster

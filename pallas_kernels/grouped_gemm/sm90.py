@@ -29,7 +29,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, div, rem
-from pallas_kernels.grouped_gemm.config import Config, Epilogue, check_fits, epilogue
+from pallas_kernels.grouped_gemm.config import Config, check_fits
 from pallas_kernels.grouped_gemm.schedule import (
     ACTIVE_CLUSTERS,
     ALL_BLOCKS,
@@ -43,8 +43,8 @@ from pallas_kernels.grouped_gemm.schedule import (
     place,
 )
 from pallas_kernels.grouped_gemm.specs import ROW_MULTIPLE, GroupedGemm
-from pallas_kernels.hopper import SWIZZLE_BYTES
-from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
+from pallas_kernels.hopper import SWIZZLE_BYTES, Epilogue
+from pallas_kernels.mosaic import Ref, drain, persistent, plgpu, swizzled
 
 
 def build(
@@ -68,7 +68,7 @@ def build(
       ValueError: the configuration needs more shared memory than a CTA has.
     """
     check_fits(config, gemm)
-    sizes, store = counts(config, gemm), epilogue(config, gemm)
+    sizes, store = counts(config, gemm), config.epilogue(gemm.out_itemsize)
     many = config.cluster > 1
 
     def body(
@@ -115,20 +115,15 @@ def build(
             plgpu.set_max_registers(config.compute_registers, action="increase")
             _compute_items(cta)
 
-    options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
-    if many:
-        options |= {"cluster": (config.cluster,), "cluster_names": ("rank",)}
-    kernel: Callable[..., jax.Array] = plgpu.kernel(
+    return persistent(
         body,
-        out_type=jax.eval_shape(lambda: jnp.zeros((gemm.t, gemm.n), gemm.out_dtype)),
-        grid=(config.clusters,),
-        grid_names=("cluster",),
-        num_threads=config.warpgroups + 1,
-        thread_name="warpgroup",
-        scratch_types=_scratch(gemm, config, store),
-        **options,
+        out=((gemm.t, gemm.n), gemm.out_dtype),
+        clusters=config.clusters,
+        cluster=config.cluster,
+        warpgroups=config.warpgroups,
+        scratch=_scratch(gemm, config, store),
+        interpret=interpret,
     )
-    return kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.counting import round_up
+from pallas_kernels.hopper import INPUT_DTYPES
 
 WLayout = Literal["kn", "nk"]
 W_LAYOUTS: tuple[WLayout, ...] = get_args(WLayout)
-
-INPUT_DTYPES = ("bfloat16", "float16")
 
 ROW_MULTIPLE = 8  # rows of X, and where a tile of it may begin: the 128-byte swizzle repeats then
 WIDTH_MULTIPLE = 64  # K and N: one 128-byte swizzled row of a two-byte type

@@ -12,7 +12,9 @@ import numpy as np
 from pallas_kernels.arguments import (
     Choice,
     Number,
+    check_activations,
     concrete,
+    interpret_settings,
     launch_scalars,
     layer_index,
     resolve_backend,
@@ -22,7 +24,7 @@ from pallas_kernels.arguments import (
 from pallas_kernels.capability import Backend
 from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import CLUSTERS
-from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
+from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
 from pallas_kernels.hybrid_gemm import heuristics, reference, sharing
 from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.machine import machine_for, present_machine
@@ -30,7 +32,6 @@ from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights
 from pallas_kernels.hybrid_gemm.prediction import best_alpha
 from pallas_kernels.hybrid_gemm.schedule import Plan, counts
 from pallas_kernels.hybrid_gemm.specs import (
-    INPUT_DTYPES,
     PACK_MULTIPLE,
     ROW_MULTIPLE,
     Gemm,
@@ -101,7 +102,7 @@ def hybrid_gemm(
     """
     chosen = resolve_backend(backend)
     data, k, n, w_layout = _weights(w, w_layout)
-    rows = _check_activations(x, data, k, out_dtype)
+    rows = check_activations(x, k, out_dtype, w_dtype=data.dtype)
     if cluster is not None and cluster not in CLUSTERS:
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
     if alpha is None and sm_split is not None:
@@ -124,18 +125,13 @@ def hybrid_gemm(
     if chosen != "sm90":
         data = weight_operand(data, backend=chosen)
     x, data = without_derivative("hybrid_gemm", x, data)
-    interpret = None
-    if chosen == "interpret":
-        from pallas_kernels.mosaic import interpret_params
-
-        interpret = interpret_params()
     out: jax.Array = launch(
         x,
         data,
         scalars,
         gemm=gemm,
         config=None if chosen == "reference" else config,
-        interpret=interpret,
+        interpret=interpret_settings(chosen),
         columns=n,
     )
     return out
@@ -251,24 +247,6 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
             f"multiples of {PACK_MULTIPLE}"
         )
     return data, k, n, w_layout
-
-
-def _check_activations(x: Any, w: Any, k: int, out_dtype: Any) -> int:
-    """Return the rows of x."""
-    if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
-        shape = getattr(x, "shape", type(x).__name__)
-        raise ValueError(f"x: got {shape}, expected an array [M, K]")
-    if isinstance(x, jax.Array) and in_host_memory(x):
-        raise ValueError("x in host memory: expected device memory; only w may stay in the host's")
-    if x.shape[0] < 1 or x.shape[1] != k:
-        raise ValueError(f"x of shape {x.shape[0]}x{x.shape[1]}: expected [M >= 1, K={k}] as in w")
-    if str(x.dtype) not in INPUT_DTYPES:
-        raise ValueError(f"x of dtype {x.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
-    if x.dtype != w.dtype:
-        raise ValueError(f"w of dtype {w.dtype}: expected {x.dtype} as in x")
-    if out_dtype is not None and jnp.dtype(out_dtype) not in (x.dtype, jnp.float32):
-        raise ValueError(f"out_dtype={jnp.dtype(out_dtype)}: expected {x.dtype} or float32")
-    return int(x.shape[0])
 
 
 def _configuration(

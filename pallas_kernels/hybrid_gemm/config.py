@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
-    CLUSTERS,
-    SWIZZLE_BYTES,
-    TMA_BOX,
-    WGMMA_ROWS,
+    Epilogue,
     check_registers,
     check_shared_bytes,
+    check_tiles,
+    epilogue,
     expect,
 )
 from pallas_kernels.hybrid_gemm.specs import Gemm
@@ -52,30 +51,24 @@ class Config:
         for name in ("tm", "tn", "tk", "sym_stages", "kc", "asym_stages", "sm_count"):
             expect(getattr(self, name) >= 1, name, getattr(self, name), "a number above 0")
         check_registers(self.warpgroups, self.compute_registers, self.load_registers)
-        expect(self.cluster in CLUSTERS, "cluster", self.cluster, "1, 2, 4 or 8")
-        rows = WGMMA_ROWS * self.warpgroups
-        expect(
-            self.tm % rows == 0 and self.tm <= TMA_BOX,  # one X tile is one box
-            "tm",
-            self.tm,
-            f"a multiple of {rows} (64 rows a warpgroup) up to {TMA_BOX}",
+        check_tiles(
+            tm=self.tm,
+            tn=self.tn,
+            tk=self.tk,
+            warpgroups=self.warpgroups,
+            cluster=self.cluster,
+            sm_count=self.sm_count,
         )
-        expect(
-            self.tn % 64 == 0 and self.tn <= TMA_BOX, "tn", self.tn, "a multiple of 64 up to 256"
-        )
-        expect(self.tk == 64, "tk", self.tk, "64: one 128-byte swizzled row of a two-byte type")
         expect(self.kc % self.tk == 0, "kc", self.kc, f"a multiple of tk={self.tk}")
-        expect(
-            self.sm_count >= self.cluster,
-            "sm_count",
-            self.sm_count,
-            f"at least cluster={self.cluster}",
-        )
 
     @property
     def clusters(self) -> int:
         """Clusters in the grid; SMs that do not fill one stay idle."""
         return self.sm_count // self.cluster
+
+    def epilogue(self, itemsize: int) -> Epilogue:
+        """Return how a warpgroup stores its tile of elements of `itemsize` bytes."""
+        return epilogue(self.warpgroup_rows, self.tn, itemsize)
 
     @property
     def warpgroup_rows(self) -> int:
@@ -88,33 +81,11 @@ class Config:
         return self.kc // self.tk
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """Pieces in which a warpgroup stores its tile: `rows` x `columns` each, through `slots`."""
-
-    rows: int
-    columns: int
-    slots: int
-    pieces: int
-
-
-def epilogue(config: Config, gemm: Gemm) -> Epilogue:
-    """Return how a warpgroup stores its tile.
-
-    A piece is one swizzled row wide. A slot is used again once all but `slots - 1` stores have left
-    it, which holds across tiles only if the pieces of a tile fill all slots equally often.
-    """
-    columns = SWIZZLE_BYTES // gemm.out_itemsize
-    pieces = (config.warpgroup_rows // WGMMA_ROWS) * (config.tn // columns)
-    return Epilogue(WGMMA_ROWS, columns, 2 if pieces % 2 == 0 else 1, pieces)
-
-
 def shared_bytes(config: Config, gemm: Gemm) -> int:
     """Return the shared memory of one CTA in bytes: the larger dataflow, output slots, barriers."""
     sym = config.sym_stages * (config.tm + config.tn) * config.tk
     asym = config.asym_stages * config.tm * config.tk + config.kc * config.tn
-    store = epilogue(config, gemm)
-    slots = config.warpgroups * store.slots * store.rows * store.columns * gemm.out_itemsize
+    slots = config.warpgroups * config.epilogue(gemm.out_itemsize).nbytes(gemm.out_itemsize)
     return max(sym, asym) * gemm.in_itemsize + slots + BARRIER_BYTES
 
 

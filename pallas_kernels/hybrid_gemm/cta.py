@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.counting import Int, dealt
-from pallas_kernels.hybrid_gemm.config import Config, Epilogue
+from pallas_kernels.hopper import Epilogue
+from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.schedule import Counts, Plan, first_pass
 from pallas_kernels.hybrid_gemm.specs import Gemm
 from pallas_kernels.mosaic import Ref

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.counting import round_up
+from pallas_kernels.hopper import INPUT_DTYPES
 from pallas_kernels.hybrid_gemm.specs import (
-    INPUT_DTYPES,
     PACK_MULTIPLE,
     W_LAYOUTS,
     WLayout,

@@ -30,7 +30,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, rem
-from pallas_kernels.hybrid_gemm.config import Config, Epilogue, check_fits, epilogue
+from pallas_kernels.hopper import Epilogue
+from pallas_kernels.hybrid_gemm.config import Config, check_fits
 from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta
 from pallas_kernels.hybrid_gemm.schedule import (
     Plan,
@@ -39,7 +40,7 @@ from pallas_kernels.hybrid_gemm.schedule import (
     sym_tile,
 )
 from pallas_kernels.hybrid_gemm.specs import Gemm
-from pallas_kernels.mosaic import Ref, drain, plgpu, read_add_write, swizzled, tma_add
+from pallas_kernels.mosaic import Ref, drain, persistent, plgpu, read_add_write, swizzled, tma_add
 
 
 def build(
@@ -64,7 +65,7 @@ def build(
       ValueError: the configuration needs more shared memory than a CTA has.
     """
     check_fits(config, gemm)
-    sizes, store = counts(config, gemm), epilogue(config, gemm)
+    sizes, store = counts(config, gemm), config.epilogue(gemm.out_itemsize)
     many = config.cluster > 1
 
     def body(
@@ -115,20 +116,15 @@ def build(
             plgpu.set_max_registers(config.compute_registers, action="increase")
             lax.cond(is_sym, lambda: _sym_compute(cta), lambda: _asym_compute(cta))
 
-    options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
-    if many:
-        options |= {"cluster": (config.cluster,), "cluster_names": ("rank",)}
-    kernel: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = plgpu.kernel(
+    return persistent(
         body,
-        out_type=jax.eval_shape(lambda: jnp.zeros((gemm.m, gemm.n), gemm.out_dtype)),
-        grid=(config.clusters,),
-        grid_names=("cluster",),
-        num_threads=config.warpgroups + 1,
-        thread_name="warpgroup",
-        scratch_types=_scratch(gemm, config, store),
-        **options,
+        out=((gemm.m, gemm.n), gemm.out_dtype),
+        clusters=config.clusters,
+        cluster=config.cluster,
+        warpgroups=config.warpgroups,
+        scratch=_scratch(gemm, config, store),
+        interpret=interpret,
     )
-    return kernel
 
 
 def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:

@@ -13,10 +13,10 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.hopper import INPUT_DTYPES
+
 WLayout = Literal["kn", "nk"]
 W_LAYOUTS: tuple[WLayout, ...] = get_args(WLayout)
-
-INPUT_DTYPES = ("bfloat16", "float16")
 
 ROW_MULTIPLE = 8  # rows of X: what the 128-byte swizzle repeats after
 PACK_MULTIPLE = 64  # K and N of W: one 128-byte swizzled row of a two-byte type

@@ -13,22 +13,23 @@ import numpy as np
 from pallas_kernels.arguments import (
     Choice,
     Number,
-    concrete,
+    active_clusters,
+    check_activations,
+    interpret_settings,
     launch_scalars,
     layer_index,
     resolve_backend,
     sm_count,
     without_derivative,
 )
-from pallas_kernels.counting import div, round_up
+from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import CLUSTERS
-from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
+from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
 from pallas_kernels.quantized_gemm import reference
 from pallas_kernels.quantized_gemm.config import Config, check_fits
 from pallas_kernels.quantized_gemm.heuristics import choose
 from pallas_kernels.quantized_gemm.packing import QuantizedWeights, padded_k
 from pallas_kernels.quantized_gemm.specs import (
-    INPUT_DTYPES,
     KINDS,
     N_MULTIPLE,
     ROW_MULTIPLE,
@@ -85,7 +86,7 @@ def quantized_gemm(
     """
     chosen = resolve_backend(backend)
     data, scales = _weights(w)
-    rows = _check_activations(x, w.k, out_dtype)
+    rows = check_activations(x, w.k, out_dtype)
     if cluster is not None and cluster not in CLUSTERS:
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
     x_dtype = str(x.dtype)
@@ -108,18 +109,18 @@ def quantized_gemm(
     elif cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     check_fits(config, gemm)
-    scalars = launch_scalars((_active_clusters(config, sm_limit), layer_index(layer, gemm.layers)))
+    scalars = launch_scalars(
+        (
+            active_clusters(sm_limit, cluster=config.cluster, sm_count=config.sm_count),
+            layer_index(layer, gemm.layers),
+        )
+    )
     x, data, scales = (
         jnp.asarray(a) if isinstance(a, np.ndarray) else a for a in (x, data, scales)
     )
     if chosen != "sm90":
         data, scales = (weight_operand(a, backend=chosen) for a in (data, scales))
     x, scales = without_derivative("quantized_gemm", x, scales)
-    interpret = None
-    if chosen == "interpret":
-        from pallas_kernels.mosaic import interpret_params
-
-        interpret = interpret_params()
     out: jax.Array = launch(
         x,
         data,
@@ -127,7 +128,7 @@ def quantized_gemm(
         scalars,
         gemm=gemm,
         config=None if chosen == "reference" else config,
-        interpret=interpret,
+        interpret=interpret_settings(chosen),
         columns=w.n,
     )
     return out
@@ -156,21 +157,6 @@ def launch(
         kernel = sm90.build(gemm, config, interpret=interpret)
         out = kernel(x, host_ref(data), host_ref(scales), scalars)
     return out[:rows, :columns]
-
-
-def _active_clusters(config: Config, sm_limit: Number | None) -> Any:
-    """Return the clusters that work, as a Python integer or a traced int32."""
-    if sm_limit is None:
-        return config.clusters
-    limit = concrete("sm_limit", sm_limit, int)
-    if limit is None:
-        limited = div(jnp.asarray(sm_limit, jnp.int32), config.cluster)
-        return jnp.clip(limited, 1, config.clusters)
-    if not config.cluster <= limit <= config.sm_count:
-        raise ValueError(
-            f"sm_limit={limit}: expected from cluster={config.cluster} to {config.sm_count} SMs"
-        )
-    return limit // config.cluster
 
 
 def _weights(w: Any) -> tuple[Any, Any]:
@@ -209,19 +195,3 @@ def _weights(w: Any) -> tuple[Any, Any]:
             f"{math.prod(expected_scales[-2:])} scales a matrix"
         )
     return data, scales
-
-
-def _check_activations(x: Any, k: int, out_dtype: Any) -> int:
-    """Return the rows of x."""
-    if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
-        shape = getattr(x, "shape", type(x).__name__)
-        raise ValueError(f"x: got {shape}, expected an array [M, K]")
-    if isinstance(x, jax.Array) and in_host_memory(x):
-        raise ValueError("x in host memory: expected device memory; only w may stay in the host's")
-    if x.shape[0] < 1 or x.shape[1] != k:
-        raise ValueError(f"x of shape {x.shape[0]}x{x.shape[1]}: expected [M >= 1, K={k}] as in w")
-    if str(x.dtype) not in INPUT_DTYPES:
-        raise ValueError(f"x of dtype {x.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
-    if out_dtype is not None and jnp.dtype(out_dtype) not in (x.dtype, jnp.float32):
-        raise ValueError(f"out_dtype={jnp.dtype(out_dtype)}: expected {x.dtype} or float32")
-    return int(x.shape[0])

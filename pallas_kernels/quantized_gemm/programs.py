@@ -21,7 +21,7 @@ _WEIGHTS: tuple[tuple[Kind, int | None], ...] = (
     ("int4", None),
     ("int4", 128),
 )
-_ROWS = ((8, 1), (16, 1), (64, 1), (128, 1), (512, 2), (1024, 8), (2048, 8), (2048, 1))
+_ROWS = ((8, 1), (64, 1), (128, 1), (512, 2), (2048, 8))  # one of each tile of `choose`
 
 
 def programs(sm_count: int) -> tuple[Program, ...]:
@@ -37,6 +37,7 @@ def programs(sm_count: int) -> tuple[Program, ...]:
     ]
     special = (
         QuantizedGemm(m=8, k=14336, n=4096, kind="int4", group=128, layers=3),  # few columns
+        QuantizedGemm(m=16, k=4096, n=16384, kind="int4", group=128),
         QuantizedGemm(m=32, k=4096, n=6144, out_dtype="float32", layers=3),
         QuantizedGemm(m=64, k=4096, n=6144, group=64, scale_dtype="bfloat16"),
         QuantizedGemm(m=64, k=4096, n=6144, kind="int4", group=256, scale_dtype="bfloat16"),

@@ -29,7 +29,7 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, dealt, rem
 from pallas_kernels.hopper import WGMMA_ROWS
-from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
+from pallas_kernels.mosaic import Ref, drain, persistent, plgpu, swizzled
 from pallas_kernels.quantized_gemm.config import (
     Config,
     check_fits,
@@ -171,20 +171,15 @@ def build(
             plgpu.set_max_registers(config.compute_registers, action="increase")
             _compute(cta)
 
-    options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
-    if many:
-        options |= {"cluster": (config.cluster,), "cluster_names": ("rank",)}
-    kernel: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array] = plgpu.kernel(
+    return persistent(
         body,
-        out_type=jax.eval_shape(lambda: jnp.zeros((gemm.m, gemm.n), gemm.out_dtype)),
-        grid=(config.clusters,),
-        grid_names=("cluster",),
-        num_threads=config.warpgroups + 1,
-        thread_name="warpgroup",
-        scratch_types=_scratch(gemm, config, detour=interpret is not None),
-        **options,
+        out=((gemm.m, gemm.n), gemm.out_dtype),
+        clusters=config.clusters,
+        cluster=config.cluster,
+        warpgroups=config.warpgroups,
+        scratch=_scratch(gemm, config, detour=interpret is not None),
+        interpret=interpret,
     )
-    return kernel
 
 
 def _scratch(gemm: QuantizedGemm, config: Config, *, detour: bool) -> list[Any]:
@@ -315,8 +310,6 @@ def _compute(cta: _Cta) -> None:
                     scale = _scale(cta, item, group)
                     _multiply(cta, acc, (groups + group) * sizes.group_steps, scale)
 
-                plgpu.wgmma_wait(0)
-                _release_x(cta, (item + 1) * sizes.k_steps * config.x_steps - 1)
                 return acc[...]
 
             total = pl.run_scoped(whole, plgpu.ACC(shape, jnp.float32))
@@ -326,8 +319,6 @@ def _compute(cta: _Cta) -> None:
                 def sums(acc: Ref) -> Any:
                     start = (groups + group) * sizes.group_steps
                     _multiply(cta, acc, start, None)
-                    plgpu.wgmma_wait(0)
-                    _release_x(cta, (start + sizes.group_steps) * config.x_steps - 1)
                     return acc[...]
 
                 partial = pl.run_scoped(sums, plgpu.ACC(shape, jnp.float32))
@@ -346,8 +337,9 @@ def _compute(cta: _Cta) -> None:
 def _multiply(cta: _Cta, acc: Ref, start: Int, scale: Any | None) -> None:
     """Add the products of one group to `acc`, from K step number `start` of this CTA on.
 
-    The next tile is converted while the tensor cores work on the last one. At the end one product
-    may still run, and its X tile is not yet released.
+    A product reads its weights from registers until it is done, so a step ends when its products
+    have: the next step overwrites those registers. The tensor cores meanwhile have the products of
+    the other warpgroup.
     """
     config, x_steps = cta.config, cta.config.x_steps
 
@@ -362,8 +354,6 @@ def _multiply(cta: _Cta, acc: Ref, start: Int, scale: Any | None) -> None:
         plgpu.commit_smem()
         plgpu.barrier_arrive(cta.w_empty.at[slot])
         width, each = config.tk // len(parts), len(parts) // x_steps
-        # weights scaled beforehand: the sum goes on from group to group
-        continues = (step > 0) if scale is None else (rem(counter, cta.sizes.k_steps) > 0)
         for number in range(x_steps):
             x_counter = counter * x_steps + number
             slot = rem(x_counter, config.x_stages)
@@ -372,11 +362,11 @@ def _multiply(cta: _Cta, acc: Ref, start: Int, scale: Any | None) -> None:
                 weights = _operand(cta, parts[number * each + place], number * each + place)
                 x_tile = cta.x_tiles.at[slot, :, pl.ds(place * width, width)]
                 plgpu.wgmma(acc, weights, x_tile.transpose((1, 0)))
-            plgpu.wgmma_wait(each)  # the products before these are done, their X tile is free
-
-            @pl.when(continues if number == 0 else True)
-            def _free(x_counter: Int = x_counter) -> None:
+            if number:
+                plgpu.wgmma_wait(each)  # the products before these are done, their X tile is free
                 _release_x(cta, x_counter - 1)
+        plgpu.wgmma_wait(0)
+        _release_x(cta, (counter + 1) * x_steps - 1)
 
 
 def _release_x(cta: _Cta, x_counter: Int) -> None:

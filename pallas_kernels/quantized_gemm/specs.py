@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from pallas_kernels.hopper import INPUT_DTYPES
+
 Kind = Literal["int8", "float8_e4m3fn", "int4"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-INPUT_DTYPES = ("bfloat16", "float16")
 SCALE_DTYPES = ("float32", "bfloat16")
 
 ROW_MULTIPLE = 8  # rows of X: what the 128-byte swizzle repeats after

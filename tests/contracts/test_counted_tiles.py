@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from c2c.cost import KernelTiles, Tiles, gemm_traffic
 from c2c.errors import SettingError
 from pallas_kernels.hybrid_gemm import Config, Gemm, hybrid_gemm, launch_traffic, plan_launch
-from pallas_kernels.hybrid_gemm.config import epilogue
 from tests.pallas_kernels.interpreting import count_copies, operands, within
 
 # tm is not tn, so that tiles of X and W differ in shape.
@@ -82,7 +81,7 @@ def test_counted_tiles_equal_the_traffic_models(
     assert sum(load.nbytes for load in counted.loads if load.tile == X_TILE) == ours.x_load_bytes
     assert {load.tile for load in counted.loads} == {X_TILE, W_TILE}
 
-    pieces = CONFIG.warpgroups * epilogue(config, gemm).pieces
+    pieces = CONFIG.warpgroups * config.epilogue(gemm.out_itemsize).pieces
     asym_stores = [s for s in counted.stores if s.cluster >= plan.sym_clusters]
     sym_stores = [s for s in counted.stores if s.cluster < plan.sym_clusters]
     assert len(asym_stores) == pieces * ours.asym_outputs

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -113,19 +112,3 @@ def _same_bits(a: Any, b: Any) -> Any:
 def same_bits(a: Any, b: Any) -> bool:
     """Whether two arrays on the device are equal bit for bit, NaN included."""
     return bool(_same_bits(a, b))
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Collect one entry for each program that XLA compiles inside the block."""
-    seen: list[str] = []
-
-    def listen(event: str, duration_s: float, **kwargs: Any) -> None:
-        if event.endswith("backend_compile_duration"):
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels.hybrid_gemm import hybrid_gemm
-from tests.gpu.exact import BACKEND, activations, compilations, weights
+from tests.compilations import compilations
+from tests.gpu.exact import BACKEND, activations, weights
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,8 @@ import pytest
 
 from pallas_kernels import check_gemm
 from pallas_kernels.host_memory import to_host
-from tests.gpu.exact import BACKEND, activations, compilations, numbers, same_bits, sampled
+from tests.compilations import compilations
+from tests.gpu.exact import BACKEND, activations, numbers, same_bits, sampled
 
 grouped = pytest.importorskip(
     "pallas_kernels.grouped_gemm", reason="grouped_gemm is not in this checkout"

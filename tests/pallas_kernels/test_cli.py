@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pallas_kernels import cli
 from pallas_kernels.repository import Repository
+from tests.compiling import needs_compiler
 from tests.pallas_kernels.repository.test_repository import program
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -64,3 +69,51 @@ def test_wrong_arguments(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(arguments)
     assert stopped.value.code == cli.WRONG
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([], 0, "ops: hybrid_gemm"),
+        (["verify", "--folder", "{}"], 0, "0 sound executables, 0 findings"),
+        (["build", "--folder", "{}"], cli.WRONG, "nothing to build"),
+        (["bogus"], cli.WRONG, "invalid choice: 'bogus'"),
+        (["check", "--target", "b200"], cli.WRONG, "invalid choice: 'b200'"),
+        (["check", "--part", "2/2"], cli.WRONG, "expected i/n"),
+        (["tune", "--top", "many"], cli.WRONG, "invalid int value: 'many'"),
+    ],
+)
+def test_the_command_itself(arguments: list[str], status: int, said: str, folder: Path) -> None:
+    done = command(*(argument.format(folder) for argument in arguments))
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_compiler
+def test_check_compiles() -> None:
+    done = command("check", "--target", "h200_16sm", "--op", "hybrid_gemm", "--part", "0/99")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "h200_16sm hybrid_gemm: 64x64, cluster of 1, bfloat16 out: ok" in done.stdout
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pallas_kernels", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_terminal_gets_the_same_rows(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Repository(folder).get(program("[one]"))  # rich would take it for markup
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert cli.main(["list", "--folder", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "[one]" in out
+    assert "┃" in out

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from experiments.bench.kernels import analysis, winners
 from experiments.bench.kernels.rivals import RIVALS
@@ -98,7 +99,8 @@ def draw_all(
         if not there:
             continue
         with look():
-            figure, axes = canvas(4.6 * len(there) + 0.6, 4.2, columns=len(there))
+            width = max(4.6 * len(there) + 0.6, 9.0)  # of one panel too, for the title
+            figure, axes = canvas(width, 4.2, columns=len(there))
             for ax, (name_of, draw) in zip(axes, there.values(), strict=True):
                 ax.set_title(name_of)
                 draw(ax)
@@ -229,6 +231,7 @@ def _groups(rows: Sequence[Row]) -> Panel | None:
             if each:
                 axes.plot(*zip(*each, strict=True), ".", color=colour, markersize=4)
         axes.set(xlabel="groups of SMs", ylabel="GB/s from host memory")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize=7.5)
 
     return "One launch", draw

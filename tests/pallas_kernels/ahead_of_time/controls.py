@@ -23,6 +23,11 @@ def controls() -> Iterator[tuple[str, Program]]:
         "spills",
         program("spills", gemm, Config(tn=256, sym_stages=2, kc=128, asym_stages=2, sm_count=132)),
     )
+    # one that Config refuses, since on a GPU it would hang; the compiler says nothing
+    overrun = Config(sm_count=132)
+    object.__setattr__(overrun, "compute_registers", 248)
+    object.__setattr__(overrun, "load_registers", 56)
+    yield "registers", program("registers", gemm, overrun)
     good = program("good", gemm, Config(sm_count=132))
     yield "good", good
     yield "multicast", dataclasses.replace(good, multicast=True)

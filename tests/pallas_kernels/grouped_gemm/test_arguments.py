@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,28 +17,13 @@ from pallas_kernels import KernelUnavailable, missing
 from pallas_kernels import device as present_device
 from pallas_kernels.grouped_gemm import Config, GroupedGemm, grouped_gemm, sm90
 from pallas_kernels.host_memory import to_host
+from tests.compilations import compilations
 from tests.pallas_kernels.grouped_gemm.cases import SMALL, assert_right, operands, poisoned, stored
 from tests.pallas_kernels.interpreting import within
 
 X, W = operands(40, 128, 192, 3)
 STACK = np.stack([W, operands(40, 128, 192, 3, seed=1)[1]])
 SIZES = np.array([11, 0, 20])
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Collect one entry for each program that XLA compiles inside the block."""
-    seen: list[str] = []
-
-    def listen(event: str, duration_s: float, **kwargs: Any) -> None:
-        if event.endswith("backend_compile_duration"):
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def test_run_time_values_do_not_recompile(monkeypatch: pytest.MonkeyPatch) -> None:

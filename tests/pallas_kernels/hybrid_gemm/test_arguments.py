@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,26 +25,11 @@ from pallas_kernels.hybrid_gemm import (
     shared_bytes,
     sm90,
 )
+from tests.compilations import compilations
 from tests.pallas_kernels.interpreting import SMALL, operands, within
 
 X, W, _ = operands(72, 128, 192)
 STACK = jnp.stack([jnp.asarray(W)] * 2)
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Collect one entry for each program that XLA compiles inside the block."""
-    seen: list[str] = []
-
-    def listen(event: str, duration_s: float, **kwargs: Any) -> None:
-        if event.endswith("backend_compile_duration"):
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def test_run_time_scalars_do_not_recompile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,9 +74,10 @@ def test_auto_works_wherever_weights_are(place: Any) -> None:
     assert worst(np.asarray(out), X, exact_weights(STACK)[2]) <= 1
 
 
-def test_in_jit_with_a_traced_layer_beyond_the_stack() -> None:
+@pytest.mark.parametrize("place", [to_host, lambda w: jax.tree.map(jnp.asarray, w)])
+def test_in_jit_with_a_traced_layer_beyond_the_stack(place: Any) -> None:
     run = jax.jit(lambda x, w, layer: quantized_gemm(x, w, layer=layer, backend="reference"))
-    out = run(X, jax.tree.map(jnp.asarray, STACK), 7)
+    out = run(X, place(STACK), 7)
     assert worst(np.asarray(out), X, exact_weights(STACK)[2]) <= 1
 
 
