@@ -4,7 +4,12 @@ from pallas_kernels.quantized_gemm.api import quantized_gemm
 from pallas_kernels.quantized_gemm.config import Config, check_fits, scales_weights, shared_bytes
 from pallas_kernels.quantized_gemm.heuristics import choose
 from pallas_kernels.quantized_gemm.numerics import product_error_bound, quantization_error_bound
-from pallas_kernels.quantized_gemm.packing import QuantizedWeights, dequantize, quantize
+from pallas_kernels.quantized_gemm.packing import (
+    QuantizedWeights,
+    dequantize,
+    quantize,
+    unpack_int4,
+)
 from pallas_kernels.quantized_gemm.specs import KINDS, Kind, QuantizedGemm
 from pallas_kernels.quantized_gemm.traffic import Traffic, launch_traffic
 
@@ -25,4 +30,5 @@ __all__ = [
     "quantized_gemm",
     "scales_weights",
     "shared_bytes",
+    "unpack_int4",
 ]
