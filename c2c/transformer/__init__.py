@@ -1,5 +1,6 @@
 """A functional transformer whose weights may stay in host memory."""
 
+from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.checkpoint import load_params, random_params
 from c2c.transformer.executables import Executables
@@ -13,6 +14,7 @@ from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_ro
 __all__ = [
     "Bucket",
     "Cache",
+    "Drawn",
     "Executables",
     "Hybrid",
     "Linear",
@@ -20,6 +22,7 @@ __all__ = [
     "Params",
     "Placement",
     "Reference",
+    "Request",
     "Sampling",
     "SamplingRows",
     "Staged",

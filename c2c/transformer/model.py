@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec, from_hf_config, load_spec
+from c2c.transformer.batch import Drawn, Request, stream_batch
 from c2c.transformer.checkpoint import Source, load_params
 from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.generate import Bucket, buckets_up_to, prompt_logits, stream, warm
@@ -167,6 +168,38 @@ class Model:
           SettingError: a token or a setting is outside its range.
         """
         return list(self.stream(ids, max_new_tokens, temperature, **settings))
+
+    def stream_batch(self, requests: Sequence[Request], **settings: Any) -> Iterator[Drawn]:
+        """Yield the tokens of many requests as they are drawn; see `stream_batch` in batch.py.
+
+        Args:
+          requests: each with a prompt, sampling, seed and stops of its own.
+          settings: rows, requests at the same time; cache_tokens, room in the cache; chunk, prompt
+            tokens of one call; ends, which is told request and token and says whether it is over.
+
+        Raises:
+          SettingError: a token or a setting is outside its range, or a request can never fit.
+        """
+        eos = frozenset(self.eos_ids)
+        given = [
+            replace(r, ids=self._checked(r.ids), stop=r.stop | eos if r.stop_at_eos else r.stop)
+            for r in requests
+        ]
+        return stream_batch(
+            self.params,
+            given,
+            self.spec,
+            self.linear,
+            executables=self.executables,
+            **settings,
+        )
+
+    def generate_batch(self, requests: Sequence[Request], **settings: Any) -> list[list[int]]:
+        """Return the new tokens of each request; arguments and errors are `stream_batch`'s."""
+        texts: list[list[int]] = [[] for _ in requests]
+        for drawn in self.stream_batch(requests, **settings):
+            texts[drawn.request].append(drawn.token)
+        return texts
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         known = [int(token) for token in ids]

@@ -1,0 +1,188 @@
+"""Continuous batching as pure functions: which tokens of which requests the next call computes.
+
+Requests wait in order. One is admitted when a row is free and its pages for prompt and answer are,
+all at once, so that none that runs ever has to give way. From then on every call computes a chunk
+of newcomers' prompts and one token of each request that is past its prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from c2c.errors import SettingError
+from c2c.transformer.pages import PageTable, can_hold, empty, hold, release
+
+__all__ = ["Chunk", "Schedule", "Size", "Step", "begin", "end", "next_step", "width_of"]
+
+_LEAST_WIDTH = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Tokens of a request: its prompt, and at most so many new ones."""
+
+    prompt: int
+    new: int
+
+    @property
+    def stored(self) -> int:
+        """Positions whose keys and values are kept: of all tokens but the last."""
+        return self.prompt + self.new - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A part of a request's prompt."""
+
+    request: int
+    first: int
+    tokens: int
+    last: bool  # whether the prompt ends here, so that a token is drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call: chunks that are padded to one width, and requests that take one token."""
+
+    chunks: tuple[Chunk, ...]
+    decode: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The state. A request is waiting, in its prompt, running or over.
+
+    Attributes:
+      sizes: of all requests; a request is its number here.
+      rows: requests at the same time, at most.
+      chunk: prompt tokens of one call, at most, padding included.
+      table: whose pages are whose.
+      waiting: requests that hold nothing yet, in order.
+      filling: requests whose prompts are under way, and the tokens done of each.
+      running: requests that draw a token in each call.
+    """
+
+    sizes: tuple[Size, ...]
+    rows: int
+    chunk: int
+    table: PageTable
+    waiting: tuple[int, ...]
+    filling: tuple[tuple[int, int], ...] = ()
+    running: tuple[int, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether no request has anything left to do."""
+        return not (self.waiting or self.filling or self.running)
+
+
+def width_of(tokens: int) -> int:
+    """Return what a chunk is padded to.
+
+    >>> [width_of(n) for n in (1, 16, 17, 200)]
+    [16, 16, 32, 256]
+    """
+    return max(_LEAST_WIDTH, 1 << (tokens - 1).bit_length())
+
+
+def begin(
+    sizes: Sequence[Size], *, rows: int, chunk: int, pages: int, page_tokens: int
+) -> Schedule:
+    """Return the schedule in which all requests wait.
+
+    Args:
+      sizes: of the requests.
+      rows: requests at the same time.
+      chunk: prompt tokens of one call; a power of two from 16.
+      pages: of the cache.
+      page_tokens: positions a page.
+
+    Raises:
+      SettingError: a size that cannot work, or a request that no empty cache would hold.
+    """
+    if rows < 1:
+        raise SettingError("rows", rows, "a whole number above 0")
+    if chunk < 1 or chunk != width_of(chunk):
+        raise SettingError("chunk", chunk, f"a power of two from {_LEAST_WIDTH}")
+    table = empty(pages, page_tokens)
+    for number, size in enumerate(sizes):
+        if size.prompt < 1 or size.new < 1:
+            raise SettingError(f"requests[{number}]", size, "at least one token of each kind")
+        if not can_hold(table, number, size.stored):
+            raise SettingError(
+                f"requests[{number}]",
+                f"{size.prompt} + {size.new} tokens",
+                f"at most {pages * page_tokens + 1} together, for which the cache has room",
+                "Ask for fewer new tokens, or give the cache more.",
+            )
+    return Schedule(
+        sizes=tuple(sizes), rows=rows, chunk=chunk, table=table, waiting=tuple(range(len(sizes)))
+    )
+
+
+def next_step(schedule: Schedule) -> tuple[Schedule, Step]:
+    """Admit what fits and return what to compute, and the schedule once that is done.
+
+    Every request that `Step` has a token drawn of is running then, until `end` is told that it is
+    over.
+
+    Raises:
+      ValueError: everything is over.
+    """
+    if schedule.over:
+        raise ValueError("schedule: expected one that is not over")
+    schedule = _admitted(schedule)
+    chunks = _chunks(schedule)
+    done = {chunk.request: chunk.first + chunk.tokens for chunk in chunks}
+    ready = tuple(chunk.request for chunk in chunks if chunk.last)
+    filling = tuple(
+        (request, done.get(request, before))
+        for request, before in schedule.filling
+        if request not in ready
+    )
+    step = Step(chunks=chunks, decode=schedule.running)
+    return replace(schedule, filling=filling, running=(*schedule.running, *ready)), step
+
+
+def end(schedule: Schedule, request: int) -> Schedule:
+    """Return the schedule in which a running request is over and its pages are free.
+
+    Raises:
+      ValueError: it is not running.
+    """
+    if request not in schedule.running:
+        raise ValueError(f"request={request}: expected one of {schedule.running}, which run")
+    return replace(
+        schedule,
+        running=tuple(each for each in schedule.running if each != request),
+        table=release(schedule.table, request),
+    )
+
+
+def _admitted(schedule: Schedule) -> Schedule:
+    """Admit requests in their order: one that has to wait is not overtaken."""
+    waiting, filling, table = schedule.waiting, schedule.filling, schedule.table
+    while waiting and len(filling) + len(schedule.running) < schedule.rows:
+        request = waiting[0]
+        if not can_hold(table, request, schedule.sizes[request].stored):
+            break
+        table = hold(table, request, schedule.sizes[request].stored)
+        waiting, filling = waiting[1:], (*filling, (request, 0))
+    return replace(schedule, waiting=waiting, filling=filling, table=table)
+
+
+def _chunks(schedule: Schedule) -> tuple[Chunk, ...]:
+    """Return the next chunk of the first newcomer, and of others of the same width."""
+    chunks: list[Chunk] = []
+    width = 0
+    for request, done in schedule.filling:
+        left = schedule.sizes[request].prompt - done
+        tokens = min(left, schedule.chunk)
+        if not chunks:
+            width = width_of(tokens)
+        # The number of rows is padded to a power of two as well.
+        elif width_of(tokens) != width or width << len(chunks).bit_length() > schedule.chunk:
+            continue
+        chunks.append(Chunk(request=request, first=done, tokens=tokens, last=tokens == left))
+    return tuple(chunks)
