@@ -7,7 +7,7 @@ from importlib import import_module
 from pallas_kernels.hopper import expect
 from pallas_kernels.program import Program
 
-OPS = ("hybrid_gemm", "quantized_gemm", "grouped_gemm", "attention")
+OPS = ("hybrid_gemm", "quantized_gemm", "grouped_gemm", "attention", "gather_rows")
 """Names of the ops: each is a package with a module `programs`."""
 
 

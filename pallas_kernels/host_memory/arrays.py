@@ -81,7 +81,7 @@ class HostArray:
         return weight_operand(self.data, backend=backend)
 
     def to_device(self) -> jax.Array:
-        """Return a copy in device memory, which XLA operations take."""
+        """Return a copy in device memory, which XLA operations take; on a CPU the same bytes."""
         return weight_operand(self.data, backend="reference")
 
     def numpy(self) -> np.ndarray:

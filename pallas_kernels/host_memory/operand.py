@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
@@ -12,6 +13,8 @@ from pallas_kernels.capability import Backend
 from pallas_kernels.host_memory.errors import HostMemoryError
 
 __all__ = ["Backend", "host_ref", "in_host_memory", "weight_operand"]
+
+_UNLIKE_NUMPY = ("int4", "uint4", "int2", "uint2")  # jax packs several into a byte
 
 _host_ref_p: Any = Primitive("host_ref")  # its methods are untyped
 _host_ref_p.def_abstract_eval(lambda a: a.update(memory_space=jax.memory.Space.Device))
@@ -51,6 +54,9 @@ def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
     Interpret mode cannot be lowered beside an argument in host memory, so the array is moved to
     device memory first, outside `jit`. "reference" is XLA and needs a copy in device memory.
 
+    On a CPU both memories are one, and the result is the same bytes under another name: no copy,
+    neither here nor inside `jit`, where XLA drops the move.
+
     Args:
       w: `HostArray` or jax array, in host or device memory.
       backend: one of `pallas_kernels.BACKENDS`.
@@ -64,11 +70,20 @@ def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
     target: Any = jax.memory.Space.Device
     if not isinstance(w, jax.core.Tracer):
         target = w.sharding.with_memory_kind("device")
+        if _is_cpu(w.sharding) and str(w.dtype) not in _UNLIKE_NUMPY:
+            # jax copies from one memory of a CPU to another, but takes NumPy's view as it is.
+            w = np.asarray(w)
     elif backend == "interpret":
         raise HostMemoryError(
             "w in host memory is traced, and backend='interpret' cannot run inside a jit with "
             "arguments in host memory: expected w in device memory. Move it before the jit: "
             "weight_operand(w, backend='interpret')."
         )
-    copied: jax.Array = jax.device_put(w, target)
-    return copied
+    moved: jax.Array = jax.device_put(w, target)
+    return moved
+
+
+def _is_cpu(sharding: Any) -> bool:
+    """Whether an array is on one CPU device, so that NumPy can view all of it."""
+    devices: Any = sharding.device_set
+    return len(devices) == 1 and all(device.platform == "cpu" for device in devices)

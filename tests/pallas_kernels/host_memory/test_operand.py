@@ -96,6 +96,32 @@ def test_each_backend_gets_what_it_takes() -> None:
         jax.jit(lambda w: weight_operand(w, backend="interpret"))(w)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int8"])
+def test_on_a_cpu_the_bytes_are_shared(dtype: str) -> None:
+    w = to_host(W.astype(np.dtype(jnp.dtype(dtype))))
+    address = w.data.unsafe_buffer_pointer()
+    for backend in ("interpret", "reference"):
+        assert weight_operand(w, backend=backend).unsafe_buffer_pointer() == address
+    assert w.to_device().unsafe_buffer_pointer() == address
+
+
+def test_shared_bytes_survive_donation_and_deletion() -> None:
+    w = to_host(W)
+    changed = jax.jit(lambda a: a.at[0].set(5.0), donate_argnums=0)(w.to_device())
+    assert float(changed[0, 0, 0]) == 5.0
+    np.testing.assert_array_equal(w.numpy(), W)
+    kept = w.to_device()
+    w.data.delete()
+    others = [to_host(np.full_like(W, 7.0)) for _ in range(20)]
+    np.testing.assert_array_equal(np.asarray(kept), W)
+    assert len(others) == 20
+
+
+def test_four_bit_numbers_are_copied_whole() -> None:
+    w = to_host(jnp.asarray(np.arange(-8, 8).repeat(4), jnp.int4))
+    np.testing.assert_array_equal(np.asarray(w.to_device(), np.int8), np.arange(-8, 8).repeat(4))
+
+
 def test_hybrid_gemm_takes_refs() -> None:
     x, stored, _ = operands(8, 128, 64)
     params = refs({"w": to_host(stored), "b": x})

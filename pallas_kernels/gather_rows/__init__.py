@@ -1,0 +1,7 @@
+"""Rows of a table in host memory, fetched by number: embedding lookup over the link."""
+
+from pallas_kernels.gather_rows.api import gather_rows
+from pallas_kernels.gather_rows.config import Config, choose, shared_bytes
+from pallas_kernels.gather_rows.specs import DTYPES, GatherRows
+
+__all__ = ["DTYPES", "Config", "GatherRows", "choose", "gather_rows", "shared_bytes"]

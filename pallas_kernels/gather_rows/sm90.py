@@ -1,0 +1,111 @@
+"""Gathering rows for Hopper (Mosaic GPU): bulk copies in, bulk copies out, nothing computed.
+
+(token, piece of its row) items are dealt out in turn to a persistent grid. One warpgroup of each
+CTA reads the token's number, brings the piece into a slot of a ring and sends it on to the output.
+A load is asked for `stages - 1` items ahead: what a row costs is its bytes, not the link's latency.
+
+Pieces are contiguous and multiples of 16 bytes, for which the hardware needs no tensor map and has
+no limit of 256 elements a side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.counting import Int, dealt, div, rem
+from pallas_kernels.gather_rows.config import Config, check_fits, cut, grid
+from pallas_kernels.gather_rows.specs import GatherRows
+from pallas_kernels.mosaic import Ref, persistent, plgpu
+
+Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def build(
+    gather: GatherRows,
+    config: Config,
+    *,
+    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+) -> Kernel:
+    """Return `kernel(table, ids, scalars) -> out`.
+
+    Args:
+      gather: sizes and type.
+      config: pieces, stages, grid.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      A function of the table, in host or device memory, of `ids`, int32 [tokens], clamped to the
+      table's rows, and of `scalars`, int32 [2]: CTAs that may work (1 or more) and the layer.
+
+    Raises:
+      ValueError: the configuration needs more shared memory than a CTA has.
+    """
+    check_fits(config, gather)
+    pieces, width = (row := cut(config, gather)).pieces, row.width
+    stages, ctas = config.stages, grid(config, gather)
+
+    def body(table: Ref, ids: Ref, scalars: Ref, out: Ref, ring: Ref, full: Ref) -> None:
+        cta = lax.axis_index("cluster")
+        active = jnp.clip(scalars[0], 1, ctas)
+        items = jnp.where(cta < active, dealt(gather.tokens * pieces, active, cta), 0)
+
+        def place(step: Int) -> tuple[Int, Ref]:
+            """Return (token, columns) of this CTA's item number `step`."""
+            item = cta + step * active
+            # The last piece overlaps the one before rather than reach over the edge.
+            first = jnp.minimum(rem(item, pieces) * width, gather.columns - width)
+            return div(item, pieces), pl.ds(first, width)
+
+        def load(step: Int) -> None:
+            token, columns = place(step)
+            number = jnp.clip(ids[token], 0, gather.rows - 1)
+            at = (number, columns) if gather.layers is None else (scalars[1], number, columns)
+            slot = rem(step, stages)
+            plgpu.copy_gmem_to_smem(
+                table.at[at],
+                ring.at[slot],
+                full.at[slot],
+                # Lets jax take the copy for contiguous bytes, which does not clip.
+                oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
+            )
+
+        @pl.loop(0, jnp.minimum(items, stages - 1))
+        def _begin(step: Int) -> None:
+            load(step)
+
+        @pl.loop(0, items)
+        def _pass_on(step: Int) -> None:
+            slot, ahead = rem(step, stages), step + stages - 1
+
+            @pl.when(ahead < items)
+            def _ahead() -> None:
+                # Of the slot that the item before this one has left, all but read by its store.
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                load(ahead)
+
+            plgpu.barrier_wait(full.at[slot])
+            plgpu.commit_smem()
+            token, columns = place(step)
+            plgpu.copy_smem_to_gmem(ring.at[slot], out.at[token, columns])
+
+        plgpu.wait_smem_to_gmem(0)
+
+    kernel: Kernel = persistent(
+        body,
+        out=((gather.tokens, gather.columns), gather.dtype),
+        clusters=ctas,
+        cluster=1,
+        warpgroups=0,  # the one that loads is all there is
+        scratch=[
+            plgpu.SMEM((stages, width), jnp.dtype(gather.dtype)),
+            plgpu.Barrier(num_barriers=stages),
+        ],
+        interpret=interpret,
+    )
+    return kernel
