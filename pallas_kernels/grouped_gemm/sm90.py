@@ -28,21 +28,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
-from pallas_kernels.counting import Int, div, rem
+from pallas_kernels.counting import Int, rem
 from pallas_kernels.grouped_gemm.config import Config, check_fits
-from pallas_kernels.grouped_gemm.schedule import (
-    ACTIVE_CLUSTERS,
-    ALL_BLOCKS,
-    EXPERT_BLOCKS,
-    FIELDS,
-    LAYER,
-    Block,
-    Counts,
-    counts,
-    items_of,
-    place,
-)
-from pallas_kernels.grouped_gemm.specs import ROW_MULTIPLE, GroupedGemm
+from pallas_kernels.grouped_gemm.schedule import LAYER, Block, Counts, counts
+from pallas_kernels.grouped_gemm.specs import GroupedGemm
+from pallas_kernels.grouped_gemm.work import Work, store_rows
 from pallas_kernels.hopper import SWIZZLE_BYTES, Epilogue
 from pallas_kernels.mosaic import Ref, drain, persistent, plgpu, swizzled
 
@@ -89,12 +79,15 @@ def build(
             sizes=sizes,
             store=store,
             warpgroup=lax.axis_index("warpgroup"),
-            cluster=lax.axis_index("cluster"),
-            rank=lax.axis_index("rank") if many else 0,
-            expert_blocks=scalars[EXPERT_BLOCKS],
-            all_blocks=scalars[ALL_BLOCKS],
-            active=scalars[ACTIVE_CLUSTERS],
-            table=table,
+            work=Work(
+                table=table,
+                scalars=scalars,
+                strips=sizes.strips,
+                tm=config.tm,
+                ranks=config.cluster,
+                cluster=lax.axis_index("cluster"),
+                rank=lax.axis_index("rank") if many else 0,
+            ),
             x=x,
             w=w if gemm.layers is None else w.at[scalars[LAYER]],
             o=o,
@@ -134,16 +127,10 @@ class Cta:
     gemm: GroupedGemm
     sizes: Counts
     store: Epilogue
-    # where this thread stands
+    # where this thread stands, and what it does
     warpgroup: Int
-    cluster: Int
-    rank: Int  # within the cluster
-    # run-time scalars
-    expert_blocks: Int
-    all_blocks: Int
-    active: Int
+    work: Work
     # global memory
-    table: Ref
     x: Ref
     w: Ref  # one layer
     o: Ref
@@ -154,22 +141,6 @@ class Cta:
     # barriers
     full: Ref
     empty: Ref
-
-    def items(self, blocks: Int) -> Int:
-        """Items of the first `blocks` blocks that are this cluster's."""
-        mine = items_of(blocks, self.sizes.strips, self.cluster, self.active)
-        return jnp.where(self.cluster < self.active, mine, 0)
-
-    def item(self, number: Int) -> tuple[Block, Int, Int]:
-        """(Its expert, first row of this CTA's tile, strip) of this cluster's item `number`."""
-        item = number * self.active + self.cluster
-        row = div(item, self.sizes.strips)
-        block = Block(**{name: self.table[row, column] for column, name in enumerate(FIELDS)})
-        within, strip = place(item, block, self.sizes.strips)
-        tile = within * self.config.cluster + self.rank
-        # The compiler has to know this to put tiles that begin there into swizzled shared memory.
-        top = pl.multiple_of(block.base + tile * self.config.tm, ROW_MULTIPLE)
-        return block, top, strip
 
     def w_tile(self, expert: Int, k_step: Int, strip: Int) -> Ref:
         """The tk x tn piece of an expert's W in global memory, in its own layout."""
@@ -212,11 +183,11 @@ def _load_items(cta: Cta) -> None:
     stages, k_steps = cta.config.stages, cta.sizes.k_steps
     tm, tk = cta.config.tm, cta.config.tk
     multicast = {"collective_axes": "rank"} if cta.config.cluster > 1 else {}
-    items = cta.items(cta.expert_blocks)
+    items = cta.work.with_expert
 
     @pl.loop(0, items)
     def _item(number: Int) -> None:
-        block, top, strip = cta.item(number)
+        block, top, strip = cta.work.item(number)
 
         @pl.loop(0, k_steps)
         def _step(k_step: Int) -> None:
@@ -242,9 +213,9 @@ def _compute_items(cta: Cta) -> None:
     config, stages = cta.config, cta.config.stages
     own = config.warpgroup_rows
 
-    @pl.loop(0, cta.items(cta.all_blocks))
+    @pl.loop(0, cta.work.all)
     def _item(number: Int) -> None:
-        block, top, strip = cta.item(number)
+        block, top, strip = cta.work.item(number)
         # Rows of no expert have no W: their sum has no terms. They come last, so that the counter
         # of tiles is right for every item that has some.
         k_steps = jnp.where(block.expert < cta.gemm.experts, cta.sizes.k_steps, 0)
@@ -279,38 +250,15 @@ def _compute_items(cta: Cta) -> None:
 
 
 def _store(cta: Cta, acc: Any, block: Block, top: Int, strip: Int) -> None:
-    """Round a warpgroup's rows of a tile and write those of the block's expert to O.
-
-    A TMA store has a fixed shape, so n rows leave as the powers of two that n is the sum of.
-    """
+    """Round a warpgroup's rows of a tile and write those of the block's expert to O."""
     store = cta.store
     across = cta.config.tn // store.columns
     for piece in range(store.pieces):
         a, b = piece // across * store.rows, piece % across * store.columns
         columns = pl.ds(strip * cta.config.tn + b, store.columns)
         slot = cta.staging.at[cta.warpgroup, piece % store.slots]
-        first = top + a
-        start = jnp.maximum(block.begin - first, 0)
-        number = jnp.maximum(jnp.minimum(block.end - first, store.rows) - start, 0)
         plgpu.wait_smem_to_gmem(store.slots - 1, wait_read_only=True)
         part = acc[a : a + store.rows, b : b + store.columns]
         slot[...] = part.astype(jnp.dtype(cta.gemm.out_dtype))
         plgpu.commit_smem()
-        size = store.rows
-        while size:
-            at = start + div(number, 2 * size) * (2 * size)  # behind the larger ones
-            _store_if(number & size != 0, slot, cta.o, at, first + at, size, columns)
-            size //= 2
-
-        @pl.when(number < store.rows)
-        def _all_gone() -> None:
-            # The rule of slots counts one store for each piece; here were fewer or more.
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-
-
-def _store_if(
-    wanted: Any, slot: Ref, o: Ref, source: Int, target: Int, rows: int, columns: Any
-) -> None:
-    @pl.when(wanted)
-    def _store() -> None:
-        plgpu.copy_smem_to_gmem(slot.at[pl.ds(source, rows)], o.at[pl.ds(target, rows), columns])
+        store_rows(slot, cta.o, block, top + a, store.rows, columns)
