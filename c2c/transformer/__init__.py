@@ -4,6 +4,7 @@ from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.checkpoint import load_params, random_params
 from c2c.transformer.executables import Executables
+from c2c.transformer.formats import Quantization
 from c2c.transformer.forward import forward
 from c2c.transformer.generate import Bucket, buckets_of, buckets_up_to
 from c2c.transformer.linear import Hybrid, Linear, Reference, Staged
@@ -21,6 +22,7 @@ __all__ = [
     "Model",
     "Params",
     "Placement",
+    "Quantization",
     "Reference",
     "Request",
     "Sampling",

@@ -10,23 +10,26 @@ import hashlib
 import math
 import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.layout import Part, Stack, check_supported, layout
+from c2c.transformer.embedding import Table
+from c2c.transformer.formats import Quantization
+from c2c.transformer.layout import check_supported, layout
+from c2c.transformer.leaves import Leaf, Source, leaves
 from c2c.transformer.params import Params, Placement
-from pallas_kernels.counting import round_up
+from c2c.transformer.random_source import RandomSource
 from pallas_kernels.host_memory import HostArray, SharedPool, TensorSpec
 from pallas_kernels.hybrid_gemm import PackedWeights
 
-__all__ = ["DTYPES", "Leaf", "Source", "abstract_params", "leaves", "load_params", "random_params"]
+__all__ = ["DTYPES", "abstract_params", "load_params", "random_params"]
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -37,82 +40,13 @@ _NAMED_AT_ONCE = 5
 _HOST_KIND, _DEVICE_KIND = "pinned_host", "device"
 
 
-class Source(Protocol):
-    """Tensors by the names of Hugging Face checkpoints."""
-
-    @property
-    def path(self) -> Path:
-        """Where they come from, for errors."""
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The files that hold them."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """All of them."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of one."""
-
-    def read(self, name: str, into: np.ndarray) -> None:
-        """Write the values of one into an array of its shape, converting the type."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
-    """One array to fill: a stack, or one layer of it."""
-
-    name: str
-    stack: Stack
-    layer: int | None
-    shape: tuple[int, ...]  # with padding
-    parts: tuple[Part, ...]
-
-    def fill(self, into: np.ndarray, source: Source, done: Callable[[int], None]) -> None:
-        """Read all parts into `into`, which holds zeros or anything where no part goes.
-
-        Args:
-          into: of `shape`.
-          source: of the tensors.
-          done: is told the bytes of each part, in the type of `into`.
-        """
-        if into.shape != self.stack.shape[-into.ndim :]:
-            into[...] = 0
-        for part in self.parts:
-            target = into[part.at][part.first : part.first + part.shape[0]]
-            source.read(part.tensor, target[..., : part.shape[-1]] if target.ndim > 1 else target)
-            done(math.prod(part.shape) * into.dtype.itemsize)
-
-
-def leaves(spec: ModelSpec, placement: Placement) -> tuple[Leaf, ...]:
-    """Return the arrays that a placement makes of a model's parameters."""
-    made: list[Leaf] = []
-    for stack in layout(spec):
-        if not stack.projection:
-            made.append(_leaf(stack, stack.shape, None))
-            continue
-        shape = list(stack.shape)
-        shape[-2:] = [round_up(size, placement.multiple) for size in shape[-2:]]
-        if stack.name == "head" or not placement.by_layer:
-            made.append(_leaf(stack, tuple(shape), None))
-        else:
-            made.extend(_leaf(stack, tuple(shape[1:]), i) for i in range(stack.shape[0]))
-    if spec.tie_embeddings and placement.memory == "host":
-        # The embedding's rows are looked up on the device, the head's are multiplied by.
-        embed = layout(spec)[0]
-        head = replace(embed, name="head", projection=True)
-        shape = [round_up(size, placement.multiple) for size in embed.shape]
-        made.append(_leaf(head, tuple(shape), None))
-    return tuple(made)
-
-
 def load_params(
     source: Source,
     spec: ModelSpec,
     *,
     dtype: str,
     placement: Placement,
+    quantization: Quantization | None = None,
     pool: Path | str | None = None,
     progress: bool = False,
 ) -> Params:
@@ -121,15 +55,16 @@ def load_params(
     Args:
       source: of the tensors.
       spec: the model they belong to.
-      dtype: of the parameters, one of `DTYPES`.
-      placement: of the projections.
-      pool: file for the projections in host memory, which processes that name the same one share;
-        made by the first of them. It knows the checkpoint's files by name, size and time.
+      dtype: of the parameters that are not quantised, one of `DTYPES`.
+      placement: of projections and embeddings.
+      quantization: of the projections; None for floats.
+      pool: file for what is in host memory, which processes that name the same one share; made by
+        the first of them. It knows the checkpoint's files by name, size and time.
       progress: whether to draw a bar.
 
     Raises:
-      SettingError: `dtype` or the model is not supported, or `pool` is given for weights that
-        are not in host memory.
+      SettingError: `dtype`, the model or the quantisation is not supported, or `pool` is given for
+        weights that are not in host memory.
       DataError: tensors are missing, superfluous, of other shapes or damaged.
     """
     if dtype not in DTYPES:
@@ -138,53 +73,41 @@ def load_params(
         raise SettingError("pool", str(pool), "None, since these weights go to device memory")
     check_supported(spec)
     check_tensors(source, spec)
-    wanted = leaves(spec, placement)
     kind = DTYPES[dtype]
-    total = sum(math.prod(p.shape) for leaf in wanted for p in leaf.parts) * kind.itemsize
-    with _bar(total, source.path.name, shown=progress) as done:
-        arrays: dict[str, Any] = {}
-        pooled = [leaf for leaf in wanted if leaf.stack.projection] if pool is not None else []
+    wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
+    if quantization is not None and not any(leaf.format.kind for leaf in wanted):
+        raise SettingError(
+            "quantize", "stored", "None or another: the checkpoint has no quantised projection"
+        )
+    with _bar(sum(leaf.nbytes(kind) for leaf in wanted), source.path.name, shown=progress) as done:
+        arrays: dict[str, dict[str, Any]] = {}
         if pool is not None:
+            pooled = [leaf for leaf in wanted if leaf.in_host_memory]
             arrays |= _in_pool(pool, pooled, source, kind, done)
         for leaf in wanted:
             if leaf.name not in arrays:
-                buffer = _pages(leaf.shape, kind)
-                leaf.fill(buffer, source, done)
-                arrays[leaf.name] = _placed(buffer, leaf, placement)
-    return _assemble(arrays, wanted, placement)
+                buffers = {end: _pages(spec) for end, spec in leaf.arrays(kind).items()}
+                leaf.fill(buffers, source, done)
+                arrays[leaf.name] = {end: _placed(buffers.pop(end), leaf) for end in tuple(buffers)}
+    return _assemble(arrays, wanted, placement, spec)
 
 
 def random_params(
-    spec: ModelSpec, rng: np.random.Generator, *, dtype: str, placement: Placement
+    spec: ModelSpec,
+    rng: np.random.Generator,
+    *,
+    dtype: str,
+    placement: Placement,
+    quantization: Quantization | None = None,
 ) -> Params:
     """Return parameters drawn at random, for tests and benchmarks without a checkpoint.
 
-    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
+    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0. They are
+    cut from one drawn block at random places, which takes seconds for billions of them.
     """
-
-    def draw(shape: tuple[int, ...], name: str) -> np.ndarray:
-        values = rng.standard_normal(shape, np.float32)
-        if name.endswith("norm"):
-            return np.exp(0.2 * values)
-        return values * np.float32(0.3 if name.endswith("_bias") else shape[-1] ** -0.5)
-
-    check_supported(spec)
-    wanted = leaves(spec, placement)
-    arrays = {}
-    for leaf in wanted:
-        if leaf.name == "head" and spec.tie_embeddings:
-            continue
-        buffer = _pages(leaf.shape, DTYPES[dtype])
-        real = leaf.stack.shape if leaf.layer is None else leaf.stack.shape[1:]
-        buffer[tuple(map(slice, real))] = draw(real, leaf.stack.name)
-        arrays[leaf.name] = _placed(buffer, leaf, placement)
-    if spec.tie_embeddings and placement.memory == "host":
-        leaf = wanted[-1]
-        buffer = _pages(leaf.shape, DTYPES[dtype])
-        embed = np.asarray(arrays["embed"])
-        buffer[: embed.shape[0], : embed.shape[1]] = embed
-        arrays["head"] = _placed(buffer, leaf, placement)
-    return _assemble(arrays, wanted, placement)
+    return load_params(
+        RandomSource(spec, rng), spec, dtype=dtype, placement=placement, quantization=quantization
+    )
 
 
 def abstract_params(
@@ -192,6 +115,7 @@ def abstract_params(
     *,
     dtype: str,
     placement: Placement,
+    quantization: Quantization | None = None,
     make: Callable[[tuple[int, ...], Any], Any] = jax.ShapeDtypeStruct,
 ) -> Params:
     """Return the parameters as shapes and types, for compiling without weights.
@@ -199,17 +123,24 @@ def abstract_params(
     Args:
       spec: the model.
       dtype: of the parameters.
-      placement: of the projections.
+      placement: of projections and embeddings.
+      quantization: of the projections.
       make: (shape, dtype) -> what stands for an array.
     """
     check_supported(spec)
-    wanted = leaves(spec, placement)
-    arrays: dict[str, Any] = {}
+    kind = DTYPES[dtype]
+    source = RandomSource(spec, np.random.default_rng(0))
+    wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
+    arrays: dict[str, dict[str, Any]] = {}
     for leaf in wanted:
-        array = make(leaf.shape, DTYPES[dtype])
-        host = leaf.stack.projection and placement.memory == "host"
-        arrays[leaf.name] = HostArray(array) if host else array
-    return _assemble(arrays, wanted, placement)
+        made = {
+            end: make(array.shape, jnp.dtype(array.dtype))
+            for end, array in leaf.arrays(kind).items()
+        }
+        if leaf.in_host_memory:
+            made = {end: HostArray(array) for end, array in made.items()}
+        arrays[leaf.name] = made
+    return _assemble(arrays, wanted, placement, spec)
 
 
 def check_tensors(source: Source, spec: ModelSpec) -> None:
@@ -244,28 +175,25 @@ def check_tensors(source: Source, spec: ModelSpec) -> None:
         raise DataError(where, f"shapes that the config does not give: {_some(wrong)}")
 
 
-def _leaf(stack: Stack, shape: tuple[int, ...], layer: int | None) -> Leaf:
-    if layer is None:
-        return Leaf(name=stack.name, stack=stack, layer=None, shape=shape, parts=stack.parts)
-    parts = tuple(replace(p, at=p.at[1:]) for p in stack.parts if p.at[0] == layer)
-    return Leaf(name=f"{stack.name}/{layer}", stack=stack, layer=layer, shape=shape, parts=parts)
+def _name(leaf: Leaf, end: str) -> str:
+    return f"{leaf.name}.{end}" if end else leaf.name
 
 
-def _pages(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+def _pages(array: TensorSpec) -> np.ndarray:
     """Return zeros in pages of their own: jax on a CPU takes these as they are, aligned."""
-    nbytes = math.prod(shape) * kind.itemsize
-    return np.frombuffer(mmap.mmap(-1, max(1, nbytes)), kind, math.prod(shape)).reshape(shape)
+    kind, size = jnp.dtype(array.dtype), math.prod(array.shape)
+    pages = mmap.mmap(-1, max(1, size * kind.itemsize))
+    return np.frombuffer(pages, kind, size).reshape(array.shape)
 
 
-def _placed(buffer: np.ndarray, leaf: Leaf, placement: Placement) -> Any:
+def _placed(buffer: np.ndarray, leaf: Leaf) -> Any:
     """Hand a filled buffer to jax: no copy on a CPU, one on a GPU, where the buffer is freed."""
-    host = leaf.stack.projection and placement.memory == "host"
     sharding = jax.sharding.SingleDeviceSharding(
-        jax.devices()[0], memory_kind=_HOST_KIND if host else _DEVICE_KIND
+        jax.devices()[0], memory_kind=_HOST_KIND if leaf.in_host_memory else _DEVICE_KIND
     )
     array = jax.device_put(buffer, sharding, may_alias=True)
     array.block_until_ready()
-    return HostArray(array) if host else array
+    return HostArray(array) if leaf.in_host_memory else array
 
 
 def _in_pool(
@@ -274,16 +202,28 @@ def _in_pool(
     source: Source,
     kind: np.dtype[Any],
     done: Callable[[int], None],
-) -> dict[str, Any]:
-    by_name = {leaf.name: leaf for leaf in wanted}
-    specs = {name: TensorSpec(shape=leaf.shape, dtype=str(kind)) for name, leaf in by_name.items()}
+) -> dict[str, dict[str, Any]]:
+    owners = {_name(leaf, end): (leaf, end) for leaf in wanted for end in leaf.arrays(kind)}
+    specs = {name: leaf.arrays(kind)[end] for name, (leaf, end) in owners.items()}
+    waiting: dict[str, np.ndarray] = {}
+
+    def fill(name: str, into: np.ndarray) -> None:
+        """Fill one array, and keep the smaller ones that come with it until they are asked for."""
+        if name in waiting:
+            np.copyto(into, waiting.pop(name))
+            return
+        leaf, first = owners[name]
+        others = {end: _pages(a) for end, a in leaf.arrays(kind).items() if end != first}
+        leaf.fill({first: into, **others}, source, done)
+        waiting.update({_name(leaf, end): array for end, array in others.items()})
+
     pool = SharedPool.open_or_create(
-        path,
-        specs,
-        lambda name, into: by_name[name].fill(into, source, done),
-        metadata={"checkpoint": _identity(source.files)},
+        path, specs, fill, metadata={"checkpoint": _identity(source.files)}
     )
-    return dict(pool.arrays())
+    placed = pool.arrays()
+    return {
+        leaf.name: {end: placed[_name(leaf, end)] for end in leaf.arrays(kind)} for leaf in wanted
+    }
 
 
 def _identity(files: Iterable[Path]) -> str:
@@ -293,26 +233,50 @@ def _identity(files: Iterable[Path]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _assemble(arrays: Mapping[str, Any], wanted: Iterable[Leaf], placement: Placement) -> Params:
+def _assemble(
+    arrays: Mapping[str, Mapping[str, Any]],
+    wanted: Iterable[Leaf],
+    placement: Placement,
+    spec: ModelSpec,
+) -> Params:
     layers: dict[str, Any] = {}
     projections: dict[str, Any] = {}
+    embed: Table | None = None
     for leaf in wanted:
-        array = arrays[leaf.name]
+        mine = arrays[leaf.name]
+        weights: Any = mine[""] if leaf.format.kind is None else leaf.weights(mine)
+        if leaf.table:
+            embed = _table(leaf, mine, spec)
         if not leaf.stack.projection:
-            layers[leaf.name] = array
+            if not leaf.table:
+                layers[leaf.name] = weights
             continue
-        if placement.multiple > 1:
+        if leaf.format.kind is None and placement.multiple > 1:
             n, k = leaf.stack.shape[-2:]
-            array = PackedWeights(data=array, k=k, n=n, w_layout="nk")
+            weights = PackedWeights(data=weights, k=k, n=n, w_layout="nk")
         if leaf.layer is None:
-            projections[leaf.name] = array
+            projections[leaf.name] = weights
         else:
-            projections[leaf.stack.name] = (*projections.get(leaf.stack.name, ()), array)
+            projections[leaf.stack.name] = (*projections.get(leaf.stack.name, ()), weights)
+    assert embed is not None  # every layout has one
     return Params(
-        embed=layers.pop("embed"),
+        embed=embed,
         final_norm=layers.pop("final_norm"),
         layers=layers,
         projections=projections,
+    )
+
+
+def _table(leaf: Leaf, arrays: Mapping[str, Any], spec: ModelSpec) -> Table:
+    if leaf.format.kind is None:
+        return Table(data=arrays[""], columns=spec.hidden)
+    return Table(
+        data=arrays["data"],
+        scales=arrays["row_scales"],
+        offsets=arrays.get("row_offsets"),
+        columns=spec.hidden,
+        kind=leaf.format.kind,
+        group=leaf.format.group,
     )
 
 

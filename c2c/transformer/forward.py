@@ -18,6 +18,7 @@ from jax import lax
 
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Cache, Rows, attend, rows_of, store
+from c2c.transformer.embedding import Table, lookup
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.linear import Linear, Reference
 from c2c.transformer.moe import mixture, route
@@ -130,11 +131,19 @@ def _nameless(spec: ModelSpec) -> ModelSpec:
 
 
 def _begin(
-    embed: jax.Array, tokens: Any, positions: Any, count: int, decode_rows: int, spec: ModelSpec
+    embed: Table,
+    tokens: Any,
+    positions: Any,
+    linear: Linear,
+    count: int,
+    decode_rows: int,
+    spec: ModelSpec,
+    dtype: str,
 ) -> tuple[jax.Array, Rows, tuple[jax.Array, jax.Array]]:
     """Return embedded tokens, where they stand, and the angles there."""
     rows = rows_of(positions, count, decode_rows)
-    return embed[tokens], rows, angles(jnp.maximum(positions, 0), spec)
+    x = lookup(embed, tokens, linear.rows, dtype=dtype)
+    return x, rows, angles(jnp.maximum(positions, 0), spec)
 
 
 def _layer(
@@ -228,7 +237,7 @@ class _Stages:
 
 
 _PLAIN = _Stages(begin=_begin, layer=_layer, end=_end)
-_BEGIN = Stage(name="begin", function=_begin, static=("count", "decode_rows", "spec"))
+_BEGIN = Stage(name="begin", function=_begin, static=("count", "decode_rows", "spec", "dtype"))
 _LAYER = Stage(name="layer", function=_layer, donated=(0, 1), static=("spec", "backend"))
 _END = Stage(name="end", function=_end, static=("spec", "shape"))
 
@@ -251,7 +260,13 @@ def _compute(
     # An array that is flat already is left alone: reshaping one on a device compiles something.
     flat = tuple(each if len(shape) == 1 else each.reshape(-1) for each in (tokens, positions))
     x, rows, turns = stages.begin(
-        params.embed, *flat, count=count, decode_rows=decode_rows, spec=spec
+        params.embed,
+        *flat,
+        linear,
+        count=count,
+        decode_rows=decode_rows,
+        spec=spec,
+        dtype=str(params.dtype),
     )
 
     def layer(number: Any, which: Any, weights: Projections, x: jax.Array, cache: Cache) -> Any:
@@ -277,7 +292,7 @@ def _compute(
         numbers = jnp.arange(spec.layers, dtype=jnp.int32)
         (x, k, v), _ = lax.scan(body, (x, cache.k, cache.v), numbers)
         cache = replace(cache, k=k, v=v)
-    head = params.projections.get("head", params.embed)
+    head = params.projections.get("head", params.embed.data)
     shape = () if wanted is not None else tuple(shape)
     return stages.end(x, params.final_norm, head, wanted, linear, spec=spec, shape=shape), cache
 

@@ -149,7 +149,7 @@ def _own_cache(
     """Return a cache for one sequence, whose pages are all its own."""
     pages = _pages(tokens)
     tables = np.arange(pages, dtype=np.int32)[None]
-    dtype = params.embed.dtype
+    dtype = params.dtype
     return new_cache(
         spec,
         pages=pages,

@@ -1,12 +1,14 @@
-"""A GGUF file as a source of parameters: quantised weights are widened on the way."""
+"""A GGUF file as a source of parameters, widened on the way or as the integers that it holds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from c2c.errors import DataError
+from c2c.transformer.gguf_blocks import QUANTIZED_KINDS, QuantizedTensor
 from c2c.transformer.gguf_file import GgufCheckpoint
 
 __all__ = ["GgufSource"]
@@ -29,15 +31,45 @@ class GgufSource:
         """Return the shape of a tensor."""
         return self.checkpoint.shape(name)
 
+    def stored(self, name: str) -> str | None:
+        """Return the format of a quantised tensor, in ggml's spelling; None for floats."""
+        kind = self.checkpoint.kind(name)
+        return kind if kind in QUANTIZED_KINDS else None
+
     def read(self, name: str, into: np.ndarray) -> None:
         """Write a tensor into `into`, converting it to its type.
 
         Raises:
           DataError: it holds a value that is not finite.
         """
-        values = self.checkpoint.tensor(name)
-        np.copyto(into, values, casting="unsafe")
+        for first, part in self.rows(name):
+            np.copyto(into[first : first + len(part)], part, casting="unsafe")
+
+    def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield a tensor as floats, some rows at a time, each with the number of the first.
+
+        Raises:
+          DataError: it holds a value that is not finite.
+        """
+        for first, part in self.checkpoint.rows(name):
+            self._check_finite(name, part)
+            yield first, part
+        self.checkpoint.release()
+
+    def integers(self, name: str) -> Iterator[tuple[int, QuantizedTensor]]:
+        """Yield a quantised tensor, some rows at a time, each with the number of the first.
+
+        Raises:
+          DataError: it holds a scale that is not finite.
+        """
+        for first, part in self.checkpoint.integers(name):
+            self._check_finite(name, part.scales)
+            if part.minima is not None:
+                self._check_finite(name, part.minima)
+            yield first, part
+        self.checkpoint.release()
+
+    def _check_finite(self, name: str, values: np.ndarray) -> None:
         # One number says it for all: sums of finite float64 values do not overflow here.
         if not np.isfinite(values.sum(dtype=np.float64)):
             raise DataError(str(self.path), f"{name} holds NaN or infinity: corrupt")
-        self.checkpoint.release()

@@ -16,12 +16,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from c2c.errors import SettingError
+from c2c.transformer.embedding import widen
 from c2c.transformer.grouped import grouped_matmul
 from c2c.transformer.params import Placement, Projections
 from pallas_kernels.arguments import Choice, resolve_backend
+from pallas_kernels.gather_rows import gather_rows
 from pallas_kernels.grouped_gemm import grouped_gemm
 from pallas_kernels.host_memory import HostArray
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm
+from pallas_kernels.quantized_gemm import QuantizedWeights, quantized_gemm
 
 __all__ = ["KINDS", "Hybrid", "Linear", "Reference", "Staged", "linear_by_name"]
 
@@ -39,6 +42,9 @@ class Linear(Protocol):
 
     def prepare(self, projections: Projections) -> Projections:
         """Do once a call what must not be done once a layer."""
+
+    def rows(self, table: Any, ids: jax.Array) -> jax.Array:
+        """Return rows of an embedding [V, C], wherever that is: [T, C] in device memory."""
 
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
@@ -90,6 +96,11 @@ class Reference:
         """Return them as they are."""
         return projections
 
+    def rows(self, table: Any, ids: jax.Array) -> jax.Array:
+        """Return rows of an array in device memory."""
+        found: jax.Array = table[ids]
+        return found
+
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
@@ -105,7 +116,8 @@ class Reference:
         group_sizes: jax.Array,
     ) -> jax.Array:
         """Return each row times the transpose of its expert's W."""
-        return grouped_matmul(x, _of_layer(projections[name], layer), group_sizes)
+        w = _plain(_of_layer(projections[name], layer), x.dtype)
+        return grouped_matmul(x, w, group_sizes)
 
 
 @jax.tree_util.register_dataclass
@@ -127,11 +139,15 @@ class Staged:
         """Return them as they are."""
         return projections
 
+    def rows(self, table: Any, ids: jax.Array) -> jax.Array:
+        """Fetch rows, not the table: nobody copies all of it for a few tokens."""
+        return gather_rows(table, ids)
+
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
         """Return x times the transpose of W's copy."""
-        return _matmul(x, _of_layer(projections[name], layer).to_device(), out_dtype)
+        return _matmul(x, _copied(_of_layer(projections[name], layer)), out_dtype)
 
     def experts(
         self,
@@ -142,13 +158,17 @@ class Staged:
         group_sizes: jax.Array,
     ) -> jax.Array:
         """Return each row times the transpose of its expert's W's copy."""
-        return grouped_matmul(x, _of_layer(projections[name], layer).to_device(), group_sizes)
+        w = _plain(_copied(_of_layer(projections[name], layer)), x.dtype)
+        return grouped_matmul(x, w, group_sizes)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hybrid:
-    """Weights stay in host memory; `hybrid_gemm` and `grouped_gemm` read them where they are.
+    """Weights stay in host memory; our kernels read them where they are.
+
+    Floats by `hybrid_gemm`, quantised ones by `quantized_gemm` (which has no alpha), experts by
+    `grouped_gemm`, rows of the embedding by `gather_rows`.
 
     Attributes:
       alpha: share of the columns for SymGEMM by kind of projection (`KINDS`), 1.0 where not named;
@@ -197,13 +217,28 @@ class Hybrid:
         )
         return tree
 
+    def rows(self, table: Any, ids: jax.Array) -> jax.Array:
+        """Fetch rows by the kernel."""
+        return gather_rows(table, ids, sm_limit=self.sm_limit, backend=self.backend)
+
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
         """Return x times the transpose of W, by the kernel."""
+        w = projections[name]
+        if isinstance(w, QuantizedWeights):
+            return quantized_gemm(
+                x,
+                w,
+                layer=layer,
+                cluster=self.cluster,
+                sm_limit=self.sm_limit,
+                out_dtype=out_dtype,
+                backend=self.backend,
+            )
         return hybrid_gemm(
             x,
-            projections[name],
+            w,
             self.alpha.get(name, 1.0),
             layer=layer,
             cluster=self.cluster,
@@ -221,19 +256,19 @@ class Hybrid:
         group_sizes: jax.Array,
     ) -> jax.Array:
         """Return each row times the transpose of its expert's W; experts without rows stay."""
-        packed: PackedWeights = projections[name]
-        columns = packed.data.shape[-1]  # K with its padding
-        product = grouped_gemm(
-            jnp.pad(x, ((0, 0), (0, columns - packed.k))),
-            packed.data,
-            group_sizes,
-            layer=layer,
-            cluster=self.cluster,
-            sm_limit=self.sm_limit,
-            w_layout=packed.w_layout,
-            backend=self.backend,
-        )
-        return product[:, : packed.n]
+        w: PackedWeights | QuantizedWeights = projections[name]
+        given: dict[str, Any] = {
+            "layer": layer,
+            "cluster": self.cluster,
+            "sm_limit": self.sm_limit,
+            "backend": self.backend,
+        }
+        if isinstance(w, QuantizedWeights):
+            return grouped_gemm(x, w, group_sizes, **given)
+        columns = w.data.shape[-1]  # K with its padding
+        x = jnp.pad(x, ((0, 0), (0, columns - w.k)))
+        product = grouped_gemm(x, w.data, group_sizes, w_layout=w.w_layout, **given)
+        return product[:, : w.n]
 
 
 def _of_layer(weights: Any, layer: Layer) -> Any:
@@ -242,12 +277,31 @@ def _of_layer(weights: Any, layer: Layer) -> Any:
         return weights
     if isinstance(weights, tuple | list):
         return weights[layer]
-    return lax.dynamic_index_in_dim(weights, layer, keepdims=False)
+    return jax.tree.map(lambda w: lax.dynamic_index_in_dim(w, layer, keepdims=False), weights)
 
 
-def _matmul(x: jax.Array, w: jax.Array, out_dtype: Any) -> jax.Array:
+def _copied(weights: Any) -> Any:
+    """Copy one matrix, or what makes a quantised one, to device memory."""
+
+    def copied(leaf: Any) -> Any:
+        return leaf.to_device() if isinstance(leaf, HostArray) else leaf
+
+    return jax.tree.map(copied, weights, is_leaf=lambda leaf: isinstance(leaf, HostArray))
+
+
+def _plain(w: Any, dtype: Any) -> jax.Array:
+    """Return weights in device memory as floats [.., N, K]."""
+    if not isinstance(w, QuantizedWeights):
+        plain: jax.Array = w
+        return plain
+    values = widen(w.data, w.scales, w.offsets, kind=w.kind, group=w.group)
+    return values[..., : w.n, : w.k].astype(dtype)
+
+
+def _matmul(x: jax.Array, w: Any, out_dtype: Any) -> jax.Array:
+    w = _plain(w, x.dtype)
     product = lax.dot_general(
-        x,
+        jnp.pad(x, ((0, 0), (0, w.shape[1] - x.shape[1]))),  # a table's rows may be padded
         w,
         (((1,), (1,)), ((), ())),
         # the default rounds float32 to fewer bits on some devices

@@ -8,22 +8,26 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec, from_hf_config, load_spec
 from c2c.transformer.batch import Drawn, Request, stream_batch
-from c2c.transformer.checkpoint import Source, load_params
+from c2c.transformer.checkpoint import load_params
 from c2c.transformer.executables import Executables, executables_at
+from c2c.transformer.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.generate import Bucket, buckets_up_to, prompt_logits, stream, warm
+from c2c.transformer.leaves import Source
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.params import Params
 from c2c.transformer.safetensors_file import SafetensorsCheckpoint
 from c2c.transformer.sampling import Sampling
-from c2c.transformer.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 from pallas_kernels.host_memory import PlacementReport, placement_report
+
+if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf
+    from c2c.transformer.tokenizer import Tokenizer
 
 __all__ = ["Model", "Warmed", "load"]
 
@@ -216,6 +220,7 @@ def load(
     dtype: str = "float32",
     *,
     linear: str | Linear = "reference",
+    quantize: Quantize | Quantization | None = None,
     pool: Path | str | None = None,
     progress: bool | None = None,
     executables: Literal["auto"] | Path | str | None = "auto",
@@ -227,6 +232,8 @@ def load(
       dtype: of parameters, cache and activations: "float32", "bfloat16" or "float16".
       linear: a strategy or its name: "reference" (weights in device memory), "hybrid" (in host
         memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
+      quantize: how projections are quantised while they are loaded: "int8", "fp8", "int4", or
+        "stored" for the integers of a GGUF file as they are; see `Quantization`. None for floats.
       pool: file for weights in host memory that processes share; see `load_params`.
       progress: whether to draw a bar; by default where stderr is a terminal.
       executables: folder where compiled executables are kept, for any process and any model of
@@ -247,6 +254,9 @@ def load(
         spec,
         dtype=dtype,
         placement=strategy.placement,
+        quantization=quantization_by_name(quantize)
+        if quantize is None or isinstance(quantize, str)
+        else quantize,
         pool=pool,
         progress=sys.stderr.isatty() if progress is None else progress,
     )
@@ -262,6 +272,8 @@ def load(
 
 def _open(path: Path) -> tuple[Source, ModelSpec, Tokenizer | None, tuple[int, ...]]:
     """Return everything of a checkpoint but its weights' values."""
+    from c2c.transformer.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
+
     if path.is_file() and path.suffix == ".gguf":
         from c2c.transformer.gguf_file import GgufCheckpoint
         from c2c.transformer.gguf_source import GgufSource

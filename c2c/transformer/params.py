@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import numpy as np
+
+from c2c.transformer.embedding import Table
 
 __all__ = ["Params", "Placement", "Projections"]
 
@@ -17,9 +20,9 @@ Projections = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a `Linear` strategy wants the projections, as data.
+    """Where a `Linear` strategy wants projections and embeddings, as data.
 
-    Everything else (embedding, norms, biases, routers) is in device memory.
+    Everything else (norms, biases, routers) is in device memory.
     """
 
     memory: Literal["device", "host"]
@@ -36,7 +39,13 @@ class Params:
     the model has them, q_norm, k_norm, qkv_bias, o_bias, gate_up_bias, down_bias, router.
     """
 
-    embed: Any  # [vocab, hidden]
+    embed: Table  # [vocab, hidden]
     final_norm: Any  # [hidden]
     layers: Mapping[str, Any]
     projections: Projections
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of activations, cache and what is not quantised."""
+        kind: np.dtype[Any] = np.dtype(self.final_norm.dtype)
+        return kind

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,22 +99,40 @@ class SafetensorsCheckpoint:
           DataError: the file ends early, cannot be read, or holds a value that is not finite.
         """
         tensor = self._tensors[name]
-        file, kind = self._files[tensor.file], _DTYPES[tensor.dtype]
         if into.shape != tensor.shape:
             raise ValueError(f"into of shape {into.shape}: expected {tensor.shape} for {name}")
-        rows = into.reshape(1) if into.ndim == 0 else into
-        row_bytes = max(1, tensor.nbytes // max(1, len(rows)))
+        target = into.reshape(1) if into.ndim == 0 else into
+        direct = into.dtype == _DTYPES[tensor.dtype] and into.flags.c_contiguous
+        for first, chunk in self.rows(name, target if direct else None):
+            if not direct:
+                np.copyto(target[first : first + len(chunk)], chunk, casting="unsafe")
+
+    def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield a tensor as it is stored, some rows at a time, each with the number of the first.
+
+        Args:
+          name: of the tensor.
+          into: contiguous memory of its type to read it into; by default each time another.
+
+        Raises:
+          DataError: as `read` does.
+        """
+        tensor = self._tensors[name]
+        file, kind = self._files[tensor.file], _DTYPES[tensor.dtype]
+        count, *tail = tensor.shape or (1,)
+        row_bytes = max(1, tensor.nbytes // max(1, count))
         step = max(1, _CHUNK_BYTES // row_bytes)
-        direct = into.dtype == kind and into.flags.c_contiguous
         with file.open("rb", buffering=0) as handle:
-            for first in range(0, len(rows), step):
-                part = rows[first : first + step]
-                chunk = part if direct else np.empty(part.shape, kind)
+            for first in range(0, count, step):
+                last = min(first + step, count)
+                chunk = np.empty((last - first, *tail), kind) if into is None else into[first:last]
                 view = memoryview(chunk.reshape(-1).view(np.uint8))
                 _fill(handle.fileno(), view, tensor.offset + first * row_bytes, file, name)
                 _check_finite(chunk, tensor.dtype, file, name)
-                if not direct:
-                    np.copyto(part, chunk, casting="unsafe")
+                yield first, chunk
+
+    def stored(self, name: str) -> None:
+        """Return None: these tensors are floats."""
 
 
 def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:

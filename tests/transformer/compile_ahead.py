@@ -1,4 +1,6 @@
-"""Compiles a whole forward pass with the hybrid strategy for an H200; prints a JSON report.
+"""Compiles what a step of a model runs for an H200, where there is none; prints a JSON report.
+
+    python -m tests.transformer.compile_ahead '{"rows": 8, "chunk": 1, "experts": 0, ...}'
 
 A process of its own: the compiler is set up before jax starts, and the kernels are told that they
 can run here.
@@ -15,26 +17,50 @@ from typing import Any
 
 from pallas_kernels import ahead_of_time
 
+PAGES, PAGE_TOKENS, WIDTH = 64, 64, 16
 
-def main(rows: int, chunk: int, experts: int) -> None:
+
+def main(case: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ahead_of_time.prepare(Path(folder))
-        print(json.dumps(report(Path(folder), rows, chunk, experts)))
+        print(json.dumps(report(Path(folder), **case)))
 
 
-def report(dump: Path, rows: int, chunk: int, experts: int) -> dict[str, Any]:
+def report(
+    dump: Path,
+    *,
+    rows: int,
+    chunk: int,
+    experts: int = 0,
+    tied: bool = False,
+    linear: str = "hybrid",
+    quantize: str | None = None,
+) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     from c2c.models import ModelSpec
-    from c2c.transformer import Cache, Hybrid, forward
+    from c2c.transformer import Cache, Executables, Hybrid
     from c2c.transformer.checkpoint import abstract_params
+    from c2c.transformer.formats import quantization_by_name
+    from c2c.transformer.forward import run
+    from c2c.transformer.linear import linear_by_name
 
     arguments = importlib.import_module("pallas_kernels.arguments")
-    compiler_module = importlib.import_module("pallas_kernels.ahead_of_time.compiler")
     arguments.missing = lambda *_: ""
     arguments.require = lambda *_: None
     compiler = ahead_of_time.Compiler(ahead_of_time.TARGETS["h200"], dump)
+    reports = []
+
+    class Compiled(Executables):
+        """Compiles for the target, and keeps what the compiler says."""
+
+        def _made(self, program: Any) -> Any:
+            executable, code = compiler.compile(program)
+            reports.append((executable.as_text(), code))
+            return executable
+
     moe = {"experts": experts, "experts_per_token": 2, "moe_intermediate": 2048}
     spec = ModelSpec(
         name="m",
@@ -46,47 +72,51 @@ def report(dump: Path, rows: int, chunk: int, experts: int) -> dict[str, Any]:
         head_dim=128,
         intermediate=4096,
         vocab=32000,
-        tie_embeddings=False,
+        tie_embeddings=tied,
         max_position=8192,
         **(moe if experts else {}),
     )
-
-    def array(shape: tuple[int, ...], dtype: Any) -> Any:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=compiler._sharding)
-
-    params = abstract_params(spec, dtype="bfloat16", placement=Hybrid().placement, make=array)
-    pool = array((2 * 64, 64, spec.kv_heads, spec.head_dim), jnp.bfloat16)
-    cache = Cache(k=pool, v=pool, tables=array((rows, 16), jnp.int32))
-    tokens = array((rows, chunk), jnp.int32)
-    alpha = {name: array((), jnp.float32) for name in ("qkv", "o", "gate_up", "down", "head")}
-
-    def step(params: Any, tokens: Any, positions: Any, cache: Any, alpha: Any) -> Any:
-        return forward(params, tokens, positions, cache, spec, linear=Hybrid(alpha=alpha))
-
-    inputs = (params, tokens, tokens, cache, alpha)
-    lowered = jax.jit(step, donate_argnums=3).trace(*inputs).lower(lowering_platforms=("cuda",))
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(inputs)]
-    kept = sorted(lowered._lowering.compile_args["kept_var_idx"])
-    compiler_module._mark_host(lowered, ["projections" in paths[i] for i in kept])
-    compiled = lowered.compile()
-    code = compiler._report(compiled)
-    weights = sum(
-        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dict(params.projections))
+    strategy: Any = linear_by_name(linear)
+    if isinstance(strategy, Hybrid):
+        strategy = strategy.with_alpha(qkv=0.5)
+    params = abstract_params(
+        spec,
+        dtype="bfloat16",
+        placement=strategy.placement,
+        quantization=quantization_by_name(quantize),
     )
+    # jax's stand-ins for arrays know no memory here: what is a HostArray says it.
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+
+    def placed(path: Any, leaf: Any) -> Any:
+        inside = any(getattr(step, "name", "") in ("embed", "projections") for step in path)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=host if inside else None)
+
+    params = jax.tree_util.tree_map_with_path(placed, params)
+    pool = jax.ShapeDtypeStruct(
+        (spec.layers * PAGES, PAGE_TOKENS, spec.kv_heads, spec.head_dim), jnp.bfloat16
+    )
+    cache = Cache(k=pool, v=pool, tables=jax.ShapeDtypeStruct((rows, WIDTH), jnp.int32))
+    tokens = np.zeros((rows, chunk), np.int32)
+    run(params, tokens, tokens, cache, spec, linear=strategy, executables=Compiled(), ahead=True)
+    weights = {id(leaf): leaf for leaf in jax.tree.leaves((params.embed, dict(params.projections)))}
     pages = f"= bf16[{','.join(map(str, pool.shape))}]"
     return {
-        "kernels": code.kernels,
-        "spilled_bytes": code.spilled_bytes,
-        "host_copies": code.host_copies,
-        "host_argument_bytes": code.host_argument_bytes,
-        "weight_bytes": weights,
+        "stages": len(reports),
+        "kernels": sum(code.kernels for _, code in reports),
+        "spilled_bytes": sum(code.spilled_bytes for _, code in reports),
+        "wgmma_serialised": any(code.wgmma_serialised for _, code in reports),
+        "host_copies": [line for _, code in reports for line in code.host_copies],
+        "host_argument_bytes": sum(code.host_argument_bytes for _, code in reports),
+        "weight_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in weights.values()),
         "cache_copies": [
             line.strip()
-            for line in compiled.as_text().splitlines()
+            for text, _ in reports
+            for line in text.splitlines()
             if pages in line and " copy(" in line
         ],
     }
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(json.loads(sys.argv[1]))

@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pallas_kernels.ahead_of_time import missing
+from tests.compiling import needs_compiler, run
 
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, needs_compiler]
+
+# A scan: one layer's kernels, however many layers. Rows of the embedding, qkv, o, attention,
+# gate_up, down; the head.
+KERNELS = 7
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rows", "chunk", "experts"),
-    [(8, 1, 0), (1, 512, 0), (8, 1, 8)],
-    ids=["decode", "chunk", "moe"],
+    ("case", "kernels"),
+    [
+        ({"rows": 8, "chunk": 1}, KERNELS),
+        ({"rows": 1, "chunk": 512, "tied": True}, KERNELS),
+        ({"rows": 8, "chunk": 1, "experts": 8}, KERNELS),
+        ({"rows": 8, "chunk": 1, "experts": 8, "quantize": "int8"}, KERNELS),
+        # Rows of an embedding in few bits, and of its scales.
+        ({"rows": 8, "chunk": 1, "tied": True, "quantize": "int4"}, KERNELS + 1),
+    ],
+    ids=["decode", "chunk-tied", "moe", "moe-int8", "int4-tied"],
 )
-def test_weights_are_read_by_kernels_only(rows: int, chunk: int, experts: int) -> None:
-    if reason := missing():
-        pytest.skip(reason)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.transformer.compile_ahead",
-            *map(str, (rows, chunk, experts)),
-        ],
-        cwd=ROOT,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads(done.stdout.splitlines()[-1])
+def test_weights_are_read_by_kernels_only(case: dict[str, Any], kernels: int) -> None:
+    (report,) = run("tests.transformer.compile_ahead", json.dumps(case))
     assert report["host_copies"] == []
     assert report["cache_copies"] == []
-    assert report["host_argument_bytes"] == report["weight_bytes"] > 0
+    shared = report["weight_bytes"] - report["host_argument_bytes"]
+    assert shared >= 0
+    if not case.get("tied"):
+        assert shared == 0
     assert report["spilled_bytes"] == 0
-    # a scan: one layer's kernels, however many layers: qkv, o, attention, gate_up, down; head
-    assert report["kernels"] == 6
+    assert not report["wgmma_serialised"]
+    assert report["kernels"] == kernels

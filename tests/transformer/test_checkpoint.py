@@ -62,11 +62,13 @@ def test_every_tensor_is_used_exactly_once(family: str) -> None:
 def test_stacks_are_filled_without_gaps(strategy: Any, tmp_path: Path) -> None:
     """Each element of each array belongs to one part; what is left over is padding."""
     from c2c.models import from_hf_config
-    from c2c.transformer.checkpoint import leaves
+    from c2c.transformer.leaves import leaves
+    from c2c.transformer.random_source import RandomSource
 
     for family in CONFIGS:
         spec = from_hf_config(config_of(family), "m")
-        for leaf in leaves(spec, strategy.placement):
+        source = RandomSource(spec, np.random.default_rng(0))
+        for leaf in leaves(spec, strategy.placement, dtype=np.dtype(np.float16), source=source):
             count = np.zeros(leaf.shape, np.int8)
             for part in leaf.parts:
                 target = count[part.at][part.first : part.first + part.shape[0]]
@@ -222,6 +224,8 @@ def test_the_report_says_what_is_where(folder: Path) -> None:
     assert set(reference) == {"device"}
     assert reference["device"] == sum(2 * np.prod(shape) for shape in shapes_of(CONFIG).values())
     assert staged["device"] + staged["pinned_host"] == reference["device"]
+    small = sum(2 * np.prod(s) for s in shapes_of(CONFIG).values() if len(s) == 1)
+    assert staged["device"] == small  # norms and biases: the embedding is in host memory too
     assert hybrid["device"] == staged["device"]
     assert hybrid["pinned_host"] > staged["pinned_host"]  # padded for TMA
 

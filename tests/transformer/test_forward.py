@@ -62,7 +62,7 @@ class Batch:
             model.spec,
             pages=rows * width,
             page_tokens=page_tokens,
-            dtype=model.params.embed.dtype,
+            dtype=model.params.dtype,
             tables=self.tables,
         )
 
@@ -203,7 +203,7 @@ def test_hybrid_weights_are_in_host_memory_and_alpha_recompiles_nothing(made: Ma
     half = Hybrid().with_alpha(qkv=0.5)
     kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(dict(model.params.projections))}
     assert kinds == {"pinned_host"}
-    assert model.params.embed.sharding.memory_kind == "device"
+    assert model.params.embed.data.memory_kind == "pinned_host"
     ids = prompt(18)
     first = prompt_logits(model.params, ids, model.spec, half)
     other = half.with_alpha(qkv=0.1, down=0.9, head=0.0)

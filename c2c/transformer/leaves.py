@@ -1,0 +1,225 @@
+"""The arrays that a model's parameters are made of, and how each is filled from a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from c2c.models import ModelSpec
+from c2c.transformer.formats import Format, Quantization, Stored, format_of, is_exact
+from c2c.transformer.layout import Part, Stack, layout
+from c2c.transformer.params import Placement
+from pallas_kernels.counting import round_up
+from pallas_kernels.host_memory import TensorSpec
+from pallas_kernels.quantized_gemm import (
+    QuantizedWeights,
+    bits,
+    integer_rows,
+    matrix_of,
+    quantize_rows,
+    storage_shapes,
+)
+
+__all__ = ["Leaf", "Source", "leaves"]
+
+_ROW_BYTES = 16  # rows that are fetched one by one are whole pieces of this size
+
+
+class Source(Stored, Protocol):
+    """Tensors by the names of Hugging Face checkpoints."""
+
+    @property
+    def path(self) -> Path:
+        """Where they come from, for errors."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files that hold them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All of them."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of one."""
+
+    def read(self, name: str, into: np.ndarray) -> None:
+        """Write the values of one into an array of its shape, converting the type."""
+
+    def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield a matrix as floats, some rows at a time, each with the number of the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One part of the parameters to fill: a stack, or one layer of it.
+
+    It is one array of floats, "", or of integers "data", "scales" and, if the format has them,
+    "offsets"; of tables "row_scales" and "row_offsets" too, the same by row.
+    """
+
+    name: str
+    stack: Stack
+    layer: int | None
+    shape: tuple[int, ...]  # of floats, with padding
+    parts: tuple[Part, ...]
+    format: Format
+    in_host_memory: bool
+    table: bool = False  # rows are looked up in it
+
+    def arrays(self, dtype: np.dtype[Any]) -> dict[str, TensorSpec]:
+        """Return its arrays by the end of their names.
+
+        Args:
+          dtype: of floats.
+        """
+        form = self.format
+        if form.kind is None:
+            return {"": TensorSpec(shape=self.shape, dtype=str(dtype))}
+        *stack, n, k = self._sizes
+        specs = storage_shapes(
+            k,
+            n,
+            form.kind,
+            form.group,
+            stack=tuple(stack),
+            scale_dtype=form.scale_dtype,
+            offset_dtype="float32" if form.offsets else None,
+        )
+        if self.table:
+            for name in ("scales", "offsets")[: len(specs) - 1]:
+                groups, rows = specs[name].shape
+                columns = round_up(groups, _ROW_BYTES // np.dtype(specs[name].dtype).itemsize)
+                specs[f"row_{name}"] = TensorSpec(shape=(rows, columns), dtype=specs[name].dtype)
+        return specs
+
+    def weights(self, arrays: Mapping[str, Any]) -> QuantizedWeights:
+        """Return the quantised weights that arrays of these names make."""
+        n, k = self._sizes[-2:]
+        kind = self.format.kind
+        assert kind is not None  # of a quantised leaf
+        return QuantizedWeights(
+            data=arrays["data"],
+            scales=arrays["scales"],
+            offsets=arrays.get("offsets"),
+            k=k,
+            n=n,
+            kind=kind,
+            group=self.format.group,
+        )
+
+    def fill(
+        self, into: Mapping[str, np.ndarray], source: Source, done: Callable[[int], None]
+    ) -> None:
+        """Read all parts into arrays, which may hold anything before.
+
+        Args:
+          into: as `arrays` says.
+          source: of the tensors.
+          done: is told the bytes of each part as they are kept, scales left out.
+        """
+        if self.format.kind is None:
+            self._fill_floats(into[""], source, done)
+            return
+        whole = self.weights(into)
+        for part in self.parts:
+            self._fill_integers(matrix_of(whole, *part.at), part, source)
+            done(math.prod(part.shape) * bits(self.format.kind) // 8)
+        for name in into:
+            if name.startswith("row_"):
+                groups = into[name.removeprefix("row_")]
+                into[name][:, len(groups) :] = 0
+                into[name][:, : len(groups)] = groups.T
+
+    def nbytes(self, dtype: np.dtype[Any]) -> int:
+        """Return what `fill` will say it has done."""
+        size = sum(math.prod(part.shape) for part in self.parts)
+        if self.format.kind is None:
+            return size * dtype.itemsize
+        return sum(math.prod(p.shape) * bits(self.format.kind) // 8 for p in self.parts)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Sizes without padding."""
+        return self.stack.shape if self.layer is None else self.stack.shape[1:]
+
+    def _fill_floats(self, into: np.ndarray, source: Source, done: Callable[[int], None]) -> None:
+        if into.shape != self._sizes:
+            into[...] = 0
+        for part in self.parts:
+            target = into[part.at][part.first : part.first + part.shape[0]]
+            source.read(part.tensor, target[..., : part.shape[-1]] if target.ndim > 1 else target)
+            done(math.prod(part.shape) * into.dtype.itemsize)
+
+    def _fill_integers(self, target: QuantizedWeights, part: Part, source: Source) -> None:
+        if self.format.stored and is_exact(source.stored(part.tensor)):
+            from c2c.transformer.gguf_blocks import centred
+
+            integers: Any = getattr(source, "integers")  # noqa: B009 - of GGUF files only
+            for first, chunk in integers(part.tensor):
+                tensor = centred(chunk)
+                minima = tensor.minima
+                if minima is None and target.offsets is not None:
+                    minima = np.zeros_like(tensor.scales)
+                integer_rows(target, part.first + first, tensor.values, tensor.scales, minima)
+            return
+        for first, rows in source.rows(part.tensor):
+            quantize_rows(target, part.first + first, rows)
+
+
+def leaves(
+    spec: ModelSpec,
+    placement: Placement,
+    *,
+    dtype: np.dtype[Any],
+    source: Stored,
+    quantization: Quantization | None = None,
+) -> tuple[Leaf, ...]:
+    """Return what a placement makes of a model's parameters, the embedding first.
+
+    Args:
+      spec: the model.
+      placement: of projections and embeddings.
+      dtype: of floats.
+      source: of the tensors.
+      quantization: of the projections; None for floats.
+    """
+    made: list[Leaf] = []
+    host = placement.memory == "host"
+
+    def add(stack: Stack, shape: Sequence[int], layer: int | None, **settings: Any) -> None:
+        parts = stack.parts
+        name = stack.name
+        if layer is not None:
+            parts = tuple(replace(p, at=p.at[1:]) for p in parts if p.at[0] == layer)
+            name = f"{stack.name}/{layer}"
+        made.append(
+            Leaf(name=name, stack=stack, layer=layer, shape=tuple(shape), parts=parts, **settings)
+        )
+
+    for stack in layout(spec):
+        chosen = format_of(stack, source, quantization, tied=spec.tie_embeddings)
+        if stack.name == "embed":
+            shape = list(stack.shape)
+            if host:
+                shape[-1] = round_up(shape[-1], _ROW_BYTES // dtype.itemsize)
+            if spec.tie_embeddings and (host or chosen.kind):
+                shape = [round_up(size, placement.multiple) for size in shape]
+                stack = replace(stack, name="head", projection=True)  # noqa: PLW2901 - one array
+            add(stack, shape, None, format=chosen, in_host_memory=host, table=True)
+        elif not stack.projection:
+            add(stack, stack.shape, None, format=chosen, in_host_memory=False)
+        else:
+            shape = list(stack.shape)
+            shape[-2:] = [round_up(size, placement.multiple) for size in shape[-2:]]
+            if stack.name == "head" or not placement.by_layer:
+                add(stack, shape, None, format=chosen, in_host_memory=host)
+            else:
+                for layer in range(stack.shape[0]):
+                    add(stack, shape[1:], layer, format=chosen, in_host_memory=host)
+    return tuple(made)
