@@ -9,8 +9,6 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from c2c.errors import DataError, SettingError
 
 __all__ = ["SOURCE_KINDS", "check_positive", "conf_dir", "conf_names", "read_fields", "read_yaml"]
@@ -48,6 +46,8 @@ def read_yaml(group: str, name: str) -> dict[str, Any]:
       SettingError: there is no such file; lists those that exist.
       DataError: the file is not YAML, or not a mapping.
     """
+    import yaml  # not before: GPU machines that only measure have none
+
     known = conf_names(group)
     if name not in known:
         raise SettingError(group, name, f"one of {', '.join(known) or '(none found)'}")

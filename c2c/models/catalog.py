@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from c2c.errors import DataError, SettingError
 from c2c.hardware import conf_dir
 from c2c.models.load import load_spec
@@ -91,6 +89,8 @@ def load_catalog(
 
 
 def _read(name: str) -> Any:
+    import yaml  # not before: specs alone are read where there is none
+
     if name not in catalogs():
         raise SettingError("catalog", name, f"one of {', '.join(catalogs()) or '(none found)'}")
     path = conf_dir() / "catalog" / f"{name}.yaml"
