@@ -280,6 +280,8 @@ def _open(path: Path) -> tuple[Source, ModelSpec, Tokenizer | None, tuple[int, .
 
         checkpoint = GgufCheckpoint(path)
         spec = from_hf_config(checkpoint.config, path.stem)
+        if "tokenizer.ggml.model" not in checkpoint.metadata:  # weights only
+            return GgufSource(checkpoint), spec, None, ()
         tokenizer = tokenizer_from_gguf(checkpoint.metadata, str(path))
         return GgufSource(checkpoint), spec, tokenizer, tokenizer.eos_ids
     if not (path / "config.json").is_file():
