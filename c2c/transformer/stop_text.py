@@ -1,0 +1,60 @@
+"""Text up to the first stop string, when it comes in pieces: no part of one ever gets out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from c2c.errors import SettingError
+
+__all__ = ["StopText"]
+
+
+class StopText:
+    """Takes pieces of a text, gives what is certainly before any stop string.
+
+    The stop string that is complete first counts, of those that end together the longest; so the
+    result does not depend on how the text was cut into pieces.
+
+    >>> text = StopText(["###"])
+    >>> text.push("one #"), text.push("two ##"), text.push("# three"), text.found
+    ('one ', '#two ', '', '###')
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Take the stop strings.
+
+        Raises:
+          SettingError: one is empty.
+        """
+        if not all(stops):
+            raise SettingError("stop", list(stops), "strings that are not empty")
+        self.found: str | None = None  # the stop string that ended the text
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def push(self, piece: str) -> str:
+        """Take the next piece; return the new text, empty after a stop string."""
+        if self.found is not None:
+            return ""
+        self._held += piece
+        ends = [(at + len(stop), -len(stop), stop) for stop in self._stops
+                if (at := self._held.find(stop)) >= 0]  # fmt: skip
+        if ends:
+            end, _, self.found = min(ends)
+            out, self._held = self._held[: end - len(self.found)], ""
+            return out
+        kept = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        out = self._held[: len(self._held) - kept]
+        self._held = self._held[len(out) :]
+        return out
+
+    def finish(self) -> str:
+        """Return what was held back because a stop string might have begun with it."""
+        out, self._held = self._held, ""
+        return out
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return how many characters at the end of `text` are the beginning of `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

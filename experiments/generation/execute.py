@@ -1,0 +1,321 @@
+"""Generate into a run folder: text as it comes, then a table, statistics and texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from c2c.runs import RunDir
+from c2c.transformer import Hybrid, Linear, Model, Request, load
+from c2c.transformer.default_checkpoint import default_checkpoint
+from c2c.transformer.linear import linear_by_name
+from experiments.generation.settings import LinearSettings, Settings
+from experiments.generation.text import Answer, Asked, asked, tokenizer_of
+
+__all__ = ["Generated", "Loaded", "Screen", "generate"]
+
+_NOT_INPUTS = ("out", "folder", "resume")
+_CODE = ("c2c", "pallas_kernels", "experiments.generation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """What is told while a run goes on.
+
+    Attributes:
+      note: takes a remark for the user.
+      started: is called when the model is there and prompts are encoded.
+      piece: takes a prompt's number and new text of it.
+      token: takes how many tokens of how many at most are drawn.
+      stopped: says whether the run was told to stop.
+    """
+
+    note: Callable[[str], None]
+    started: Callable[[Sequence[Asked]], None]
+    piece: Callable[[int, str], None]
+    token: Callable[[int], None]
+    stopped: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """A run that is complete.
+
+    Attributes:
+      folder: of the run.
+      texts: by prompt.
+      statistics: None where a complete run was found.
+    """
+
+    folder: Path
+    texts: tuple[str, ...]
+    statistics: Mapping[str, Any] | None
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The model of the last run: points of a sweep that differ elsewhere share it."""
+
+    _key: tuple[Any, ...] | None = field(default=None)
+    _model: Model | None = field(default=None)
+
+    def model(self, settings: Settings, path: Path) -> Model:
+        """Return the model of these settings.
+
+        Raises:
+          SettingError: a setting is not supported.
+          DataError: the checkpoint cannot be used.
+        """
+        dtype, linear = _dtype(settings), _linear(settings.linear)
+        key = (path, dtype, settings.linear.name, settings.quantize, settings.executables,
+               settings.pool)  # fmt: skip
+        if self._model is None or key != self._key:
+            self._model = None  # before the next, so that both need not fit
+            more: dict[str, Any] = {}
+            if settings.quantize is not None:
+                more["quantize"] = settings.quantize
+            self._model = load(
+                path,
+                dtype,
+                linear=linear,
+                pool=settings.pool,
+                executables=settings.executables,
+                **more,
+            )
+            self._key = key
+        return replace(self._model, linear=linear)
+
+
+def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
+    """Run one point into its folder, or return what a complete folder holds.
+
+    Raises:
+      SettingError: a setting cannot work with this checkpoint, or the folder cannot be used.
+      DataError: the checkpoint cannot be used.
+    """
+    path = settings.checkpoint or default_checkpoint()
+    config = _config(settings, path)
+    # Read first: what cannot work leaves no folder.
+    start = time.perf_counter()
+    folder = _folder(settings, path, config)
+    if settings.resume and RunDir.is_current(folder, config, packages=_CODE, ignore=_NOT_INPUTS):
+        return Generated(folder=folder, texts=_texts(folder), statistics=None)
+    model = loaded.model(settings, path)
+    prompts = [asked(model, prompt) for prompt in settings.prompts]
+    for number, each in enumerate(prompts, 1):
+        if each.new < each.prompt.max_new_tokens:
+            where = f"prompt {number}: " if len(prompts) > 1 else ""
+            screen.note(
+                f"{where}max_new_tokens={each.prompt.max_new_tokens} becomes {each.new}: the "
+                f"model's context is {model.spec.max_position} tokens"
+            )
+    load_s = time.perf_counter() - start
+    with RunDir.open(
+        folder,
+        config,
+        packages=_CODE,
+        ignore=_NOT_INPUTS,
+        seed=settings.prompts[0].seed,
+        resume=False,
+    ) as run:
+        screen.started(prompts)
+        before = _counts(model)
+        start = time.perf_counter()
+        answers = [Answer(each, tokenizer_of(model)) for each in prompts]
+        try:
+            if len(prompts) == 1:
+                _one(model, answers[0], screen, start)
+            else:
+                _many(model, answers, settings, screen, start)
+        finally:
+            for number, answer in enumerate(answers):
+                screen.piece(number, answer.finish())
+        wall_s = time.perf_counter() - start
+        made = {name: after - before[name] for name, after in _counts(model).items()}
+        statistics = {"load_s": load_s, "wall_s": wall_s, **_totals(model, answers, wall_s), **made}
+        _write(run, settings, path, answers, statistics)
+    return Generated(
+        folder=folder, texts=tuple(answer.text for answer in answers), statistics=statistics
+    )
+
+
+def _one(model: Model, answer: Answer, screen: Screen, start: float) -> None:
+    prompt = answer.asked.prompt
+    tokens = model.stream(
+        answer.asked.ids,
+        answer.asked.new,
+        prompt.temperature,
+        top_k=prompt.top_k,
+        top_p=prompt.top_p,
+        repetition_penalty=prompt.repetition_penalty,
+        seed=prompt.seed,
+        stop_tokens=answer.asked.stops,
+    )
+    for token in tokens:
+        screen.piece(0, answer.push(token, time.perf_counter() - start))
+        screen.token(len(answer.tokens))
+        if screen.stopped():
+            raise KeyboardInterrupt
+        if answer.ended is not None:
+            return
+
+
+def _many(
+    model: Model, answers: Sequence[Answer], settings: Settings, screen: Screen, start: float
+) -> None:
+    requests = [
+        Request(
+            ids=answer.asked.ids,
+            max_new_tokens=answer.asked.new,
+            sampling=answer.asked.prompt.sampling(),
+            stop=answer.asked.stops,
+        )
+        for answer in answers
+    ]
+
+    def ends(number: int, token: int) -> bool:
+        answer = answers[number]
+        screen.piece(number, answer.push(token, time.perf_counter() - start))
+        return answer.ended is not None
+
+    batch = model.stream_batch(
+        requests, rows=settings.rows, cache_tokens=settings.cache_tokens, ends=ends
+    )
+    done = [0] * len(answers)
+    for drawn in batch:
+        # A text that is over counts as if it had all the tokens it might have had.
+        count = answers[drawn.request].asked.new if drawn.last else done[drawn.request] + 1
+        done[drawn.request] = count
+        screen.token(sum(done))
+        if screen.stopped():
+            raise KeyboardInterrupt
+
+
+def _dtype(settings: Settings) -> str:
+    if settings.dtype != "auto":
+        return settings.dtype
+    import jax
+
+    on_cpu = jax.default_backend() == "cpu" and settings.linear.name != "hybrid"
+    return "float32" if on_cpu else "bfloat16"
+
+
+def _linear(settings: LinearSettings) -> Linear:
+    if settings.name != "hybrid":
+        return linear_by_name(settings.name)
+    made = Hybrid(sm_limit=settings.sm_limit, cluster=settings.cluster)
+    return made.with_alpha(**settings.alpha)  # arrays: another alpha compiles nothing
+
+
+def _config(settings: Settings, path: Path) -> dict[str, Any]:
+    """Return all that the texts depend on, prompts as they were read."""
+    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    return {
+        **settings.given,
+        "checkpoint": str(path),
+        "checkpoint_files": {
+            file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files
+        },
+        "prompts": [asdict(prompt) for prompt in settings.prompts],
+    }
+
+
+def _folder(settings: Settings, path: Path, config: Mapping[str, Any]) -> Path:
+    if settings.folder is not None:
+        return settings.folder
+    kept = {k: v for k, v in config.items() if k not in (*_NOT_INPUTS, "checkpoint_files")}
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    name = path.stem if path.is_file() else path.resolve().name
+    parts = (name, settings.linear.name, f"s{settings.prompts[0].seed}", digest)
+    return settings.out / "_".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)
+
+
+def _texts(folder: Path) -> tuple[str, ...]:
+    lines = (folder / "texts.jsonl").read_text("utf-8").splitlines()
+    return tuple(json.loads(line)["text"] for line in lines)
+
+
+def _counts(model: Model) -> dict[str, int]:
+    kept = model.executables
+    if kept is None:
+        return {"executables_loaded": 0, "executables_compiled": 0}
+    return {"executables_loaded": kept.loaded, "executables_compiled": kept.compiled}
+
+
+def _totals(model: Model, answers: Sequence[Answer], wall_s: float) -> dict[str, Any]:
+    """Return totals; the rate of one text is that after its first, of several that of them all."""
+    kinds = model.placement().bytes_by_kind
+    new = sum(len(answer.tokens) for answer in answers)
+    return {
+        "prompts": len(answers),
+        "chats": sum(answer.asked.chat for answer in answers),
+        "prompt_tokens": sum(len(answer.asked.ids) for answer in answers),
+        "new_tokens": new,
+        "first_token_s": min(answer.times_s[0] for answer in answers),
+        "tokens_per_s": rate(answers[0].times_s) if len(answers) == 1 else new / wall_s,
+        "device_bytes": kinds.get("device", 0),
+        "host_bytes": sum(n for kind, n in kinds.items() if kind != "device"),
+    }
+
+
+def rate(times_s: Sequence[float]) -> float | None:
+    """Return tokens a second from the second token on; None where there are not three.
+
+    Up to the second token code is made ready, for the prompt and for decoding.
+    """
+    if len(times_s) < 3:
+        return None
+    return (len(times_s) - 2) / (times_s[-1] - times_s[1])
+
+
+def _write(
+    run: RunDir,
+    settings: Settings,
+    path: Path,
+    answers: Sequence[Answer],
+    statistics: Mapping[str, Any],
+) -> None:
+    shared = {
+        "checkpoint": str(path),
+        "linear": settings.linear.name,
+        "dtype": _dtype(settings),
+        "quantize": settings.quantize,
+        **{f"alpha_{kind}": float(share) for kind, share in settings.linear.alpha.items()},
+    }
+    rows = [_row(number, answer) | shared for number, answer in enumerate(answers)]
+    run.write_table("generations", {name: [row[name] for row in rows] for name in rows[0]})
+    run.write_table("run", {name: [value] for name, value in (shared | dict(statistics)).items()})
+    lines = ({"prompt": r["prompt"], "text": r["text"]} for r in rows)
+    run.write_text(
+        "texts.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    )
+    if len(answers) == 1:
+        run.write_text("text.txt", answers[0].text)
+
+
+def _row(number: int, answer: Answer) -> dict[str, Any]:
+    asked = answer.asked
+    settings = asdict(asked.prompt)
+    settings["stop"] = [str(stop) for stop in settings["stop"]]
+    del settings["text"], settings["chat"]
+    return {
+        "number": number,
+        "prompt": asked.prompt.text,
+        "text": answer.text,
+        "ended": answer.ended,
+        "stop_text": answer.stop_text,
+        "chat": asked.chat,
+        "prompt_tokens": len(asked.ids),
+        "new_tokens": len(answer.tokens),
+        "tokens": list(answer.tokens),
+        "first_token_s": answer.times_s[0],
+        "last_token_s": answer.times_s[-1],
+        "tokens_per_s": rate(answer.times_s),
+        **settings,
+    }

@@ -1,0 +1,195 @@
+"""Prompts: from the command line, standard input or files; each with settings of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from c2c.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from c2c.transformer import Sampling
+
+__all__ = ["Prompt", "prompts_of", "text_of"]
+
+Chat = Literal["true", "false", "auto"]
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "prompt": (str,),
+    "system": (str, type(None)),
+    "chat": (bool, str),
+    "max_new_tokens": (int,),
+    "temperature": (int, float),
+    "top_k": (int,),
+    "top_p": (int, float),
+    "repetition_penalty": (int, float),
+    "seed": (int,),
+    "stop": (list, str, int),
+    "stop_at_eos": (bool,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One text to continue or to answer, and how.
+
+    Attributes:
+      text: the prompt.
+      system: a system message; None for the template's own.
+      chat: whether the checkpoint's template is put around it; auto if there is one.
+      max_new_tokens: at most so many.
+      temperature: as in `Sampling`, like the next four.
+      top_k: see there.
+      top_p: see there.
+      repetition_penalty: see there.
+      seed: see there.
+      stop: texts, and token ids, that end the text.
+      stop_at_eos: whether the checkpoint's own do.
+    """
+
+    text: str
+    system: str | None = None
+    chat: Chat = "auto"
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[str | int, ...] = ()
+    stop_at_eos: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise SettingError("prompt", "", "at least one character")
+        for name, text in (("prompt", self.text), ("system", self.system or "")):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise SettingError(name, text, "UTF-8") from None
+        if self.max_new_tokens < 1:
+            raise SettingError("max_new_tokens", self.max_new_tokens, "a whole number above 0")
+        for each in self.stop:
+            kind: type = type(each)  # of a list that YAML or JSON gave us
+            if kind not in (str, int) or each == "":
+                raise SettingError("stop", each, "texts that are not empty, and token ids")
+        if self.chat == "false" and self.system is not None:
+            raise SettingError("system", self.system, "null with chat=false")
+        try:
+            self.sampling()
+        except SettingError as error:
+            name = error.field.removeprefix("sampling.")
+            raise SettingError(name, error.value, error.allowed) from None
+
+    def sampling(self) -> Sampling:
+        """Return how its tokens are drawn."""
+        from c2c.transformer import Sampling  # which loads jax
+
+        return Sampling(**{f.name: getattr(self, f.name) for f in fields(Sampling)})
+
+
+def text_of(name: str, given: str) -> str:
+    """Return what a setting means: `-` standard input, `@file` a file, else itself.
+
+    One newline at the end of a file is no part of the text.
+
+    Raises:
+      SettingError: the file cannot be read, or is no UTF-8.
+    """
+    if given != "-" and not given.startswith("@"):
+        return given
+    if given.startswith("@@"):
+        return given[1:]
+    try:
+        data = sys.stdin.buffer.read() if given == "-" else Path(given[1:]).read_bytes()
+        text = data.decode()
+    except OSError as error:
+        hint = "" if given == "-" else f"For a text that begins with @, write {name}=@{given}"
+        raise SettingError(
+            name, given, f"a file that can be read ({error.strerror})", hint
+        ) from None
+    except UnicodeDecodeError:
+        raise SettingError(name, given, "UTF-8") from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
+    """Return the prompts that settings name, each complete.
+
+    Raises:
+      SettingError: none or two ways are given, or a setting cannot work.
+      DataError: a line of the file cannot be used.
+    """
+    shared = {name: settings[name] for name in _KINDS if name not in ("prompt", "system")}
+    shared["chat"], shared["stop"] = _chat(shared["chat"]), tuple(shared["stop"])
+    system = settings["system_message"]
+    shared["system"] = None if system is None else text_of("system", system)
+    text, file = settings["prompt"], settings["prompts_file"]
+    if (text is None) == (file is None):
+        raise SettingError(
+            "prompt", text, "a text, or prompts_file instead",
+            'Try: python -m experiments.generate prompt="The capital of France is"',
+        )  # fmt: skip
+    if file is None:
+        return (Prompt(text=text_of("prompt", text), **shared),)
+    # Checked once without any line, so that a setting's error does not blame the file.
+    common = Prompt(text="any", **shared)
+    return tuple(_of_file(Path(file).expanduser(), common))
+
+
+def _of_file(path: Path, common: Prompt) -> Iterator[Prompt]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise SettingError(
+            "prompts_file", str(path), f"a file that can be read ({error.strerror})"
+        ) from None
+    except UnicodeDecodeError:
+        raise DataError(str(path), "is not UTF-8") from None
+    made = _of_json if path.suffix in (".jsonl", ".ndjson", ".json") else _of_text
+    count = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield made(line, common, count)
+        except (SettingError, ValueError) as error:
+            raise DataError(str(path), f"line {number}: {error}".rstrip(".")) from None
+        count += 1
+    if not count:
+        raise DataError(str(path), "has no prompt")
+
+
+def _of_text(line: str, common: Prompt, number: int) -> Prompt:
+    return replace(common, text=line, seed=common.seed + number)
+
+
+def _of_json(line: str, common: Prompt, number: int) -> Prompt:  # noqa: ARG001 (as `_of_text`)
+    found = json.loads(line)
+    if not isinstance(found, dict) or "prompt" not in found:
+        raise ValueError('expected an object with "prompt"')
+    for name, value in found.items():
+        if name not in _KINDS:
+            raise SettingError(name, value, f"a key among {', '.join(sorted(_KINDS))}")
+        kinds = _KINDS[name]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            expected = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
+            raise SettingError(name, value, expected)
+    if "chat" in found:
+        found["chat"] = _chat(found["chat"])
+    if "stop" in found:
+        stop = found["stop"]
+        found["stop"] = tuple(stop) if isinstance(stop, list) else (stop,)
+    return replace(common, text=found.pop("prompt"), **found)
+
+
+def _chat(value: Any) -> Chat:
+    text = str(value).lower()
+    for allowed in ("true", "false", "auto"):
+        if text == allowed:
+            return allowed
+    raise SettingError("chat", value, "true, false or auto")

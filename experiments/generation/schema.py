@@ -1,0 +1,44 @@
+"""The schema of `conf/generate.yaml`: Hydra refuses unknown keys and wrong types by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+__all__ = ["GenerateConf", "register"]
+
+
+@dataclass
+class GenerateConf:
+    """The settings; what they mean stands in the help text of `conf/generate.yaml`."""
+
+    checkpoint: str | None = None
+    prompt: str | None = None
+    prompts_file: str | None = None
+    chat: Any = "auto"
+    system_message: str | None = None
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: list[Any] = field(default_factory=list)
+    stop_at_eos: bool = True
+    dtype: str = "auto"
+    linear: Any = None
+    quantize: str | None = None
+    executables: str | None = "auto"
+    pool: str | None = None
+    rows: int = 8
+    cache_tokens: int | None = None
+    out: str = "runs/generate"
+    folder: str | None = None
+    resume: Any = "auto"
+
+
+def register() -> None:
+    """Tell Hydra the schema."""
+    ConfigStore.instance().store(name="generate_schema", node=GenerateConf, provider="c2c")

@@ -1,0 +1,128 @@
+"""What a user sees: text on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from c2c.runs import progress_bar
+
+if TYPE_CHECKING:
+    from experiments.generation.execute import Generated, Screen
+    from experiments.generation.text import Asked
+
+__all__ = ["Display", "note", "say_warnings"]
+
+_HEAD = 72  # characters of a prompt in a heading
+
+
+class Display:
+    """One run: a single text streams; several come together, in their order, at the end."""
+
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
+        self._out = sys.stdout  # as it is now: a progress bar redirects it
+        self._drawn = ExitStack()
+        self._asked: Sequence[Asked] = ()
+        self._texts: list[str] = []
+        self._report: Callable[[float], None] | None = None
+
+    def screen(self) -> Screen:
+        """Return what `generate` talks to."""
+        from experiments.generation.execute import Screen
+
+        return Screen(
+            note=note,
+            started=self._started,
+            piece=self._piece,
+            token=self._token,
+            stopped=self._stopped,
+        )
+
+    def close(self) -> None:
+        """Take progress away and show texts that were held, also those that break off."""
+        self._drawn.close()
+        if len(self._asked) > 1:
+            for number, text in enumerate(self._texts):
+                self._write(_heading(number + 1, self._asked[number].prompt.text) + text + "\n\n")
+        elif self._texts and self._texts[0]:
+            self._write("\n")
+        self._texts = []
+
+    def show(self, found: Generated, prompts: Sequence[str]) -> None:
+        """Show a run that was complete before, or the statistics of this one."""
+        if found.statistics is None:
+            for number, text in enumerate(found.texts):
+                head = _heading(number + 1, prompts[number]) if len(prompts) > 1 else ""
+                self._write(head + text + ("\n\n" if head else "\n"))
+        else:
+            for line in _lines(found.statistics):
+                note(line)
+        state = "complete already, not run again" if found.statistics is None else "written"
+        note(f"run folder ({state}): {found.folder}")
+
+    def _started(self, asked: Sequence[Asked]) -> None:
+        self._asked, self._texts = asked, [""] * len(asked)
+        if len(asked) > 1:
+            total = float(sum(each.new for each in asked))
+            self._report = self._drawn.enter_context(progress_bar("tokens, at most", total))
+        elif sys.stderr.isatty():
+            console = Console(stderr=True)
+            self._drawn.enter_context(console.status("reading the prompt", spinner="line"))
+
+    def _piece(self, number: int, text: str) -> None:
+        self._texts[number] += text
+        if len(self._asked) == 1 and text:
+            self._drawn.close()
+            self._write(text)
+
+    def _token(self, count: int) -> None:
+        if self._report is not None:
+            self._report(count)
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+
+def note(text: str) -> None:
+    """Say something that is not the text."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_warnings() -> None:
+    """Have warnings come as one line each."""
+
+    def form(message: Any, *_: Any, **__: Any) -> str:
+        return f"warning: {message}\n"
+
+    warnings.formatwarning = form
+
+
+def _heading(number: int, prompt: str) -> str:
+    line = " ".join(prompt.split())
+    return f"[{number}] {line if len(line) <= _HEAD else line[: _HEAD - 3] + '...'}\n"
+
+
+def _lines(found: Any) -> list[str]:
+    speed = found["tokens_per_s"]
+    after = " after the first" if found["prompts"] == 1 else ""
+    rate = "" if speed is None else f", {speed:.1f} tokens/s{after}"
+    if found["prompts"] > 1:
+        what = f"{found['prompts']} prompts ({found['chats']} answered in a chat), "
+    else:
+        what = "answered in a chat: " if found["chats"] else "continued (chat=true answers): "
+    made = f"{found['executables_loaded']} loaded, {found['executables_compiled']} compiled"
+    return [
+        f"{what}{found['prompt_tokens']} prompt tokens, first token after "
+        f"{found['first_token_s']:.2f} s; {found['new_tokens']} new tokens in "
+        f"{found['wall_s']:.2f} s{rate}",
+        f"weights: {found['host_bytes'] / 1e6:,.1f} MB in host memory, "
+        f"{found['device_bytes'] / 1e6:,.1f} MB in device memory, loaded in "
+        f"{found['load_s']:.2f} s; executables: {made}",
+    ]

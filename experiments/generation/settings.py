@@ -1,0 +1,132 @@
+"""Settings of a run, checked before a checkpoint is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from c2c.errors import SettingError
+from experiments.generation.prompts import Prompt, prompts_of
+
+__all__ = ["LinearSettings", "Settings", "settings_of"]
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_QUANTIZE = ("int8", "fp8", "int4", "stored")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearSettings:
+    """How projections are multiplied; all but the name for "hybrid" only."""
+
+    name: str
+    alpha: Mapping[str, float]
+    sm_limit: int | None
+    cluster: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One run.
+
+    Attributes:
+      given: as written, for the run folder.
+      prompts: what to generate.
+      checkpoint: folder or file; None for the default one.
+      dtype: "auto", or of parameters and activations.
+      linear: how projections are multiplied.
+      quantize: of projections on load.
+      executables: "auto", a folder, or None.
+      pool: file for weights that processes share.
+      rows: prompts at the same time.
+      cache_tokens: room of the cache for a batch.
+      out: run folders are made in here.
+      folder: or this very folder.
+      resume: whether a complete run is kept.
+    """
+
+    given: Mapping[str, Any]
+    prompts: tuple[Prompt, ...]
+    checkpoint: Path | None
+    dtype: str
+    linear: LinearSettings
+    quantize: str | None
+    executables: str | None
+    pool: str | None
+    rows: int
+    cache_tokens: int | None
+    out: Path
+    folder: Path | None
+    resume: bool
+
+
+def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
+    """Return the settings of a composed configuration.
+
+    Args:
+      cfg: of Hydra.
+      swept: whether it is a point of a sweep, where complete runs are kept.
+
+    Raises:
+      SettingError: one cannot work.
+      DataError: a file of prompts cannot be used.
+    """
+    given: Any = OmegaConf.to_container(cfg, resolve=True)
+    if given["dtype"] not in _DTYPES:
+        raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
+    if given["quantize"] not in (None, *_QUANTIZE):
+        raise SettingError("quantize", given["quantize"], f"null or one of {', '.join(_QUANTIZE)}")
+    for name in ("rows", "cache_tokens"):
+        if given[name] is not None and given[name] < 1:
+            raise SettingError(name, given[name], "a whole number above 0")
+    resume = given["resume"]
+    if resume not in ("auto", True, False):
+        raise SettingError("resume", resume, "true, false or auto")
+    if swept and given["folder"] is not None:
+        raise SettingError(
+            "folder", given["folder"], "null in a sweep, whose points need a folder each",
+            "Set out=<folder> for all of them.",
+        )  # fmt: skip
+    linear = _linear(given["linear"])
+    if linear.name == "hybrid" and given["dtype"] == "float32":
+        raise SettingError("dtype", "float32", "auto, bfloat16 or float16 with linear=hybrid")
+    checkpoint = given["checkpoint"]
+    path = None if checkpoint is None else Path(checkpoint).expanduser()
+    if path is not None and not path.exists():
+        raise SettingError("checkpoint", checkpoint, "a folder or a GGUF file that exists")
+    executables = given["executables"]
+    return Settings(
+        given=given,
+        prompts=prompts_of(given),
+        checkpoint=path,
+        dtype=given["dtype"],
+        linear=linear,
+        quantize=given["quantize"],
+        executables=None if executables in (None, "none") else executables,
+        pool=given["pool"],
+        rows=given["rows"],
+        cache_tokens=given["cache_tokens"],
+        out=Path(given["out"]).expanduser(),
+        folder=None if given["folder"] is None else Path(given["folder"]).expanduser(),
+        resume=swept if resume == "auto" else resume,
+    )
+
+
+def _linear(given: Mapping[str, Any]) -> LinearSettings:
+    alpha = given.get("alpha") or {}
+    for kind, share in alpha.items():
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise SettingError(f"linear.alpha.{kind}", share, "a number from 0 to 1")
+    for name in ("sm_limit", "cluster"):
+        value = given.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise SettingError(f"linear.{name}", value, "a whole number above 0")
+    return LinearSettings(
+        name=str(given["name"]),
+        alpha=alpha,
+        sm_limit=given.get("sm_limit"),
+        cluster=given.get("cluster") or 1,
+    )

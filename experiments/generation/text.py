@@ -1,0 +1,169 @@
+"""From a prompt to token ids, and from new ids to the text that may be shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from c2c.errors import DataError, SettingError
+from c2c.transformer import Model
+from c2c.transformer.stop_text import StopText
+from c2c.transformer.tokenizer import Tokenizer
+from experiments.generation.prompts import Prompt
+
+__all__ = ["Answer", "Asked", "asked", "is_sentence", "tokenizer_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A prompt as a model sees it.
+
+    Attributes:
+      prompt: where it comes from.
+      ids: its tokens.
+      chat: whether they went through the chat template.
+      new: tokens to draw at most: what is asked for, within the model's context.
+      stops: tokens that end the text and are no part of it.
+      eos: those of them that are the checkpoint's own.
+    """
+
+    prompt: Prompt
+    ids: tuple[int, ...]
+    chat: bool
+    new: int
+    stops: frozenset[int]
+    eos: frozenset[int]
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """Return the model's tokenizer.
+
+    Raises:
+      DataError: the checkpoint has none.
+    """
+    if model.tokenizer is None:
+        raise DataError("checkpoint", "it has no tokenizer.json, so no text can go in or out")
+    return model.tokenizer
+
+
+def asked(model: Model, prompt: Prompt) -> Asked:
+    """Return a prompt as the model sees it.
+
+    Raises:
+      SettingError: it is longer than the model's context, or a stop is no token.
+      DataError: there is no chat template, or it refuses the messages.
+    """
+    tokenizer = tokenizer_of(model)
+    chat = prompt.chat == "true" or (
+        prompt.chat == "auto"
+        and tokenizer.chat_template is not None
+        and (prompt.system is not None or is_sentence(prompt.text))
+    )
+    if prompt.system is not None and not chat:
+        raise SettingError("system", prompt.system, "null, since there is no chat template")
+    if chat:
+        messages = [{"role": "user", "content": prompt.text}]
+        if prompt.system is not None:
+            messages.insert(0, {"role": "system", "content": prompt.system})
+        ids = tokenizer.encode_chat(messages)
+    else:
+        ids = tokenizer.encode(prompt.text)
+    context = model.spec.max_position
+    if not 0 < len(ids) < context:
+        raise SettingError(
+            "prompt", f"{len(ids)} tokens", f"from 1 to {context - 1}: the model's context is "
+            f"{context} tokens, answer included",
+        )  # fmt: skip
+    for token in ids:
+        if token >= model.spec.vocab:
+            raise DataError(
+                "checkpoint", f"its tokenizer gives token {token}, the model has {model.spec.vocab}"
+            )
+    eos = frozenset((*model.eos_ids, *tokenizer.eos_ids) if prompt.stop_at_eos else ())
+    return Asked(
+        prompt=prompt,
+        ids=tuple(ids),
+        chat=chat,
+        new=min(prompt.max_new_tokens, context - len(ids)),
+        stops=eos | _stop_tokens(prompt, tokenizer, model.spec.vocab),
+        eos=eos,
+    )
+
+
+def is_sentence(text: str) -> bool:
+    """Return whether a text ends as sentences do; others are there to be continued.
+
+    >>> is_sentence("Why is the sky blue?"), is_sentence("The capital of France is")
+    (True, False)
+    """
+    return text.rstrip().rstrip("\"'”’»)]*_").endswith((".", "?", "!", "…", "。", "？", "！"))
+
+
+def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[int]:
+    """Return stops that are tokens: numbers, and special tokens by their text."""
+    special = {
+        token.content: number
+        for number, token in tokenizer.backend.get_added_tokens_decoder().items()
+        if token.special
+    }
+    found = set()
+    for stop in prompt.stop:
+        if isinstance(stop, int):
+            if not 0 <= stop < vocab:
+                raise SettingError("stop", stop, f"a text, or a token from 0 to {vocab - 1}")
+            found.add(stop)
+        elif stop in special:
+            found.add(special[stop])
+    return frozenset(found)
+
+
+class Answer:
+    """The new tokens of one prompt and what they say, as far as it is certain."""
+
+    def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
+        self.asked = asked
+        self.tokens: list[int] = []
+        self.times_s: list[float] = []  # when each came
+        self.ended: str | None = None  # eos, stop_token, stop_text, length, context
+        self._pieces: list[str] = []
+        self._stream = tokenizer.stream(skip_special_tokens=True)
+        self._stop = StopText([s for s in asked.prompt.stop if isinstance(s, str)])
+
+    @property
+    def text(self) -> str:
+        """What was given out so far."""
+        return "".join(self._pieces)
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop string that ended the text."""
+        return self._stop.found
+
+    def push(self, token: int, at_s: float) -> str:
+        """Take a new token; return the new text, and set `ended` if it is the last."""
+        self.tokens.append(token)
+        self.times_s.append(at_s)
+        piece = ""
+        if token in self.asked.stops:
+            self.ended = "eos" if token in self.asked.eos else "stop_token"
+        else:
+            piece = self._stop.push(self._stream.push(token))
+            if self._stop.found is None and len(self.tokens) == self.asked.new:
+                wanted = self.asked.prompt.max_new_tokens
+                self.ended = "length" if self.asked.new == wanted else "context"
+        if self.ended is not None:
+            piece += self._rest()
+        if self._stop.found is not None:  # what the last bytes made may have completed one
+            self.ended = "stop_text"
+        self._pieces.append(piece)
+        return piece
+
+    def finish(self) -> str:
+        """Return what was held back, where the answer breaks off before its end."""
+        if self.ended is not None:
+            return ""
+        self._pieces.append(self._rest())
+        return self._pieces[-1]
+
+    def _rest(self) -> str:
+        piece = self._stop.push(self._stream.finish())
+        return piece + self._stop.finish()
