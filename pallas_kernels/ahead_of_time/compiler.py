@@ -103,7 +103,7 @@ class Compiler:
         # A new function each time: jax would return what it compiled before memory was marked.
         with _stdout_to(self._printed):
             lowered = (
-                jax.jit(function)
+                jax.jit(function, donate_argnums=program.donated, keep_unused=True)
                 .trace(*map(self._abstract, program.arguments))
                 .lower(lowering_platforms=("cuda",))
             )

@@ -99,7 +99,7 @@ def report(
     cache = Cache(k=pool, v=pool, tables=jax.ShapeDtypeStruct((rows, WIDTH), jnp.int32))
     tokens = np.zeros((rows, chunk), np.int32)
     run(params, tokens, tokens, cache, spec, linear=strategy, executables=Compiled(), ahead=True)
-    weights = {id(leaf): leaf for leaf in jax.tree.leaves((params.embed, dict(params.projections)))}
+    weights = jax.tree.leaves((params.embed, dict(params.projections)))
     pages = f"= bf16[{','.join(map(str, pool.shape))}]"
     return {
         "stages": len(reports),
@@ -108,7 +108,7 @@ def report(
         "wgmma_serialised": any(code.wgmma_serialised for _, code in reports),
         "host_copies": [line for _, code in reports for line in code.host_copies],
         "host_argument_bytes": sum(code.host_argument_bytes for _, code in reports),
-        "weight_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in weights.values()),
+        "weight_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in weights),
         "cache_copies": [
             line.strip()
             for text, _ in reports
