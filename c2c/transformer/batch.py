@@ -88,7 +88,7 @@ def stream_batch(
       cache_tokens: positions that the cache has room for, rounded down to whole pages of 64; by
         default what the largest `rows` requests need. Requests that find no room wait.
       chunk: prompt tokens of one call.
-      ends: is told the request and the token; whether the request is over with it.
+      ends: is told the request and the token, each once; whether the request is over with it.
       executables: where compiled stages come from; by default jax compiles for this process.
 
     Raises:
@@ -126,11 +126,9 @@ def _drawn(
     while not batch.schedule.over:
         for request, token in batch.step():
             asked, number = batch.requests[request], numbers[request]
-            last = (
-                len(batch.drawn[request]) == asked.max_new_tokens
-                or token in asked.stop
-                or ends(number, token)
-            )
+            told = ends(number, token)  # of every token, also where it is the last anyway
+            full = len(batch.drawn[request]) == asked.max_new_tokens
+            last = told or full or token in asked.stop
             if last:
                 batch.end(request)
             yield Drawn(request=number, token=token, last=last)

@@ -30,8 +30,10 @@ def protected(arguments: Sequence[str]) -> list[str]:
         JSON list, a number or a text. Paths are protected too, except in a sweep, where a comma
         may separate several.
     """
-    swept = any(each in ("-m", "--multirun") for each in arguments)
-    return [_protected(argument, swept=swept) for argument in arguments]
+    # Between settings Hydra's parser refuses options.
+    sweep = [each for each in arguments if each in ("-m", "--multirun")]
+    others = [each for each in arguments if each not in ("-m", "--multirun")]
+    return [*sweep[:1], *(_protected(each, swept=bool(sweep)) for each in others)]
 
 
 def _protected(argument: str, *, swept: bool) -> str:
@@ -56,8 +58,8 @@ def _stops(value: str) -> str:
         except ValueError:
             return value
         return f"[{','.join(_quoted(i) if isinstance(i, str) else json.dumps(i) for i in items)}]"
-    if re.fullmatch(r"\d+", value):
-        return f"[{value}]"
+    if re.fullmatch("[0-9]+", value):
+        return f"[{int(value)}]"
     return f"[{_quoted(value)}]"
 
 

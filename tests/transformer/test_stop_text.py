@@ -1,0 +1,44 @@
+"""Stop strings: no part of one gets out, however the text is cut into pieces."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from c2c.errors import SettingError
+from c2c.transformer.stop_text import StopText
+
+TEXTS = st.text("ab#", max_size=24)
+STOPS = st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3)
+
+
+def expected(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """By the definition: the first end of any stop, the longest that ends there."""
+    for end in range(len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            longest = max(ending, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@given(TEXTS, STOPS, st.lists(st.integers(0, 24), max_size=6))
+def test_pieces_make_no_difference(text: str, stops: list[str], cuts: list[int]) -> None:
+    wanted, found = expected(text, stops)
+    marks = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
+    stream, out = StopText(stops), ""
+    for first, past in itertools.pairwise(marks):
+        out += stream.push(text[first:past])
+        assert wanted.startswith(out)  # what is out is never taken back
+        held = len(expected(text[:past], stops)[0]) - len(out)
+        assert held < max((len(stop) for stop in stops), default=1)
+    assert out + stream.finish() == wanted
+    assert stream.found == found
+
+
+def test_an_empty_stop_is_refused() -> None:
+    with pytest.raises(SettingError, match="not empty"):
+        StopText(["a", ""])
