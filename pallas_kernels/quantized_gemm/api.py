@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -24,21 +23,12 @@ from pallas_kernels.arguments import (
 )
 from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import CLUSTERS
-from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
+from pallas_kernels.host_memory import host_ref, weight_operand
 from pallas_kernels.quantized_gemm import reference
-from pallas_kernels.quantized_gemm.config import Config, check_fits
+from pallas_kernels.quantized_gemm.config import Config, check_fits, sum_size
 from pallas_kernels.quantized_gemm.heuristics import choose
-from pallas_kernels.quantized_gemm.packing import QuantizedWeights, padded_k
-from pallas_kernels.quantized_gemm.specs import (
-    KINDS,
-    N_MULTIPLE,
-    ROW_MULTIPLE,
-    SCALE_DTYPES,
-    QuantizedGemm,
-    bits,
-    check_group,
-    storage_dtype,
-)
+from pallas_kernels.quantized_gemm.specs import N_MULTIPLE, ROW_MULTIPLE, QuantizedGemm
+from pallas_kernels.quantized_gemm.weights import QuantizedWeights, check_weights, padded_k
 
 
 def quantized_gemm(
@@ -63,8 +53,8 @@ def quantized_gemm(
 
     Args:
       x: bf16 or f16 activations [M, K], in device memory.
-      w: of `quantize`, [K, N] or a stack of them; arrays in `pinned_host` or in device memory,
-        weights and scales each.
+      w: of `quantize` or `from_integers`, [K, N] or a stack of them; arrays in `pinned_host` or in
+        device memory, each of them. Offsets take part in the same launch.
       layer: which matrix of a stack, in [0, L); given for a stack and only then.
       cluster: CTAs along M that share a W tile by TMA multicast: 1, 2, 4 or 8; None takes the
         smallest that reads W once.
@@ -85,7 +75,7 @@ def quantized_gemm(
       NotImplementedError: it is differentiated.
     """
     chosen = resolve_backend(backend)
-    data, scales = _weights(w)
+    arrays = check_weights(w, stack_axes=1)
     rows = check_activations(x, w.k, out_dtype)
     if cluster is not None and cluster not in CLUSTERS:
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
@@ -98,8 +88,9 @@ def quantized_gemm(
         group=w.group,
         dtype=x_dtype,
         out_dtype=x_dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
-        scale_dtype=str(scales.dtype),
-        layers=data.shape[0] if data.ndim == 3 else None,
+        scale_dtype=str(arrays["scales"].dtype),
+        offset_dtype=str(arrays["offsets"].dtype) if "offsets" in arrays else None,
+        layers=arrays["data"].shape[0] if arrays["data"].ndim == 3 else None,
     )
     if config is None:
         device_sms = sm_count(chosen, cluster or 1)
@@ -115,17 +106,18 @@ def quantized_gemm(
             layer_index(layer, gemm.layers),
         )
     )
-    x, data, scales = (
-        jnp.asarray(a) if isinstance(a, np.ndarray) else a for a in (x, data, scales)
-    )
+    x = jnp.asarray(x)
+    arrays = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
     if chosen != "sm90":
-        data, scales = (weight_operand(a, backend=chosen) for a in (data, scales))
-    x, scales = without_derivative("quantized_gemm", x, scales)
+        arrays = {name: weight_operand(a, backend=chosen) for name, a in arrays.items()}
+    data, scales, offsets = (arrays.get(name) for name in ("data", "scales", "offsets"))
+    x, scales, offsets = without_derivative("quantized_gemm", x, scales, offsets)
     out: jax.Array = launch(
         x,
         data,
         scales,
         scalars,
+        offsets,
         gemm=gemm,
         config=None if chosen == "reference" else config,
         interpret=interpret_settings(chosen),
@@ -140,6 +132,7 @@ def launch(
     data: jax.Array,
     scales: jax.Array,
     scalars: jax.Array,
+    offsets: jax.Array | None = None,
     *,
     gemm: QuantizedGemm,
     config: Config | None,
@@ -150,48 +143,13 @@ def launch(
     rows = x.shape[0]
     x = jnp.pad(x, ((0, gemm.m - rows), (0, gemm.k - x.shape[1])))
     if config is None:
-        out = reference.matmul(x, data, scales, scalars[1], gemm=gemm)
+        out = reference.matmul(x, data, scales, scalars[1], offsets, gemm=gemm)
     else:
         from pallas_kernels.quantized_gemm import sm90
 
         kernel = sm90.build(gemm, config, interpret=interpret)
-        out = kernel(x, host_ref(data), host_ref(scales), scalars)
+        shift = []
+        if offsets is not None:
+            shift = [host_ref(offsets), reference.sums_of(x, sum_size(config, gemm))]
+        out = kernel(x, host_ref(data), host_ref(scales), *shift, scalars)
     return out[:rows, :columns]
-
-
-def _weights(w: Any) -> tuple[Any, Any]:
-    """Return (data, scales), checked against the sizes that `w` states."""
-    if not isinstance(w, QuantizedWeights):
-        raise ValueError(f"w of type {type(w).__name__}: expected QuantizedWeights of quantize()")
-    arrays = []
-    for name, array in (("data", w.data), ("scales", w.scales)):
-        plain = array.data if isinstance(array, HostArray) else array
-        if not isinstance(plain, jax.Array | np.ndarray):
-            raise ValueError(f"w.{name} of type {type(plain).__name__}: expected an array")
-        arrays.append(plain)
-    data, scales = arrays
-    if w.kind not in KINDS:
-        raise ValueError(f"w.kind={w.kind!r}: expected one of {', '.join(KINDS)}")
-    check_group(w.kind, w.group)
-    if data.dtype != storage_dtype(w.kind):
-        raise ValueError(
-            f"w.data of dtype {data.dtype}: expected {storage_dtype(w.kind)} for kind={w.kind!r}"
-        )
-    if str(scales.dtype) not in SCALE_DTYPES:
-        expected = " or ".join(SCALE_DTYPES)
-        raise ValueError(f"w.scales of dtype {scales.dtype}: expected {expected}")
-    k, n = padded_k(w.k, w.group), round_up(w.n, N_MULTIPLE)
-    stack = tuple(data.shape[:-2])
-    expected_data = (*stack, n, k * bits(w.kind) // 8)
-    expected_scales = (*stack, k // (w.group or k), n)
-    if len(stack) > 1 or tuple(data.shape) != expected_data or 0 in data.shape:
-        raise ValueError(
-            f"w.data of shape {tuple(data.shape)}: expected ([L,] {n}, {expected_data[-1]}) for "
-            f"K={w.k}, N={w.n}, kind={w.kind!r}"
-        )
-    if tuple(scales.shape) != expected_scales:
-        raise ValueError(
-            f"w.scales of shape {tuple(scales.shape)}: expected {expected_scales}, "
-            f"{math.prod(expected_scales[-2:])} scales a matrix"
-        )
-    return data, scales

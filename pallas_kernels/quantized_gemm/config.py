@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
     CLUSTERS,
@@ -18,6 +19,8 @@ from pallas_kernels.quantized_gemm.specs import QuantizedGemm, bits
 
 ROW_TILES = (8, 16, 32, 64, 128, 256)
 
+_ALIGNMENT = 1024  # of each ring in shared memory
+_ALIGNED_FLOATS = 32  # float32 numbers in 128 bytes
 _STORE_ROWS = 64  # rows of O in one store
 _TWO_ACCUMULATORS = (
     128 * 64
@@ -125,6 +128,26 @@ class Config:
         return 2 if self.store_pieces % 2 == 0 else 1
 
 
+def piece_size(config: Config, gemm: QuantizedGemm) -> int:
+    """Return how many weights along K have one scale within every K step.
+
+    A K step inside of one group has its partial sums scaled when the group ends. Where groups are
+    smaller, or do not end with K steps, the partial sums of each piece are scaled.
+    """
+    return config.tk if gemm.group is None else math.gcd(gemm.group, config.tk)
+
+
+def scales_pieces(config: Config, gemm: QuantizedGemm) -> bool:
+    """Whether a K step has several pieces, each with partial sums of its own."""
+    return piece_size(config, gemm) < config.tk
+
+
+def sum_size(config: Config, gemm: QuantizedGemm) -> int:
+    """Return how many columns of X are summed for the product with an offset."""
+    pieces = scales_pieces(config, gemm)
+    return piece_size(config, gemm) if pieces else gemm.group_size
+
+
 def scales_weights(config: Config, gemm: QuantizedGemm) -> bool:
     """Whether weights are scaled before the product and rounded, for want of registers.
 
@@ -136,18 +159,35 @@ def scales_weights(config: Config, gemm: QuantizedGemm) -> bool:
 
 
 def scale_rows(config: Config, gemm: QuantizedGemm) -> int:
-    """Return the rows of scales that are loaded at a time: one for each CTA that multicasts.
+    """Return the rows of scales that are loaded at a time: those of whole K steps.
 
-    Each CTA of a cluster loads whole rows, since a part of one may be too short for TMA. A column's
-    only scale is loaded by every CTA.
+    Of a cluster each CTA loads and multicasts whole rows, since a part of one may be too short for
+    TMA. A column's only scale is loaded by every CTA.
     """
-    return config.cluster if gemm.groups > 1 else 1
+    if gemm.groups == 1:
+        return 1
+    return math.lcm(config.cluster, config.tk // piece_size(config, gemm))
+
+
+def scale_steps(config: Config, gemm: QuantizedGemm) -> int:
+    """Return the K steps for which scales are loaded at a time."""
+    return scale_rows(config, gemm) * gemm.group_size // config.tk
+
+
+def sum_rows(config: Config, gemm: QuantizedGemm) -> int:
+    """Return the rows of sums of X that are loaded at a time, for as many K steps as scales."""
+    return scale_rows(config, gemm) * gemm.group_size // sum_size(config, gemm)
+
+
+def sum_slot_rows(config: Config, gemm: QuantizedGemm) -> int:
+    """Return the rows of a slot of the ring of sums: TMA writes to multiples of 128 bytes."""
+    return round_up(sum_rows(config, gemm) * config.tm, _ALIGNED_FLOATS) // config.tm
 
 
 def scale_stages(config: Config, gemm: QuantizedGemm) -> int:
     """Return the slots of the ring of scales, so that loading W never waits for one of them."""
-    rows = scale_rows(config, gemm)
-    shortest = (gemm.groups % rows or rows) * (gemm.group_size // config.tk)  # K steps of a slot
+    steps = scale_steps(config, gemm)
+    shortest = gemm.k // config.tk % steps or steps  # K steps of a slot
     return 1 + max(1, -(-config.w_ahead // shortest))
 
 
@@ -155,33 +195,57 @@ def shared_bytes(config: Config, gemm: QuantizedGemm) -> int:
     """Return the shared memory of one CTA in bytes: rings, output slots, barriers."""
     w_tile = config.tn * config.tk * bits(gemm.kind) // 8
     x_tile = config.tm * config.x_columns * gemm.x_itemsize
-    scales = scale_stages(config, gemm) * scale_rows(config, gemm) * config.tn
     piece = config.store_rows * WGMMA_ROWS * gemm.out_itemsize
     slots = config.warpgroups * config.store_slots * piece
     tiles = config.w_stages * w_tile + config.x_stages * x_tile
-    return tiles + scales * gemm.scale_itemsize + slots + BARRIER_BYTES
+    return tiles + sum(_scale_ring_bytes(config, gemm)) + slots + BARRIER_BYTES
+
+
+def _scale_ring_bytes(config: Config, gemm: QuantizedGemm) -> tuple[int, int, int]:
+    """Bytes of the rings of scales, of offsets, and of the sums of X for them."""
+    stages, rows = scale_stages(config, gemm), scale_rows(config, gemm)
+    scales, offsets = (
+        round_up(stages * rows * config.tn * size, _ALIGNMENT)
+        for size in (gemm.scale_itemsize, gemm.offset_itemsize)
+    )
+    sums = round_up(stages * sum_slot_rows(config, gemm) * config.tm * 4, _ALIGNMENT)
+    return scales, offsets, sums if gemm.offset_dtype else 0
 
 
 def check_fits(config: Config, gemm: QuantizedGemm) -> None:
     """Return if `config` can run `gemm`.
 
     Raises:
-      ValueError: a group is not whole K steps, or a CTA lacks the shared memory.
+      ValueError: K is not whole K steps, or a CTA lacks registers or shared memory.
     """
     smallest = 128 if gemm.kind == "int4" else 64
-    whole = math.gcd(gemm.group_size, gemm.k)
     expect(
-        config.tk >= smallest and whole % config.tk == 0,
+        config.tk >= smallest and gemm.k % config.tk == 0,
         "tk",
         config.tk,
-        f"at least {smallest} for kind={gemm.kind!r} and a divisor of a group of {whole}",
+        f"at least {smallest} for kind={gemm.kind!r} and a divisor of k={gemm.k}",
     )
-    if scales_weights(config, gemm) and gemm.dtype == "float16":
-        raise ValueError(
-            f"tm={config.tm}: expected at most {_TWO_ACCUMULATORS // config.warpgroup_columns} for "
-            f"groups and dtype='float16', whose range is too small for scaled weights"
-        )
+    two = _TWO_ACCUMULATORS // config.warpgroup_columns
+    if config.tm > two and (why := _needs_two_accumulators(config, gemm)):
+        raise ValueError(f"tm={config.tm}: expected at most {two} for {why}")
     check_shared_bytes(
         shared_bytes(config, gemm),
         f"w_stages={config.w_stages} or x_stages={config.x_stages}",
     )
+
+
+def most_rows(gemm: QuantizedGemm, tk: int) -> int:
+    """Return the largest row tile for a GEMM, with 64 columns a warpgroup and K steps of `tk`."""
+    config = Config(tm=max(ROW_TILES), tk=tk, x_columns=64)
+    return _TWO_ACCUMULATORS // WGMMA_ROWS if _needs_two_accumulators(config, gemm) else config.tm
+
+
+def _needs_two_accumulators(config: Config, gemm: QuantizedGemm) -> str:
+    """Say why weights cannot be scaled before the product; empty if they can."""
+    if scales_pieces(config, gemm):
+        return f"group={gemm.group}, no multiple of tk={config.tk}"
+    if gemm.offset_dtype:
+        return "weights with offsets"
+    if gemm.groups > 1 and gemm.dtype == "float16":
+        return "groups and dtype='float16', whose range is too small for scaled weights"
+    return ""

@@ -13,7 +13,14 @@ from jax.experimental import pallas as pl
 from pallas_kernels.counting import Int, dealt
 from pallas_kernels.hopper import SWIZZLE_BYTES, WGMMA_ROWS
 from pallas_kernels.mosaic import Ref, plgpu, swizzled
-from pallas_kernels.quantized_gemm.config import Config, scale_rows, scale_stages
+from pallas_kernels.quantized_gemm.config import (
+    Config,
+    piece_size,
+    scale_rows,
+    scale_stages,
+    scale_steps,
+    sum_slot_rows,
+)
 from pallas_kernels.quantized_gemm.schedule import Counts, Plan, tile
 from pallas_kernels.quantized_gemm.specs import QuantizedGemm, bits, storage_dtype
 
@@ -38,10 +45,14 @@ class Cta:
     w: Ref  # of one layer
     scales: Ref
     o: Ref
+    offsets: Ref = None  # of one layer; None if there are none
+    x_sums: Ref = None  # float32 [K / sum_size, rows of x]; if there are offsets
     # shared memory
     x_tiles: Ref
     w_tiles: Ref
     scale_rows: Ref
+    offset_rows: Ref = None  # if there are offsets
+    sum_rows: Ref = None
     staging: Ref
     detour: Ref | None  # interpret mode: converted weights
     # barriers
@@ -61,7 +72,7 @@ class Cta:
     @property
     def scale_blocks(self) -> int:
         """Loads of scales for one item."""
-        return -(-self.sizes.groups // scale_rows(self.config, self.gemm))
+        return -(-self.sizes.k_steps // scale_steps(self.config, self.gemm))
 
     def tile(self, item: Int) -> tuple[Int, Int]:
         """First row of this CTA's tile of an item, and its strip."""
@@ -72,6 +83,10 @@ class Cta:
     def matrix(self, item: Int) -> tuple[Ref, Ref]:  # noqa: ARG002 - one matrix here
         """Weights [n, stored k] of an item, and its scales [groups, n]."""
         return self.w, self.scales
+
+    def offsets_of(self, item: Int) -> Ref | None:  # noqa: ARG002 - one matrix here
+        """Offsets of an item [groups, n], or None."""
+        return self.offsets
 
     def store(self, item: Int, total: Any) -> None:
         """Write this warpgroup's part of the finished tile of an item."""
@@ -94,7 +109,13 @@ def position(config: Config) -> dict[str, Any]:
 
 
 def buffers(
-    x_tiles: Ref, w_tiles: Ref, scale_rows: Ref, staging: Ref, barriers: list[Ref], *detour: Ref
+    x_tiles: Ref,
+    w_tiles: Ref,
+    scale_rows: Ref,
+    shift_rows: list[Ref],
+    staging: Ref,
+    barriers: list[Ref],
+    *detour: Ref,
 ) -> dict[str, Any]:
     """Return the fields of `Cta` for what `scratch_types` describes."""
     x_full, x_empty, w_full, w_empty, scale_full, scale_empty = barriers
@@ -102,6 +123,8 @@ def buffers(
         "x_tiles": x_tiles,
         "w_tiles": w_tiles,
         "scale_rows": scale_rows,
+        "offset_rows": shift_rows[0] if shift_rows else None,
+        "sum_rows": shift_rows[1] if shift_rows else None,
         "staging": staging,
         "detour": detour[0] if detour else None,
         "x_full": x_full,
@@ -124,9 +147,10 @@ def scratch_types(
       detour: with the detour of interpret mode.
       single_rows: staging tiles of which any rows can be stored.
     """
+    piece = piece_size(config, gemm)  # what a product takes of a tile of X: whole swizzled rows
 
-    def tiles(shape: tuple[int, ...], dtype: Any) -> Any:
-        return plgpu.SMEM(shape, dtype, transforms=swizzled(shape[-1], dtype))
+    def tiles(shape: tuple[int, ...], dtype: Any, row: int | None = None) -> Any:
+        return plgpu.SMEM(shape, dtype, transforms=swizzled(row or shape[-1], dtype))
 
     def arrivals(number: int, slots: int) -> Any:
         return plgpu.Barrier(num_arrivals=number, num_barriers=slots)
@@ -143,12 +167,13 @@ def scratch_types(
     rows, scale_slots = scale_rows(config, gemm), scale_stages(config, gemm)
     staging = (config.warpgroups, config.store_slots, config.store_rows, WGMMA_ROWS)
     scratch = [
-        tiles((config.x_stages, config.tm, config.x_columns), kind),
+        tiles((config.x_stages, config.tm, config.x_columns), kind, min(piece, config.x_columns)),
         tiles(
             (config.w_stages, config.tn, config.tk * bits(gemm.kind) // 8),
             jnp.dtype(storage_dtype(gemm.kind)),
         ),
         plgpu.SMEM((scale_slots, rows, config.tn), jnp.dtype(gemm.scale_dtype)),
+        _shifts(gemm, config),
         plgpu.SMEM(
             staging, out, transforms=_rows(out) if single_rows else swizzled(WGMMA_ROWS, out)
         ),
@@ -157,13 +182,24 @@ def scratch_types(
             arrivals(config.warpgroups, config.x_stages),
             arrivals(1, config.w_stages),
             freed(config.w_stages),
-            arrivals(1, scale_slots),
+            arrivals(3 if gemm.offset_dtype else 1, scale_slots),
             freed(scale_slots) if rows > 1 else arrivals(config.warpgroups, scale_slots),
         ],
     ]
     if detour:
-        scratch.append(tiles((config.warpgroups, config.warpgroup_columns, config.tk), kind))
+        scratch.append(tiles((config.warpgroups, config.warpgroup_columns, config.tk), kind, piece))
     return scratch
+
+
+def _shifts(gemm: QuantizedGemm, config: Config) -> list[Any]:
+    """The rings of offsets and of sums of X, if there are offsets."""
+    if gemm.offset_dtype is None:
+        return []
+    slots, rows = scale_stages(config, gemm), scale_rows(config, gemm)
+    return [
+        plgpu.SMEM((slots, rows, config.tn), jnp.dtype(gemm.offset_dtype)),
+        plgpu.SMEM((slots, sum_slot_rows(config, gemm), config.tm), jnp.float32),
+    ]
 
 
 def _rows(out: Any) -> tuple[Any, ...]:
@@ -189,7 +225,15 @@ def pieces(config: Config) -> Iterator[tuple[int, int, int]]:
 
 
 def stage(cta: Cta, total: Any, slot: int, column: int, row: int) -> Ref:
-    """Round one piece and write it to its staging slot, transposed; return the slot."""
+    """Round one piece and write it to its staging slot, transposed; return the slot.
+
+    Args:
+      cta: this CTA.
+      total: float32 [columns, rows] of a warpgroup.
+      slot: to write to.
+      column: of the warpgroup's tile, the first of the piece.
+      row: of the tile, the first of the piece.
+    """
     config = cta.config
     tile = cta.staging.at[cta.warpgroup, slot]
     plgpu.wait_smem_to_gmem(config.store_slots - 1, wait_read_only=True)

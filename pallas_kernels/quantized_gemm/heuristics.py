@@ -10,6 +10,7 @@ from pallas_kernels.quantized_gemm.config import (
     ROW_TILES,
     Config,
     check_fits,
+    most_rows,
     shared_bytes,
 )
 from pallas_kernels.quantized_gemm.specs import QuantizedGemm
@@ -21,8 +22,9 @@ def choose(gemm: QuantizedGemm, *, sm_count: int, cluster: int | None = 1) -> Co
     """Return the configuration for a GEMM.
 
     Rows: the smallest tile with which one cluster holds all rows, up to 256, so that W crosses the
-    link as seldom as the cluster allows. Columns: 128, or 64 where that leaves half of the SMs
-    without a strip. X gets four stages and W what shared memory is left.
+    link as seldom as the cluster allows; up to 128 where there must be two accumulators. Columns:
+    128, or 64 where that leaves half of the SMs without a strip. X gets four stages and W what
+    shared memory is left.
 
     Args:
       gemm: sizes and types.
@@ -32,16 +34,17 @@ def choose(gemm: QuantizedGemm, *, sm_count: int, cluster: int | None = 1) -> Co
     Raises:
       ValueError: `cluster` is not launchable.
     """
+    # groups of 64, and of multiples, are whole K steps; of others a K step holds several
+    tk = math.gcd(gemm.group_size, 128)
+    if tk < (128 if gemm.kind == "int4" else 64):
+        tk = 128
+    tiles = tuple(t for t in ROW_TILES if t <= most_rows(gemm, tk))
     if cluster is None:
-        reach = max(ROW_TILES)
+        reach = tiles[-1]
         fitting = [c for c in CLUSTERS if c <= sm_count]
         cluster = next((c for c in fitting if c * reach >= gemm.m), fitting[-1])
-    tiles: tuple[int, ...] = ROW_TILES
-    if gemm.groups > 1 and gemm.dtype == "float16":
-        tiles = tuple(t for t in ROW_TILES if t <= 128)
     tm = next((t for t in tiles if t * cluster >= gemm.m), tiles[-1])
     narrow = 2 * -(-gemm.n // 128) <= sm_count // cluster
-    tk = min(128, math.gcd(gemm.group_size, 128))
     config = Config(
         tm=tm,
         tn=64 if narrow else 128,

@@ -8,7 +8,9 @@ from jaxtyping import Float
 from numpy.typing import DTypeLike
 
 from pallas_kernels.numerics import gemm_error_bound, gemm_reference
-from pallas_kernels.quantized_gemm.packing import LARGEST, QuantizedWeights, dequantize
+from pallas_kernels.quantized_gemm.quantizing import dequantize
+from pallas_kernels.quantized_gemm.rows import LARGEST
+from pallas_kernels.quantized_gemm.weights import QuantizedWeights
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -36,13 +38,22 @@ def product_error_bound(
     out_dtype: DTypeLike,
     *,
     weights_scaled: bool = False,
+    magnitudes: Float[np.ndarray, "k n"] | None = None,
 ) -> Float[np.ndarray, "m n"]:
-    """Bound |out - X W| for dequantised weights W = s q, taken as exact.
+    """Bound |out - X W| for dequantised weights W = s q + o, taken as exact.
 
-    With g weights to a group and G groups, a product takes part in at most g - 1 additions within
-    its group, one multiplication by s and G - 1 additions of groups: at most g + G - 1 <= k
-    roundings in float32, as many as `numerics.gemm_error_bound` allows for. Nothing else is rounded
-    before the output, since stored numbers are exact in bf16 and f16.
+    Without offsets, a product takes part in at most g - 1 additions within its piece (the weights
+    along K that are scaled at once, g of them, 32 or more), one multiplication by s, and additions
+    of the G pieces that hold weights: at most g + G - 1 <= k roundings in float32, as many as
+    `numerics.gemm_error_bound` allows for. Nothing else is rounded before the output, since stored
+    numbers are exact in bf16 and f16.
+
+    With offsets there are two additions for each piece, s (q . x) and o (1 . x). So a product meets
+    at most g + 2 G <= k + 3 roundings, as does each x of (1 . x), and sums are of the magnitude of
+    |X| (|s q| + |o|), which may be well above |X| |W|.
+
+    The reference scales (and shifts) weights in float32 before the product: two (four) roundings of
+    half an eps more for k - 1 fewer than k eps.
 
     Where weights are scaled before the product, each is rounded to float32 and to the type of X:
     at most eps / 2 more of each for all of |X| |W|.
@@ -52,8 +63,15 @@ def product_error_bound(
       w: dequantised weights, in float64.
       out_dtype: type of the output.
       weights_scaled: `config.scales_weights`.
+      magnitudes: `quantizing.magnitudes` of weights with offsets; None for those without.
     """
     bound = gemm_error_bound(x, w, out_dtype)
+    if magnitudes is not None:
+        own = gemm_reference(np.abs(x), np.abs(w))
+        terms = x.shape[1] * (gemm_reference(np.abs(x), magnitudes) - own)
+        more = _EPS * (terms + 3 * gemm_reference(np.abs(x), magnitudes))
+        # the sum that is rounded to the output is off by as much
+        bound = bound + more * (1 + float(_output_eps(out_dtype)))
     if not weights_scaled:
         return bound
     eps = float(ml_dtypes.finfo(x.dtype).eps)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from pallas_kernels.program import Argument, Program
 from pallas_kernels.quantized_gemm.api import launch
@@ -23,6 +24,14 @@ _WEIGHTS: tuple[tuple[Kind, int | None], ...] = (
 )
 _ROWS = ((8, 1), (64, 1), (128, 1), (512, 2), (2048, 8))  # one of each tile of `choose`
 
+# What GGUF files hold, in their type of scales: Q8_0, Q4_0, Q4_1, Q4_K.
+_GGUF: tuple[dict[str, Any], ...] = (
+    {"kind": "int8", "scale_dtype": "float16"},
+    {"kind": "int4", "scale_dtype": "float16"},
+    {"kind": "int4", "scale_dtype": "float16", "offset_dtype": "float32"},
+    {"kind": "int4", "offset_dtype": "float32"},
+)
+
 
 def programs(sm_count: int) -> tuple[Program, ...]:
     """Return the programs of decode and prefill for a GPU or slice of `sm_count` SMs.
@@ -32,6 +41,13 @@ def programs(sm_count: int) -> tuple[Program, ...]:
     found = [
         program(QuantizedGemm(m=m, k=4096, n=16384, kind=kind, group=group), sm_count, cluster)
         for kind, group in _WEIGHTS
+        for m, cluster in _ROWS
+        if cluster <= sm_count
+    ]
+    # decode of a model from a GGUF file, and its prefill with the most registers
+    found += [
+        program(QuantizedGemm(m=m, k=4096, n=16384, group=32, **weights), sm_count, cluster)
+        for weights in _GGUF
         for m, cluster in _ROWS
         if cluster <= sm_count
     ]
@@ -46,6 +62,13 @@ def programs(sm_count: int) -> tuple[Program, ...]:
         QuantizedGemm(m=2000, k=4224, n=16064, kind="int4", dtype="float16", out_dtype="float16"),
         QuantizedGemm(m=2048, k=4096, n=16384, out_dtype="float32", group=128),
         QuantizedGemm(m=2048, k=4096, n=16384, group=64),
+        QuantizedGemm(m=64, k=4096, n=6144, kind="float8_e4m3fn", group=32),
+        QuantizedGemm(
+            m=64, k=4096, n=6144, kind="int4", group=64, dtype="float16", out_dtype="float16"
+        ),
+        QuantizedGemm(m=64, k=3072, n=6144, group=96, offset_dtype="bfloat16"),
+        QuantizedGemm(m=64, k=4096, n=6144, group=None, offset_dtype="float32"),
+        QuantizedGemm(m=128, k=4096, n=6144, group=128, offset_dtype="float32"),
     )
     found += [program(gemm, sm_count, cluster=1) for gemm in special]
     found.append(program(QuantizedGemm(m=1000, k=8192, n=1024, kind="int4"), sm_count, 4))
@@ -58,6 +81,13 @@ def program(gemm: QuantizedGemm, sm_count: int, cluster: int) -> Program:
     group = f"groups of {gemm.group}" if gemm.group else "per channel"
     stack = "" if gemm.layers is None else f"{gemm.layers}x"
     scales = "" if gemm.scale_dtype == "float32" else f" {gemm.scale_dtype} scales"
+    if gemm.offset_dtype:
+        scales += f" {gemm.offset_dtype} offsets"
+    offsets = (
+        [Argument(shape=gemm.scales_shape, dtype=gemm.offset_dtype, host=True)]
+        if gemm.offset_dtype
+        else []
+    )
     return Program(
         op="quantized_gemm",
         name=(
@@ -70,6 +100,7 @@ def program(gemm: QuantizedGemm, sm_count: int, cluster: int) -> Program:
             Argument(shape=gemm.w_shape, dtype=str(storage_dtype(gemm.kind)), host=True),
             Argument(shape=gemm.scales_shape, dtype=gemm.scale_dtype, host=True),
             Argument(shape=(2,), dtype="int32"),
+            *offsets,
         ),
         shared_bytes=shared_bytes(config, gemm),
         opcodes=_OPCODES,
@@ -81,6 +112,7 @@ def program(gemm: QuantizedGemm, sm_count: int, cluster: int) -> Program:
             ("dtype", gemm.dtype),
             ("out_dtype", gemm.out_dtype),
             ("scale_dtype", gemm.scale_dtype),
+            ("offset_dtype", str(gemm.offset_dtype)),
             ("shape", f"{gemm.m}x{gemm.k}x{gemm.n}"),
             ("layers", str(gemm.layers)),
             ("cluster", str(cluster)),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 from pallas_kernels.quantized_gemm.packing import unpack_int4
-from pallas_kernels.quantized_gemm.specs import QuantizedGemm
+from pallas_kernels.quantized_gemm.specs import K_MULTIPLE, QuantizedGemm
+
+_CHUNK = 1024  # weights along K that are scaled at a time, or one group
 
 
 def matmul(
@@ -16,40 +20,68 @@ def matmul(
     data: Shaped[Array, "*stack n stored_k"],
     scales: Float[Array, "*stack groups n"],
     layer: jax.Array | int = 0,
+    offsets: Float[Array, "*stack groups n"] | None = None,
     *,
     gemm: QuantizedGemm,
 ) -> Float[Array, "m n"]:
-    """Return X W; sums of a group are scaled, in float32, and rounded once at the end.
+    """Return X W in float32, rounded once at the end.
 
-    Scaled weights are never materialised, only stored numbers as float32, one group at a time.
+    Weights are scaled (and shifted by their offsets) in float32, at most `_CHUNK` of a column at a
+    time.
 
     Args:
       x: activations, padded to `gemm.k` columns.
       data: stored weights of shape `gemm.w_shape`.
       scales: of shape `gemm.scales_shape`.
       layer: which one of a stack.
+      offsets: of the shape of `scales`, or None.
       gemm: sizes and types.
     """
     if gemm.layers is not None:
-        data = lax.dynamic_index_in_dim(data, layer, keepdims=False)
-        scales = lax.dynamic_index_in_dim(scales, layer, keepdims=False)
-    size = gemm.group_size
-    stored_size = data.shape[1] // gemm.groups
+        data, scales = (lax.dynamic_index_in_dim(a, layer, keepdims=False) for a in (data, scales))
+        if offsets is not None:
+            offsets = lax.dynamic_index_in_dim(offsets, layer, keepdims=False)
+    size = _chunk(gemm)
+    stored_size, groups = data.shape[1] * size // gemm.k, max(1, size // gemm.group_size)
 
-    def scaled(group: jax.Array | int) -> jax.Array:
-        xs = lax.dynamic_slice_in_dim(x, group * size, size, axis=1)
-        ws = lax.dynamic_slice_in_dim(data, group * stored_size, stored_size, axis=1)
+    def by_column(numbers: jax.Array, chunk: jax.Array | int) -> jax.Array:
+        first = chunk * size // gemm.group_size
+        rows = lax.dynamic_slice_in_dim(numbers, first, groups, axis=0)
+        return rows.astype(jnp.float32).T[:, :, None]
+
+    def sums(chunk: jax.Array | int) -> jax.Array:
+        xs = lax.dynamic_slice_in_dim(x, chunk * size, size, axis=1)
+        ws = lax.dynamic_slice_in_dim(data, chunk * stored_size, stored_size, axis=1)
         if gemm.kind == "int4":
             ws = unpack_int4(ws)
-        sums = lax.dot_general(
+        ws = ws.astype(jnp.float32).reshape(gemm.n, groups, -1) * by_column(scales, chunk)
+        if offsets is not None:
+            ws = ws + by_column(offsets, chunk)
+        return lax.dot_general(
             xs.astype(jnp.float32),
-            ws.astype(jnp.float32),
+            ws.reshape(gemm.n, size),
             (((1,), (1,)), ((), ())),
             precision=lax.Precision.HIGHEST,
         )
-        return sums * scales[group].astype(jnp.float32)
 
-    total = scaled(0)
-    if gemm.groups > 1:
-        total = lax.fori_loop(1, gemm.groups, lambda group, sums: sums + scaled(group), total)
+    total = sums(0)
+    if gemm.k > size:
+        total = lax.fori_loop(1, gemm.k // size, lambda chunk, total: total + sums(chunk), total)
     return total.astype(gemm.out_dtype)
+
+
+def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
+    """Return the float32 sums of `size` neighbours along K: what offsets are multiplied with."""
+    m, k = x.shape
+    return x.astype(jnp.float32).reshape(m, k // size, size).sum(-1).T
+
+
+def _chunk(gemm: QuantizedGemm) -> int:
+    """Whole groups and whole blocks of int4 that divide K, about `_CHUNK` weights."""
+    if gemm.group is None:
+        return gemm.k
+    unit = math.lcm(gemm.group, K_MULTIPLE)
+    units = gemm.k // unit
+    return unit * max(
+        d for d in range(1, units + 1) if units % d == 0 and d * unit <= max(unit, _CHUNK)
+    )

@@ -32,12 +32,12 @@ class Counts:
     row_tiles: int  # rows / tm
     row_clusters: int  # rows / (tm * cluster)
     groups: int  # scales of a column
-    group_steps: int  # K steps of a group
+    k_steps: int  # K / tk
 
     @property
-    def k_steps(self) -> int:
-        """K / tk."""
-        return self.groups * self.group_steps
+    def group_steps(self) -> int:
+        """K steps of a group, where groups are whole steps."""
+        return self.k_steps // self.groups
 
     @property
     def items(self) -> int:
@@ -52,7 +52,7 @@ def counts(config: Config, gemm: QuantizedGemm) -> Counts:
         row_tiles=int(ceil_div(gemm.m, config.tm)),
         row_clusters=int(ceil_div(gemm.m, config.tm * config.cluster)),
         groups=gemm.groups,
-        group_steps=gemm.group_size // config.tk,
+        k_steps=gemm.k // config.tk,
     )
 
 

@@ -28,18 +28,18 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, rem
 from pallas_kernels.mosaic import Ref, drain, persistent, plgpu
+from pallas_kernels.quantized_gemm.compute import compute
 from pallas_kernels.quantized_gemm.config import (
     Config,
     check_fits,
     scale_rows,
     scale_stages,
-    scales_weights,
+    scale_steps,
+    sum_rows,
 )
 from pallas_kernels.quantized_gemm.cta import Cta, buffers, position, scratch_types
 from pallas_kernels.quantized_gemm.schedule import Plan, counts
-from pallas_kernels.quantized_gemm.specs import PACK_BLOCK, QuantizedGemm, bits
-
-_HALF = PACK_BLOCK // 2
+from pallas_kernels.quantized_gemm.specs import QuantizedGemm, bits
 
 
 def build(
@@ -47,8 +47,10 @@ def build(
     config: Config,
     *,
     interpret: mosaic_gpu.InterpretGPUParams | None = None,
-) -> Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]:
+) -> Callable[..., jax.Array]:
     """Return `kernel(x, w, scales, scalars) -> o` for one GEMM shape and configuration.
+
+    With offsets it is `kernel(x, w, scales, offsets, x_sums, scalars) -> o`.
 
     Args:
       gemm: sizes and types, padded (see `specs`).
@@ -56,17 +58,25 @@ def build(
       interpret: run on a CPU with these settings instead of compiling for the GPU.
 
     Returns:
-      A function of x[m, k], w of shape `gemm.w_shape`, scales of shape `gemm.scales_shape` and the
-      int32 vector `scalars` with the fields of `Plan` in their order.
+      A function of x[m, k], w of shape `gemm.w_shape`, scales and offsets of shape
+      `gemm.scales_shape`, `reference.sums_of(x, sum_size)` and the int32 vector `scalars` with the
+      fields of `Plan` in their order.
 
     Raises:
       ValueError: the configuration does not fit the GEMM or the hardware.
     """
     check_fits(config, gemm)
     sizes = counts(config, gemm)
+    shifts = 2 if gemm.offset_dtype else 0
 
-    def body(x: Ref, w: Ref, scales: Ref, scalars: Ref, o: Ref, *scratch: Any) -> None:
+    def body(x: Ref, w: Ref, scales: Ref, *rest: Any) -> None:
+        # first offsets and x_sums, if there are offsets
+        shift, (scalars, o, *scratch) = rest[:shifts], rest[shifts:]
         plan = Plan(active_clusters=scalars[0], layer=scalars[1])
+
+        def of_layer(stack: Ref) -> Ref:
+            return stack if gemm.layers is None else stack.at[plan.layer]
+
         run(
             Cta(
                 config=config,
@@ -74,8 +84,10 @@ def build(
                 sizes=sizes,
                 plan=plan,
                 x=x,
-                w=w if gemm.layers is None else w.at[plan.layer],
-                scales=scales if gemm.layers is None else scales.at[plan.layer],
+                w=of_layer(w),
+                scales=of_layer(scales),
+                offsets=of_layer(shift[0]) if shift else None,
+                x_sums=shift[1] if shift else None,
                 o=o,
                 **position(config),
                 **buffers(*scratch),
@@ -104,7 +116,7 @@ def run(cta: Cta) -> None:
     @pl.when(cta.warpgroup < cta.config.warpgroups)
     def _() -> None:
         plgpu.set_max_registers(cta.config.compute_registers, action="increase")
-        _compute(cta)
+        compute(cta)
 
 
 def _load(cta: Cta) -> None:
@@ -117,20 +129,32 @@ def _load(cta: Cta) -> None:
     def load_w(counter: Int) -> None:
         item = lax.div(counter, sizes.k_steps)
         w, scales = cta.matrix(item)
-        ns = pl.ds(cta.tile(item)[1] * config.tn, config.tn)
+        top, strip = cta.tile(item)
+        ns = pl.ds(strip * config.tn, config.tn)
         k_step = rem(counter, sizes.k_steps)
 
-        @pl.when(rem(k_step, rows * sizes.group_steps) == 0)
+        @pl.when(rem(k_step, scale_steps(config, cta.gemm)) == 0)
         def _scales() -> None:
-            block = lax.div(k_step, rows * sizes.group_steps)
+            block = lax.div(k_step, scale_steps(config, cta.gemm))
             number = item * cta.scale_blocks + block
             slot = rem(number, scale_slots)
             _await(cta.scale_empty, number, scale_slots)
+            full, of_group = cta.scale_full.at[slot], multicast if rows > 1 else {}
+            groups = pl.ds(block * rows, rows)
             plgpu.copy_gmem_to_smem(
-                scales.at[pl.ds(block * rows, rows), ns],
-                cta.scale_rows.at[slot],
-                cta.scale_full.at[slot],
-                **(multicast if rows > 1 else {}),
+                scales.at[groups, ns], cta.scale_rows.at[slot], full, **of_group
+            )
+            offsets = cta.offsets_of(item)
+            if offsets is None:
+                return
+            plgpu.copy_gmem_to_smem(
+                offsets.at[groups, ns], cta.offset_rows.at[slot], full, **of_group
+            )
+            sums = sum_rows(config, cta.gemm)
+            plgpu.copy_gmem_to_smem(
+                cta.x_sums.at[pl.ds(block * sums, sums), pl.ds(top, config.tm)],
+                cta.sum_rows.at[slot, pl.ds(0, sums)],
+                full,
             )
 
         slot = rem(counter, config.w_stages)
@@ -175,143 +199,3 @@ def _await(empty: Ref, counter: Int, slots: int) -> None:
     @pl.when(counter >= slots)
     def _() -> None:
         plgpu.barrier_wait(empty.at[rem(counter, slots)])
-
-
-def _compute(cta: Cta) -> None:
-    config, sizes = cta.config, cta.sizes
-    shape = (config.warpgroup_columns, config.tm)
-    first = scales_weights(config, cta.gemm)
-
-    @pl.loop(0, cta.items)
-    def _item(item: Int) -> None:
-        groups = item * sizes.groups
-
-        if first:
-
-            def whole(acc: Ref) -> Any:
-                @pl.loop(0, sizes.groups)
-                def _group(group: Int) -> None:
-                    scale = _scale(cta, item, group)
-                    _multiply(cta, acc, (groups + group) * sizes.group_steps, scale)
-
-                return acc[...]
-
-            total = pl.run_scoped(whole, plgpu.ACC(shape, jnp.float32))
-        else:
-
-            def scaled(group: Int) -> Any:
-                def sums(acc: Ref) -> Any:
-                    start = (groups + group) * sizes.group_steps
-                    _multiply(cta, acc, start, None)
-                    return acc[...]
-
-                partial = pl.run_scoped(sums, plgpu.ACC(shape, jnp.float32))
-                return partial * lax.broadcast_in_dim(_scale(cta, item, group), shape, (0,))
-
-            total = scaled(0)
-            if sizes.groups > 1:
-                total = lax.fori_loop(
-                    1, sizes.groups, lambda group, total: total + scaled(group), total
-                )
-        cta.store(item, total)
-
-    plgpu.wait_smem_to_gmem(0)
-
-
-def _multiply(cta: Cta, acc: Ref, start: Int, scale: Any | None) -> None:
-    """Add the products of one group to `acc`, from K step number `start` of this CTA on.
-
-    A product reads its weights from registers until it is done, so a step ends when its products
-    have: the next step overwrites those registers. The tensor cores meanwhile have the products of
-    the other warpgroup.
-    """
-    config, x_steps = cta.config, cta.config.x_steps
-
-    @pl.loop(0, cta.sizes.group_steps)
-    def _step(step: Int) -> None:
-        counter = start + step
-        slot = rem(counter, config.w_stages)
-        plgpu.barrier_wait(cta.w_full.at[slot])
-        parts = _converted(cta, slot, scale)
-        # All warps have read their rows (at a cluster's barrier one thread arrives for them), and
-        # TMA may write after that.
-        plgpu.commit_smem()
-        plgpu.barrier_arrive(cta.w_empty.at[slot])
-        width, each = config.tk // len(parts), len(parts) // x_steps
-        for number in range(x_steps):
-            x_counter = counter * x_steps + number
-            slot = rem(x_counter, config.x_stages)
-            plgpu.barrier_wait(cta.x_full.at[slot])
-            for place in range(each):
-                weights = _operand(cta, parts[number * each + place], number * each + place)
-                x_tile = cta.x_tiles.at[slot, :, pl.ds(place * width, width)]
-                plgpu.wgmma(acc, weights, x_tile.transpose((1, 0)))
-            if number:
-                plgpu.wgmma_wait(each)  # the products before these are done, their X tile is free
-                _release_x(cta, x_counter - 1)
-        plgpu.wgmma_wait(0)
-        _release_x(cta, (counter + 1) * x_steps - 1)
-
-
-def _release_x(cta: Cta, x_counter: Int) -> None:
-    plgpu.barrier_arrive(cta.x_empty.at[rem(x_counter, cta.config.x_stages)])
-
-
-def _operand(cta: Cta, weights: Any, number: int) -> Any:
-    """Return the left operand: registers, or in interpret mode the same in shared memory."""
-    if cta.detour is None:
-        return weights
-    width = weights.shape[1]
-    target = cta.detour.at[cta.warpgroup, :, pl.ds(number * width, width)]
-    target[...] = weights
-    plgpu.commit_smem()
-    return target
-
-
-def _converted(cta: Cta, slot: Int, scale: Any | None) -> list[Any]:
-    """Read this warpgroup's rows of a W tile as contiguous pieces of K in the type of X."""
-    dtype, kind = jnp.dtype(cta.gemm.dtype), cta.gemm.kind
-    stored = cta.w_tiles[slot, cta.own]
-    if kind == "int4":
-        pieces = []
-        for block in range(cta.config.tk // PACK_BLOCK):
-            both = stored[:, block * _HALF : (block + 1) * _HALF]
-            # Registers of bytes take bitwise operations alone; the rest is exact in two bytes.
-            low = (both & jnp.int8(0x0F)) ^ jnp.int8(0x08)
-            pieces.append(low.astype(dtype) - jnp.asarray(8, dtype))
-            pieces.append((both & jnp.int8(-16)).astype(dtype) * jnp.asarray(1 / 16, dtype))
-    else:
-        if kind == "float8_e4m3fn":  # to two bytes only by way of four
-            stored = stored.astype(jnp.float32)
-        columns = cta.config.x_columns
-        converted = stored.astype(dtype)
-        pieces = [converted[:, k : k + columns] for k in range(0, cta.config.tk, columns)]
-    if scale is None:
-        return pieces
-    return [
-        (piece.astype(jnp.float32) * lax.broadcast_in_dim(scale, piece.shape, (0,))).astype(dtype)
-        for piece in pieces
-    ]
-
-
-def _scale(cta: Cta, item: Int, group: Int) -> Any:
-    """Return this warpgroup's scales of a group as float32, waiting for them if they are new."""
-    rows, groups = scale_rows(cta.config, cta.gemm), cta.sizes.groups
-    block, row = (group, 0) if rows == 1 else (lax.div(group, rows), rem(group, rows))
-    number = item * cta.scale_blocks + block
-    slot = rem(number, scale_stages(cta.config, cta.gemm))
-
-    @pl.when(row == 0)
-    def _arrived() -> None:
-        plgpu.barrier_wait(cta.scale_full.at[slot])
-
-    scales = plgpu.load(
-        cta.scale_rows.at[slot, row, cta.own], layout=plgpu.Layout.WGMMA.reduce(1), optimized=False
-    )
-
-    @pl.when((row == rows - 1) | (group == groups - 1))
-    def _release() -> None:
-        plgpu.commit_smem()  # as for W
-        plgpu.barrier_arrive(cta.scale_empty.at[slot])
-
-    return scales.astype(jnp.float32)

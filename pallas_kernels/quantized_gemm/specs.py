@@ -20,12 +20,12 @@ from pallas_kernels.hopper import INPUT_DTYPES
 Kind = Literal["int8", "float8_e4m3fn", "int4"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-SCALE_DTYPES = ("float32", "bfloat16")
+SCALE_DTYPES = ("float32", "bfloat16", "float16")  # of offsets too
 
 ROW_MULTIPLE = 8  # rows of X: what the 128-byte swizzle repeats after
 K_MULTIPLE = 128  # columns of W: one swizzled row of bytes, or one block of int4
 N_MULTIPLE = 64  # rows of W: one wgmma
-GROUP_MULTIPLE = {"int8": 64, "float8_e4m3fn": 64, "int4": 128}  # what one K step may hold
+GROUP_MULTIPLE = 32  # weights along K: two instructions of wgmma
 
 PACK_BLOCK = 128  # int4 numbers that are packed together
 
@@ -51,6 +51,8 @@ class QuantizedGemm:
     """O[m, n] = X[m, k] W[k, n] as the kernel sees it, with padding included.
 
     `group` is the number of weights along K that share a scale, or None for one scale a column.
+    `offset_dtype` is the type of what is added to each scaled weight, a number for each scale; None
+    for nothing.
     `layers` is the leading size of a stacked W, or None for a W of one layer.
     """
 
@@ -62,6 +64,7 @@ class QuantizedGemm:
     dtype: str = "bfloat16"  # of X
     out_dtype: str = "bfloat16"
     scale_dtype: str = "float32"
+    offset_dtype: str | None = None
     layers: int | None = None
 
     def __post_init__(self) -> None:
@@ -72,8 +75,7 @@ class QuantizedGemm:
                 raise ValueError(
                     f"{name}={size}: expected a multiple of {multiple} above 0 and below 2**31"
                 )
-        if self.kind not in KINDS:
-            raise ValueError(f"kind={self.kind!r}: expected one of {', '.join(KINDS)}")
+        check_kind(self.kind)
         check_group(self.kind, self.group)
         if self.k % (self.group or 1):
             raise ValueError(f"group={self.group}: expected a divisor of k={self.k}")
@@ -81,9 +83,10 @@ class QuantizedGemm:
             raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(INPUT_DTYPES)}")
         if self.out_dtype not in (self.dtype, "float32"):
             raise ValueError(f"out_dtype={self.out_dtype!r}: expected {self.dtype} or float32")
-        if self.scale_dtype not in SCALE_DTYPES:
-            expected = " or ".join(SCALE_DTYPES)
-            raise ValueError(f"scale_dtype={self.scale_dtype!r}: expected {expected}")
+        for name in ("scale_dtype", "offset_dtype"):
+            dtype = getattr(self, name)
+            if dtype not in SCALE_DTYPES and (name, dtype) != ("offset_dtype", None):
+                raise ValueError(f"{name}={dtype!r}: expected one of {', '.join(SCALE_DTYPES)}")
         if self.layers is not None and self.layers < 1:
             raise ValueError(f"layers={self.layers}: expected a number from 1 up")
 
@@ -104,7 +107,7 @@ class QuantizedGemm:
 
     @property
     def scales_shape(self) -> tuple[int, ...]:
-        """The shape of the scales."""
+        """The shape of the scales, and of the offsets if there are any."""
         return self._stacked(self.groups, self.n)
 
     @property
@@ -122,8 +125,23 @@ class QuantizedGemm:
         """Bytes of one scale."""
         return np.dtype(jnp.dtype(self.scale_dtype)).itemsize
 
+    @property
+    def offset_itemsize(self) -> int:
+        """Bytes of one offset; 0 without offsets."""
+        return np.dtype(jnp.dtype(self.offset_dtype)).itemsize if self.offset_dtype else 0
+
     def _stacked(self, *matrix: int) -> tuple[int, ...]:
         return matrix if self.layers is None else (self.layers, *matrix)
+
+
+def check_kind(kind: object, name: str = "kind") -> None:
+    """Return if there is such a kind of weights.
+
+    Raises:
+      ValueError: there is not.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{name}={kind!r}: expected one of {', '.join(KINDS)}")
 
 
 def check_group(kind: Kind, group: int | None) -> None:
@@ -132,10 +150,9 @@ def check_group(kind: Kind, group: int | None) -> None:
     Raises:
       ValueError: they may not.
     """
-    multiple = GROUP_MULTIPLE[kind]
     if group is None:
         return
-    if type(group) is not int or group < 1 or group % multiple:
+    if type(group) is not int or group < 1 or group % GROUP_MULTIPLE:
         raise ValueError(
-            f"group={group!r}: expected None or a multiple of {multiple} for kind={kind!r}"
+            f"group={group!r}: expected None or a multiple of {GROUP_MULTIPLE} for kind={kind!r}"
         )

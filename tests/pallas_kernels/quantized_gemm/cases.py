@@ -15,11 +15,14 @@ from pallas_kernels.quantized_gemm import (
     Config,
     QuantizedGemm,
     QuantizedWeights,
+    from_integers,
+    magnitudes,
+    padded_k,
     product_error_bound,
     quantize,
     scales_weights,
 )
-from pallas_kernels.quantized_gemm.packing import padded_k, unpack_int4
+from pallas_kernels.quantized_gemm.packing import unpack_int4
 
 SMALL = Config(
     tm=16, tn=64, x_columns=64, w_stages=3, x_stages=2, warpgroups=1, cluster=1, sm_count=3
@@ -36,6 +39,7 @@ class Case:
     dtype: str = "bfloat16"
     out_dtype: str | None = None
     scale_dtype: str = "float32"
+    offset_dtype: str | None = None
     config: Config = SMALL
 
     def gemm(self) -> QuantizedGemm:
@@ -48,19 +52,42 @@ class Case:
             dtype=self.dtype,
             out_dtype=self.out_dtype or self.dtype,
             scale_dtype=self.scale_dtype,
+            offset_dtype=self.offset_dtype,
         )
 
     def weights(self, seed: int = 0) -> QuantizedWeights:
         rng = np.random.default_rng(seed)
         # scales of groups and columns differ by orders of magnitude: a wrong one is seen
         sizes = 10.0 ** rng.uniform(-2, 1, (-(-self.k // 64), self.n))
-        w = rng.standard_normal((self.k, self.n)) * np.repeat(sizes, 64, 0)[: self.k]
+        sizes = np.repeat(sizes, 64, 0)[: self.k]
+        if self.offset_dtype or self.scale_dtype == "float16":
+            return self._integers(rng, sizes[:: self.group or self.k].T)
+        w = rng.standard_normal((self.k, self.n)) * sizes
         return quantize(w.astype(np.float32), self.kind, self.group, scale_dtype=self.scale_dtype)
 
+    def _integers(self, rng: np.random.Generator, sizes: np.ndarray) -> QuantizedWeights:
+        """Weights as a checkpoint has them, with offsets of the size of scaled numbers."""
+        low, high = (-8, 8) if self.kind == "int4" else (-128, 128)
+        values = rng.integers(low, high, (self.n, self.k)).astype(np.int8)
+        scales = sizes * rng.uniform(0.5, 1, sizes.shape)
+        offsets = scales * rng.uniform(low, high, sizes.shape)
+        return from_integers(
+            values,
+            scales.astype(numpy_dtype(self.scale_dtype)),
+            offsets.astype(numpy_dtype(self.offset_dtype)) if self.offset_dtype else None,
+            kind=self.kind,
+            group=self.group,
+            scale_dtype=self.scale_dtype,
+            offset_dtype=self.offset_dtype or "float32",
+        )
+
     def activations(self, seed: int = 1) -> jax.Array:
-        kind = np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
         rng = np.random.default_rng(seed)
-        return jnp.asarray(rng.standard_normal((self.m, self.k)).astype(kind))
+        return jnp.asarray(rng.standard_normal((self.m, self.k)).astype(numpy_dtype(self.dtype)))
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def exact_weights(qw: QuantizedWeights) -> np.ndarray:
@@ -69,16 +96,34 @@ def exact_weights(qw: QuantizedWeights) -> np.ndarray:
     stored = (unpack_int4(data) if qw.kind == "int4" else data).astype(np.float64)
     size = stored.shape[-1] // scales.shape[-2]
     full = stored.swapaxes(-1, -2) * np.repeat(scales, size, axis=-2)
+    if qw.offsets is not None:
+        full = full + np.repeat(np.asarray(qw.offsets, np.float64), size, axis=-2)
     return np.asarray(full[..., : qw.k, : qw.n])
 
 
-def worst(out: np.ndarray, x: Any, w: np.ndarray, *, weights_scaled: bool = False) -> float:
-    """Return the largest error in units of the bound; NaN counts as infinite."""
+def worst(out: np.ndarray, x: Any, w: np.ndarray, **more: Any) -> float:
+    """Return the largest error in units of the bound; NaN counts as infinite.
+
+    Args:
+      out: the product.
+      x: activations.
+      w: exact weights [K, N].
+      **more: of `product_error_bound`.
+    """
     x = np.asarray(x)
-    bound = product_error_bound(x, w, out.dtype, weights_scaled=weights_scaled)
+    bound = product_error_bound(x, w, out.dtype, **more)
     error = np.abs(out.astype(np.float64) - x.astype(np.float64) @ w)
     assert error.shape == bound.shape
     return float(np.where(np.isfinite(error), error / bound, np.inf).max())
+
+
+def error(case: Case, out: np.ndarray) -> float:
+    """Return the largest error of a case's product in units of its bound."""
+    w = case.weights()
+    parts = magnitudes(w) if w.offsets is not None else None
+    return worst(
+        out, case.activations(), exact_weights(w), magnitudes=parts, weights_scaled=is_scaled(case)
+    )
 
 
 def is_scaled(case: Case) -> bool:

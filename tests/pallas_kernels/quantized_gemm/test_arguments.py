@@ -25,6 +25,7 @@ from pallas_kernels.quantized_gemm import (
     check_fits,
     choose,
     launch_traffic,
+    magnitudes,
     quantize,
     quantized_gemm,
     scales_weights,
@@ -45,19 +46,31 @@ F16 = QuantizedGemm(m=256, k=256, n=64, group=128, dtype="float16", out_dtype="f
     k=st.integers(1, 400),
     n=st.integers(1, 90),
     kind=st.sampled_from(KINDS),
-    grouped=st.booleans(),
+    group=st.sampled_from([None, 32, 96, 128]),
+    offset_dtype=st.sampled_from([None, "float32"]),
     dtype=st.sampled_from(["bfloat16", "float16"]),
     f32=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_the_reference_is_within_the_bound(
-    m: int, k: int, n: int, kind: Any, grouped: bool, dtype: str, f32: bool, seed: int
+    m: int,
+    k: int,
+    n: int,
+    kind: Any,
+    group: int | None,
+    offset_dtype: str | None,
+    dtype: str,
+    f32: bool,
+    seed: int,
 ) -> None:
-    case = Case(m=m, k=k, n=n, kind=kind, group=128 if grouped else None, dtype=dtype)
+    if kind == "float8_e4m3fn":
+        offset_dtype = None
+    case = Case(m=m, k=k, n=n, kind=kind, group=group, offset_dtype=offset_dtype, dtype=dtype)
     x, w = case.activations(seed), case.weights(seed)
+    parts = magnitudes(w) if offset_dtype else None
     out = quantized_gemm(x, w, out_dtype="float32" if f32 else None, backend="reference")
     assert out.dtype == ("float32" if f32 else dtype)
-    assert worst(np.asarray(out), x, exact_weights(w)) <= 1
+    assert worst(np.asarray(out), x, exact_weights(w), magnitudes=parts) <= 1
 
 
 def test_the_bound_sees_a_wrong_scale() -> None:
@@ -108,7 +121,12 @@ def test_a_derivative_is_refused() -> None:
         ({"w": replace(W, kind="int4")}, "w.data of shape .64, 128.: expected ..L,. 64, 64"),
         ({"w": replace(W, group=64)}, "w.scales of shape .1, 64.: expected .2, 64."),
         ({"w": replace(W, n=65)}, "w.data of shape .64, 128.: expected ..L,. 128, 128"),
-        ({"w": replace(W, scales=W.scales.astype(np.float16))}, "w.scales of dtype float16"),
+        ({"w": replace(W, scales=W.scales.astype(np.float64))}, "w.scales of dtype float64"),
+        (
+            {"w": replace(W, offsets=W.scales[:, :32])},
+            "w.offsets of shape .1, 32.: expected .1, 64.",
+        ),
+        ({"w": replace(W, offsets=W.data)}, "w.offsets of dtype int8"),
         ({"layer": 0}, "layer=0: expected None"),
         ({"w": STACK}, "layer=None: expected a number from 0 to 2"),
         ({"w": STACK, "layer": 3}, "layer=3: expected a number from 0 to 2"),
@@ -150,9 +168,18 @@ def test_wrong_configurations(change: dict[str, Any], message: str) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="tk=64: expected at least 128 for kind='int4'"):
         check_fits(replace(SMALL, tk=64), QuantizedGemm(m=8, k=128, n=64, kind="int4"))
-    with pytest.raises(ValueError, match="tm=256: expected at most 128 for groups and dtype"):
-        check_fits(Config(tm=256, x_columns=64, w_stages=2, x_stages=2), F16)
-    assert choose(F16, sm_count=4).tm == 128
+    large = Config(tm=256, x_columns=64, w_stages=2, x_stages=2)
+    for gemm, why in (
+        (F16, "groups and dtype"),
+        (replace(F16, group=32, dtype="bfloat16", out_dtype="float32"), "group=32, no multiple of"),
+        (
+            replace(F16, dtype="bfloat16", out_dtype="float32", offset_dtype="float32"),
+            "weights wit",
+        ),
+    ):
+        with pytest.raises(ValueError, match=f"tm=256: expected at most 128 for {why}"):
+            check_fits(large, gemm)
+        assert choose(gemm, sm_count=4).tm == 128
 
 
 @given(
@@ -160,7 +187,8 @@ def test_what_does_not_fit_is_refused() -> None:
     k=st.sampled_from([128, 768, 4096, 28672]),
     n=st.sampled_from([64, 192, 1024, 6144, 57344]),
     kind=st.sampled_from(KINDS),
-    grouped=st.booleans(),
+    group=st.sampled_from([None, 32, 64, 128]),
+    offset_dtype=st.sampled_from([None, "bfloat16"]),
     dtype=st.sampled_from(["bfloat16", "float16"]),
     f32=st.booleans(),
     sms=st.integers(1, 132),
@@ -171,7 +199,8 @@ def test_the_choice_always_fits(
     k: int,
     n: int,
     kind: Any,
-    grouped: bool,
+    group: int | None,
+    offset_dtype: str | None,
     dtype: str,
     f32: bool,
     sms: int,
@@ -182,7 +211,8 @@ def test_the_choice_always_fits(
         k=k,
         n=n,
         kind=kind,
-        group=128 if grouped else None,
+        group=group,
+        offset_dtype=offset_dtype,
         dtype=dtype,
         out_dtype="float32" if f32 else dtype,
     )
@@ -205,8 +235,8 @@ def test_programs_are_distinct_and_count_their_bytes(sms: int) -> None:
     assert len({p.name for p in found}) == len({p.key for p in found}) == len(found) > 40
     for program in found:
         assert program.shared_bytes <= SHARED_BYTES_LIMIT
-        x, w, scales, _ = program.arguments
+        x, w, scales, _, *offsets = program.arguments
         bits = 4 if program.name.startswith("int4") else 8
         k = x.shape[1]
         assert w.nbytes * 8 == np.prod(w.shape[:-1]) * k * bits
-        assert program.host_bytes == w.nbytes + scales.nbytes
+        assert program.host_bytes == sum(a.nbytes for a in (w, scales, *offsets))

@@ -19,13 +19,22 @@ from pallas_kernels.quantized_gemm import (
     Config,
     QuantizedWeights,
     choose,
+    compute,
+    conversion,
     launch_traffic,
     quantize,
     quantized_gemm,
     sm90,
 )
 from tests.pallas_kernels.interpreting import count_copies, races_found, reset, within
-from tests.pallas_kernels.quantized_gemm.cases import SMALL, Case, exact_weights, is_scaled, worst
+from tests.pallas_kernels.quantized_gemm.cases import (
+    SMALL,
+    Case,
+    error,
+    exact_weights,
+    is_scaled,
+    worst,
+)
 
 WIDE = replace(SMALL, tn=128, warpgroups=2, sm_count=2)
 
@@ -65,6 +74,43 @@ CASES = {
     ),
     "cluster of 8": Case(m=70, k=128, n=64, kind="float8_e4m3fn", config=clustered(8)),
 }
+# tk holds several scales, or scales do not end with K steps
+PIECES = {
+    "int8, groups of 32": Case(m=9, k=250, n=130, group=32, scale_dtype="float16"),
+    "int4, groups of 32": Case(m=24, k=300, n=70, kind="int4", group=32, scale_dtype="bfloat16"),
+    "int4, groups of 32, offsets, wide X tiles": Case(
+        m=9,
+        k=400,
+        n=100,
+        kind="int4",
+        group=32,
+        scale_dtype="float16",
+        offset_dtype="float32",
+        config=replace(SMALL, x_columns=128),
+    ),
+    "fp8, groups of 32, two warpgroups": Case(
+        m=8, k=256, n=256, kind="float8_e4m3fn", group=32, dtype="float16", config=WIDE
+    ),
+    "int4, groups of 64, cluster of 2, offsets": Case(
+        m=20,
+        k=640,
+        n=128,
+        kind="int4",
+        group=64,
+        offset_dtype="bfloat16",
+        out_dtype="float32",
+        config=clustered(2),
+    ),
+    "int8, groups of 96, offsets": Case(m=8, k=700, n=64, group=96, offset_dtype="float32"),
+    "int8, groups of 32, cluster of 8, offsets": Case(
+        m=64, k=400, n=64, group=32, offset_dtype="float16", config=clustered(8)
+    ),
+    "int8, per channel, offsets": Case(m=20, k=300, n=130, offset_dtype="float32"),
+    "int4, groups of 128, offsets": Case(
+        m=8, k=500, n=64, kind="int4", group=128, offset_dtype="float32", config=clustered(2)
+    ),
+}
+CASES |= PIECES
 LARGE = Config(tm=256, tn=64, x_columns=64, w_stages=3, x_stages=2, warpgroups=1, sm_count=2)
 LARGE_CASES = {
     "256 rows": Case(m=300, k=192, n=64, config=LARGE),
@@ -93,7 +139,7 @@ def test_within_the_bound(case: Case) -> None:
     out = product(case)
     assert out.dtype == (case.out_dtype or case.dtype)
     assert not is_scaled(case)
-    assert worst(out, case.activations(), exact_weights(case.weights())) <= 1
+    assert error(case, out) <= 1
 
 
 @pytest.mark.slow
@@ -101,8 +147,7 @@ def test_within_the_bound(case: Case) -> None:
 def test_large_tiles_within_the_bound(case: Case) -> None:
     scaled = is_scaled(case)
     assert scaled == (case.group is not None)
-    x, w = case.activations(), exact_weights(case.weights())
-    assert worst(product(case), x, w, weights_scaled=scaled) <= 1
+    assert error(case, product(case)) <= 1
 
 
 def test_every_sm_limit_gives_the_same_bits() -> None:
@@ -253,8 +298,9 @@ def test_no_race(name: str, capfd: pytest.CaptureFixture[str]) -> None:
 def test_the_race_detector_sees_a_missing_fence(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    without = SimpleNamespace(**{**vars(sm90.plgpu), "commit_smem": lambda: None})
-    monkeypatch.setattr(sm90, "plgpu", without)
+    without = SimpleNamespace(**{**vars(compute.plgpu), "commit_smem": lambda: None})
+    monkeypatch.setattr(compute, "plgpu", without)
+    monkeypatch.setattr(conversion, "plgpu", without)
     assert racing(Case(m=16, k=512, n=128, config=replace(SMALL, sm_count=1)))
     reset()
 

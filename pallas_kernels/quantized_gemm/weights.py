@@ -1,0 +1,195 @@
+"""Quantised weights as arrays: which, of what shapes, and how they are padded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from pallas_kernels.counting import round_up
+from pallas_kernels.host_memory import HostArray, TensorSpec
+from pallas_kernels.host_memory.layout import DTYPES
+from pallas_kernels.quantized_gemm.specs import (
+    K_MULTIPLE,
+    N_MULTIPLE,
+    SCALE_DTYPES,
+    Kind,
+    bits,
+    check_group,
+    check_kind,
+    storage_dtype,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedWeights:
+    """A quantised weight matrix, or a stack of them: a pytree of two or three arrays.
+
+    w[n, k] = scales[k // group, n] * q[n, k] + offsets[k // group, n], without offsets where there
+    are none.
+
+    `data` is [N', K'] of the kind's storage type, K' / 2 bytes wide for int4 (see `specs`), with
+    any number of layers before. `scales` is [G', N'], one row a group, a single row without groups;
+    `offsets` too. N' and K' are `n` and `k` with padding: zeros with a scale of 1. The tree may be
+    moved between memories; `to_host` places all arrays in host memory, where the kernel reads them.
+    """
+
+    data: Any  # jax or NumPy array or HostArray; other things while jax transforms the tree
+    scales: Any
+    k: int = field(metadata={"static": True})
+    n: int = field(metadata={"static": True})
+    kind: Kind = field(metadata={"static": True})
+    group: int | None = field(metadata={"static": True})
+    offsets: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights, scales and offsets."""
+        offsets = 0 if self.offsets is None else self.offsets.nbytes
+        return int(self.data.nbytes + self.scales.nbytes + offsets)
+
+
+def padded_k(k: int, group: int | None) -> int:
+    """Return K' for K: whole K steps of the kernel and whole groups.
+
+    >>> padded_k(1000, 384)
+    1152
+    """
+    return round_up(k, math.lcm(K_MULTIPLE, group or 1))
+
+
+def storage_shapes(
+    k: int,
+    n: int,
+    kind: Kind,
+    group: int | None = None,
+    *,
+    stack: tuple[int, ...] = (),
+    scale_dtype: str = "float32",
+    offset_dtype: str | None = None,
+) -> dict[str, TensorSpec]:
+    """Return shape and type of the arrays of `QuantizedWeights`, by the names of its fields.
+
+    Args:
+      k: of the weights, without padding.
+      n: of the weights, without padding.
+      kind: "int8", "float8_e4m3fn" or "int4".
+      group: weights along K that share a scale, a multiple of 32; None for one scale a column.
+      stack: sizes in front: layers, experts.
+      scale_dtype: "float32", "bfloat16" or "float16".
+      offset_dtype: one of these too; None for weights without offsets.
+
+    Raises:
+      ValueError: an argument is outside its range.
+    """
+    check_kind(kind)
+    check_group(kind, group)
+    for name, size in (("k", k), ("n", n), *(("stack", size) for size in stack)):
+        if size < 1:
+            raise ValueError(f"{name}={size}: expected a number above 0")
+    if group is not None and group > round_up(k, K_MULTIPLE):
+        raise ValueError(f"group={group}: expected at most K={k} rounded up to {K_MULTIPLE}")
+    for name, dtype in (("scale_dtype", scale_dtype), ("offset_dtype", offset_dtype)):
+        if dtype not in SCALE_DTYPES and (name, dtype) != ("offset_dtype", None):
+            raise ValueError(f"{name}={dtype!r}: expected one of {', '.join(SCALE_DTYPES)}")
+    wide, tall = padded_k(k, group), round_up(n, N_MULTIPLE)
+    groups = (*stack, wide // group if group else 1, tall)
+    shapes = {
+        "data": TensorSpec(
+            shape=(*stack, tall, wide * bits(kind) // 8), dtype=str(storage_dtype(kind))
+        ),
+        "scales": TensorSpec(shape=groups, dtype=scale_dtype),
+    }
+    if offset_dtype is not None:
+        shapes["offsets"] = TensorSpec(shape=groups, dtype=offset_dtype)
+    return shapes
+
+
+def empty_weights(
+    k: int,
+    n: int,
+    kind: Kind,
+    group: int | None = None,
+    *,
+    stack: tuple[int, ...] = (),
+    scale_dtype: str = "float32",
+    offset_dtype: str | None = None,
+) -> QuantizedWeights:
+    """Return NumPy arrays of `storage_shapes`, for `quantize_rows` and `integer_rows` to fill."""
+    shapes = storage_shapes(
+        k, n, kind, group, stack=stack, scale_dtype=scale_dtype, offset_dtype=offset_dtype
+    )
+    arrays: dict[str, Any] = {
+        name: np.empty(spec.shape, DTYPES[spec.dtype]) for name, spec in shapes.items()
+    }
+    return QuantizedWeights(**arrays, k=k, n=n, kind=kind, group=group)
+
+
+def matrix_of(qw: QuantizedWeights, *index: int) -> QuantizedWeights:
+    """Return one matrix of a stack: views of the NumPy arrays.
+
+    Args:
+      qw: NumPy arrays.
+      index: of the layer, or of layer and expert.
+    """
+    offsets = None if qw.offsets is None else qw.offsets[index]
+    return replace(qw, data=qw.data[index], scales=qw.scales[index], offsets=offsets)
+
+
+def arrays_of(qw: QuantizedWeights) -> dict[str, Any]:
+    """Return the arrays by the names of their fields, without those that are None."""
+    named = {"data": qw.data, "scales": qw.scales, "offsets": qw.offsets}
+    return {
+        name: array.data if isinstance(array, HostArray) else array
+        for name, array in named.items()
+        if array is not None
+    }
+
+
+def check_weights(w: Any, stack_axes: int | None = None) -> dict[str, Any]:
+    """Return the arrays by the names of their fields, checked against the sizes that `w` states.
+
+    Args:
+      w: the caller's weights; NumPy or jax arrays or `HostArray`s, concrete or traced.
+      stack_axes: the most sizes there may be in front of a matrix; None for any number.
+
+    Raises:
+      ValueError: they are no quantised weights, or arrays and sizes disagree.
+    """
+    if not isinstance(w, QuantizedWeights):
+        raise ValueError(f"w of type {type(w).__name__}: expected QuantizedWeights of quantize()")
+    arrays = arrays_of(w)
+    for name, array in arrays.items():
+        if not isinstance(array, jax.Array | np.ndarray):
+            raise ValueError(f"w.{name} of type {type(array).__name__}: expected an array")
+    check_kind(w.kind, "w.kind")
+    check_group(w.kind, w.group)
+    data = arrays["data"]
+    if data.dtype != storage_dtype(w.kind):
+        raise ValueError(
+            f"w.data of dtype {data.dtype}: expected {storage_dtype(w.kind)} for kind={w.kind!r}"
+        )
+    for name in arrays.keys() - {"data"}:
+        if str(arrays[name].dtype) not in SCALE_DTYPES:
+            expected = ", ".join(SCALE_DTYPES)
+            raise ValueError(f"w.{name} of dtype {arrays[name].dtype}: expected one of {expected}")
+    k, n = padded_k(w.k, w.group), round_up(w.n, N_MULTIPLE)
+    stack, stored = tuple(data.shape[:-2]), (n, k * bits(w.kind) // 8)
+    too_many = stack_axes is not None and len(stack) > stack_axes
+    if too_many or tuple(data.shape[-2:]) != stored or 0 in data.shape:
+        raise ValueError(
+            f"w.data of shape {tuple(data.shape)}: expected ([L,] {n}, {stored[1]}) for "
+            f"K={w.k}, N={w.n}, kind={w.kind!r}"
+        )
+    expected_groups = (*stack, k // (w.group or k), n)
+    for name in arrays.keys() - {"data"}:
+        if tuple(arrays[name].shape) != expected_groups:
+            raise ValueError(
+                f"w.{name} of shape {tuple(arrays[name].shape)}: expected {expected_groups}, "
+                f"{math.prod(expected_groups[-2:])} {name} a matrix"
+            )
+    return arrays
