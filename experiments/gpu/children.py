@@ -25,6 +25,8 @@ ENVIRONMENT = {
     # Several processes share the GPU, and one must not take what another measures with.
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_CPP_MIN_LOG_LEVEL": "2",
+    # A limit, not a reservation: two models in pinned memory are more than XLA's 64 GB allow for.
+    "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB": "96",
 }
 
 

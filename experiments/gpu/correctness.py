@@ -23,6 +23,8 @@ ORDER = (
     "test_quantized_gemm.py",
     "test_grouped_gemm.py",
     "test_attention.py",
+    "test_gather_rows.py",
+    "test_transformer.py",
     "test_shared_pool.py",
 )
 LIMIT_S, LEAST_S = 300.0, 120.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bench.kernels import analysis
+from experiments.bench.transformer import results as transformer
 from experiments.gpu.cases import Row, Scale
 from experiments.gpu.files import write_json, write_text
 from experiments.gpu.sections import SECTIONS
@@ -39,7 +40,10 @@ def read(folder: Path) -> dict[str, tuple[Row, ...]]:
 def findings(rows: Rows) -> list[Finding]:
     """Judge every aim by these rows; those of dry runs count for nothing."""
     real = {name: [r for r in of if not r.get("dry_run")] for name, of in rows.items()}
-    return [judge(real) for judge in _JUDGES]
+    found = [judge(real) for judge in _JUDGES]
+    for aim, holds, measured in transformer.aims(real.get("transformer", ())):
+        found.append(judged(aim, holds, measured) if holds else unmeasured(aim))
+    return found
 
 
 def unmeasured(aim: str, why: str = "no rows") -> Finding:

@@ -56,6 +56,12 @@ _ALL = (
         share=0.6,
     ),
     Section(
+        name="transformer",
+        title="an 8B model: decode and prefill by strategy, switching between two models",
+        module="experiments.bench.transformer.section",
+        share=0.4,
+    ),
+    Section(
         name="contention",
         title="several streams over one link: groups of SMs, and processes",
         module=f"{_BENCH}.contention",

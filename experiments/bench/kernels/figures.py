@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.bench.kernels import analysis, winners
 from experiments.bench.kernels.rivals import RIVALS
+from experiments.bench.transformer import figures as transformer
 from experiments.figures.style import (
     BLUE,
     COLOURS,
@@ -91,6 +92,11 @@ def draw_all(
                 "measured": winners.measured(grid),
                 "predicted": winners.predicted(grid, typical),
             },
+        ),
+        "transformer": (
+            "A model of 8B shape by where its weights are and who reads them",
+            "Limits measured in the same run: projections over the link, or in device memory.",
+            transformer.panels(rows.get("transformer", ())),
         ),
     }
     for name, (title, caption, panels) in figures.items():
