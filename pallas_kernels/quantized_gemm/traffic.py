@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_kernels.quantized_gemm.config import Config, scale_rows, sum_size
+from pallas_kernels.quantized_gemm.config import Config, sum_size
 from pallas_kernels.quantized_gemm.schedule import counts
 from pallas_kernels.quantized_gemm.specs import QuantizedGemm, bits
 
@@ -39,7 +39,7 @@ def launch_traffic(gemm: QuantizedGemm, config: Config) -> Traffic:
       config: tiles.
     """
     sizes = counts(config, gemm)
-    readers = config.cluster // scale_rows(config, gemm)
+    readers = config.cluster if gemm.groups == 1 else 1
     scales = gemm.n * gemm.groups * (gemm.scale_itemsize + gemm.offset_itemsize)
     sums = gemm.m * (gemm.k // sum_size(config, gemm)) * 4 if gemm.offset_dtype else 0
     tiles = sizes.row_clusters * config.cluster * sizes.strips
