@@ -4,6 +4,7 @@ from pallas_kernels.grouped_gemm.api import grouped_gemm
 from pallas_kernels.grouped_gemm.config import Config, check_fits, shared_bytes
 from pallas_kernels.grouped_gemm.heuristics import choose, smallest_cluster
 from pallas_kernels.grouped_gemm.programs import program, programs
+from pallas_kernels.grouped_gemm.quantized import QuantizedGroupedGemm, choose_quantized
 from pallas_kernels.grouped_gemm.route import combine, dispatch, sort_by_expert
 from pallas_kernels.grouped_gemm.specs import MODEL_EXPERTS, Experts, GroupedGemm
 from pallas_kernels.grouped_gemm.traffic import Traffic, launch_traffic
@@ -13,9 +14,11 @@ __all__ = [
     "Config",
     "Experts",
     "GroupedGemm",
+    "QuantizedGroupedGemm",
     "Traffic",
     "check_fits",
     "choose",
+    "choose_quantized",
     "combine",
     "dispatch",
     "grouped_gemm",

@@ -22,17 +22,15 @@ from pallas_kernels.arguments import (
     without_derivative,
 )
 from pallas_kernels.capability import Backend
-from pallas_kernels.grouped_gemm import heuristics, reference
+from pallas_kernels.grouped_gemm import heuristics, quantized_api, reference
+from pallas_kernels.grouped_gemm.checks import check_choices, check_cluster_of, check_sizes
 from pallas_kernels.grouped_gemm.config import Config
 from pallas_kernels.grouped_gemm.schedule import block_table
-from pallas_kernels.grouped_gemm.specs import (
-    W_LAYOUTS,
-    WIDTH_MULTIPLE,
-    GroupedGemm,
-    WLayout,
-)
-from pallas_kernels.hopper import CLUSTERS, INPUT_DTYPES
+from pallas_kernels.grouped_gemm.specs import WIDTH_MULTIPLE, GroupedGemm, WLayout
+from pallas_kernels.hopper import INPUT_DTYPES
 from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
+from pallas_kernels.quantized_gemm import Config as QuantizedConfig
+from pallas_kernels.quantized_gemm import QuantizedWeights
 
 
 def grouped_gemm(
@@ -45,7 +43,7 @@ def grouped_gemm(
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
-    config: Config | None = None,
+    config: Config | QuantizedConfig | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
     """Multiply each expert's rows by its weights, which stay in host memory.
@@ -63,7 +61,8 @@ def grouped_gemm(
       x: bf16 or f16 activations [T, K], in device memory; T is any number from 1.
       w: weights of the same dtype, [E, K, N] or [E, N, K] (`w_layout`), or a stack [L, E, ...] of
         them; `HostArray`, a jax array in `pinned_host` memory (never staged in HBM by "sm90") or
-        in device memory. K and N are multiples of 64.
+        in device memory. K and N are multiples of 64. Or `quantized_gemm.QuantizedWeights` of
+        experts or of a stack of them: any K and N, and only the few bits of chosen experts move.
       group_sizes: integers [E], rows of each expert; their sum is at most T. The rows beyond it
         belong to no expert and their output is zero.
       layer: which experts of a stack, in [0, L); given for a stack and only then.
@@ -72,15 +71,17 @@ def grouped_gemm(
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
-      w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K].
-      config: tiles and grid instead of `heuristics.choose`; its cluster must be `cluster`.
+      w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; quantised weights are always [N, K].
+      config: tiles and grid instead of `choose` (`choose_quantized`, and of `quantized_gemm`'s
+        type, for quantised weights); its cluster must be `cluster`.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
 
     Returns:
-      [T, N]: within `numerics.gemm_error_bound` of the exact products (one partial sum). Bitwise
-      repeatable, and a row's result does not depend on the sizes of other groups.
+      [T, N]: within `numerics.gemm_error_bound` of the exact products (one partial sum), or
+      `quantized_gemm.product_error_bound` for quantised weights. Bitwise repeatable, and a row's
+      result does not depend on the sizes of other groups.
 
     Raises:
       ValueError: an argument is outside its range; the message names it, its value and the range.
@@ -88,10 +89,21 @@ def grouped_gemm(
       NotImplementedError: it is differentiated.
     """
     chosen = resolve_backend(backend)
+    check_choices(cluster, w_layout)
+    if isinstance(w, QuantizedWeights):
+        return quantized_api.multiply(
+            x,
+            w,
+            group_sizes,
+            layer=layer,
+            cluster=cluster,
+            sm_limit=sm_limit,
+            out_dtype=out_dtype,
+            config=config,
+            backend=chosen,
+        )
     data, k, n = _weights(w, w_layout)
     rows = check_activations(x, k, out_dtype, w_dtype=data.dtype, rows="T")
-    if cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8")
     gemm = GroupedGemm(
         t=rows,
         k=k,
@@ -102,11 +114,11 @@ def grouped_gemm(
         layers=data.shape[0] if data.ndim == 4 else None,
         w_layout=w_layout,
     )
-    sizes = _sizes(group_sizes, gemm)
-    config = _configuration(gemm, config, cluster, chosen)
+    sizes = check_sizes(group_sizes, t=gemm.t, experts=gemm.experts)
+    tiles = _configuration(gemm, config, cluster, chosen)
     scalars = launch_scalars(
         (
-            active_clusters(sm_limit, cluster=config.cluster, sm_count=config.sm_count),
+            active_clusters(sm_limit, cluster=tiles.cluster, sm_count=tiles.sm_count),
             layer_index(layer, gemm.layers),
         )
     )
@@ -120,7 +132,7 @@ def grouped_gemm(
         sizes,
         scalars,
         gemm=gemm,
-        config=None if chosen == "reference" else config,
+        config=None if chosen == "reference" else tiles,
         interpret=interpret_settings(chosen),
     )
     return out
@@ -164,10 +176,8 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
     """Return (array, K, N)."""
     data = w.data if isinstance(w, HostArray) else w
     if not isinstance(data, jax.Array | np.ndarray):
-        raise ValueError(f"w of type {type(data).__name__}: expected an array or HostArray")
-    if w_layout not in W_LAYOUTS:
         raise ValueError(
-            f"w_layout={w_layout!r}: expected 'kn' for W[E, K, N] or 'nk' for W[E, N, K]"
+            f"w of type {type(data).__name__}: expected an array, HostArray or QuantizedWeights"
         )
     shape = "x".join(map(str, data.shape))
     if data.ndim not in (3, 4) or 0 in data.shape:
@@ -186,34 +196,9 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
     return data, int(k), int(n)
 
 
-def _sizes(group_sizes: Any, gemm: GroupedGemm) -> Any:
-    """Return the group sizes as int32, checked where they are concrete."""
-    traced = isinstance(group_sizes, jax.core.Tracer)
-    sizes = group_sizes if traced else np.asarray(group_sizes)
-    if sizes.shape != (gemm.experts,):
-        shape = "x".join(map(str, sizes.shape)) or "a scalar"
-        raise ValueError(
-            f"group_sizes of shape {shape}: expected one number for each of w's {gemm.experts} "
-            "experts"
-        )
-    if sizes.dtype.kind not in "iu":
-        raise ValueError(f"group_sizes of dtype {sizes.dtype}: expected integers")
-    if not traced:
-        lowest, total = int(sizes.min()), int(sizes.sum(dtype=np.int64))
-        if lowest < 0:
-            raise ValueError(f"group_sizes with {lowest}: expected numbers from 0 up")
-        if total > gemm.t:
-            raise ValueError(
-                f"group_sizes with sum {total}: expected at most the {gemm.t} rows of x"
-            )
-    return sizes.astype(np.int32)
-
-
-def _configuration(
-    gemm: GroupedGemm, config: Config | None, cluster: int, backend: Backend
-) -> Config:
+def _configuration(gemm: GroupedGemm, config: Any, cluster: int, backend: Backend) -> Config:
     if config is None:
         return heuristics.choose(gemm, sm_count=sm_count(backend, cluster), cluster=cluster)
-    if config.cluster != cluster:
-        raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
-    return config
+    check_cluster_of(config, Config, cluster)
+    tiles: Config = config
+    return tiles

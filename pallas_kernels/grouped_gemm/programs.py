@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pallas_kernels.grouped_gemm.api import launch
 from pallas_kernels.grouped_gemm.config import Config, shared_bytes
 from pallas_kernels.grouped_gemm.heuristics import choose, smallest_cluster
+from pallas_kernels.grouped_gemm.quantized_programs import quantized_programs
 from pallas_kernels.grouped_gemm.specs import MODEL_EXPERTS, GroupedGemm, WLayout
 from pallas_kernels.program import Argument, Program
 
@@ -18,11 +19,12 @@ _LAYERS = 2  # any number makes the same code
 
 def programs(sm_count: int) -> tuple[Program, ...]:
     """Return the programs of a device, or slice of one, with `sm_count` SMs."""
-    return tuple(
+    plain = tuple(
         program(gemm, choose(gemm, sm_count=sm_count, cluster=cluster), label)
         for label, gemm, cluster in (*_models(), *_others())
         if cluster <= sm_count
     )
+    return plain + quantized_programs(sm_count)
 
 
 def _models() -> Iterator[tuple[str, GroupedGemm, int]]:

@@ -39,7 +39,7 @@ from pallas_kernels.quantized_gemm.sm90 import run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedCta(Cta):
-    """A CTA whose items are blocks of the block table; `w` and `scales` are [experts, ...]."""
+    """A CTA whose items are those of the block table; weights are [experts, ...]."""
 
     work: Work
 
@@ -58,6 +58,11 @@ class GroupedCta(Cta):
         block, _, _ = self.work.item(item)
         return self.w.at[block.expert], self.scales.at[block.expert]
 
+    def offsets_of(self, item: Int) -> Ref | None:
+        """Offsets of the item's expert [groups, n], or None."""
+        block, _, _ = self.work.item(item)
+        return None if self.offsets is None else self.offsets.at[block.expert]
+
     def store(self, item: Int, total: Any) -> None:
         """Write this warpgroup's part of the item's tile: the rows that are its group's."""
         config = self.config
@@ -74,8 +79,10 @@ def build(
     config: Config,
     *,
     interpret: mosaic_gpu.InterpretGPUParams | None = None,
-) -> Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]:
+) -> Callable[..., jax.Array]:
     """Return `kernel(x, w, scales, table, scalars) -> o` for one shape and configuration.
+
+    With offsets it is `kernel(x, w, scales, offsets, x_sums, table, scalars) -> o`.
 
     Args:
       gemm: sizes and types.
@@ -83,27 +90,35 @@ def build(
       interpret: run on a CPU with these settings instead of compiling for the GPU.
 
     Returns:
-      A function of x[gemm.expert.m, k], w of shape `gemm.w_shape`, scales of `gemm.scales_shape`,
-      the block table and the int32 vector `scalars`: blocks of experts, all blocks, active
-      clusters, layer. o is [t, n].
+      A function of x[gemm.expert.m, k], w of shape `gemm.w_shape`, scales and offsets of shape
+      `gemm.scales_shape`, `quantized_gemm.reference.sums_of(x, sum_size)`, the block table and the
+      int32 vector `scalars`: blocks of experts, all blocks, active clusters, layer. o is [t, n].
 
     Raises:
       ValueError: the configuration does not fit the GEMM or the hardware.
     """
     check_fits(config, gemm.expert)
     sizes = counts(config, gemm.expert)
+    shifts = 2 if gemm.expert.offset_dtype else 0
 
-    def body(x: Ref, w: Ref, scales: Ref, table: Ref, scalars: Ref, o: Ref, *scratch: Any) -> None:
+    def body(x: Ref, w: Ref, scales: Ref, *rest: Any) -> None:
+        # first offsets and x_sums, if there are offsets
+        shift, (table, scalars, o, *scratch) = rest[:shifts], rest[shifts:]
         where = position(config)
-        layer = scalars[LAYER]
+
+        def of_layer(stack: Ref) -> Ref:
+            return stack if gemm.layers is None else stack.at[scalars[LAYER]]
+
         cta = GroupedCta(
             config=config,
             gemm=gemm.expert,
             sizes=sizes,
-            plan=Plan(active_clusters=scalars[ACTIVE_CLUSTERS], layer=layer),
+            plan=Plan(active_clusters=scalars[ACTIVE_CLUSTERS], layer=scalars[LAYER]),
             x=x,
-            w=w if gemm.layers is None else w.at[layer],
-            scales=scales if gemm.layers is None else scales.at[layer],
+            w=of_layer(w),
+            scales=of_layer(scales),
+            offsets=of_layer(shift[0]) if shift else None,
+            x_sums=shift[1] if shift else None,
             o=o,
             work=Work(
                 table=table,
@@ -135,7 +150,7 @@ def build(
 
 
 def _store_zeros(cta: GroupedCta) -> None:
-    """Write the rows that belong to no expert."""
+    """Write this warpgroup's part of the rows that belong to no expert."""
     shape = (cta.config.warpgroup_columns, cta.config.tm)
 
     @pl.loop(cta.items, cta.work.all)

@@ -160,7 +160,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"w": W[:, :72], "x": X[:, :72]}, r"w of shape 3x72x192 with K=72: expected a multiple"),
     ({"w": W[0]}, r"w of shape 128x192: expected experts \[E, ...\] or a stack"),
     ({"w": W[:0]}, r"w of shape 0x128x192: expected experts .* none empty"),
-    ({"w": [1.0]}, r"w of type list: expected an array or HostArray"),
+    ({"w": [1.0]}, r"w of type list: expected an array, HostArray or QuantizedWeights"),
     ({"w_layout": "mn"}, r"w_layout='mn': expected 'kn'"),
     ({"layer": 0}, r"layer=0: expected None"),
     ({"w": STACK}, r"layer=None: expected a number from 0 to 1"),

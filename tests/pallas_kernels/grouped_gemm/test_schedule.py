@@ -162,7 +162,8 @@ def test_programs_can_be_launched_and_have_names_of_their_own() -> None:
         assert len({p.name for p in found}) == len({p.key for p in found}) == len(found) > 10
         assert all(p.shared_bytes <= SHARED_BYTES_LIMIT for p in found)
         assert all(p.host_bytes > 0 for p in found)
-    configs: list[Any] = [p.function.keywords["config"] for p in programs(132)]  # type: ignore[attr-defined]
+    every: list[Any] = [p.function.keywords["config"] for p in programs(132)]  # type: ignore[attr-defined]
+    configs = [c for c in every if isinstance(c, Config)]  # not of quantised experts
     assert {c.tm for c in configs} == {64, 128, 256}
     assert {c.tn for c in configs} == {64, 128}
     assert {c.cluster for c in configs} == {1, 2, 8}
