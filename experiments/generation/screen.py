@@ -110,19 +110,18 @@ def _heading(number: int, prompt: str) -> str:
 
 
 def _lines(found: Any) -> list[str]:
-    speed = found["tokens_per_s"]
-    after = " after the first" if found["prompts"] == 1 else ""
-    rate = "" if speed is None else f", {speed:.1f} tokens/s{after}"
+    first, new, speed = found["first_token_s"], found["new_tokens"], found["tokens_per_s"]
     if found["prompts"] > 1:
-        what = f"{found['prompts']} prompts ({found['chats']} answered in a chat), "
+        what = f"{found['prompts']} prompts, {found['chats']} answered in a chat"
+        then = f"{new} tokens in {found['wall_s']:.2f} s, {speed:.1f} tokens/s"
     else:
-        what = "answered in a chat: " if found["chats"] else "continued (chat=true answers): "
-    made = f"{found['executables_loaded']} loaded, {found['executables_compiled']} compiled"
+        what = "answered in a chat" if found["chats"] else "continued (chat=true answers)"
+        then = f"then {new - 1}" + ("" if speed is None else f" at {speed:.1f} tokens/s")
     return [
-        f"{what}{found['prompt_tokens']} prompt tokens, first token after "
-        f"{found['first_token_s']:.2f} s; {found['new_tokens']} new tokens in "
-        f"{found['wall_s']:.2f} s{rate}",
+        f"{what}: {found['prompt_tokens']} prompt tokens, first token after {first:.2f} s, {then}",
         f"weights: {found['host_bytes'] / 1e6:,.1f} MB in host memory, "
         f"{found['device_bytes'] / 1e6:,.1f} MB in device memory, loaded in "
-        f"{found['load_s']:.2f} s; executables: {made}",
+        f"{found['load_s']:.2f} s",
+        f"executables: {found['executables_loaded']} loaded, "
+        f"{found['executables_compiled']} compiled",
     ]

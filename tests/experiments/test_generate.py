@@ -105,7 +105,12 @@ def test_any_text_reaches_the_model_through_the_shell(checkpoint: Path, tmp_path
         assert row["prompt"] == AWKWARD
         assert row["prompt_tokens"] == len(AWKWARD.encode())
         assert done.stdout == row["text"] + "\n"
-        for said in ("first token after", "tokens/s", "MB in device memory", "executables:"):
+        for said in (
+            "prompt tokens, first token after",
+            "tokens/s",
+            "MB in device memory",
+            "executables:",
+        ):
             assert said in done.stderr
         texts.append(row["text"])
     assert texts[0] == texts[1]
