@@ -12,6 +12,11 @@ from experiments.gpu import Row
 
 Panel = tuple[str, Callable[[Axes], None]]
 
+_NAMES = (
+    *("hybrid, chosen", "AsymGEMM", "SymGEMM", "hybrid int8", "hybrid int4"),
+    *("staged", "resident", "resident, one executable"),
+)
+
 
 def name_of(row: Row) -> str:
     """Name the strategy of a step."""
@@ -39,17 +44,19 @@ def _bars(steps: Sequence[Row], unit: str, title: str) -> Panel | None:
 
     def draw(axes: Axes) -> None:
         sizes = sorted({r["rows"] for r in steps})
-        names = list(dict.fromkeys(name_of(r) for r in steps))
+        there = {name_of(r) for r in steps}
+        names = [name for name in _NAMES if name in there]
         width = 0.8 / len(names)
+        colours = dict(zip(_NAMES, (*COLOURS, GREY, "black"), strict=False))
         for number, name in enumerate(names):
             mine = {r["rows"]: r["fraction"] for r in steps if name_of(r) == name}
             at = [sizes.index(size) + (number - (len(names) - 1) / 2) * width for size in mine]
-            colour = COLOURS[number] if number < len(COLOURS) else GREY
-            axes.bar(at, list(mine.values()), width, color=colour, label=name)
+            axes.bar(at, list(mine.values()), width, color=colours[name], label=name)
         axes.axhline(1.0, color=GREY, linestyle=":")
         axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-        axes.set(xlabel=unit, ylabel="limit / time")
-        axes.legend(fontsize=6.5)
+        axes.set(xlabel=unit, ylabel="limit / time", ylim=(0, 1.5))  # room for the names
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
+        axes.legend(fontsize=7, ncols=2, loc="upper left")
 
     return title, draw
 
