@@ -24,12 +24,15 @@ _WEIGHTS: tuple[tuple[Kind, int | None], ...] = (
 )
 _ROWS = ((8, 1), (64, 1), (128, 1), (512, 2), (2048, 8))  # one of each tile of `choose`
 
-# What GGUF files hold, in their type of scales: Q8_0, Q4_0, Q4_1, Q4_K.
-_GGUF: tuple[dict[str, Any], ...] = (
-    {"kind": "int8", "scale_dtype": "float16"},
-    {"kind": "int4", "scale_dtype": "float16"},
-    {"kind": "int4", "scale_dtype": "float16", "offset_dtype": "float32"},
-    {"kind": "int4", "offset_dtype": "float32"},
+# What GGUF files hold, in their types of scales: Q8_0, Q4_0, Q4_1, Q4_K; all rows between them.
+_GGUF: tuple[tuple[dict[str, Any], tuple[tuple[int, int], ...]], ...] = (
+    ({"kind": "int8", "scale_dtype": "float16"}, ((8, 1), (2048, 8))),
+    ({"kind": "int4", "scale_dtype": "float16"}, ((64, 1), (512, 2))),
+    (
+        {"kind": "int4", "scale_dtype": "float16", "offset_dtype": "float32"},
+        ((8, 1), (128, 1), (2048, 8)),
+    ),
+    ({"kind": "int4", "offset_dtype": "float32"}, ((64, 1), (512, 2))),
 )
 
 
@@ -44,11 +47,10 @@ def programs(sm_count: int) -> tuple[Program, ...]:
         for m, cluster in _ROWS
         if cluster <= sm_count
     ]
-    # decode of a model from a GGUF file, and its prefill with the most registers
     found += [
         program(QuantizedGemm(m=m, k=4096, n=16384, group=32, **weights), sm_count, cluster)
-        for weights in _GGUF
-        for m, cluster in _ROWS
+        for weights, rows in _GGUF
+        for m, cluster in rows
         if cluster <= sm_count
     ]
     special = (

@@ -22,10 +22,13 @@ from pallas_kernels.quantized_gemm import (
     compute,
     conversion,
     launch_traffic,
+    magnitudes,
     quantize,
     quantized_gemm,
     sm90,
 )
+from pallas_kernels.quantized_gemm.config import sum_rows, sum_size
+from pallas_kernels.quantized_gemm.reference import sums_of
 from tests.pallas_kernels.interpreting import count_copies, races_found, reset, within
 from tests.pallas_kernels.quantized_gemm.cases import (
     SMALL,
@@ -81,7 +84,7 @@ PIECES = {
     "int4, groups of 32, offsets, wide X tiles": Case(
         m=9,
         k=400,
-        n=100,
+        n=64,
         kind="int4",
         group=32,
         scale_dtype="float16",
@@ -89,25 +92,25 @@ PIECES = {
         config=replace(SMALL, x_columns=128),
     ),
     "fp8, groups of 32, two warpgroups": Case(
-        m=8, k=256, n=256, kind="float8_e4m3fn", group=32, dtype="float16", config=WIDE
+        m=8, k=128, n=256, kind="float8_e4m3fn", group=32, dtype="float16", config=WIDE
     ),
-    "int4, groups of 64, cluster of 2, offsets": Case(
-        m=20,
-        k=640,
-        n=128,
-        kind="int4",
-        group=64,
-        offset_dtype="bfloat16",
-        out_dtype="float32",
-        config=clustered(2),
+    "int4, groups of 64, offsets": Case(
+        m=8, k=250, n=64, kind="int4", group=64, offset_dtype="bfloat16", out_dtype="float32"
     ),
-    "int8, groups of 96, offsets": Case(m=8, k=700, n=64, group=96, offset_dtype="float32"),
-    "int8, groups of 32, cluster of 8, offsets": Case(
-        m=64, k=400, n=64, group=32, offset_dtype="float16", config=clustered(8)
+    "cluster of 2, groups of 96, offsets": Case(
+        m=20, k=500, n=64, group=96, offset_dtype="float16", config=clustered(2, tk=64)
     ),
-    "int8, per channel, offsets": Case(m=20, k=300, n=130, offset_dtype="float32"),
+    "int8, per channel, offsets": Case(m=20, k=300, n=64, offset_dtype="float32"),
     "int4, groups of 128, offsets": Case(
-        m=8, k=500, n=64, kind="int4", group=128, offset_dtype="float32", config=clustered(2)
+        m=8, k=256, n=64, kind="int4", group=128, offset_dtype="float32"
+    ),
+    "128 rows, groups of 32, offsets": Case(
+        m=72,
+        k=128,
+        n=64,
+        group=32,
+        offset_dtype="float32",
+        config=replace(SMALL, tm=128, sm_count=1),
     ),
 }
 CASES |= PIECES
@@ -169,6 +172,16 @@ def test_layer_of_a_stack_is_chosen_at_run_time(kind: Any, group: int | None) ->
         assert worst(out, x, exact_weights(stack)[layer]) <= 1
 
 
+def test_layer_of_a_stack_with_offsets_in_host_memory() -> None:
+    case = Case(m=8, k=128, n=64, kind="int4", group=32, offset_dtype="float32")
+    layers = [case.weights(seed) for seed in (1, 2)]
+    stack = jax.tree.map(lambda *arrays: np.stack(arrays), *layers)
+    x = case.activations()
+    for layer, w in enumerate(layers):
+        out = run(x, to_host(stack), layer=layer, config=SMALL)
+        assert worst(out, x, exact_weights(w), magnitudes=magnitudes(w)) <= 1
+
+
 def test_layers_in_a_scan_with_traced_scalars() -> None:
     rng = np.random.default_rng(5)
     stack = quantize(rng.standard_normal((2, 128, 64)).astype(np.float32))
@@ -217,7 +230,7 @@ def test_w_in_host_memory_gives_the_same_bits() -> None:
     n=st.integers(1, 150),
     weights=st.sampled_from(
         [
-            *(("int8", None), ("int8", 64), ("int8", 128), ("int4", None), ("int4", 128)),
+            *(("int8", None), ("int8", 64), ("int8", 32), ("int4", None), ("int4", 32)),
             *(("float8_e4m3fn", None), ("float8_e4m3fn", 64)),
         ]
     ),
@@ -258,7 +271,11 @@ def test_configurations_in_use(kind: Any, group: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["int8, groups of 64", "int4", "cluster of 2, an odd number of groups", "cluster of 8"]
+    "name",
+    [
+        *("int8, groups of 64", "int4", "cluster of 2, an odd number of groups", "cluster of 8"),
+        *("int4, groups of 32, offsets, wide X tiles", "cluster of 2, groups of 96, offsets"),
+    ],
 )
 def test_counted_bytes_are_the_traffic(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, config = CASES[name], CASES[name].config
@@ -267,12 +284,16 @@ def test_counted_bytes_are_the_traffic(name: str, monkeypatch: pytest.MonkeyPatc
     product(case)
     w_tile = (config.tn, config.tk // (2 if case.kind == "int4" else 1))
     x_tile = (config.tm, config.x_columns)
-    assert w_tile != x_tile
+    sums = (sum_rows(config, gemm), config.tm)
+    assert len({w_tile, x_tile, sums}) == 3
     # interpret mode lets every CTA of a cluster load the whole of a multicast tile
     w_bytes = sum(c.nbytes for c in copies.loads if c.tile == w_tile)
     assert w_bytes == expected.w_bytes * config.cluster
     assert sum(c.nbytes for c in copies.loads if c.tile == x_tile) == expected.x_load_bytes
-    scales = sum(c.nbytes for c in copies.loads if c.tile not in (w_tile, x_tile))
+    sum_bytes = sum(c.nbytes for c in copies.loads if c.tile == sums)
+    assert sum_bytes == expected.sum_bytes
+    assert bool(sum_bytes) == (case.offset_dtype is not None)
+    scales = sum(c.nbytes for c in copies.loads if c.tile not in (w_tile, x_tile, sums))
     assert scales == expected.scale_bytes * (config.cluster if gemm.groups > 1 else 1)
     assert sum(c.nbytes for c in copies.stores) == expected.o_store_bytes
 
@@ -281,15 +302,22 @@ def racing(case: Case) -> bool:
     gemm, w = case.gemm(), case.weights()
     kernel = jax.jit(sm90.build(gemm, case.config, interpret=interpret_params(detect_races=True)))
     x = jnp.pad(case.activations(), ((0, gemm.m - case.m), (0, gemm.k - case.k)))
+    arrays = [w.data, w.scales]
+    if w.offsets is not None:
+        arrays += [w.offsets, sums_of(x, sum_size(case.config, gemm))]
     scalars = np.array([case.config.clusters, 0], np.int32)
     reset()
-    out = within(lambda: np.asarray(kernel(x, jnp.asarray(w.data), jnp.asarray(w.scales), scalars)))
+    out = within(lambda: np.asarray(kernel(x, *map(jnp.asarray, arrays), scalars)))
     assert out.shape == (gemm.m, gemm.n)
     return races_found()
 
 
 @pytest.mark.parametrize(
-    "name", ["int8, groups of 64", "int4, groups, f16", "cluster of 2, an odd number of groups"]
+    "name",
+    [
+        *("int8, groups of 64", "int4, groups, f16", "cluster of 2, an odd number of groups"),
+        *("int4, groups of 32, offsets, wide X tiles", "cluster of 2, groups of 96, offsets"),
+    ],
 )
 def test_no_race(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert not racing(CASES[name])
