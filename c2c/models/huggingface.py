@@ -21,6 +21,19 @@ FAMILIES = (
     "qwen3_moe",
 )
 
+# What transformers takes where a config.json does not say; a null is another thing.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "mixtral": {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
+    "qwen2": {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
+    "qwen3": {
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+    "qwen3_moe": {"num_key_value_heads": 4, "sliding_window": 4096},
+}
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
@@ -45,6 +58,7 @@ def from_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     inner = config.get("text_config")
     if isinstance(inner, Mapping):  # a vision-language config of transformers 5
         config = {**config, **inner}
+    config = {**_DEFAULTS.get(str(family), {}), **config}
     read = _Reader(config, f"model.{name}")
     if config.get("quantization_config") and family != "gpt_oss":
         raise SettingError(
@@ -96,6 +110,13 @@ class _Reader:
             raise SettingError(f"{self.where}.{name}", value, "a number above 0")
         return float(value)
 
+    def numbers(self, where: str, values: Mapping[str, Any], name: str) -> tuple[float, ...]:
+        """Return a list of numbers above 0 as a tuple."""
+        found = values.get(name)
+        if not isinstance(found, list) or not found:
+            raise SettingError(f"{self.where}.{where}.{name}", found, "a list of numbers above 0")
+        return tuple(self.number(f"{where}.{name}", value, 1.0) for value in found)
+
     def demand(self, name: str, value: Any, wanted: Any) -> None:
         """Raise unless a field that would change the layers' shapes has the supported value."""
         found = self.config.get(name, value)
@@ -144,16 +165,14 @@ def _dtype_bytes(read: _Reader) -> int:
 def _rope(read: _Reader) -> dict[str, Any]:
     """Read the rotary embedding: one mapping in transformers 5, fields of the config in 4."""
     config = read.config
-    rope, where = config.get("rope_parameters"), "rope_parameters"
-    if isinstance(rope, Mapping):
-        # one entry for each kind of layer, or one for all
-        inner = rope.get("full_attention")
-        rope = inner if isinstance(inner, Mapping) else rope
-    else:
-        rope, where = config.get("rope_scaling") or {}, "rope_scaling"
-        if not isinstance(rope, Mapping):
-            raise SettingError(f"{read.where}.rope_scaling", rope, "a mapping, or null")
-    usual = 1e6 if config["model_type"] == "mixtral" else 10000.0
+    # Where both are there, transformers 5 takes the older.
+    where = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    rope = config.get(where) or {}
+    if not isinstance(rope, Mapping):
+        raise SettingError(f"{read.where}.{where}", rope, "a mapping, or null")
+    # one entry for each kind of layer, or one for all
+    inner = rope.get("full_attention")
+    rope = inner if isinstance(inner, Mapping) else rope
 
     def either(name: str, default: float) -> float:
         if rope.get(name) is not None:
@@ -161,41 +180,66 @@ def _rope(read: _Reader) -> dict[str, Any]:
         return read.number(name, config.get(name), default)
 
     values: dict[str, Any] = {
-        "rope_theta": either("rope_theta", usual),
+        "rope_theta": either("rope_theta", 10000.0),
         "rotary_fraction": either("partial_rotary_factor", 1.0),
     }
     kind = rope.get("rope_type", rope.get("type"))
     if kind not in (None, "default"):
-        original = rope.get(
-            "original_max_position_embeddings", config.get("original_max_position_embeddings")
-        )
-        if original is None:
-            original = config.get("max_position_embeddings", 8192)
-        values["rope_scaling"] = RopeScaling(
-            kind=str(kind),
-            factor=read.number(f"{where}.factor", rope.get("factor"), 1.0),
-            low_freq_factor=read.number(f"{where}.low_freq_factor", rope.get("low_freq_factor"), 1),
-            high_freq_factor=read.number(
-                f"{where}.high_freq_factor", rope.get("high_freq_factor"), 4
-            ),
-            original_max_position=int(
-                read.number(f"{where}.original_max_position_embeddings", original, 8192)
-            ),
-        )
+        values["rope_scaling"] = _rope_scaling(read, where, str(kind), rope)
     return values
 
 
+def _rope_scaling(read: _Reader, where: str, kind: str, rope: Mapping[str, Any]) -> RopeScaling:
+    def number(name: str, default: float) -> float:
+        return read.number(f"{where}.{name}", rope.get(name), default)
+
+    most = read.number("max_position_embeddings", read.config.get("max_position_embeddings"), 8192)
+    name = "original_max_position_embeddings"
+    # Beside the other rotary settings it has the last word.
+    outside = read.number(name, read.config.get(name), 0.0)
+    original = most if kind == "dynamic" else outside or number(name, most)
+    factor = number("factor", most / original)
+    values: dict[str, Any] = {}
+    if kind == "yarn":
+        values = {
+            "beta_fast": number("beta_fast", 32),
+            "beta_slow": number("beta_slow", 1),
+            "truncate": rope.get("truncate") is not False,
+        }
+        scales = number("mscale", 0.0), number("mscale_all_dim", 0.0)
+        usual = _stretch(factor, scales[0]) / _stretch(factor, scales[1])
+        usual = usual if all(scales) else _stretch(factor, 1.0)
+        values["attention_factor"] = number("attention_factor", usual)
+    elif kind == "longrope":
+        values = {name: read.numbers(where, rope, name) for name in ("short_factor", "long_factor")}
+        usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        values["attention_factor"] = number("attention_factor", usual)
+    return RopeScaling(
+        kind=kind,
+        factor=factor,
+        low_freq_factor=number("low_freq_factor", 1),
+        high_freq_factor=number("high_freq_factor", 4),
+        original_max_position=int(original),
+        **values,
+    )
+
+
+def _stretch(factor: float, scale: float) -> float:
+    """Return YaRN's factor of attention (its section 3.4) for a factor of the context."""
+    return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
+
+
 def _dense(read: _Reader) -> dict[str, Any]:
-    # Qwen2 has biases on q, k and v, and no field that says so.
+    # Qwen2 has biases on q, k and v, and no field that says so; Mistral has none, whatever is said.
     family = read.config["model_type"]
     always = family in ("qwen2", "qwen2_5_vl", "qwen2_5_vl_text")
-    bias = read.flag("attention_bias", default=False)
+    bias = family in ("llama", "qwen3") and read.flag("attention_bias", default=False)
     return {
         "intermediate": read.whole("intermediate_size"),
         "max_position": read.whole("max_position_embeddings"),
         "qkv_bias": always or bias,
-        "o_bias": bias and not always,
-        "mlp_bias": read.flag("mlp_bias", default=False),
+        "o_bias": bias,
+        "mlp_bias": family == "llama" and read.flag("mlp_bias", default=False),
         "qk_norm": family == "qwen3",
     }
 
@@ -212,19 +256,27 @@ def _mixtral(read: _Reader) -> dict[str, Any]:
 
 
 def _qwen3_moe(read: _Reader) -> dict[str, Any]:
-    read.demand("decoder_sparse_step", 1, 1)
-    if read.config.get("mlp_only_layers"):
-        read.demand("mlp_only_layers", [], [])
     bias = read.flag("attention_bias", default=False)
-    return {
+    values = {
         "intermediate": read.whole("intermediate_size"),
         "max_position": read.whole("max_position_embeddings"),
         "qkv_bias": bias,
         "o_bias": bias,
         "qk_norm": True,
-        "experts": read.whole("num_experts", "num_local_experts"),
+    }
+    layers, step = read.whole("num_hidden_layers"), read.whole("decoder_sparse_step", default=1)
+    only = read.config.get("mlp_only_layers") or []
+    if not isinstance(only, list) or not all(type(layer) is int for layer in only):
+        raise SettingError(f"{read.where}.mlp_only_layers", only, "a list of layers")
+    experts = read.whole("num_experts", "num_local_experts", least=0)
+    dense = tuple(i for i in range(layers) if not experts or i in only or (i + 1) % step)
+    if len(dense) == layers:
+        return values
+    return values | {
+        "experts": experts,
         "experts_per_token": read.whole("num_experts_per_tok"),
         "moe_intermediate": read.whole("moe_intermediate_size"),
+        "dense_layers": dense,
         "norm_topk": read.flag("norm_topk_prob", default=False),
     }
 
@@ -268,12 +320,17 @@ def _falcon(read: _Reader) -> dict[str, Any]:
 
 
 def _windows(read: _Reader, family: str, layers: int) -> dict[str, Any]:
+    # A Llama has no window, whatever its config says.
     window = read.whole("sliding_window", default=0) if read.config.get("sliding_window") else 0
-    if not window or (
-        family.startswith("qwen") and not read.flag("use_sliding_window", default=False)
+    if (
+        not window
+        or family == "llama"
+        or (family.startswith("qwen") and not read.flag("use_sliding_window", default=False))
     ):
         return {}
-    kinds = read.config.get("layer_types")
+    # transformers reads the kinds of layers in these families only (of Mistral since version 5)
+    named = family not in ("mixtral", "qwen3_moe")
+    kinds = read.config.get("layer_types") if named else None
     if kinds is not None:
         if not isinstance(kinds, list) or len(kinds) != layers:
             raise SettingError(f"{read.where}.layer_types", kinds, f"a list of {layers} names")

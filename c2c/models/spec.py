@@ -21,8 +21,19 @@ _AT_LEAST_ZERO = (
 class RopeScaling:
     """How rotary frequencies are stretched beyond the context a model was first trained on.
 
-    `kind` is the name in the config, e.g. "llama3" or "linear"; the two factors and the original
-    length are read by "llama3" only.
+    Attributes:
+      kind: the name in the config: "linear", "llama3", "yarn", "longrope" or "dynamic".
+      factor: how far the context is stretched; not of "longrope".
+      low_freq_factor: of "llama3"; with the next, which wavelengths are between kept and stretched.
+      high_freq_factor: of "llama3".
+      original_max_position: the context of the first training. Of "dynamic" (and where a config
+        does not say) the model's maximum.
+      attention_factor: of "yarn" and "longrope", multiplies cosine and sine.
+      beta_fast: of "yarn"; turns within the original context from which a frequency is kept.
+      beta_slow: of "yarn"; turns below which it is stretched in full.
+      truncate: of "yarn", whether the range between those two ends at whole pairs.
+      short_factor: of "longrope", by pair, in the original context.
+      long_factor: of "longrope", by pair, beyond it.
     """
 
     kind: str
@@ -30,16 +41,23 @@ class RopeScaling:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What a model's weights and caches look like; all layers are alike.
+    """What a model's weights and caches look like; all layers are alike but for what is said here.
 
     `sliding_window` is the window of every layer, 0 if there is none or only some layers have
     one: then `partial_window` holds in `partial_window_layers` of them, those whose numbers
     are in `window_layers`. `intermediate` is the width of a dense feed-forward block,
-    `moe_intermediate` that of one expert.
+    `moe_intermediate` that of one expert. `dense_layers` are the layers of a mixture of experts
+    that have a dense block in its place.
     """
 
     name: str
@@ -69,6 +87,7 @@ class ModelSpec:
     experts_per_token: int = 0
     moe_intermediate: int = 0
     expert_bias: bool = False  # of the router and of every expert's matrices
+    dense_layers: tuple[int, ...] = ()
     norm_topk: bool = True  # whether the chosen experts' weights are renormalised
     activation: str = "silu"
     rope_theta: float = 10000.0
@@ -103,12 +122,18 @@ class ModelSpec:
                 f"the numbers of {self.partial_window_layers} layers, as in partial_window_layers",
             )  # fmt: skip
         if not self.experts:
-            if self.experts_per_token or self.moe_intermediate:
+            if self.experts_per_token or self.moe_intermediate or self.dense_layers:
                 raise SettingError(
-                    self._where("experts"), 0, "above 0 where experts_per_token or "
-                    "moe_intermediate is set",
+                    self._where("experts"), 0, "above 0 where experts_per_token, "
+                    "moe_intermediate or dense_layers is set",
                 )  # fmt: skip
             return
+        wanted = tuple(sorted(set(self.dense_layers) & set(range(self.layers))))
+        if self.dense_layers != wanted or len(wanted) == self.layers:
+            raise SettingError(
+                self._where("dense_layers"), self.dense_layers,
+                f"some of the layers from 0 to {self.layers - 1}, in order, not all",
+            )  # fmt: skip
         if not 1 <= self.experts_per_token <= self.experts:
             raise SettingError(
                 self._where("experts_per_token"), self.experts_per_token,

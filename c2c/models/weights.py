@@ -44,26 +44,29 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     h, layers = spec.hidden, spec.layers
 
-    def dense(name: str, k: int, n: int) -> Gemm:
-        return Gemm(name=name, k=k, n=n, count=layers, kind="dense")
+    sparse = layers - len(spec.dense_layers)
+
+    def dense(name: str, k: int, n: int, count: int = layers) -> Gemm:
+        return Gemm(name=name, k=k, n=n, count=count, kind="dense")
 
     def expert(name: str, k: int, n: int) -> Gemm:
-        return Gemm(name=name, k=k, n=n, count=layers, kind="expert")
+        return Gemm(name=name, k=k, n=n, count=sparse, kind="expert")
 
     attention = (dense("qkv", h, q + 2 * kv), dense("o", q, h))
     head = Gemm(name="lm_head", k=h, n=spec.vocab, count=1, kind="head")
+    count = len(spec.dense_layers) if spec.experts else layers
+    m = spec.intermediate
+    into = ("gate_up", 2 * m) if spec.gated_mlp else ("up", m)
+    block = (dense(into[0], h, into[1], count), dense("down", m, h, count)) if count else ()
     if spec.experts:
         m = spec.moe_intermediate
-        return (
-            *attention,
-            dense("router", h, spec.experts),
+        mixture = (
+            dense("router", h, spec.experts, sparse),
             expert("expert_gate_up", h, 2 * m),
             expert("expert_down", m, h),
-            head,
         )
-    m = spec.intermediate
-    into = dense("gate_up", h, 2 * m) if spec.gated_mlp else dense("up", h, m)
-    return (*attention, into, dense("down", m, h), head)
+        return (*attention, *mixture, *block, head)
+    return (*attention, *block, head)
 
 
 def param_count(spec: ModelSpec) -> int:

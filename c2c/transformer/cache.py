@@ -103,6 +103,12 @@ class Rows:
     chunk_rows: int = field(metadata={"static": True})
     chunk: int = field(metadata={"static": True})
 
+    @property
+    def lengths(self) -> jax.Array:
+        """Tokens of each token's sequence, this call's included: int32 [N]."""
+        lengths: jax.Array = (self.starts + self.counts)[self.row]
+        return lengths
+
 
 def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
     """Return the rows of flat `positions` [N], the last `decode_rows` of them with one token.

@@ -7,6 +7,7 @@ same compiled, once for each shape.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,11 @@ import numpy as np
 from jax import lax
 
 from c2c.models import ModelSpec
+from c2c.transformer.activations import activate
 from c2c.transformer.cache import Cache, Rows, attend, rows_of, store
 from c2c.transformer.embedding import Table, lookup
 from c2c.transformer.executables import Executables, Stage
+from c2c.transformer.layout import feed_forward_places
 from c2c.transformer.linear import Linear, Reference
 from c2c.transformer.moe import mixture, route
 from c2c.transformer.params import Params, Projections
@@ -30,6 +33,11 @@ __all__ = ["forward", "run"]
 
 _barrier: Any = lax.optimization_barrier  # untyped
 _UNBOUNDED = 2**30  # a window that hides nothing
+# Stacks of the layers that have the same kind of feed-forward block, not of all.
+_BLOCKS = (
+    *("router", "experts_gate_up", "experts_down"),
+    *("gate_up", "gate_up_bias", "down", "down_bias"),
+)
 
 
 def forward(
@@ -143,7 +151,7 @@ def _begin(
     """Return embedded tokens, where they stand, and the angles there."""
     rows = rows_of(positions, count, decode_rows)
     x = lookup(embed, tokens, linear.rows, dtype=dtype)
-    return x, rows, angles(jnp.maximum(positions, 0), spec)
+    return x, rows, angles(jnp.maximum(positions, 0), rows.lengths, spec)
 
 
 def _layer(
@@ -153,11 +161,13 @@ def _layer(
     projections: Projections,
     number: Any,
     which: Any,
+    place: Any,
     rows: Rows,
     turns: tuple[jax.Array, jax.Array],
     linear: Linear,
     spec: ModelSpec,
     backend: Choice,
+    sparse: bool,
 ) -> tuple[jax.Array, Cache]:
     """Run one layer over N tokens.
 
@@ -168,45 +178,57 @@ def _layer(
       projections: of this layer, or stacks of all.
       number: of the layer, may be traced.
       which: the same for stacks of projections, None where they are of this layer.
+      place: of the layer in stacks of its kind of feed-forward block; None where all are alike.
       rows: where the tokens stand.
       turns: cosine and sine there.
       linear: how projections are multiplied.
       spec: the model.
       backend: of the attention kernels.
+      sparse: whether the feed-forward block is a mixture of experts.
     """
-    small = {name: stack[number] for name, stack in layers.items()}
+
+    def small(name: str) -> Any:
+        stack = layers.get(name)
+        return None if stack is None else stack[_place(name, number, place)]
 
     def project(name: str, x: jax.Array) -> jax.Array:
-        out = linear(projections, name, which, x, out_dtype=x.dtype)
-        bias = small.get(f"{name}_bias")
+        mine = None if which is None else _place(name, which, place)
+        out = linear(projections, name, mine, x, out_dtype=x.dtype)
+        bias = small(f"{name}_bias")
         return out if bias is None else out + bias
 
     def experts(name: str, x: jax.Array, sizes: jax.Array) -> jax.Array:
-        return linear.experts(projections, name, which, x, sizes)
+        mine = None if which is None else _place(name, which, place)
+        return linear.experts(projections, name, mine, x, sizes)
 
     pages = cache.k.shape[0] // spec.layers
     count = x.shape[0]
-    seen = _rms_norm(x, small["attention_norm"], spec.norm_eps)
+    seen = _rms_norm(x, small("attention_norm"), spec.norm_eps)
     split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
     q, k, v = (
         part.reshape(count, -1, spec.head_dim)
         for part in jnp.split(project("qkv", seen), split, axis=-1)
     )
     if spec.qk_norm:
-        q = _rms_norm(q, small["q_norm"], spec.norm_eps)
-        k = _rms_norm(k, small["k_norm"], spec.norm_eps)
+        q = _rms_norm(q, small("q_norm"), spec.norm_eps)
+        k = _rms_norm(k, small("k_norm"), spec.norm_eps)
     q, k = rotate(q, *turns), rotate(k, *turns)
     # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
     cache = _barrier(store(cache, rows, number, k, v, pages))
     window = _window(spec, number)
     mixed = attend(cache, rows, number, q, pages=pages, window=window, backend=backend)
     x = x + project("o", mixed.reshape(count, -1).astype(x.dtype))
-    seen = _rms_norm(x, small["mlp_norm"], spec.norm_eps)
-    if spec.experts:
-        routing = route(seen, small["router"], spec)
+    seen = _rms_norm(x, small("mlp_norm"), spec.norm_eps)
+    if sparse:
+        routing = route(seen, small("router"), spec)
         return x + mixture(seen, routing, rows.positions >= 0, experts, spec), cache
     gate, up = jnp.split(project("gate_up", seen), 2, axis=-1)
-    return x + project("down", jax.nn.silu(gate) * up), cache
+    return x + project("down", activate(spec.activation, gate) * up), cache
+
+
+def _place(name: str, number: Any, place: Any) -> Any:
+    """Return where a layer is in a stack."""
+    return place if place is not None and name in _BLOCKS else number
 
 
 def _end(
@@ -238,7 +260,7 @@ class _Stages:
 
 _PLAIN = _Stages(begin=_begin, layer=_layer, end=_end)
 _BEGIN = Stage(name="begin", function=_begin, static=("count", "decode_rows", "spec", "dtype"))
-_LAYER = Stage(name="layer", function=_layer, donated=(0, 1), static=("spec", "backend"))
+_LAYER = Stage(name="layer", function=_layer, donated=(0, 1), static=("spec", "backend", "sparse"))
 _END = Stage(name="end", function=_end, static=("spec", "shape"))
 
 
@@ -269,32 +291,53 @@ def _compute(
         dtype=str(params.dtype),
     )
 
-    def layer(number: Any, which: Any, weights: Projections, x: jax.Array, cache: Cache) -> Any:
+    def layer(
+        at: tuple[Any, Any, Any], sparse: bool, weights: Projections, x: jax.Array, cache: Cache
+    ) -> Any:
         return stages.layer(
-            *(x, cache, params.layers, weights, number, which, rows, turns, linear),
+            *(x, cache, params.layers, weights, *at, rows, turns, linear),
             spec=spec,
             backend=backend,
+            sparse=sparse,
         )
 
+    places = feed_forward_places(spec)
     layered = {name: w for name, w in params.projections.items() if name != "head"}
     if linear.placement.by_layer:
-        for number in range(spec.layers):
-            weights = {name: each[number] for name, each in layered.items()}
-            x, cache = layer(np.int32(number), None, weights, x, cache)
+        for number, (sparse, place) in enumerate(places):
+            weights = {
+                name: each[_place(name, number, place)]
+                for name, each in layered.items()
+                if _needed(name, sparse)
+            }
+            at = np.int32(number), None, np.int32(place) if spec.dense_layers else None
+            x, cache = layer(at, sparse, weights, x, cache)
     else:
         stacks = linear.prepare(layered)
 
-        def body(carry: Any, number: Any) -> Any:
+        def body(carry: Any, at: Any, *, sparse: bool) -> Any:
             x, k, v = carry
-            x, new = layer(number, number, stacks, x, replace(cache, k=k, v=v))
+            number, place = at
+            x, new = layer((number, number, place), sparse, stacks, x, replace(cache, k=k, v=v))
             return (x, new.k, new.v), None
 
-        numbers = jnp.arange(spec.layers, dtype=jnp.int32)
-        (x, k, v), _ = lax.scan(body, (x, cache.k, cache.v), numbers)
-        cache = replace(cache, k=k, v=v)
+        first = 0
+        for sparse, alike in itertools.groupby(places, key=lambda each: each[0]):
+            of = np.array([place for _, place in alike], np.int32)
+            numbers = np.arange(first, first + len(of), dtype=np.int32)
+            over = numbers, of if spec.dense_layers else None
+            step = functools.partial(body, sparse=sparse)
+            (x, k, v), _ = lax.scan(step, (x, cache.k, cache.v), over)
+            cache = replace(cache, k=k, v=v)
+            first += len(of)
     head = params.projections.get("head", params.embed.data)
     shape = () if wanted is not None else tuple(shape)
     return stages.end(x, params.final_norm, head, wanted, linear, spec=spec, shape=shape), cache
+
+
+def _needed(name: str, sparse: bool) -> bool:
+    """Say whether a layer of a kind has this projection."""
+    return name not in _BLOCKS or name.startswith("experts_") == sparse
 
 
 def _scanned(

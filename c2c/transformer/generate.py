@@ -17,6 +17,7 @@ from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.forward import run
 from c2c.transformer.linear import Linear
 from c2c.transformer.params import Params
+from c2c.transformer.rope import depends_on_length
 from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
 
 __all__ = [
@@ -58,7 +59,7 @@ def prompt_logits(
     """Return the logits of every position: float32 [T, vocab]."""
     cache = _own_cache(params, spec, len(ids), executables)
     parts = []
-    for tokens, positions, count in _chunks(ids, chunk):
+    for tokens, positions, count in _chunks(ids, chunk, spec):
         logits, cache = run(
             params, tokens, positions, cache, spec, linear=linear, executables=executables
         )
@@ -100,7 +101,7 @@ def stream(
     seen = np.zeros((1, spec.vocab), bool)
     seen[0, np.asarray(ids)] = True
     logits: Any = None
-    for tokens, positions, count in _chunks(ids, chunk):
+    for tokens, positions, count in _chunks(ids, chunk, spec):
         last = np.array([count - 1], np.int32)
         logits, cache = run(
             params,
@@ -164,8 +165,12 @@ def _pages(tokens: int) -> int:
     return bucket(-(-tokens // PAGE_TOKENS), _LEAST_PAGES)
 
 
-def _chunks(ids: Sequence[int], chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+def _chunks(
+    ids: Sequence[int], chunk: int, spec: ModelSpec
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Cut a prompt into (tokens [1, T], positions [1, T], tokens that are no padding)."""
+    if depends_on_length(spec):
+        chunk = max(chunk, len(ids))
     for first in range(0, len(ids), chunk):
         part = np.asarray(ids[first : first + chunk], np.int32)
         width = _width(len(part))

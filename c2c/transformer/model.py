@@ -18,6 +18,7 @@ from c2c.transformer.batch import Drawn, Request, stream_batch
 from c2c.transformer.checkpoint import load_params
 from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.formats import Quantization, Quantize, quantization_by_name
+from c2c.transformer.fused_experts import split_experts
 from c2c.transformer.generate import Bucket, buckets_up_to, prompt_logits, stream, warm
 from c2c.transformer.leaves import Source
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
@@ -290,6 +291,7 @@ def _open(path: Path) -> tuple[Source, ModelSpec, Tokenizer | None, tuple[int, .
         )
     spec = load_spec(path)
     source = SafetensorsCheckpoint(path)
+    split_experts(source, spec.family)
     if not (path / "tokenizer.json").is_file():
         return source, spec, None, _eos_ids(path)
     return source, spec, tokenizer_from_folder(path), _eos_ids(path)

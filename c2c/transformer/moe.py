@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from c2c.models import ModelSpec
+from c2c.transformer.activations import activate
 
 __all__ = ["Routing", "mixture", "route"]
 
@@ -50,7 +51,7 @@ def route(x: jax.Array, router: jax.Array, spec: ModelSpec) -> Routing:
 def mixture(
     x: jax.Array, routing: Routing, real: jax.Array, experts: Experts, spec: ModelSpec
 ) -> jax.Array:
-    """Return the weighted sum of the chosen experts' SwiGLU blocks.
+    """Return the weighted sum of the chosen experts' gated blocks.
 
     Rows are sorted by expert, so that each expert is one group; what padding would choose is in no
     group, and is never fetched.
@@ -67,7 +68,7 @@ def mixture(
     sizes = jnp.bincount(chosen, length=spec.experts).astype(jnp.int32)
     rows = x[order // spec.experts_per_token]
     gate, up = jnp.split(experts("experts_gate_up", rows, sizes), 2, axis=-1)
-    out = experts("experts_down", jax.nn.silu(gate) * up, sizes)
+    out = experts("experts_down", activate(spec.activation, gate) * up, sizes)
     mine = out[jnp.argsort(order)].reshape(*routing.experts.shape, -1)
     weights = jnp.where(real[:, None], routing.weights, 0.0)
     return (mine.astype(jnp.float32) * weights[..., None]).sum(axis=1).astype(x.dtype)

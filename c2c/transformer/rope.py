@@ -8,23 +8,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from c2c.models import ModelSpec
+from c2c.models import ModelSpec, RopeScaling
 
-__all__ = ["angles", "frequencies", "rotate"]
+__all__ = ["KINDS", "angles", "depends_on_length", "frequencies", "rotate"]
+
+KINDS = ("linear", "llama3", "yarn", "longrope", "dynamic")
+_BY_LENGTH = ("longrope", "dynamic")
+
+_one = np.float32(1.0)
+
+
+def depends_on_length(spec: ModelSpec) -> bool:
+    """Say whether frequencies depend on how many tokens a sequence has when they are computed.
+
+    Then a prompt has to be computed in one call, so that all of it sees its whole length.
+    """
+    return spec.rope_scaling is not None and spec.rope_scaling.kind in _BY_LENGTH
 
 
 def frequencies(spec: ModelSpec) -> np.ndarray:
     """Return the angle per position of each pair, float32 [head_dim / 2].
 
-    Every step is rounded to float32, as in the reference implementation: at position 8000 an ulp
-    of a frequency is 5e-4 of an angle.
+    Of kinds that depend on the length, those of a sequence that is not stretched. Every step is
+    rounded to float32, as in the reference implementation: at position 8000 an ulp of a frequency
+    is 5e-4 of an angle.
     """
-    exponents = np.arange(0, spec.head_dim, 2, dtype=np.float32) / np.float32(spec.head_dim)
-    powers = np.power(float(spec.rope_theta), exponents.astype(np.float64)).astype(np.float32)
-    turns = np.float32(1.0) / powers
+    powers = np.power(float(spec.rope_theta), _exponents(spec).astype(np.float64))
+    powers = powers.astype(np.float32)
+    turns = _one / powers
     scaling = spec.rope_scaling
-    if scaling is None:
+    if scaling is None or scaling.kind == "dynamic":
         return turns
+    if scaling.kind == "longrope":
+        return _one / (np.asarray(scaling.short_factor, np.float32) * powers)
+    if scaling.kind == "yarn":
+        kept = _kept(spec, scaling)
+        slow = _one / (np.float32(scaling.factor) * powers)
+        return np.asarray(slow * (_one - kept) + turns * kept, np.float32)
     slow = turns / np.float32(scaling.factor)
     if scaling.kind == "linear":
         return slow
@@ -38,10 +58,28 @@ def frequencies(spec: ModelSpec) -> np.ndarray:
     return np.where(wavelength < original / high, turns, chosen).astype(np.float32)
 
 
-def angles(positions: jax.Array, spec: ModelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return cosine and sine of every pair at positions [N]: float32 [N, head_dim / 2]."""
-    angle = positions.astype(jnp.float32)[:, None] * jnp.asarray(frequencies(spec))
-    return jnp.cos(angle), jnp.sin(angle)
+def angles(
+    positions: jax.Array, lengths: jax.Array, spec: ModelSpec
+) -> tuple[jax.Array, jax.Array]:
+    """Return cosine and sine of every pair at some positions: float32 [N, head_dim / 2].
+
+    Args:
+      positions: int32 [N], from 0.
+      lengths: int32 [N], tokens that the sequence of each has with this call. Read only where
+        frequencies depend on it; keys that are stored keep the angles they were stored with.
+      spec: the model.
+
+    Source: "yarn" is YaRN (arXiv:2309.00071) section 3.4, "dynamic" its section 3.3, "longrope"
+      LongRoPE (arXiv:2402.13753); the parameters are those of Hugging Face transformers.
+    """
+    turns = jnp.asarray(frequencies(spec))
+    if depends_on_length(spec):
+        turns = _of_length(turns, lengths, spec)
+    angle = positions.astype(jnp.float32)[:, None] * turns
+    scale = 1.0 if spec.rope_scaling is None else spec.rope_scaling.attention_factor
+    if scale == 1.0:
+        return jnp.cos(angle), jnp.sin(angle)
+    return jnp.cos(angle) * jnp.float32(scale), jnp.sin(angle) * jnp.float32(scale)
 
 
 def rotate(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
@@ -52,3 +90,44 @@ def rotate(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
         [first * cosine - second * sine, second * cosine + first * sine], axis=-1
     )
     return turned.astype(x.dtype)
+
+
+def _exponents(spec: ModelSpec) -> np.ndarray:
+    return np.arange(0, spec.head_dim, 2, dtype=np.float32) / np.float32(spec.head_dim)
+
+
+def _kept(spec: ModelSpec, scaling: RopeScaling) -> np.ndarray:
+    """Return how much of each pair's frequency YaRN keeps, from 1 (fast) to 0 (slow)."""
+
+    def pair(turns: float) -> float:
+        """Return the pair that makes so many turns in the original context."""
+        wavelength = scaling.original_max_position / (turns * 2 * math.pi)
+        return spec.head_dim * math.log(wavelength) / (2 * math.log(spec.rope_theta))
+
+    low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, spec.head_dim - 1)
+    if low == high:
+        high += 0.001
+    pairs = np.arange(spec.head_dim // 2, dtype=np.float32)
+    ramp = (pairs - np.float32(low)) / np.float32(high - low)
+    return np.asarray(_one - np.clip(ramp, 0, 1), np.float32)
+
+
+def _of_length(turns: jax.Array, lengths: jax.Array, spec: ModelSpec) -> jax.Array:
+    """Return frequencies [N, head_dim / 2] of tokens of sequences of these lengths."""
+    scaling = spec.rope_scaling
+    assert scaling is not None
+    original = scaling.original_max_position
+    beyond = (lengths > original)[:, None]
+    exponents = _exponents(spec)
+    if scaling.kind == "longrope":
+        powers = np.power(float(spec.rope_theta), exponents.astype(np.float64)).astype(np.float32)
+        slow = _one / (np.asarray(scaling.long_factor, np.float32) * powers)
+        return jnp.where(beyond, slow, turns)
+    # dynamic: the base grows with the length
+    times = scaling.factor * lengths.astype(jnp.float32) / original - (scaling.factor - 1.0)
+    grown = jnp.maximum(times, 1.0) ** np.float32(spec.head_dim / (spec.head_dim - 2))
+    base = jnp.float32(spec.rope_theta) * grown
+    return jnp.where(beyond, 1.0 / base[:, None] ** exponents, turns)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,22 @@ class SafetensorsCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor."""
         return self._tensors[name].shape
+
+    def divide(self, name: str, parts: Mapping[str, tuple[int, ...]]) -> None:
+        """Have a tensor replaced by others, which lie in its memory one after the other.
+
+        Args:
+          name: of the tensor.
+          parts: shapes by new names, in order; together they are all of it.
+        """
+        whole = self._tensors.pop(name)
+        offset = whole.offset
+        for part, shape in parts.items():
+            self._tensors[part] = replace(whole, shape=shape, offset=offset)
+            offset += self._tensors[part].nbytes
+        if offset != whole.offset + whole.nbytes:
+            raise ValueError(f"{name} of {whole.nbytes} bytes: parts of {offset - whole.offset}")
+        self.names = tuple(self._tensors)
 
     def stored_bytes(self, name: str) -> int:
         """Return the bytes of a tensor in its file."""

@@ -1,6 +1,8 @@
 """Reading config.json: both styles, every family, and what is refused."""
 
 import json
+import math
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,14 @@ from typing import Any
 import pytest
 
 from c2c.errors import DataError, SettingError
-from c2c.models import FAMILIES, catalog_names, from_hf_config, load_spec
+from c2c.models import (
+    FAMILIES,
+    RopeScaling,
+    catalog_names,
+    from_hf_config,
+    gemms,
+    load_spec,
+)
 
 
 def raw(name: str) -> dict[str, Any]:
@@ -83,6 +92,60 @@ def test_windows_of_other_families() -> None:
     assert (oss.sliding_window, oss.partial_window, oss.partial_window_layers) == (0, 128, 12)
 
 
+def test_windows_that_transformers_does_not_read() -> None:
+    llama = raw("llama-2-7b") | {"sliding_window": 16}
+    assert from_hf_config(llama, "m").sliding_window == 0
+    absent = raw("llama-2-7b") | {"model_type": "mistral"}
+    absent.pop("sliding_window", None)
+    assert from_hf_config(absent, "m").sliding_window == 4096  # its default
+    moe = raw("qwen3-30b-a3b") | {"use_sliding_window": True, "sliding_window": 16}
+    kinds = ["full_attention"] * 48
+    assert from_hf_config(moe | {"layer_types": kinds}, "m").sliding_window == 16
+
+
+def test_layers_without_experts() -> None:
+    moe = raw("qwen3-30b-a3b") | {"num_hidden_layers": 6, "num_local_experts": None}
+    spec = from_hf_config(moe | {"mlp_only_layers": [4], "decoder_sparse_step": 3}, "m")
+    assert spec.dense_layers == (0, 1, 3, 4)
+    counts = {gemm.name: gemm.count for gemm in gemms(spec)}
+    wanted = {"router": 2, "expert_down": 2, "gate_up": 4, "down": 4, "qkv": 6, "lm_head": 1}
+    assert counts.items() >= wanted.items()
+    plain = from_hf_config(moe | {"mlp_only_layers": list(range(6))}, "m")
+    assert (plain.experts, plain.dense_layers) == (0, ())
+    assert from_hf_config(moe | {"num_experts": 0}, "m").experts == 0
+    for wrong in ((7,), (1, 0), (0, 0), tuple(range(6))):
+        with pytest.raises(SettingError, match="dense_layers"):
+            replace(spec, dense_layers=wrong)
+
+
+def test_rope_scaling_of_every_kind() -> None:
+    def scaling(**rope: Any) -> RopeScaling:
+        config = raw("llama-3-8b") | {"max_position_embeddings": 4096, "rope_scaling": rope}
+        found = from_hf_config(config, "m").rope_scaling
+        assert found is not None
+        return found
+
+    yarn = scaling(rope_type="yarn", original_max_position_embeddings=1024)
+    assert (yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.truncate) == (4.0, 32, 1, True)
+    assert yarn.attention_factor == pytest.approx(1 + 0.1 * math.log(4))
+    scales = scaling(rope_type="yarn", factor=4.0, mscale=1.0, mscale_all_dim=0.5)
+    assert scales.original_max_position == 4096
+    expected = (1 + 0.1 * math.log(4)) / (1 + 0.05 * math.log(4))
+    assert scales.attention_factor == pytest.approx(expected)
+    assert scaling(type="yarn", factor=4.0, attention_factor=2.0).attention_factor == 2.0
+    factors = {"short_factor": [1.0, 2.0], "long_factor": [3, 4.0]}
+    long = scaling(rope_type="longrope", original_max_position_embeddings=1024, **factors)
+    assert (long.short_factor, long.long_factor) == ((1.0, 2.0), (3.0, 4.0))
+    assert long.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(1024)))
+    dynamic = scaling(rope_type="dynamic", factor=2.0, original_max_position_embeddings=8)
+    assert dynamic.original_max_position == 4096
+    config = raw("llama-3-8b") | {"original_max_position_embeddings": 64}
+    both = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 128}
+    found = from_hf_config(config | {"rope_parameters": both, "rope_scaling": None}, "m")
+    assert found.rope_scaling is not None
+    assert found.rope_scaling.original_max_position == 64
+
+
 def test_biases_and_norms_of_the_families() -> None:
     assert load_spec("qwen1.5-7b").qkv_bias
     assert not load_spec("qwen1.5-7b").o_bias  # q, k and v only
@@ -118,8 +181,10 @@ def test_the_type_of_the_weights_sets_their_size(dtype: str | None, size: int) -
         ("llama-3-8b", {"rms_norm_eps": "small"}, "rms_norm_eps"),
         ("llama-3-8b", {"quantization_config": {"bits": 4}}, "quantization_config"),
         ("mixtral-8x7b", {"num_experts_per_tok": 9}, "experts_per_token"),
-        ("qwen3-30b-a3b", {"decoder_sparse_step": 2}, "decoder_sparse_step"),
-        ("qwen3-30b-a3b", {"mlp_only_layers": [0]}, "mlp_only_layers"),
+        ("qwen3-30b-a3b", {"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": ["0"]}, "mlp_only_layers"),
+        ("llama-3-8b", {"rope_scaling": {"type": "longrope"}}, "rope_scaling.short_factor"),
+        ("llama-3-8b", {"rope_scaling": ["yarn"]}, "rope_scaling"),
         ("qwen3-30b-a3b", {"num_experts": None}, "num_experts"),
         ("falcon-7b", {"new_decoder_architecture": True}, "new_decoder_architecture"),
         ("gpt-oss-20b", {"layer_types": ["full_attention"]}, "layer_types"),

@@ -68,8 +68,66 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+_LONG = {"short_factor": [1.0 + 0.1 * i for i in range(4)], "long_factor": [1.5, 2.0, 4.0, 8.0]}
+
+# Variants of families, each with several things that few checkpoints have.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "mixed": {
+        **CONFIGS["qwen3_moe"],
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 4,
+        "mlp_only_layers": [3],
+        "decoder_sparse_step": 2,
+        "norm_topk_prob": True,
+        "attention_bias": True,
+        "hidden_act": "gelu",
+    },
+    "only_dense": {
+        **CONFIGS["qwen3_moe"],
+        "model_type": "qwen3_moe",
+        "mlp_only_layers": [0, 1],
+        "hidden_act": "quick_gelu",
+    },
+    "yarn": {
+        "model_type": "qwen3",
+        "head_dim": 32,
+        "hidden_act": "gelu_pytorch_tanh",
+        "use_sliding_window": True,
+        "sliding_window": 9,
+        "max_window_layers": 1,
+        "rope_theta": 100.0,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 4.0,
+            "attention_factor": 1.2,
+        },
+    },
+    "longrope": {
+        "model_type": "mistral",
+        "sliding_window": None,
+        "hidden_act": "relu2",
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "attention_factor": 1.1,
+            "original_max_position_embeddings": 18,
+            **_LONG,
+        },
+    },
+    "dynamic": {
+        "model_type": "llama",
+        "max_position_embeddings": 18,
+        "hidden_act": "relu",
+        "rope_theta": 1e4,
+        "rope_scaling": {"rope_type": "dynamic", "factor": 4.0},
+    },
+}
+
+
 def config_of(name: str, **changes: Any) -> dict[str, Any]:
-    return {"model_type": name, **_BASE, **CONFIGS[name], **changes}
+    return {"model_type": name, **_BASE, **(CONFIGS | VARIANTS)[name], **changes}
 
 
 def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -97,14 +155,19 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
                 mine[f"self_attn.{name}_proj.bias"] = (rows,)
         if family.startswith("qwen3"):
             mine |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
-        mine |= _feed_forward(config, h, family)
+        mine |= _feed_forward(config, h, family, layer)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in mine.items()}
     return shapes
 
 
-def _feed_forward(config: dict[str, Any], h: int, family: str) -> dict[str, tuple[int, ...]]:
+def _feed_forward(
+    config: dict[str, Any], h: int, family: str, layer: int
+) -> dict[str, tuple[int, ...]]:
     names, folder, width = ("gate_proj", "up_proj", "down_proj"), "mlp", config["intermediate_size"]
-    if family not in ("mixtral", "qwen3_moe"):
+    dense = layer in config.get("mlp_only_layers", ()) or (
+        (layer + 1) % config.get("decoder_sparse_step", 1)
+    )
+    if family not in ("mixtral", "qwen3_moe") or dense:
         shapes = {
             f"mlp.{name}.weight": (h, width) if name == "down_proj" else (width, h)
             for name in names

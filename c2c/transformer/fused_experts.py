@@ -1,0 +1,42 @@
+"""Checkpoints whose experts are one tensor a layer, as the modules of transformers 5 hold them."""
+
+from __future__ import annotations
+
+import re
+
+from c2c.transformer.layout import EXPERTS
+from c2c.transformer.safetensors_file import SafetensorsCheckpoint
+
+__all__ = ["split_experts"]
+
+_FUSED = re.compile(
+    r"(model\.layers\.\d+)\.mlp\.(experts\.gate_up_proj|experts\.down_proj|gate\.weight)"
+)
+
+
+def split_experts(checkpoint: SafetensorsCheckpoint, family: str) -> None:
+    """Give each expert's matrices the names that published checkpoints give them.
+
+    Args:
+      checkpoint: whose tensors are renamed; nothing is read.
+      family: of the model; one without experts changes nothing.
+    """
+    if family not in EXPERTS:
+        return
+    folder, (gate, up, down) = EXPERTS[family]
+    for name in checkpoint.names:
+        found = _FUSED.fullmatch(name)
+        if found is None:
+            continue
+        path, shape = f"{found[1]}.{folder}", checkpoint.shape(name)
+        if found[2] == "gate.weight":
+            checkpoint.divide(name, {f"{path}.{found[2]}": shape})
+            continue
+        if len(shape) != 3:
+            continue
+        count, rows, columns = shape
+        matrices = (down,) if found[2].endswith("down_proj") else (gate, up)
+        each = rows // len(matrices), columns
+        if each[0] * len(matrices) == rows:
+            parts = (f"{path}.experts.{i}.{name}.weight" for i in range(count) for name in matrices)
+            checkpoint.divide(name, dict.fromkeys(parts, each))
