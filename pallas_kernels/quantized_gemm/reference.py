@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,8 @@ def matmul(
       gemm: sizes and types.
     """
     if gemm.layers is not None:
-        data, scales = (lax.dynamic_index_in_dim(a, layer, keepdims=False) for a in (data, scales))
+        data = _stored_of(data, layer)
+        scales = lax.dynamic_index_in_dim(scales, layer, keepdims=False)
         if offsets is not None:
             offsets = lax.dynamic_index_in_dim(offsets, layer, keepdims=False)
     size = _chunk(gemm)
@@ -68,6 +70,21 @@ def matmul(
     if gemm.k > size:
         total = lax.fori_loop(1, gemm.k // size, lambda chunk, total: total + sums(chunk), total)
     return total.astype(gemm.out_dtype)
+
+
+def _stored_of(stack: jax.Array, layer: jax.Array | int) -> jax.Array:
+    """Return one matrix of a stack.
+
+    XLA on a CPU slices no fp8: it converts the whole stack first. It does slice bytes; the barriers
+    keep it from making the stack into bytes as a whole, once before a loop over layers.
+    """
+    if stack.dtype.itemsize != 1 or jnp.issubdtype(stack.dtype, jnp.integer):
+        return lax.dynamic_index_in_dim(stack, layer, keepdims=False)
+    barrier: Any = lax.optimization_barrier
+    stack, layer = barrier((stack, jnp.asarray(layer, jnp.int32)))
+    stored = lax.bitcast_convert_type(stack, jnp.int8)
+    one: jax.Array = barrier(lax.dynamic_index_in_dim(stored, layer, keepdims=False))
+    return lax.bitcast_convert_type(one, stack.dtype)
 
 
 def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
