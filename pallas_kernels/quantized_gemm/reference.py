@@ -79,12 +79,14 @@ def _stored_of(stack: jax.Array, layer: jax.Array | int) -> jax.Array:
     keep it from making the stack into bytes as a whole, once before a loop over layers.
     """
     if stack.dtype.itemsize != 1 or jnp.issubdtype(stack.dtype, jnp.integer):
-        return lax.dynamic_index_in_dim(stack, layer, keepdims=False)
+        whole: jax.Array = lax.dynamic_index_in_dim(stack, layer, keepdims=False)
+        return whole
     barrier: Any = lax.optimization_barrier
     stack, layer = barrier((stack, jnp.asarray(layer, jnp.int32)))
     stored = lax.bitcast_convert_type(stack, jnp.int8)
-    one: jax.Array = barrier(lax.dynamic_index_in_dim(stored, layer, keepdims=False))
-    return lax.bitcast_convert_type(one, stack.dtype)
+    one = barrier(lax.dynamic_index_in_dim(stored, layer, keepdims=False))
+    matrix: jax.Array = lax.bitcast_convert_type(one, stack.dtype)
+    return matrix
 
 
 def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
