@@ -34,7 +34,7 @@ CASES = {
     "int8, rows of no expert, any K and N": Case(sizes=(7, 0, 2), t=40, k=200, n=100),
     "int8, no expert has rows": Case(sizes=(0, 0), t=9, k=128),
     "int8, groups of 32, float16 scales": Case(
-        sizes=(0, 9, 8), t=17, group=32, scale_dtype="float16"
+        sizes=(0, 9, 8), t=17, k=128, group=32, scale_dtype="float16"
     ),
     "int4, groups of 128, one row": Case(sizes=(0, 1, 0), t=1, kind="int4", group=128),
     "int4, groups of 32 with offsets": Case(
@@ -59,6 +59,7 @@ CASES = {
     ),
     "int4, cluster of 4": Case(sizes=(0, 50, 2), t=54, k=128, kind="int4", config=clustered(4)),
 }
+RARER = ("int8, groups of 32, float16 scales", "int4, cluster of 4")
 
 
 def run(x: Any, w: QuantizedWeights, sizes: Any, **options: Any) -> np.ndarray:
@@ -76,7 +77,13 @@ def product(case: Case) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] if name in RARER else [])
+        for name, case in CASES.items()
+    ],
+)
 def test_within_the_bound_and_reading_what_the_traffic_model_counts(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +130,7 @@ SIZES_WITHIN = st.lists(st.integers(0, T), min_size=3, max_size=3).map(
 )
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(sizes=SIZES_WITHIN, sms=st.integers(1, 2))
 @example(sizes=[0, 30, 0], sms=2)
 def test_any_sizes_and_sm_limit_in_one_kernel(sizes: list[int], sms: int) -> None:
@@ -167,7 +174,6 @@ def test_run_time_values_do_not_recompile_and_host_memory_gives_the_same_bits(
         (
             (on_device, [3, 8], 1, 2),
             (on_device, [0, 9], 0, 1),
-            (in_host, [0, 9], 0, 2),
             (in_host, [3, 8], 1, 1),
         )
     ):
@@ -177,8 +183,7 @@ def test_run_time_values_do_not_recompile_and_host_memory_gives_the_same_bits(
         assert_right(case, out, matrix_of(stack, layer), sizes)
         outs.setdefault(layer, []).append(out.view(np.uint16))
     assert len(builds) <= 1
-    for both in outs.values():
-        np.testing.assert_array_equal(*both)
+    np.testing.assert_array_equal(*outs[1])
 
 
 def racing(case: Case) -> bool:
@@ -235,7 +240,7 @@ def test_no_compilation_for_other_sizes_in_the_reference() -> None:
         (Case(sizes=(), t=90, kind="float8_e4m3fn", group=64, out_dtype="float32"), None),
     ],
 )
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(
     sizes=st.lists(st.one_of(st.just(0), st.integers(0, 30)), min_size=4, max_size=4).filter(
         lambda sizes: sum(sizes) <= 90
