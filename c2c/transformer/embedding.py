@@ -76,4 +76,5 @@ def widen(data: Any, scales: Any, offsets: Any, *, kind: Kind, group: int | None
     values = values * by_row(scales)
     if offsets is not None:
         values = values + by_row(offsets)
-    return values.reshape(*front, n, k)
+    widened: jax.Array = values.reshape(*front, n, k)
+    return widened
