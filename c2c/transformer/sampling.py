@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from c2c.errors import SettingError
 
@@ -100,22 +101,32 @@ def sample(
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     if not hot:
         return greedy
-    drawn = jax.vmap(_draw)(logits, settings, step)
+    hotness = jnp.where(settings.temperature > 0, settings.temperature, 1.0)
+    scaled = logits / hotness[:, None]
+    # Sorting a vocabulary takes a CPU as long as a small model's step.
+    limited = jnp.any((settings.temperature > 0) & ((settings.top_k > 0) | (settings.top_p < 1)))
+    keep = lax.cond(
+        limited, jax.vmap(_kept), lambda scaled, _: jnp.ones(scaled.shape, bool), scaled, settings
+    )
+    drawn = jax.vmap(_draw)(jnp.where(keep, scaled, -jnp.inf), settings.seed, step)
     return jnp.where(settings.temperature > 0, drawn, greedy)
 
 
-def _draw(logits: jax.Array, settings: SamplingRows, step: jax.Array) -> jax.Array:
-    """Draw the next token of one row, whose temperature, if 0, is taken for 1."""
-    scaled = logits / jnp.where(settings.temperature > 0, settings.temperature, 1.0)
+def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:
+    """Return which tokens of one row top_k and top_p leave: bool [vocab]."""
+    vocab = scaled.shape[0]
     order = jnp.argsort(-scaled, stable=True)
     falling = scaled[order]
-    vocab = logits.shape[0]
     count = jnp.where(settings.top_k > 0, jnp.minimum(settings.top_k, vocab), vocab)
     falling = jnp.where(falling >= falling[count - 1], falling, -jnp.inf)
     chances = jax.nn.softmax(falling)
     before = jnp.cumsum(chances) - chances
     # The first token always stays. At 1 all do: rounding must not cut the tail off.
-    keep = (before < settings.top_p) | (settings.top_p >= 1)
-    falling = jnp.where(keep, falling, -jnp.inf)
-    key = jax.random.fold_in(jax.random.key(settings.seed), step)
-    return order[jax.random.categorical(key, falling)].astype(jnp.int32)
+    keep = (falling > -jnp.inf) & ((before < settings.top_p) | (settings.top_p >= 1))
+    return jnp.zeros(vocab, bool).at[order].set(keep, unique_indices=True)
+
+
+def _draw(scaled: jax.Array, seed: jax.Array, step: jax.Array) -> jax.Array:
+    """Draw the next token of one row; its noise is by token, whatever else may be drawn."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.random.categorical(key, scaled).astype(jnp.int32)
