@@ -10,12 +10,17 @@ import jax
 
 
 @contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Collect one entry for each program that XLA compiles inside the block."""
+def compilations(*, traced: bool = False) -> Iterator[list[str]]:
+    """Collect one entry for each program that XLA compiles inside the block.
+
+    Args:
+      traced: whether tracing and lowering count too.
+    """
     seen: list[str] = []
 
     def listen(event: str, duration_s: float, **kwargs: Any) -> None:
-        if event.endswith("backend_compile_duration"):
+        wanted = "/jax/core/compile/" in event if traced else "backend_compile_duration" in event
+        if wanted:
             seen.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)

@@ -6,11 +6,9 @@ import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -38,26 +36,11 @@ from c2c.transformer.executables import Executables, Stage, executables_at
 from c2c.transformer.forward import run
 from c2c.transformer.warm import main
 from pallas_kernels.repository import FOLDER_VARIABLE, RepositoryError, RepositoryWarning
+from tests.compilations import compilations
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
 IDS = [5, 17, 3, 80, 41]
 HOT = {"temperature": 1.1, "top_k": 40, "seed": 3}
-
-
-@contextmanager
-def traced_or_compiled() -> Iterator[list[str]]:
-    """What jax traces, lowers and compiles meanwhile."""
-    events: list[str] = []
-
-    def listen(event: str, _duration: float, **_info: Any) -> None:
-        if "/jax/core/compile/" in event:
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield events
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def made(
@@ -81,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_listener_hears_what_jax_compiles() -> None:
     """Or the tests that expect silence would prove nothing."""
-    with traced_or_compiled() as events:
+    with compilations(traced=True) as events:
         made(None).generate(IDS, 1)
         made(None, "qwen3").logits(IDS)
     assert any("trace" in event for event in events)
@@ -141,14 +124,14 @@ def test_a_second_model_of_one_architecture_compiles_nothing(name: str, folder: 
     second = made(shared, linear=STRATEGIES[name], seed=1)
     assert first.spec.name != second.spec.name
     texts = [first.generate(IDS, 4)]
-    with traced_or_compiled() as events:
+    with compilations(traced=True) as events:
         texts.append(second.generate(IDS, 4))
         assert first.generate(IDS, 4) == texts[0]
     assert events == []
     assert texts == [replace(model, executables=None).generate(IDS, 4) for model in (first, second)]
     assert texts[0] != texts[1]
     fresh = Executables(folder)
-    with traced_or_compiled() as events:
+    with compilations(traced=True) as events:
         assert replace(second, executables=fresh).generate(IDS, 4) == texts[1]
     assert events == []
     assert (fresh.compiled, fresh.loaded) == (0, shared.compiled)
@@ -160,12 +143,12 @@ def test_warm_leaves_nothing_to_do(folder: Path) -> None:
     warmed = model.warm(buckets)
     assert warmed.loaded == 0
     assert warmed.compiled == len(list(folder.glob("*.json"))) > 0
-    with traced_or_compiled() as events:
+    with compilations(traced=True) as events:
         tokens = model.generate(IDS, 4)
         model.generate(IDS, 4, **HOT)
     assert events == []
     again = made(Executables(folder), "qwen3")
-    with traced_or_compiled() as events:
+    with compilations(traced=True) as events:
         loaded = again.warm(buckets)
     assert events == []
     assert (loaded.loaded, loaded.compiled) == (warmed.compiled, 0)

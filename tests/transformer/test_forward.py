@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from c2c.transformer import Hybrid, Reference, Staged, forward, load, new_cache
 from c2c.transformer.forward import run
 from c2c.transformer.generate import prompt_logits
 from c2c.transformer.pages import block_tables, empty, hold
+from tests.compilations import compilations
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import CONFIGS, tensors_of, write
 
@@ -29,22 +29,6 @@ Make = Callable[..., Any]
 
 def prompt(seed: int, length: int = LENGTH, vocab: int = 96) -> list[int]:
     return np.random.default_rng(seed).integers(0, vocab, length).tolist()
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """What XLA compiles meanwhile."""
-    events: list[str] = []
-
-    def listen(event: str, _duration: float, **_info: Any) -> None:
-        if "backend_compile" in event:
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield events
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 class Batch:
