@@ -1,6 +1,6 @@
 """What checkpoints of transformers may have beyond the usual, against NumPy in float64.
 
-`tests/transformer/peer.py` compares with transformers itself, where it is installed.
+`tests/transformer/test_peer.py` compares with transformers itself, where it is installed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,385 @@
+"""Decoding on the CPU: this transformer against Hugging Face transformers, on the same files.
+
+    make peer
+    python -m experiments.bench.decode repeats=5
+
+Two processes load the same float32 checkpoint, have the same cores and take turns: this
+transformer, and transformers in eager mode with its cache (`.venv-peer`, which `make peer` makes).
+What limits both, the speed at which memory is read, is measured in between. Writes JSON with
+provenance to runs/bench/decode.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import as_setting_error
+from c2c.errors import DataError, SettingError
+from c2c.runs import RunDir
+
+__all__ = ["SHAPES", "DecodeSettings", "main", "write_model"]
+
+TARGET = 1.5
+"""Times the tokens a second of transformers in eager mode, as this project's plan asks."""
+
+_BASE: dict[str, Any] = {
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "vocab_size": 8192,
+}
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "llama-18m": {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
+    "qwen3-8m": {
+        "model_type": "qwen3",
+        "hidden_size": 192,
+        "intermediate_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "use_sliding_window": False,
+    },
+    "mixtral-15m": {
+        "model_type": "mixtral",
+        "hidden_size": 192,
+        "intermediate_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    },
+}
+"""Models of random weights, small enough that calls take as long as reading weights does."""
+
+
+@dataclass
+class DecodeSettings:
+    """Settings of the benchmark, as key=value on the command line.
+
+    Attributes:
+      models: names of `SHAPES`, folders of float32 checkpoints, or "smollm2".
+      peer: the Python that has torch and transformers.
+      prompt: tokens of the prompt.
+      new: tokens that follow it.
+      repeats: counted turns of each, after one that is not.
+      cores: that each process may use; 0 for all of this one's.
+      pause_s: between turns, so that threads of the one before have gone to sleep.
+      seed: of prompts and random weights.
+      out: folder of the results.
+    """
+
+    models: list[str] = field(default_factory=lambda: ["smollm2", *SHAPES])
+    peer: str = ".venv-peer/bin/python"
+    prompt: int = 16
+    new: int = 32
+    repeats: int = 5
+    cores: int = 0
+    pause_s: float = 0.3
+    seed: int = 0
+    out: str = "runs/bench/decode"
+
+
+_OURS = """
+import json, sys, time
+import jax
+import jax.numpy as jnp
+from c2c.transformer import load
+settings = json.loads(sys.argv[1])
+ids, new = settings["ids"], settings["new"]
+model = load(settings["folder"], "float32", progress=False)
+memory = jnp.ones(1 << 26, jnp.float32)  # 256 MiB, more than caches hold
+total = jax.jit(jnp.sum)
+def measure():
+    start = time.perf_counter()
+    stream = model.stream(ids, new)
+    tokens = [next(stream)]
+    first = time.perf_counter()
+    tokens.extend(stream)
+    last = time.perf_counter()
+    read_s = []
+    for _ in range(3):
+        again = time.perf_counter()
+        total(memory).block_until_ready()
+        read_s.append(time.perf_counter() - again)
+    return {"first_s": first - start, "decode_s": last - first, "tokens": tokens,
+            "read_gbps": memory.nbytes / min(read_s) / 1e9}
+"""
+
+_PEER = """
+import json, os, sys, time
+settings = json.loads(sys.argv[1])
+ids, new, threads = settings["ids"], settings["new"], settings["threads"]
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
+import torch, transformers
+transformers.logging.set_verbosity_error()
+torch.set_num_threads(threads)
+model = transformers.AutoModelForCausalLM.from_pretrained(
+    settings["folder"], dtype=torch.float32, attn_implementation="eager"
+).eval()
+given = torch.tensor([ids])
+def measure():
+    with torch.inference_mode():
+        start = time.perf_counter()
+        out = model(given, use_cache=True)
+        token = out.logits[:, -1:].argmax(-1)
+        tokens = [int(token)]
+        first = time.perf_counter()
+        for _ in range(new - 1):
+            out = model(token, past_key_values=out.past_key_values, use_cache=True)
+            token = out.logits[:, -1:].argmax(-1)
+            tokens.append(int(token))
+        last = time.perf_counter()
+    return {"first_s": first - start, "decode_s": last - first, "tokens": tokens,
+            "versions": f"torch {torch.__version__}, transformers {transformers.__version__}"}
+"""
+
+_TURNS = """
+for _ in sys.stdin:
+    print(json.dumps(measure()), flush=True)
+"""
+
+
+class _Process:
+    """A process that measures each time it is asked to."""
+
+    def __init__(self, python: str, script: str, given: Mapping[str, Any], cores: set[int]) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own script
+            [python, "-c", script + _TURNS, json.dumps(given)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(self._process.pid, cores)
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def measure(self) -> dict[str, Any]:
+        """Take a turn.
+
+        Raises:
+          SettingError: the process does not run.
+        """
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            print(file=process.stdin, flush=True)
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            _, errors = process.communicate()
+            last = (errors.strip() or "no message").splitlines()[-1]
+            raise SettingError("models", process.args[0], f"a process that runs ({last})")  # type: ignore[index]
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def write_model(name: str, folder: Path, seed: int) -> Path:
+    """Return a folder with a float32 checkpoint as Hugging Face lays it out.
+
+    Args:
+      name: of `SHAPES`, "smollm2", or a folder, which is returned.
+      folder: where a new one is made.
+      seed: of random weights.
+
+    Raises:
+      SettingError: the name is none of these.
+    """
+    from safetensors.numpy import save_file
+
+    from c2c.models import from_hf_config
+    from c2c.transformer.random_source import RandomSource
+
+    source: Any
+    if name == "smollm2":
+        from c2c.transformer.default_checkpoint import default_checkpoint
+        from c2c.transformer.gguf_file import GgufCheckpoint
+        from c2c.transformer.gguf_source import GgufSource
+
+        checkpoint = GgufCheckpoint(default_checkpoint())
+        config, source = dict(checkpoint.config), GgufSource(checkpoint)
+    elif name in SHAPES:
+        config = _BASE | dict(SHAPES[name])
+        source = RandomSource(from_hf_config(config, name), np.random.default_rng(seed))
+    elif (Path(name) / "config.json").is_file():
+        return Path(name)
+    else:
+        raise SettingError("models", name, f"smollm2, {', '.join(SHAPES)} or a folder")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
+    tensors = {tensor: np.empty(source.shape(tensor), np.float32) for tensor in source.names}
+    for tensor, values in tensors.items():
+        source.read(tensor, values)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def _row(name: str, settings: DecodeSettings, cores: set[int]) -> dict[str, Any]:
+    """Measure one model."""
+    from c2c.models import load_spec, streamed_bytes
+
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folder = write_model(name, Path(temporary) / "model", settings.seed)
+        spec = load_spec(folder)
+        rng = np.random.default_rng(settings.seed)
+        given = {
+            "folder": str(folder),
+            "ids": rng.integers(0, spec.vocab, settings.prompt).tolist(),
+            "new": settings.new,
+            "threads": len(cores),
+        }
+        processes = {
+            "ours": stack.enter_context(_Process(sys.executable, _OURS, given, cores)),
+            "peer": stack.enter_context(_Process(settings.peer, _PEER, given, cores)),
+        }
+        turns: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
+        load = []
+        for turn in range(settings.repeats + 1):
+            for who, process in processes.items():
+                found = process.measure()
+                time.sleep(settings.pause_s)
+                if turn:  # the first one compiles, or fills caches
+                    turns[who].append(found)
+            load.append(os.getloadavg()[0])
+        weights = float(streamed_bytes(spec, 1.0)) / spec.dtype_bytes * 4
+    rates = {
+        who: statistics.median((settings.new - 1) / each["decode_s"] for each in found)
+        for who, found in turns.items()
+    }
+    first_s = {
+        who: statistics.median(each["first_s"] for each in found) for who, found in turns.items()
+    }
+    read_gbps = statistics.median(each["read_gbps"] for each in turns["ours"])
+    if len({tuple(each["tokens"]) for found in turns.values() for each in found}) != 1:
+        raise DataError(name, "the tokens are not the same in every turn of both")
+    return {
+        "model": name,
+        "weights_mb": weights / 1e6,
+        "tokens_per_s": rates["ours"],
+        "peer_tokens_per_s": rates["peer"],
+        "ratio": rates["ours"] / rates["peer"],
+        "first_s": first_s["ours"],
+        "peer_first_s": first_s["peer"],
+        "first_ratio": first_s["peer"] / first_s["ours"],
+        "read_gbps": read_gbps,
+        "share_of_limit": rates["ours"] * weights / (read_gbps * 1e9),
+        "load": max(load),
+        "peer": turns["peer"][0]["versions"],
+        "turns": {who: [dict(t, tokens=len(t["tokens"])) for t in f] for who, f in turns.items()},
+    }
+
+
+def run(settings: DecodeSettings, out: Console) -> list[dict[str, Any]]:
+    """Measure every model, print a table and return its rows."""
+    present = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    present = present or list(range(os.cpu_count() or 1))
+    cores = set(present[: settings.cores or None])
+    rows = [_row(name, settings, cores) for name in settings.models]
+    out.print(_table(rows, settings, len(cores)))
+    return rows
+
+
+def _table(rows: Sequence[Mapping[str, Any]], settings: DecodeSettings, cores: int) -> Table:
+    title = (
+        f"float32 on {cores} cores: {settings.new} tokens after {settings.prompt}, median of "
+        f"{settings.repeats}; asked for: {TARGET} times transformers' tokens/s"
+    )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    heads = ("model", "MB a token", "tokens/s", "peer's", "ratio", "first, ms", "peer's",
+             "ratio", "GB/s read", "of limit", "load")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="left" if head == "model" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["model"],
+            f"{row['weights_mb']:.0f}",
+            f"{row['tokens_per_s']:.1f}",
+            f"{row['peer_tokens_per_s']:.1f}",
+            f"{row['ratio']:.2f}",
+            f"{row['first_s'] * 1e3:.1f}",
+            f"{row['peer_first_s'] * 1e3:.1f}",
+            f"{row['first_ratio']:.2f}",
+            f"{row['read_gbps']:.1f}",
+            f"{row['share_of_limit']:.0%}",
+            f"{row['load']:.1f}",
+        )
+    peer = rows[0]["peer"] if rows else ""
+    table.caption = f"peer: {peer}, eager attention. load: the machine's, other work included."
+    return table
+
+
+def _check(settings: DecodeSettings) -> None:
+    for name, least in (("prompt", 1), ("new", 2), ("repeats", 1), ("cores", 0), ("seed", 0)):
+        if getattr(settings, name) < least:
+            raise SettingError(name, getattr(settings, name), f"a whole number, at least {least}")
+    if not settings.models:
+        raise SettingError("models", [], "at least one model")
+    if not Path(settings.peer).is_file():
+        raise SettingError(
+            "peer", settings.peer, "a Python that has torch and transformers", "Run make peer."
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark that the command line asks for; return the exit status."""
+    try:
+        schema = OmegaConf.structured(DecodeSettings)
+        merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(arguments)))
+        settings: Any = OmegaConf.to_object(merged)
+        _check(settings)
+        out = Console(highlight=False, width=116)
+        where = Path(settings.out)
+        packages = ("c2c", "pallas_kernels")
+        with RunDir.open(where, asdict(settings), packages=packages, resume=False) as folder:
+            folder.write_json("decode", {"target_ratio": TARGET, "rows": run(settings, out)})
+        out.print(f"written to {where}")
+    except OmegaConfBaseException as error:
+        print(f"error: {as_setting_error(error)}", file=sys.stderr)
+        return 2
+    except (SettingError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
