@@ -24,6 +24,7 @@ from c2c.transformer.generate import CHUNK, PAGE_TOKENS, bucket
 from c2c.transformer.linear import Linear
 from c2c.transformer.pages import block_tables
 from c2c.transformer.params import Params
+from c2c.transformer.rope import depends_on_length
 from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
 from c2c.transformer.schedule import Schedule, Size, Step, begin, end, next_step, width_of
 
@@ -87,7 +88,8 @@ def stream_batch(
       rows: requests at the same time, at most; the others wait.
       cache_tokens: positions that the cache has room for, rounded down to whole pages of 64; by
         default what the largest `rows` requests need. Requests that find no room wait.
-      chunk: prompt tokens of one call.
+      chunk: prompt tokens of one call; models whose rotary frequencies depend on the length take
+        a whole prompt.
       ends: is told the request and the token, each once; whether the request is over with it.
       executables: where compiled stages come from; by default jax compiles for this process.
 
@@ -103,6 +105,8 @@ def stream_batch(
     if rows < 1:
         raise SettingError("rows", rows, "a whole number above 0")
     rows = min(rows, bucket(max(1, len(sizes))))
+    if depends_on_length(spec):  # each prompt in one call, as in generation of one
+        chunk = max([chunk, *(width_of(size.prompt) for size in sizes.values())])
     pages = _pages(list(sizes.values()), rows, cache_tokens)
     numbers = tuple(sizes)
     schedule = begin(

@@ -119,3 +119,13 @@ def test_what_cannot_work_is_refused_before_anything_runs(kept: Kept) -> None:
     with pytest.raises(SettingError, match="ids"):
         model.stream_batch([Request(ids=[96])])
     assert model.generate_batch([]) == []
+
+
+@pytest.mark.parametrize("family", ["dynamic", "longrope"])
+def test_prompts_whose_length_matters_are_not_cut(family: str, made: Callable[..., Any]) -> None:
+    """Chunks of 16, prompts of 40 and 33, which change frequencies from 18 positions on."""
+    model = replace(made(family)[0], executables=None)
+    asked = [REQUESTS[number] for number in (1, 3, 5)]
+    expected = [model.generate(r.ids, 6) for r in asked]
+    greedy = [replace(r, sampling=Sampling(), max_new_tokens=6) for r in asked]
+    assert model.generate_batch(greedy, rows=2, chunk=16) == expected
