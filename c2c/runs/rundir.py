@@ -162,6 +162,8 @@ class RunDir:
         try:
             if error is not None:
                 if not self.is_complete:
+                    # A signal may come while a file is being opened, when nobody minds it yet.
+                    _remove_unfinished(self.path)
                     self._write_crash(error)
             elif not self.is_complete:
                 self._finish()
@@ -225,6 +227,10 @@ def _clear(root: Path) -> None:
         if path.is_relative_to(root.resolve()):
             path.unlink(missing_ok=True)
     journal.unlink(missing_ok=True)
+    _remove_unfinished(root)
+
+
+def _remove_unfinished(root: Path) -> None:
     for path in root.glob(f".*{PARTIAL_SUFFIX}"):
         path.unlink(missing_ok=True)
 

@@ -43,7 +43,12 @@ class ParquetStream:
         self._temporary = Path(name)
         self._file = os.fdopen(handle, "wb")
         self._schema = schema
-        self._writer = pq.ParquetWriter(self._file, schema, **OPTIONS)
+        try:
+            self._writer = pq.ParquetWriter(self._file, schema, **OPTIONS)
+        except BaseException:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+            raise
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -103,6 +104,25 @@ def test_crash_is_recorded_and_run_again(tmp_path: Path) -> None:
     assert not (tmp_path / "DONE").exists()
     assert run_once(tmp_path)
     assert not (tmp_path / "crash.json").exists()
+
+
+def test_a_signal_while_a_file_is_opened_leaves_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+
+    def interrupted(*_args: object, **_settings: object) -> None:
+        seen.extend(tmp_path.glob(".numbers.parquet.*"))
+        # As a signal leaves it that comes before anything minds the file.
+        (tmp_path / ".other.parquet.x.partial").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("c2c.runs.tables.pq.ParquetWriter", interrupted)
+    with pytest.raises(KeyboardInterrupt), RunDir.open(tmp_path, CONFIG) as run:
+        run.stream_table("numbers", pa.schema({"x": pa.int64()}))
+    assert len(seen) == 1  # it had been made
+    assert not list(tmp_path.glob(".*.partial"))
+    assert json.loads((tmp_path / "crash.json").read_text())["exception"] == "KeyboardInterrupt"
 
 
 def test_killed_run_leaves_nothing_that_looks_done(tmp_path: Path) -> None:
