@@ -9,12 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels import gather_rows as gathering
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND, numbers
-
-gathering = pytest.importorskip(
-    "pallas_kernels.gather_rows", reason="gather_rows is not in this checkout"
-)
 
 pytestmark = pytest.mark.gpu
 

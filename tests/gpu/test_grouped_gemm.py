@@ -10,16 +10,11 @@ import numpy as np
 import pytest
 
 from pallas_kernels import check_gemm
+from pallas_kernels import grouped_gemm as grouped
+from pallas_kernels import quantized_gemm as quantized
 from pallas_kernels.host_memory import to_host
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND, activations, numbers, same_bits, sampled
-
-grouped = pytest.importorskip(
-    "pallas_kernels.grouped_gemm", reason="grouped_gemm is not in this checkout"
-)
-quantized = pytest.importorskip(
-    "pallas_kernels.quantized_gemm", reason="quantized_gemm is not in this checkout"
-)
 
 pytestmark = pytest.mark.gpu
 

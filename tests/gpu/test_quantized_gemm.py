@@ -8,12 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels import quantized_gemm as quantized
 from pallas_kernels.host_memory import to_host
 from tests.gpu.exact import BACKEND, activations, numbers, sampled
-
-quantized = pytest.importorskip(
-    "pallas_kernels.quantized_gemm", reason="quantized_gemm is not in this checkout"
-)
 
 pytestmark = pytest.mark.gpu
 

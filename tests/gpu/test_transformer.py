@@ -13,10 +13,9 @@ import jax
 import numpy as np
 import pytest
 
+from c2c import transformer
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND
-
-transformer = pytest.importorskip("c2c.transformer", reason="c2c.transformer does not import here")
 
 pytestmark = pytest.mark.gpu
 
