@@ -20,20 +20,18 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from c2c.config import as_setting_error
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
+from experiments.bench.command import benchmark
 
 __all__ = ["SHAPES", "DecodeSettings", "main", "write_model"]
 
@@ -361,24 +359,12 @@ def _check(settings: DecodeSettings) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark that the command line asks for; return the exit status."""
-    try:
-        schema = OmegaConf.structured(DecodeSettings)
-        merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(arguments)))
-        settings: Any = OmegaConf.to_object(merged)
-        _check(settings)
-        out = Console(highlight=False, width=116)
-        where = Path(settings.out)
-        packages = ("c2c", "pallas_kernels")
-        with RunDir.open(where, asdict(settings), packages=packages, resume=False) as folder:
-            folder.write_json("decode", {"target_ratio": TARGET, "rows": run(settings, out)})
-        out.print(f"written to {where}")
-    except OmegaConfBaseException as error:
-        print(f"error: {as_setting_error(error)}", file=sys.stderr)
-        return 2
-    except (SettingError, DataError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    def work(settings: DecodeSettings, folder: RunDir, out: Console) -> None:
+        folder.write_json("decode", {"target_ratio": TARGET, "rows": run(settings, out)})
+
+    packages = ("c2c", "pallas_kernels")
+    return benchmark(DecodeSettings, arguments, work, check=_check, packages=packages)
 
 
 if __name__ == "__main__":

@@ -16,19 +16,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from c2c.config import as_setting_error
-from c2c.errors import DataError, SettingError
+from c2c.errors import SettingError
 from c2c.runs import RunDir
+from experiments.bench.command import benchmark
 
 __all__ = ["BenchSettings", "main", "measure_point", "measure_start"]
 
@@ -226,30 +223,18 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark that the command line asks for; return the exit status."""
-    try:
-        schema = OmegaConf.structured(BenchSettings)
-        merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(arguments)))
-        settings: Any = OmegaConf.to_object(merged)
-        _check(settings)
-        out = Console(highlight=False, width=116)
-        where = Path(settings.out)
-        with RunDir.open(where, asdict(settings), packages=("c2c",), resume=False) as folder:
-            found = run(settings, out)
-            folder.write_json("bench", found | {"peers": [asdict(p) for p in PEERS]})
-            rows = [
-                {"over": over, **point}
-                for over in ("by_requests", "by_instances")
-                for point in found[over]
-            ]
-            folder.write_table("points", pa.Table.from_pylist(rows))
-        out.print(f"written to {where}")
-    except OmegaConfBaseException as error:
-        print(f"error: {as_setting_error(error)}", file=sys.stderr)
-        return 2
-    except (SettingError, DataError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    def work(settings: BenchSettings, folder: RunDir, out: Console) -> None:
+        found = run(settings, out)
+        folder.write_json("bench", found | {"peers": [asdict(p) for p in PEERS]})
+        rows = [
+            {"over": over, **point}
+            for over in ("by_requests", "by_instances")
+            for point in found[over]
+        ]
+        folder.write_table("points", pa.Table.from_pylist(rows))
+
+    return benchmark(BenchSettings, arguments, work, check=_check, packages=("c2c",))
 
 
 if __name__ == "__main__":

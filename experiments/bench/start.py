@@ -20,15 +20,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from c2c.config import as_setting_error
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
+from experiments.bench.command import benchmark
 
 __all__ = ["Start", "StartSettings", "main", "measure"]
 
@@ -225,28 +223,19 @@ def _check(settings: StartSettings) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark that the command line asks for; return the exit status."""
-    try:
-        schema = OmegaConf.structured(StartSettings)
-        merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(arguments)))
-        settings: Any = OmegaConf.to_object(merged)
+
+    def completed(settings: StartSettings) -> None:
         _check(settings)
         if not settings.checkpoint:
             from c2c.transformer.default_checkpoint import default_checkpoint
 
             settings.checkpoint = str(default_checkpoint())
-        out = Console(highlight=False, width=116)
-        where = Path(settings.out)
-        packages = ("c2c", "pallas_kernels")
-        with RunDir.open(where, asdict(settings), packages=packages, resume=False) as folder:
-            folder.write_json("start", {"target_times_less": TARGET, "rows": run(settings, out)})
-        out.print(f"written to {where}")
-    except OmegaConfBaseException as error:
-        print(f"error: {as_setting_error(error)}", file=sys.stderr)
-        return 2
-    except (SettingError, DataError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    def work(settings: StartSettings, folder: RunDir, out: Console) -> None:
+        folder.write_json("start", {"target_times_less": TARGET, "rows": run(settings, out)})
+
+    packages = ("c2c", "pallas_kernels")
+    return benchmark(StartSettings, arguments, work, check=completed, packages=packages)
 
 
 if __name__ == "__main__":

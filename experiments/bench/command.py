@@ -1,0 +1,56 @@
+"""What the benchmarks' command lines have in common: settings, a run folder, errors in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from c2c.config import as_setting_error
+from c2c.errors import DataError, SettingError
+from c2c.runs import RunDir
+
+__all__ = ["benchmark"]
+
+
+def benchmark(
+    schema: type,
+    arguments: Sequence[str],
+    work: Callable[[Any, RunDir, Console], None],
+    *,
+    check: Callable[[Any], None],
+    packages: tuple[str, ...],
+) -> int:
+    """Run a benchmark and return the exit status, 2 for settings that cannot work.
+
+    Args:
+      schema: dataclass of the settings; its `out` is the run folder.
+      arguments: settings as key=value.
+      work: measures, and writes results into the folder.
+      check: raises SettingError, or completes the settings, before the folder is made.
+      packages: whose source is part of the provenance.
+    """
+    try:
+        merged = OmegaConf.merge(
+            OmegaConf.structured(schema), OmegaConf.from_dotlist(list(arguments))
+        )
+        settings: Any = OmegaConf.to_object(merged)
+        check(settings)
+        out = Console(highlight=False, width=116)
+        where = Path(settings.out)
+        with RunDir.open(where, asdict(settings), packages=packages, resume=False) as folder:
+            work(settings, folder, out)
+        out.print(f"written to {where}")
+    except OmegaConfBaseException as error:
+        print(f"error: {as_setting_error(error)}", file=sys.stderr)
+        return 2
+    except (SettingError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
