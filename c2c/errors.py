@@ -1,8 +1,8 @@
-"""The errors users see: a setting that cannot work, and data that cannot be read."""
+"""The errors users see: a setting that cannot work, data that cannot be read, a policy at fault."""
 
 from __future__ import annotations
 
-__all__ = ["DataError", "SettingError"]
+__all__ = ["DataError", "PolicyError", "SettingError"]
 
 
 class SettingError(ValueError):
@@ -29,4 +29,17 @@ class DataError(ValueError):
     def __init__(self, source: str, problem: str, hint: str = "") -> None:
         super().__init__(f"{source}: {problem}. {hint}".rstrip())
         self.source = source
+        self.problem = problem
+
+
+class PolicyError(ValueError):
+    """A policy that cannot decide: which one, and what is wrong with it.
+
+    >>> print(PolicyError("Mine", "place returned 7, of 3 rows"))
+    policy Mine: place returned 7, of 3 rows.
+    """
+
+    def __init__(self, policy: str, problem: str) -> None:
+        super().__init__(f"policy {policy}: {problem}.")
+        self.policy = policy
         self.problem = problem

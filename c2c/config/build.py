@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RunConf
+from c2c.config.user_code import load_code
 from c2c.cost import load_constants
 from c2c.errors import SettingError
 from c2c.hardware import (
@@ -25,7 +26,8 @@ from c2c.hardware import (
     scaled,
 )
 from c2c.models import Deployment, load_catalog
-from c2c.serving import AlphaSettings, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.policies import DECISIONS, weights_in
+from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
 
 __all__ = ["RunSetup", "build"]
@@ -84,6 +86,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     rows = plain["timeline"]["rows"]
     if rows < 0:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
+    load_code(plain["code"])
     system = _system(plain["system"])
     platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
     mig, notes = _mig(plain["mig"], platform, system)
@@ -102,13 +105,14 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     prepared = prepare(serving)
     wanted = _workload(plain["workload"])
     workload = build_workload(wanted, [d.name for d in deployments], seed)
+    code = [Path(file).expanduser().resolve() for file in plain["code"]]
     folders = [conf_dir() / group for group in ("hardware", "mig", "kernel")]
     return RunSetup(
         prepared=prepared,
         workload=workload,
         seed=seed,
         timeline_rows=rows,
-        files=(*sorted(set(workload_files(wanted).values())), constants, *folders),
+        files=(*sorted(set(workload_files(wanted).values())), constants, *folders, *code),
         settings=plain,
         notes=notes,
     )
@@ -134,10 +138,9 @@ def _without_targets(value: Any) -> Any:
 
 
 def _system(settings: Mapping[str, Any]) -> SystemSpec:
-    values = dict(settings)
-    values["alpha"] = AlphaSettings(**values["alpha"])
-    values["chunk_candidates"] = tuple(values["chunk_candidates"])
-    return SystemSpec(**values)
+    """Return the system; a policy that is not named is the default one."""
+    given = {k: v for k, v in settings.items() if not (k in DECISIONS and v is None)}
+    return SystemSpec(**given)
 
 
 def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
@@ -151,7 +154,7 @@ def _mig(
     if dict(settings) != {"name": AUTO}:
         return mig_from_mapping(settings), ()
     layouts = [load_mig(name) for name in platform.mig]
-    if system.loading == "resident":
+    if weights_in(system.load) == "hbm":
         chosen = min(layouts, key=lambda m: m.instances)
         why = f"{system.name} keeps weights in HBM, one model a GPU"
     else:

@@ -11,13 +11,15 @@ from typing import Any
 
 from hydra_zen import builds
 
-from c2c.serving import AlphaSettings, SystemSpec
+from c2c.policies import DECISIONS
+from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
 
 __all__ = ["RunConf"]
 
-AlphaConf = builds(AlphaSettings, populate_full_signature=True)
-SystemConf = builds(SystemSpec, alpha=AlphaConf, populate_full_signature=True)
+# A policy is a node of its own (`c2c.config.policies`); none here, so that choosing another one
+# leaves nothing of it behind.
+SystemConf = builds(SystemSpec, populate_full_signature=True, **dict.fromkeys(DECISIONS))
 WorkloadConf = builds(WorkloadConfig, populate_full_signature=True)
 
 
@@ -54,7 +56,9 @@ class RunConf:
       mig: `conf/mig`; the name `auto` leaves the choice to the system, see `build`.
       catalog: `conf/catalog`, see `c2c.models.load_catalog`.
       workload: `conf/workload`, see `c2c.workloads.WorkloadConfig`.
-      system: `conf/system` and `conf/policy`, see `c2c.serving.SystemSpec`.
+      system: `conf/system`, see `c2c.serving.SystemSpec`; its policies are groups in it, such as
+        system/alpha, see `c2c.policies`.
+      code: Python files with policies of the user's own, see `c2c.config.user_code`.
       link: variant of the link's capacity, measured or datasheet.
       superchips: how many of the platform.
       constants: a file of `conf/calibration`.
@@ -74,6 +78,7 @@ class RunConf:
     catalog: dict[str, Any] = field(default_factory=dict)
     workload: Any = WorkloadConf
     system: Any = SystemConf
+    code: list[str] = field(default_factory=list)
     link: str = "measured"
     superchips: int = 1
     constants: str = "gh200"

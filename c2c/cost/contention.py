@@ -11,9 +11,9 @@ __all__ = ["max_min", "max_min_rates"]
 
 @register_jitable
 def max_min_rates(
-    demands: npt.NDArray[np.float64], capacity: float, out: npt.NDArray[np.float64]
+    demands: npt.NDArray[np.float64], n: int, capacity: float, out: npt.NDArray[np.float64]
 ) -> None:
-    """Write the max-min fair share of `capacity` for each demand into `out`.
+    """Write the max-min fair share of `capacity` for each of the first `n` demands into `out`.
 
     Progressive filling: the smallest demand is served in full while it is at most an equal share
     of what is left; from the first that is not, all that remain get that equal share. Demands are
@@ -23,10 +23,10 @@ def max_min_rates(
 
     Args:
       demands: what each slice would draw if alone, at least 0 (`inf` allowed), any unit.
+      n: how many of them count.
       capacity: what the link carries in all, same unit, at least 0.
-      out: filled with the shares; same length as `demands`, not the same array.
+      out: filled with the shares; at least as long, not the same array.
     """
-    n = len(demands)
     for i in range(n):
         out[i] = -1.0  # not served yet
     left = capacity
@@ -69,5 +69,5 @@ def max_min(demands: npt.ArrayLike, capacity: float) -> npt.NDArray[np.float64]:
     if not 0 <= capacity < np.inf:
         raise SettingError("capacity", capacity, "a finite number, at least 0")
     shares = np.empty_like(wanted)
-    max_min_rates(wanted, float(capacity), shares)
+    max_min_rates(wanted, len(wanted), float(capacity), shares)
     return shares

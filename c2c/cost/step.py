@@ -113,7 +113,7 @@ def step_table(
     max_tokens: int,
     max_rows: int,
     alphas: Sequence[float] | npt.ArrayLike = DEFAULT_ALPHAS,
-    weights: Literal["host", "hbm"] = "host",
+    weights: Literal["host", "hbm", "staged"] = "host",
     cluster: int = 1,
     tiles: KernelTiles | None = None,
 ) -> StepTable:
@@ -130,8 +130,9 @@ def step_table(
       max_tokens: largest prefill chunk plus decodes in a step.
       max_rows: largest number of sequences that need logits in a step.
       alphas: the kernel repository's column splits, in [0, 1].
-      weights: "host" streams them over the link; "hbm" has them resident (baselines), where
-        alpha has no effect.
+      weights: "host" streams them over the link; "hbm" has them resident (baselines); "staged"
+        copies each layer into HBM ahead of its use by the copy engines, overlapped, all experts
+        of it. In the last two alpha has no effect.
       cluster: CTAs along M that share a weight tile by multicast.
       tiles: tile shapes; default `KernelTiles(cluster=cluster)`.
 
@@ -144,8 +145,8 @@ def step_table(
     for name, size in (("max_tokens", max_tokens), ("max_rows", max_rows)):
         if size < 1:
             raise SettingError(name, size, "a whole number above 0")
-    if weights not in ("host", "hbm"):
-        raise SettingError("weights", weights, "'host' or 'hbm'")
+    if weights not in ("host", "hbm", "staged"):
+        raise SettingError("weights", weights, "'host', 'hbm' or 'staged'")
     if link_gbps <= 0:
         raise SettingError("link_gbps", link_gbps, "a number above 0")
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
@@ -158,7 +159,7 @@ def step_table(
     for gemm in gemms(spec):
         into = head if gemm.kind == "head" else body
         m, groups = _rows_and_groups(gemm, spec, rows if gemm.kind == "head" else tokens)
-        if weights == "hbm":
+        if weights != "host":
             cost = resident_gemm_time(
                 m, gemm.n, gemm.k, slice_=slice_, constants=constants, tiles=tiles,
                 element_bytes=spec.dtype_bytes, groups=groups,
@@ -169,6 +170,11 @@ def step_table(
                 link_gbps=link_gbps, tiles=tiles, element_bytes=spec.dtype_bytes, groups=groups,
             )  # fmt: skip
         into.add(cost, gemm.count)
+    if weights == "staged":
+        copy_rate = min(slice_.link_cap_gbps, link_gbps) * 1e9
+        for total, kinds in ((body, ("dense", "expert")), (head, ("head",))):
+            copied = sum(_weight_bytes(g, spec) for g in gemms(spec) if g.kind in kinds)
+            total.stage(copied, copy_rate, hbm_rate)
 
     elementwise = tokens * elementwise_bytes_per_token(spec)
     body.hbm_bytes += elementwise
@@ -204,6 +210,12 @@ def _rows_and_groups(gemm: Gemm, spec: ModelSpec, tokens: Grid) -> tuple[Grid, G
     return share, active
 
 
+def _weight_bytes(gemm: Gemm, spec: ModelSpec) -> float:
+    """Weights of one kind of GEMM in all layers, every expert's."""
+    groups = spec.experts if gemm.kind == "expert" else 1
+    return float(gemm.count * groups * gemm.n * gemm.k * spec.dtype_bytes)
+
+
 @dataclass(slots=True)
 class _Sum:
     """Running totals over the GEMMs of a step."""
@@ -220,6 +232,13 @@ class _Sum:
         self.seconds += count * cost.total_s
         self.link_bytes += count * cost.traffic.link_bytes
         self.hbm_bytes += count * cost.traffic.hbm_bytes
+
+    def stage(self, copied_bytes: float, link_rate: float, hbm_rate: float) -> None:
+        """Copy the weights ahead of the products: the slowest of link, HBM and products binds."""
+        self.link_bytes[1:] += copied_bytes
+        self.hbm_bytes[1:] += copied_bytes
+        slowest = np.maximum(copied_bytes / link_rate, self.hbm_bytes / hbm_rate)
+        self.seconds[1:] = np.maximum(self.seconds, slowest)[1:]
 
 
 def step_time(

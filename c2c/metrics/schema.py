@@ -39,6 +39,7 @@ RECORD_SCHEMA = pa.schema(
         ("prompt_tokens", pa.int32()),
         ("output_tokens", pa.int32()),
         ("instance", pa.int32()),
+        ("slice", pa.int32()),
         ("chip", pa.int32()),
         ("start_kind", _NAME),
         ("chunks", pa.int32()),

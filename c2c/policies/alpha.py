@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from numba.extending import register_jitable
+from c2c.errors import SettingError
+from c2c.policies.decision import decision, jitable
 
 __all__ = [
-    "ALPHA_POLICIES",
     "AlphaObservation",
-    "AlphaParams",
     "AlphaState",
+    "Feedback",
+    "Roofline",
+    "Static",
     "adjust_alpha",
     "alpha_index",
     "best_alpha_index",
     "initial_alpha",
+    "knows_costs",
 ]
-
-STATIC: Final = 0
-FEEDBACK: Final = 1
-ROOFLINE: Final = 2
-ALPHA_POLICIES: Final = {"static": STATIC, "feedback": FEEDBACK, "roofline": ROOFLINE}
-
-
-class AlphaParams(NamedTuple):
-    """Settings of the alpha controller; the paper prints none of the values."""
-
-    policy: int  # ALPHA_POLICIES
-    initial: float  # alpha at activation
-    deadband: float  # tau
-    step_fast: float  # eta_fast
-    step_slow: float  # eta_slow
-    smoothing: float  # weight of the newest sample in the moving average
 
 
 class AlphaObservation(NamedTuple):
@@ -52,59 +39,141 @@ class AlphaState(NamedTuple):
     c2c_utilisation: float
 
 
-@register_jitable
-def initial_alpha(params: AlphaParams) -> AlphaState:
+@decision
+def initial_alpha(policy: Any) -> AlphaState:
     """Return the controller's state when a model is activated.
 
     Source: C2CServe section 6.4, alpha = 0; section 6.1 step 4 would take it from the profiling
-    table, which the `roofline` policy does at every step.
+    table, which `Roofline` does at every step.
     """
-    return AlphaState(params.initial, -1.0, 0.0, 0.0)
 
 
-@register_jitable
-def adjust_alpha(state: AlphaState, seen: AlphaObservation, params: AlphaParams) -> AlphaState:
-    """Return the next state: a saturated link lowers alpha (more AsymGEMM), a busy HBM raises it.
+@decision
+def adjust_alpha(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
+    """Return the next state after a step. Pure: equal arguments give equal results."""
 
-    Pure: equal arguments give equal results. Alpha stays in [0, 1].
+
+def _no(policy: Any) -> bool:  # noqa: ARG001
+    return False
+
+
+@decision(default=_no)
+def knows_costs(policy: Any) -> bool:
+    """Return whether alpha is chosen anew at every step from the cost model's predictions."""
+
+
+def _start(policy: Any) -> AlphaState:
+    return AlphaState(policy.initial, -1.0, 0.0, 0.0)
+
+
+def _check_unit(policy: Any, where: str) -> None:
+    for name, value in zip(policy._fields, policy, strict=True):
+        if not 0.0 <= value <= 1.0:
+            raise SettingError(f"{where}.{name}", value, "a number in [0, 1]")
+
+
+class Static(NamedTuple):
+    """Alpha stays at `initial`."""
+
+    initial: float = 0.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_unit(self, where)
+
+
+@adjust_alpha.by(Static)
+def _stay(policy: Static, state: AlphaState, seen: AlphaObservation) -> AlphaState:  # noqa: ARG001
+    return state
+
+
+class Feedback(NamedTuple):
+    """A saturated link lowers alpha (more AsymGEMM), a busy HBM raises it; alpha stays in [0, 1].
 
     Source: C2CServe, Algorithm 2; at |D| = tau the listing updates and the prose does not, we
-    keep alpha there.
+    keep alpha there. The paper prints none of the values.
+
+    Attributes:
+      initial: alpha at activation.
+      deadband: tau.
+      step_fast: eta_fast, while the latency target is missed.
+      step_slow: eta_slow.
+      smoothing: weight of the newest sample in the moving average.
     """
+
+    initial: float = 0.0
+    deadband: float = 0.05
+    step_fast: float = 0.125
+    step_slow: float = 0.0625
+    smoothing: float = 0.5
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_unit(self, where)
+
+
+@adjust_alpha.by(Feedback)
+def _algorithm_2(policy: Feedback, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     if state.latency_s < 0.0:  # the first sample starts the averages
         latency = seen.latency_s
         hbm = seen.hbm_utilisation
         c2c = seen.c2c_utilisation
     else:
-        w = params.smoothing
+        w = policy.smoothing
         latency = state.latency_s + w * (seen.latency_s - state.latency_s)
         hbm = state.hbm_utilisation + w * (seen.hbm_utilisation - state.hbm_utilisation)
         c2c = state.c2c_utilisation + w * (seen.c2c_utilisation - state.c2c_utilisation)
     imbalance = c2c - hbm
     alpha = state.alpha
-    if abs(imbalance) > params.deadband:
-        step = params.step_fast if latency > seen.latency_slo_s else params.step_slow
+    if abs(imbalance) > policy.deadband:
+        step = policy.step_fast if latency > seen.latency_slo_s else policy.step_slow
         alpha = max(0.0, alpha - step) if imbalance > 0.0 else min(1.0, alpha + step)
     return AlphaState(alpha, latency, hbm, c2c)
 
 
-@register_jitable
+class Roofline(NamedTuple):
+    """The variant with the least predicted step time at the share of the link at hand.
+
+    Ours: the controller knows the cost model and jumps to the predicted best alpha.
+    """
+
+    initial: float = 0.0  # before the first step, and for the profiling of chunks
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_unit(self, where)
+
+
+@adjust_alpha.by(Roofline)
+def _leave(policy: Roofline, state: AlphaState, seen: AlphaObservation) -> AlphaState:  # noqa: ARG001
+    return state
+
+
+@knows_costs.by(Roofline)
+def _yes(policy: Roofline) -> bool:  # noqa: ARG001
+    return True
+
+
+for _policy in (Static, Feedback, Roofline):
+    initial_alpha.by(_policy)(_start)
+
+
+@jitable
 def alpha_index(alpha: float, grid_size: int) -> int:
     """Return the nearest prebuilt variant on an even grid over [0, 1]."""
     return int(alpha * (grid_size - 1) + 0.5)
 
 
-@register_jitable
+@jitable
 def best_alpha_index(alone_s: Any, link_bytes: Any, available_gbps: float) -> int:
     """Return the variant with the least predicted step time max(alone, bytes / share).
+
+    Ties go to the variant that moves fewer bytes over the shared link.
 
     Args:
       alone_s: [A] seconds of a step for each variant with the link to itself.
       link_bytes: [A] bytes each variant moves over the link.
       available_gbps: link rate this instance can expect now.
-
-    Ours ("roofline"): the controller knows the cost model and jumps to the predicted best alpha;
-    ties go to the variant that moves fewer bytes over the shared link.
     """
     best = 0
     best_s = max(alone_s[0], link_bytes[0] / (available_gbps * 1e9))

@@ -1,7 +1,7 @@
 """The one serving loop: state, pure step, actions; the simulator and the engine drive it."""
 
-from c2c.serving.batching import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
-from c2c.serving.fleet import AlphaSettings, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.prepare import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.serving.state import (
     COLD,
     FAIL_CONTEXT,
@@ -13,14 +13,14 @@ from c2c.serving.state import (
     Fleet,
     Rules,
     Serving,
-    new_serving,
 )
-from c2c.serving.step import on_arrival, on_ready, on_step_end
+from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 
 __all__ = [
     "ACT_INTERRUPT",
     "ACT_LOAD",
     "ACT_RUN",
+    "ACT_UNLOAD",
     "COLD",
     "FAIL_CONTEXT",
     "FAIL_KV",
@@ -28,16 +28,15 @@ __all__ = [
     "RECORD_DTYPE",
     "SWITCH",
     "WARM",
-    "AlphaSettings",
     "Fleet",
     "Prepared",
     "Rules",
     "Serving",
     "ServingSetup",
     "SystemSpec",
-    "new_serving",
     "on_arrival",
     "on_ready",
     "on_step_end",
     "prepare",
+    "start_asked",
 ]

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
 
 from c2c.cost import StepTable
+from c2c.policies import jitable
 
-__all__ = ["CostTables", "stack_tables", "step_alone_s", "step_bytes", "step_growth_s"]
+__all__ = [
+    "CostTables",
+    "KeptTables",
+    "stack_tables",
+    "step_alone_s",
+    "step_bytes",
+    "step_growth_s",
+]
+
+# Columns of `CostTables.filled`.
+COPIED: Final = 0
+KEPT: Final = 1
+
+
+class KeptTables(NamedTuple):
+    """Tables of weights that a step copies into HBM ahead of their products, and that are there."""
+
+    copied: StepTable
+    kept: StepTable
 
 
 class CostTables(NamedTuple):
@@ -22,17 +40,36 @@ class CostTables(NamedTuple):
     head_s: Any  # f8[P, R+1, A]
     head_link: Any
     head_hbm: Any
+    # f8[P, T+1, 2, 3] and [P, R+1, 2, 3]: weights (COPIED, KEPT); seconds, link and HBM bytes.
+    # Empty where no weights are ever kept.
+    filled_body: Any
+    filled_head: Any
     overhead_s: Any  # f8[P]
     kv_read_s: Any
     pair_s: Any
     kv_bytes: Any
+    decode_s: Any  # f8[P] a step of one decode alone
+    prompt_s: Any  # f8[P] a prompt token in a long chunk alone
     window: Any  # i8[P], 0: full attention
     kinds: int
 
 
-def stack_tables(tables: Sequence[Sequence[StepTable]]) -> CostTables:
-    """Return the stack of `tables[arch][kind]`; all must share one shape."""
+def stack_tables(
+    tables: Sequence[Sequence[StepTable]],
+    kept: Sequence[Sequence[KeptTables]] = (),
+    *,
+    variant: int = 0,
+) -> CostTables:
+    """Return the stack of `tables[arch][kind]`; all must share one shape.
+
+    Args:
+      tables: of weights where the system leaves them.
+      kept: the same for weights in HBM; empty where none are ever kept.
+      variant: position on the alpha grid that `decode_s` and `prompt_s` stand for.
+    """
     flat = [t for row in tables for t in row]
+    filled = [t for row in kept for t in row]
+    chunk = min(1024, *(t.max_tokens for t in flat))
 
     def per_pair(field: str, dtype: type = np.float64) -> np.ndarray:
         return np.array([getattr(t, field) for t in flat], dtype)
@@ -44,52 +81,99 @@ def stack_tables(tables: Sequence[Sequence[StepTable]]) -> CostTables:
         head_s=np.stack([t.head_s for t in flat]),
         head_link=np.stack([t.head_link_bytes for t in flat]),
         head_hbm=np.stack([t.head_hbm_bytes for t in flat]),
+        filled_body=_filled(filled, "body"),
+        filled_head=_filled(filled, "head"),
         overhead_s=per_pair("step_overhead_s"),
         kv_read_s=per_pair("kv_read_s_per_token"),
         pair_s=per_pair("attn_s_per_pair"),
         kv_bytes=per_pair("kv_bytes_per_token"),
+        decode_s=np.array([t.body_s[1, variant] + t.head_s[1, variant] for t in flat]),
+        prompt_s=np.array([t.body_s[chunk, variant] / chunk for t in flat]),
         window=per_pair("sliding_window", np.int64),
         kinds=len(tables[0]),
     )
 
 
-@register_jitable
-def step_alone_s(costs: CostTables, pair: int, plan: Any, variant: int) -> float:
+def _filled(tables: Sequence[KeptTables], part: str) -> np.ndarray:
+    if not tables:
+        return np.zeros((0, 0, 2, 3))
+    fields = [f"{part}_{what}" for what in ("s", "link_bytes", "hbm_bytes")]
+    return np.array([[[getattr(t, f)[:, 0] for f in fields] for t in pair] for pair in tables])\
+        .transpose(0, 3, 1, 2).copy()  # fmt: skip
+
+
+@jitable
+def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
     """Return the seconds of the plan's first step with the link to itself.
 
     Args:
-      plan: a row of `state.INSTANCE_DTYPE` whose `plan_*` fields are set.
+      plan: a row of `state.PLAN_DTYPE`.
+      layers: of the model; `plan.kept` of them are read from HBM, `plan.copied` copied there.
       variant: position on the alpha grid.
 
     Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
     """
-    tokens = plan.plan_prefill + plan.plan_decodes
-    prefill = max(
-        costs.pair_s[pair] * plan.plan_pairs, costs.kv_read_s[pair] * plan.plan_prefill_kv
-    )
-    return float(
-        costs.body_s[pair, tokens, variant]
-        + costs.head_s[pair, plan.plan_rows, variant]
-        + costs.overhead_s[pair]
-        + costs.kv_read_s[pair] * plan.plan_decode_kv
-        + prefill
-    )
+    tokens = plan.prefill + plan.decodes
+    prefill = max(costs.pair_s[pair] * plan.pairs, costs.kv_read_s[pair] * plan.prefill_kv)
+    attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
+    if plan.kept + plan.copied == 0:
+        return float(
+            costs.body_s[pair, tokens, variant]
+            + costs.head_s[pair, plan.rows, variant]
+            + costs.overhead_s[pair]
+            + costs.kv_read_s[pair] * plan.decode_kv
+            + prefill
+        )
+    gemms = _mixed(
+        costs, pair, plan, layers, 0,
+        costs.body_s[pair, tokens, variant], costs.head_s[pair, plan.rows, variant],
+    )  # fmt: skip
+    return float(gemms + attention)
 
 
-@register_jitable
+@jitable
+def _mixed(
+    costs: CostTables, pair: int, plan: Any, layers: int, what: int, body: float, head: float
+) -> float:
+    # Layers run one after another, so seconds and bytes of streamed, copied and kept ones add up.
+    # The head counts with the last layer.
+    tokens = plan.prefill + plan.decodes
+    streamed = layers - plan.kept - plan.copied
+    total = (
+        streamed * body
+        + plan.copied * costs.filled_body[pair, tokens, COPIED, what]
+        + plan.kept * costs.filled_body[pair, tokens, KEPT, what]
+    ) / layers
+    if streamed > 0:
+        return float(total + head)
+    which = COPIED if plan.copied > 0 else KEPT
+    return float(total + costs.filled_head[pair, plan.rows, which, what])
+
+
+@jitable
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
     """Return by how many seconds each following decode step is longer than the one before."""
-    return float(costs.kv_read_s[pair] * plan.plan_growth)
+    return float(costs.kv_read_s[pair] * plan.growth)
 
 
-@register_jitable
-def step_bytes(costs: CostTables, pair: int, plan: Any, variant: int) -> tuple[float, float, float]:
+@jitable
+def step_bytes(
+    costs: CostTables, pair: int, plan: Any, layers: int, variant: int
+) -> tuple[float, float, float]:
     """Return link bytes a step, HBM bytes of the first step, and their growth a step."""
-    tokens = plan.plan_prefill + plan.plan_decodes
-    link = costs.body_link[pair, tokens, variant] + costs.head_link[pair, plan.plan_rows, variant]
-    hbm = (
-        costs.body_hbm[pair, tokens, variant]
-        + costs.head_hbm[pair, plan.plan_rows, variant]
-        + costs.kv_bytes[pair] * (plan.plan_decode_kv + plan.plan_prefill_kv)
-    )
-    return link, hbm, costs.kv_bytes[pair] * plan.plan_growth
+    tokens = plan.prefill + plan.decodes
+    kv = costs.kv_bytes[pair] * (plan.decode_kv + plan.prefill_kv)
+    growth = costs.kv_bytes[pair] * plan.growth
+    if plan.kept + plan.copied == 0:
+        link = costs.body_link[pair, tokens, variant] + costs.head_link[pair, plan.rows, variant]
+        hbm = costs.body_hbm[pair, tokens, variant] + costs.head_hbm[pair, plan.rows, variant] + kv
+        return link, hbm, growth
+    link = _mixed(
+        costs, pair, plan, layers, 1,
+        costs.body_link[pair, tokens, variant], costs.head_link[pair, plan.rows, variant],
+    )  # fmt: skip
+    hbm = _mixed(
+        costs, pair, plan, layers, 2,
+        costs.body_hbm[pair, tokens, variant], costs.head_hbm[pair, plan.rows, variant],
+    )  # fmt: skip
+    return link, hbm + kv, growth

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
-from numba.extending import register_jitable
-
-from c2c.policies import choose_victim, initial_alpha, place, should_drain
-from c2c.serving.batching import ACT_LOAD, emit
+from c2c.policies import jitable, link_is_promised, look_every_s, place, should_drain
+from c2c.serving.actions import ask
+from c2c.serving.hbm import is_in_use, room_bytes
+from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.queues import take_pending
-from c2c.serving.state import FREE, IDLE, LOADING, RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import FREE, IDLE, READY, RUNNING, Fleet, Rules, Serving
+from c2c.serving.turns import wake
 
-__all__ = ["drop_claim", "make_room", "place_pending", "reserved_gbps", "try_place"]
+__all__ = [
+    "device_load_s",
+    "drop_claim",
+    "make_room",
+    "place_pending",
+    "reserved_gbps",
+    "try_place",
+]
 
 
-@register_jitable
+@jitable
 def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
     """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models."""
     total = 0.0
-    for i in range(s.chip[c].first, s.chip[c].last):
+    first = s.device[s.chip[c].first].first
+    for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
         state = s.instance[i].state
         if state != FREE and not (busy_only and state == IDLE):
             total += fleet.deployment[s.instance[i].model].demand_gbps
     return total
 
 
-@register_jitable
-def _evict(s: Serving, i: int) -> None:
-    # Frees KV cache, activations and engine state only: the weights stay in host memory.
-    inst = s.instance[i]
-    model = s.model[inst.model]
-    if model.active == i:
-        model.active = inst.next_same
-    else:
-        before = model.active
-        while s.instance[before].next_same != i:
-            before = s.instance[before].next_same
-        s.instance[before].next_same = inst.next_same
-    inst.next_same = -1
-    inst.model = -1
-    inst.state = FREE
-    inst.draining = 0
-    s.count[0].evictions += 1
+@jitable
+def device_load_s(fleet: Fleet, s: Serving, d: int) -> float:
+    """Return what the engines of device `d` have to do: a decode step each, and their prompts."""
+    total = 0.0
+    for i in range(s.device[d].first, s.device[d].first + fleet.residents):
+        inst = s.instance[i]
+        if inst.state != FREE and is_in_use(s, i):
+            pair = fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind
+            total += fleet.costs.decode_s[pair] + inst.backlog * fleet.costs.prompt_s[pair]
+    return total
 
 
-@register_jitable
+@jitable
 def drop_claim(s: Serving, m: int) -> None:
     """Give up the chip that model `m` claimed, if any."""
     claimed = s.model[m].claim_chip
@@ -51,69 +53,88 @@ def drop_claim(s: Serving, m: int) -> None:
         s.model[m].claim_chip = -1
 
 
-@register_jitable
+@jitable
 def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
     inst = s.instance[i]
     demand = fleet.deployment[m].demand_gbps
     if inst.state != FREE:
-        _evict(s, i)
+        evict(fleet, s, i)
     c = inst.chip
-    first, last = s.chip[c].first, s.chip[c].last
-    if rules.check_link != 0:
-        span = s.instance[first:last]
+    if link_is_promised(rules.system.place):
+        first = s.device[s.chip[c].first].first
+        last = first + (s.chip[c].last - s.chip[c].first) * fleet.residents
         while reserved_gbps(fleet, s, c, False) + demand > s.chip[c].budget_gbps:
-            victim = choose_victim(span.last_used_s, span.state == IDLE, last - first)
+            victim = idle_victim(rules, s, first, last, i)
             if victim < 0:
                 break
-            _evict(s, first + victim)
-    inst.model = m
-    inst.state = LOADING
-    inst.draining = 0
-    inst.cold = 1 - s.model[m].in_host
-    inst.last_used_s = now_s
-    inst.kv_used = 0
-    inst.kv_capacity = fleet.kv_capacity[fleet.deployment[m].arch, inst.kind]
-    inst.next_same = s.model[m].active
-    s.model[m].active = i
-    start = initial_alpha(rules.alpha)
-    inst.alpha = start.alpha
-    inst.seen_latency_s = start.latency_s
-    inst.available_gbps = s.chip[c].budget_gbps
-    s.count[0].switches += 1
-    s.count[0].cold_starts += inst.cold
-    s.model[m].in_host = 1
+            evict(fleet, s, victim)
+    assign(fleet, rules, s, m, i, now_s)
     drop_claim(s, m)
     take_pending(s, m, i)
-    emit(s, ACT_LOAD, i)
+    ask(s, inst.on_device)
 
 
-@register_jitable
-def _add_candidates(fleet: Fleet, s: Serving, m: int, c: int, n: int) -> int:
+@jitable
+def _place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
+    # The instance of device d that model m would get: where it is, a free one, or an idle one's.
+    free = -1
+    first = s.device[d].first
+    for i in range(first, first + fleet.residents):
+        inst = s.instance[i]
+        if inst.state == FREE:
+            if free < 0:
+                free = i
+        elif inst.model == m:
+            if fleet.residents > 1 and inst.draining == 0:
+                return i
+            return -1
+    if free >= 0:
+        return free
+    return idle_victim(rules, s, first, first + fleet.residents, -1)
+
+
+@jitable
+def _add_candidates(
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int
+) -> int:
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m:
         return n  # another model has waited too long for this chip
     left = chip.budget_gbps - reserved_gbps(fleet, s, c, True)
     unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
-    for i in range(chip.first, chip.last):
+    for d in range(chip.first, chip.last):
+        i = _place_on(fleet, rules, s, m, d)
+        if i < 0:
+            continue
         inst = s.instance[i]
-        if inst.state == FREE or (inst.state == IDLE and inst.model != m):
-            row = s.candidates[n]
-            row.instance = i
-            row.is_free = 1 if inst.state == FREE else 0
-            row.last_used_s = inst.last_used_s
-            row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
-            row.link_left_gbps = left
-            row.unpromised_gbps = unpromised
-            n += 1
+        row = s.candidates[n]
+        row.instance = i
+        row.is_free = 1 if inst.state == FREE else 0
+        row.is_resident = 1 if inst.state != FREE and inst.model == m else 0
+        row.last_used_s = inst.last_used_s
+        row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
+        row.link_left_gbps = left
+        row.unpromised_gbps = unpromised
+        row.load_s = 0.0
+        row.kept_share = 0.0
+        row.fits_now = 1
+        if fleet.residents > 1:
+            need = tokens * fleet.costs.kv_bytes[arch * fleet.costs.kinds + inst.kind]
+            free = room_bytes(s, d) + s.device[d].weight_bytes
+            row.fits_now = 1 if s.device[d].residents == 0 or need <= free else 0
+            row.load_s = device_load_s(fleet, s, d)
+            if row.is_resident != 0:
+                row.kept_share = inst.kept / fleet.layers[arch]
+        n += 1
     return n
 
 
-@register_jitable
+@jitable
 def try_place(
     fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
 ) -> int:
-    """Activate model `m` on a slice of a chip that holds its weights; -1 if none will do.
+    """Give model `m` an instance on a chip that holds its weights; -1 if none will do.
 
     Args:
       tokens: KV tokens of the request that asks.
@@ -123,20 +144,27 @@ def try_place(
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         c = fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
-            n = _add_candidates(fleet, s, m, c, n)
+            n = _add_candidates(fleet, rules, s, m, tokens, c, n)
     if n == 0:
         return -1
     key = (rules.seed * 1000003 + s.count[0].draws * 7919) % 2147483646
-    row = place(rules.placement, s.candidates, n, tokens, fleet.deployment[m].demand_gbps, key)
+    demand = fleet.deployment[m].demand_gbps
+    row = place(rules.system.place, rules.own.place, s.candidates, n, tokens, demand, key)
     s.count[0].draws += 1
     if row < 0:
         return -1
     i = int(s.candidates[row].instance)
-    _activate(fleet, rules, s, m, i, now_s)
+    if s.candidates[row].is_resident == 0:
+        _activate(fleet, rules, s, m, i, now_s)
+    else:
+        drop_claim(s, m)
+        take_pending(s, m, i)
+        if s.instance[i].n_wait > 0:
+            wake(fleet, rules, s, i)
     return i
 
 
-@register_jitable
+@jitable
 def _is_home(fleet: Fleet, m: int, c: int) -> bool:
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):  # noqa: SIM110 (Numba)
         if fleet.home_chip[k] == c:
@@ -144,7 +172,13 @@ def _is_home(fleet: Fleet, m: int, c: int) -> bool:
     return False
 
 
-@register_jitable
+@jitable
+def _forget_tried(s: Serving) -> None:
+    for m in range(len(s.model)):
+        s.model[m].tried = 0
+
+
+@jitable
 def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
     # The untried model of chip c whose first request waits longest; ties to the lower id.
     best = -1
@@ -159,13 +193,13 @@ def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
     return best
 
 
-@register_jitable
+@jitable
 def _place_head(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
     head = s.request[s.model[m].wait_head]
     return try_place(fleet, rules, s, m, head.prompt + head.output, c, now_s) >= 0
 
 
-@register_jitable
+@jitable
 def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
     """Give the idle slices of chip `c` to the models that wait, longest wait first."""
     if s.count[0].pending == 0:
@@ -173,7 +207,7 @@ def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) 
     claim = s.chip[c].claim
     if claim >= 0 and not _place_head(fleet, rules, s, claim, c, now_s):
         return  # nothing else may take what this model still lacks
-    s.model.tried[:] = 0
+    _forget_tried(s)
     while True:
         m = _oldest_pending(fleet, s, c)
         if m < 0:
@@ -181,28 +215,28 @@ def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) 
         waited = now_s - s.model[m].oldest_s
         if not _place_head(fleet, rules, s, m, c, now_s):
             s.model[m].tried = 1
-            if should_drain(waited, rules.drain_after_s):
+            if should_drain(rules.system.preempt, waited):
                 return
 
 
-@register_jitable
+@jitable
 def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
-    """Drain the least busy slice of chip `c` if a model has waited too long for one.
+    """Drain the least busy instance of chip `c` if a model has waited too long for a slice.
 
     The model claims the chip: until it is placed no other model is placed there. Looked at only
-    once in an eighth of `drain_after_s`, since waiting changes slowly.
+    at intervals, since waiting changes slowly.
     """
     chip = s.chip[c]
     if s.count[0].pending == 0 or now_s < chip.next_look_s:
         return
-    chip.next_look_s = now_s + rules.drain_after_s / 8.0
+    chip.next_look_s = now_s + look_every_s(rules.system.preempt)
     m = chip.claim
     if m < 0:
-        s.model.tried[:] = 0
+        _forget_tried(s)
         m = _oldest_pending(fleet, s, c)
         if m < 0 or s.model[m].claim_chip >= 0:
             return
-        if not should_drain(now_s - s.model[m].oldest_s, rules.drain_after_s):
+        if not should_drain(rules.system.preempt, now_s - s.model[m].oldest_s):
             return
         chip.claim = m
         s.model[m].claim_chip = c
@@ -210,17 +244,18 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> N
         place_pending(fleet, rules, s, c, now_s)
         return
     victim = -1
-    for i in range(chip.first, chip.last):
+    least = 0
+    first = s.device[chip.first].first
+    for i in range(first, first + (chip.last - chip.first) * fleet.residents):
         inst = s.instance[i]
         if inst.draining != 0:
             return  # one at a time
-        if inst.state != RUNNING or inst.model == m:
+        if inst.model == m or not (inst.state == RUNNING or inst.state == READY):
             continue
         busy = inst.n_wait + inst.n_prefill + inst.n_decode
-        if victim < 0 or busy < (
-            s.instance[victim].n_wait + s.instance[victim].n_prefill + s.instance[victim].n_decode
-        ):
+        if victim < 0 or busy < least:
             victim = i
+            least = busy
     if victim >= 0:
         s.instance[victim].draining = 1
         s.count[0].drains += 1

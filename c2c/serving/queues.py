@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from numba.extending import register_jitable
-
-from c2c.serving.state import COLD, LOADING, SWITCH, WARM, Serving
+from c2c.policies import jitable
+from c2c.serving.state import ASSIGNED, COLD, LOADING, SWITCH, WARM, Serving
 
 __all__ = [
     "append_pending",
@@ -17,27 +16,27 @@ __all__ = [
 ]
 
 
-@register_jitable
+@jitable
 def take_slot(s: Serving) -> int:
     """Return a free request slot; the caller made sure there is one."""
     s.count[0].free_slots -= 1
     return int(s.free_slots[s.count[0].free_slots])
 
 
-@register_jitable
+@jitable
 def release_slot(s: Serving, slot: int) -> None:
     """Give a request slot back."""
     s.free_slots[s.count[0].free_slots] = slot
     s.count[0].free_slots += 1
 
 
-@register_jitable
+@jitable
 def append_waiting(s: Serving, i: int, slot: int) -> None:
     """Queue a request at instance `i` and note how it found its model."""
     inst, req = s.instance[i], s.request[slot]
     req.next = -1
     req.instance = i
-    if inst.state == LOADING:
+    if inst.state == LOADING or inst.state == ASSIGNED:
         req.start_kind = COLD if inst.cold != 0 else SWITCH
     else:
         req.start_kind = WARM
@@ -47,9 +46,10 @@ def append_waiting(s: Serving, i: int, slot: int) -> None:
         s.request[inst.wait_tail].next = slot
     inst.wait_tail = slot
     inst.n_wait += 1
+    inst.backlog += req.prompt
 
 
-@register_jitable
+@jitable
 def pop_waiting(s: Serving, i: int) -> int:
     """Remove and return the request at the head of the queue of instance `i`."""
     inst = s.instance[i]
@@ -61,7 +61,7 @@ def pop_waiting(s: Serving, i: int) -> int:
     return slot
 
 
-@register_jitable
+@jitable
 def append_pending(s: Serving, m: int, slot: int) -> None:
     """Queue a request of model `m` until a slice is found."""
     model, req = s.model[m], s.request[slot]
@@ -77,7 +77,7 @@ def append_pending(s: Serving, m: int, slot: int) -> None:
     s.count[0].pending += 1
 
 
-@register_jitable
+@jitable
 def take_pending(s: Serving, m: int, i: int) -> None:
     """Move the requests that wait for model `m` to instance `i`, except what can't fit there."""
     model = s.model[m]
@@ -96,7 +96,7 @@ def take_pending(s: Serving, m: int, i: int) -> None:
         slot = following
 
 
-@register_jitable
+@jitable
 def return_waiting(s: Serving, i: int) -> None:
     """Put the queue of instance `i` before what already waits for its model (it came earlier)."""
     inst = s.instance[i]
@@ -110,6 +110,10 @@ def return_waiting(s: Serving, i: int) -> None:
     model.oldest_s = s.request[inst.wait_head].arrival_s
     model.n_wait += inst.n_wait
     s.count[0].pending += inst.n_wait
+    slot = int(inst.wait_head)
+    for _ in range(inst.n_wait):
+        inst.backlog -= s.request[slot].prompt
+        slot = int(s.request[slot].next)
     inst.wait_head = -1
     inst.wait_tail = -1
     inst.n_wait = 0

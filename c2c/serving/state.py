@@ -1,7 +1,8 @@
 """What the serving loop knows: the fleet (fixed), the rules (fixed) and the state (changing).
 
 Everything is a record array or a NamedTuple of arrays, so that one code runs interpreted and
-compiled. Positions in `Fleet.deployment`, `instance` and so on are the ids used everywhere.
+compiled. Positions in `Fleet.deployment`, `device`, `instance` and so on are the ids used
+everywhere. A device is a place (a slice); an instance is a model made runnable there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import CANDIDATE_DTYPE, ROUTE_DTYPE, AlphaParams
+from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Own, System
 from c2c.serving.costs import CostTables
 
 __all__ = [
+    "ASSIGNED",
     "COLD",
     "FAIL_CONTEXT",
     "FAIL_KV",
@@ -21,6 +23,7 @@ __all__ = [
     "FREE",
     "IDLE",
     "LOADING",
+    "READY",
     "RECORD_DTYPE",
     "RUNNING",
     "SWITCH",
@@ -34,9 +37,11 @@ __all__ = [
 
 # Life of an instance.
 FREE: Final = 0
-LOADING: Final = 1
-IDLE: Final = 2  # holds a model, has no work: inactive, may be evicted
-RUNNING: Final = 3
+ASSIGNED: Final = 1  # given a model, waits for its device to load it
+LOADING: Final = 2
+IDLE: Final = 3  # holds a model, has no work: inactive, may be evicted
+READY: Final = 4  # has work, waits for its turn or for the link
+RUNNING: Final = 5
 
 # How a request found its model.
 WARM: Final = 0  # active on an instance
@@ -58,10 +63,30 @@ DEPLOYMENT_DTYPE = np.dtype(
     align=True,
 )
 
-INSTANCE_DTYPE = np.dtype(
+# A slice: one compute lane and one memory, on which engines take turns.
+DEVICE_DTYPE = np.dtype(
     [
         ("chip", "i8"),
         ("kind", "i8"),  # which slice type, for the cost tables
+        ("first", "i8"),  # instances [first, first + Fleet.residents) live here
+        ("running", "i8"),  # the instance whose load or steps are under way, or -1
+        ("last", "i8"),  # the instance that ran last, or -1
+        ("residents", "i8"),
+        ("is_held", "i8"),  # 1: it has work that waits for the link
+        ("is_asked", "i8"),  # 1: to look for work when the event is taken in
+        ("kv_bytes", "f8"),  # reserved by all its instances
+        ("weight_bytes", "f8"),  # kept in its HBM
+        ("capacity_bytes", "f8"),  # for both
+    ],
+    align=True,
+)
+
+# A model made runnable on a device.
+INSTANCE_DTYPE = np.dtype(
+    [
+        ("on_device", "i8"),
+        ("chip", "i8"),
+        ("kind", "i8"),
         ("state", "i8"),
         ("model", "i8"),
         ("draining", "i8"),
@@ -72,36 +97,17 @@ INSTANCE_DTYPE = np.dtype(
         ("n_wait", "i8"),
         ("n_prefill", "i8"),
         ("n_decode", "i8"),
-        ("kv_used", "i8"),
-        ("kv_capacity", "i8"),
+        ("backlog", "i8"),  # prompt tokens that are not prefilled yet, of waiting requests too
+        ("kv_used", "i8"),  # tokens
+        ("kv_capacity", "i8"),  # tokens, with nothing else on the device
+        ("kept", "i8"),  # layers whose weights are in HBM
         ("decode_clock", "i8"),  # decode steps this instance has taken
+        ("last_step_s", "f8"),  # when its last step ended
+        ("cold", "i8"),
         ("alpha", "f8"),
         ("seen_latency_s", "f8"),
         ("seen_hbm", "f8"),
         ("seen_c2c", "f8"),
-        ("available_gbps", "f8"),
-        # the plan of the step under way, read by the backend
-        ("cold", "i8"),
-        ("plan_prefill", "i8"),  # prompt tokens
-        ("plan_prefills", "i8"),  # prompts they belong to
-        ("plan_pairs", "f8"),  # (query, key) pairs of prefill attention
-        ("plan_prefill_kv", "i8"),  # cached tokens the prefill attention reads
-        ("plan_decodes", "i8"),
-        ("plan_decode_kv", "i8"),  # cached tokens the first decode step reads
-        ("plan_growth", "i8"),  # cached tokens more in each following step
-        ("plan_rows", "i8"),  # rows that need logits
-        ("plan_steps", "i8"),  # at most this many identical steps
-        ("plan_alpha", "i8"),  # variant on the alpha grid
-        ("plan_part", "i8"),  # which part of a step that is run in parts (layers)
-        ("plan_parts", "i8"),
-        ("plan_slo_s", "f8"),
-        # what the backend reports of it
-        ("ran_steps", "i8"),
-        ("ran_latency_s", "f8"),  # seconds a step
-        ("ran_hbm", "f8"),  # utilisations
-        ("ran_c2c", "f8"),
-        ("ran_link_bytes", "f8"),
-        ("ran_hbm_bytes", "f8"),
         # running totals a request takes differences of
         ("sum_steps", "f8"),
         ("sum_alpha", "f8"),
@@ -111,11 +117,53 @@ INSTANCE_DTYPE = np.dtype(
     align=True,
 )
 
+# What a device is told to do next; one row a device, read by the backend.
+PLAN_DTYPE = np.dtype(
+    [
+        ("instance", "i8"),
+        ("prefill", "i8"),  # prompt tokens
+        ("prefills", "i8"),  # prompts they belong to
+        ("pairs", "f8"),  # (query, key) pairs of prefill attention
+        ("prefill_kv", "i8"),  # cached tokens the prefill attention reads
+        ("decodes", "i8"),
+        ("decode_kv", "i8"),  # cached tokens the first decode step reads
+        ("growth", "i8"),  # cached tokens more in each following step
+        ("rows", "i8"),  # rows that need logits
+        ("steps", "i8"),  # at most this many identical steps
+        ("alpha", "i8"),  # variant on the alpha grid
+        ("part", "i8"),  # which part of a step that is run in parts (layers)
+        ("parts", "i8"),
+        ("kept", "i8"),  # layers read from HBM
+        ("copied", "i8"),  # layers copied into HBM ahead of their products
+        ("is_turn", "i8"),  # 1: another engine than the one before
+        ("slo_s", "f8"),
+        ("link_gbps", "f8"),  # what the first step draws alone
+    ],
+    align=True,
+)
+
+# What the backend says of it at its end.
+REPORT_DTYPE = np.dtype(
+    [
+        ("steps", "i8"),
+        ("latency_s", "f8"),  # seconds a step
+        ("hbm", "f8"),  # utilisations
+        ("c2c", "f8"),
+        ("available_gbps", "f8"),
+        ("link_bytes", "f8"),
+        ("hbm_bytes", "f8"),
+    ],
+    align=True,
+)
+
 CHIP_DTYPE = np.dtype(
     [
-        ("first", "i8"),  # instances [first, last) are on this chip
+        ("first", "i8"),  # devices [first, last) are on this chip
         ("last", "i8"),
-        ("budget_gbps", "f8"),  # link rate that placement may promise
+        ("started", "i8"),  # the last event after which it looked for work
+        ("n_held", "i8"),  # devices whose work waits for the link
+        ("link_gbps", "f8"),  # what its link carries
+        ("budget_gbps", "f8"),  # of which placement may promise this
         ("claim", "i8"),  # model that waits for a slice here before all others, or -1
         ("next_look_s", "f8"),
     ],
@@ -168,6 +216,7 @@ RECORD_DTYPE = np.dtype(
         ("prompt_tokens", "i4"),
         ("output_tokens", "i4"),
         ("instance", "i4"),
+        ("slice", "i4"),
         ("chip", "i4"),
         ("start_kind", "i4"),
         ("chunks", "i4"),
@@ -199,6 +248,8 @@ COUNT_DTYPE = np.dtype(
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),
         ("actions", "i8"),  # actions in the buffer
+        ("events", "i8"),  # taken in
+        ("asked", "i8"),  # devices in the buffer
     ],
     align=True,
 )
@@ -211,27 +262,32 @@ class Fleet(NamedTuple):
     home_first: Any  # i8[D+1]; chips home_chip[home_first[d]:home_first[d+1]] hold d's weights
     home_chip: Any  # i8[...]
     kv_capacity: Any  # i8[arch, kind] tokens
-    chunk: Any  # i8[arch, kind] prefill tokens a step
+    chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
     parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
+    layers: Any  # i8[arch]
+    layer_bytes: Any  # f8[arch] weights of one layer
+    head_bytes: Any  # f8[arch] weights of the output projection
     max_batch: int
+    residents: int  # instances a device may hold
+    engine_bytes: float  # HBM of each beyond the first
     costs: CostTables
 
 
 class Rules(NamedTuple):
-    """Which policies decide, and their settings."""
+    """Who decides: the policies, the arrays of their own, and the seed of random choices."""
 
-    placement: int  # c2c.policies.PLACEMENTS
-    check_link: int  # 1: evict inactive models until the link budget holds
-    scale_out_at: int  # outstanding requests that ask for another instance; 0: never
-    drain_after_s: float
-    alpha: AlphaParams
+    system: System
+    own: Own
     seed: int
 
 
 class Serving(NamedTuple):
     """The changing part. A step owns the arrays it is given (as with donated JAX buffers)."""
 
+    device: Any
     instance: Any
+    plan: Any  # PLAN_DTYPE [devices]
+    report: Any  # REPORT_DTYPE [devices]
     chip: Any
     model: Any
     request: Any
@@ -239,10 +295,13 @@ class Serving(NamedTuple):
     prefilling: Any  # i8[I, B] request slots, first come first
     decoding: Any  # i8[I, B]
     count: Any  # i8[0].size
-    actions: Any  # i8[n, 2] (code, instance)
+    actions: Any  # i8[n, 2] (code, device; of ACT_UNLOAD the instance)
+    asked: Any  # i8[devices] that look for work when the event is taken in
     records: Any  # RECORD_DTYPE buffer
     routes: Any  # scratch
     candidates: Any  # scratch
+    engines: Any  # scratch, a row an instance of a chip
+    ranked: Any  # scratch
     alone_s: Any  # scratch f8[A]
     link_bytes: Any  # scratch f8[A]
 
@@ -255,8 +314,9 @@ def new_serving(
     fleet: Fleet,
     chip_of: np.ndarray,
     kind_of: np.ndarray,
-    budget_gbps: np.ndarray,
     *,
+    link_gbps: float,
+    budget_gbps: float,
     in_host: bool,
     slots: int = 1024,
     buffer: int = 65536,
@@ -264,30 +324,41 @@ def new_serving(
     """Return the state before the first event.
 
     Args:
-      chip_of: [I] ascending chip of each instance; kind_of: [I] its slice type.
-      budget_gbps: [C] link rate that placement may promise on each chip.
+      chip_of: [devices] ascending chip of each device; kind_of: its slice type.
+      link_gbps: what each chip's link carries.
+      budget_gbps: of which placement may promise this.
       in_host: whether all weights are in host memory at the start (else on disk).
       slots: request slots to start with; `grow_requests` adds more.
       buffer: records held before they must be taken out.
     """
-    n_instances, n_chips = len(chip_of), len(budget_gbps)
+    n_devices, n_chips = len(chip_of), int(chip_of[-1]) + 1
+    n_instances = n_devices * fleet.residents
+    device = _records(DEVICE_DTYPE, n_devices)
+    device.chip, device.kind = chip_of, kind_of
+    device.first = np.arange(n_devices) * fleet.residents
+    device.running, device.last = -1, -1
     instance = _records(INSTANCE_DTYPE, n_instances)
-    instance.chip, instance.kind = chip_of, kind_of
+    instance.on_device = np.repeat(np.arange(n_devices), fleet.residents)
+    instance.chip, instance.kind = chip_of[instance.on_device], kind_of[instance.on_device]
     for field in ("model", "next_same", "wait_head", "wait_tail"):
         instance[field] = -1
     chip = _records(CHIP_DTYPE, n_chips)
     chip.first = np.searchsorted(chip_of, np.arange(n_chips), side="left")
     chip.last = np.searchsorted(chip_of, np.arange(n_chips), side="right")
-    chip.budget_gbps, chip.claim = budget_gbps, -1
+    chip.link_gbps, chip.budget_gbps, chip.claim = link_gbps, budget_gbps, -1
     model = _records(MODEL_DTYPE, len(fleet.deployment))
     for field in ("active", "wait_head", "wait_tail", "claim_chip"):
         model[field] = -1
     model.in_host = int(in_host)
     count = _records(COUNT_DTYPE, 1)
-    count[0].free_slots = slots
+    count[0].free_slots, count[0].events = slots, 1
     variants = fleet.costs.body_s.shape[2]
+    widest = int((chip.last - chip.first).max()) * fleet.residents
     return Serving(
+        device=device,
         instance=instance,
+        plan=_records(PLAN_DTYPE, n_devices),
+        report=_records(REPORT_DTYPE, n_devices),
         chip=chip,
         model=model,
         request=_records(REQUEST_DTYPE, slots),
@@ -296,9 +367,12 @@ def new_serving(
         decoding=np.zeros((n_instances, fleet.max_batch), np.int64),
         count=count,
         actions=np.zeros((4 * n_instances + 16, 2), np.int64),
+        asked=np.zeros(n_devices, np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
         routes=_records(ROUTE_DTYPE, n_instances),
-        candidates=_records(CANDIDATE_DTYPE, n_instances),
+        candidates=_records(CANDIDATE_DTYPE, n_devices),
+        engines=_records(ENGINE_DTYPE, widest),
+        ranked=np.zeros((widest, 2)),
         alone_s=np.zeros(variants),
         link_bytes=np.zeros(variants),
     )

@@ -1,20 +1,29 @@
-"""The pure step of the serving loop: what an event changes and which actions follow."""
+"""The pure step of the serving loop: what an event changes and which actions follow.
+
+A step is one of `on_arrival`, `on_ready`, `on_step_end`, and then `start_asked`.
+"""
 
 from __future__ import annotations
-
-from numba.extending import register_jitable
 
 from c2c.policies import (
     AlphaObservation,
     AlphaState,
     adjust_alpha,
+    jitable,
     may_join,
-    route_least_outstanding,
-    wants_another_instance,
+    route,
+    wants_another,
 )
-from c2c.policies.alpha import FEEDBACK
-from c2c.serving.batching import ACT_INTERRUPT, compose, emit, next_part
-from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
+from c2c.serving.actions import ask
+from c2c.serving.batching import next_part
+from c2c.serving.hbm import pair_of, request_bytes, room_bytes
+from c2c.serving.placing import (
+    device_load_s,
+    drop_claim,
+    make_room,
+    place_pending,
+    try_place,
+)
 from c2c.serving.queues import (
     append_pending,
     append_waiting,
@@ -23,21 +32,13 @@ from c2c.serving.queues import (
     take_pending,
     take_slot,
 )
-from c2c.serving.state import (
-    FAIL_CONTEXT,
-    FAIL_KV,
-    FAIL_NONE,
-    IDLE,
-    RUNNING,
-    Fleet,
-    Rules,
-    Serving,
-)
+from c2c.serving.state import FAIL_CONTEXT, FAIL_KV, FAIL_NONE, Fleet, Rules, Serving
+from c2c.serving.turns import settle, start_asked, wake
 
-__all__ = ["on_arrival", "on_ready", "on_step_end"]
+__all__ = ["on_arrival", "on_ready", "on_step_end", "start_asked"]
 
 
-@register_jitable
+@jitable
 def _write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     req = s.request[slot]
     out = s.records[s.count[0].out]
@@ -57,12 +58,14 @@ def _write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     out.finished_s = now_s
     if req.instance >= 0:
         inst = s.instance[req.instance]
+        out.slice = inst.on_device
         out.chip = inst.chip
         steps = inst.sum_steps - req.from_steps
         out.alpha_mean = (inst.sum_alpha - req.from_alpha) / steps if steps > 0.0 else 0.0
         out.link_bytes = inst.sum_link - req.from_link
         out.hbm_bytes = inst.sum_hbm - req.from_hbm
     else:
+        out.slice = -1
         out.chip = -1
         out.alpha_mean = 0.0
         out.link_bytes = 0.0
@@ -70,7 +73,7 @@ def _write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     release_slot(s, slot)
 
 
-@register_jitable
+@jitable
 def _fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
     req = s.request[slot]
     req.instance = -1
@@ -81,27 +84,29 @@ def _fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
     _write_record(s, slot, now_s, reason)
 
 
-@register_jitable
-def _finish(s: Serving, i: int, slot: int, now_s: float) -> None:
+@jitable
+def _finish(fleet: Fleet, s: Serving, i: int, slot: int, now_s: float) -> None:
     req = s.request[slot]
-    s.instance[i].kv_used -= req.prompt + req.output
+    inst = s.instance[i]
+    inst.kv_used -= req.prompt + req.output
+    s.device[inst.on_device].kv_bytes -= request_bytes(fleet, s, i, req.prompt + req.output)
     s.count[0].finished += 1
     _write_record(s, slot, now_s, FAIL_NONE)
 
 
-@register_jitable
+@jitable
 def _largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
     largest = 0
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         chip = s.chip[fleet.home_chip[k]]
-        for i in range(chip.first, chip.last):
-            capacity = fleet.kv_capacity[fleet.deployment[m].arch, s.instance[i].kind]
+        for d in range(chip.first, chip.last):
+            capacity = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind]
             largest = max(largest, capacity)
     return largest
 
 
-@register_jitable
-def _routes(s: Serving, m: int) -> int:
+@jitable
+def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     n = 0
     i = s.model[m].active
     while i >= 0:
@@ -111,26 +116,34 @@ def _routes(s: Serving, m: int) -> int:
         row.outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
         row.draining = inst.draining
         row.kv_capacity = inst.kv_capacity
+        row.load_s = device_load_s(fleet, s, inst.on_device) if fleet.residents > 1 else 0.0
         n += 1
         i = inst.next_same
     return n
 
 
-@register_jitable
-def _wake(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    # Requests were queued at instance i: start it, or end its run of decode steps for them.
+@jitable
+def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
+    # The instance that takes a request of model m; -1 where the model has to be placed.
+    if s.model[m].active < 0:
+        return -1
+    row = route(rules.system.route, rules.own.route, s.routes, _routes(fleet, s, m), tokens)
+    return int(s.routes[row].instance) if row >= 0 else -1
+
+
+@jitable
+def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
     inst = s.instance[i]
-    if inst.state == IDLE:
-        compose(fleet, rules, s, i, now_s)
-    elif inst.state == RUNNING and inst.plan_steps > 1:
-        head = s.request[inst.wait_head]
-        batch = inst.n_prefill + inst.n_decode
-        tokens = head.prompt + head.output
-        if may_join(inst.kv_used, inst.kv_capacity, tokens, batch, fleet.max_batch):
-            emit(s, ACT_INTERRUPT, i)
+    outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
+    backlog_s = inst.backlog * fleet.costs.prompt_s[pair_of(fleet, s, i)]
+    batch = inst.n_prefill + inst.n_decode
+    need = request_bytes(fleet, s, i, tokens)
+    room = room_bytes(s, inst.on_device) + s.device[inst.on_device].weight_bytes
+    fits = may_join(rules.system.admit, need, room, batch, fleet.max_batch)
+    return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
-@register_jitable
+@jitable
 def on_arrival(
     fleet: Fleet,
     rules: Rules,
@@ -161,17 +174,14 @@ def on_arrival(
     if tokens > fleet.deployment[m].max_context:
         _fail(s, slot, now_s, FAIL_CONTEXT)
         return
-    row = -1
-    if s.model[m].active >= 0:
-        row = route_least_outstanding(s.routes, _routes(s, m), tokens)
-    if row >= 0:
-        i = int(s.routes[row].instance)
-        if wants_another_instance(s.routes[row].outstanding, rules.scale_out_at):
+    i = _route(fleet, rules, s, m, tokens)
+    if i >= 0:
+        if _is_too_busy(fleet, rules, s, i, tokens):
             placed = try_place(fleet, rules, s, m, tokens, -1, now_s)
             if placed >= 0:
                 i = placed
         append_waiting(s, i, slot)
-        _wake(fleet, rules, s, i, now_s)
+        wake(fleet, rules, s, i)
         return
     if tokens > _largest_kv(fleet, s, m):
         _fail(s, slot, now_s, FAIL_KV)
@@ -182,7 +192,7 @@ def on_arrival(
         try_place(fleet, rules, s, m, tokens, -1, now_s)
 
 
-@register_jitable
+@jitable
 def _hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> bool:
     # What waits for a model that is active after all (on a slice drained in vain, or on another
     # one) goes there: nothing would place the model again.
@@ -190,17 +200,16 @@ def _hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> 
     if model.n_wait == 0 or model.active < 0:
         return False
     head = s.request[model.wait_head]
-    row = route_least_outstanding(s.routes, _routes(s, m), head.prompt + head.output)
-    if row < 0:
+    i = _route(fleet, rules, s, m, head.prompt + head.output)
+    if i < 0:
         return False
-    i = int(s.routes[row].instance)
     drop_claim(s, m)
     take_pending(s, m, i)
-    _wake(fleet, rules, s, i, now_s)
+    wake(fleet, rules, s, i)
     return True
 
 
-@register_jitable
+@jitable
 def _after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     m = int(inst.model)
@@ -213,30 +222,36 @@ def _after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) ->
         place_pending(fleet, rules, s, inst.chip, now_s)  # its claim no longer holds others back
 
 
-@register_jitable
-def on_ready(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """A model has become active on instance `i`: start serving what waits for it."""
-    s.instance[i].state = IDLE
-    if not compose(fleet, rules, s, i, now_s):
+@jitable
+def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    # Instance i has ended a load or a step: its device turns to what is next.
+    ask(s, s.instance[i].on_device)
+    if not settle(fleet, rules, s, i, now_s):
         _after_idle(fleet, rules, s, i, now_s)
 
 
-@register_jitable
-def _end_decodes(s: Serving, i: int, now_s: float) -> None:
+@jitable
+def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """The model that device `d` was loading has become active: serve what waits for it."""
+    _go_on(fleet, rules, s, s.plan[d].instance, now_s)
+
+
+@jitable
+def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
     for k in range(inst.n_decode):
         slot = s.decoding[i, k]
         if s.request[slot].target == inst.decode_clock:
-            _finish(s, i, slot, now_s)
+            _finish(fleet, s, i, slot, now_s)
         else:
             s.decoding[i, kept] = slot
             kept += 1
     inst.n_decode = kept
 
 
-@register_jitable
-def _end_prefills(s: Serving, i: int, now_s: float) -> None:
+@jitable
+def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
     for k in range(inst.n_prefill):
@@ -244,6 +259,7 @@ def _end_prefills(s: Serving, i: int, now_s: float) -> None:
         req = s.request[slot]
         if req.step_tokens > 0:
             req.prefilled += req.step_tokens
+            inst.backlog -= req.step_tokens
             req.step_tokens = 0
             req.chunks += 1
         if req.prefilled < req.prompt:
@@ -252,7 +268,7 @@ def _end_prefills(s: Serving, i: int, now_s: float) -> None:
             continue
         req.first_token_s = now_s
         if req.output == 1:
-            _finish(s, i, slot, now_s)
+            _finish(fleet, s, i, slot, now_s)
         else:
             req.target = inst.decode_clock + req.output - 1
             s.decoding[i, inst.n_decode] = slot
@@ -260,40 +276,39 @@ def _end_prefills(s: Serving, i: int, now_s: float) -> None:
     inst.n_prefill = kept
 
 
-@register_jitable
+@jitable
 def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
-    if rules.alpha.policy != FEEDBACK:
-        return
     inst = s.instance[i]
-    seen = AlphaObservation(
-        inst.ran_latency_s * inst.plan_parts, inst.plan_slo_s, inst.ran_hbm, inst.ran_c2c
-    )
+    plan, report = s.plan[inst.on_device], s.report[inst.on_device]
+    seen = AlphaObservation(report.latency_s * plan.parts, plan.slo_s, report.hbm, report.c2c)
     state = AlphaState(inst.alpha, inst.seen_latency_s, inst.seen_hbm, inst.seen_c2c)
-    state = adjust_alpha(state, seen, rules.alpha)
+    state = adjust_alpha(rules.system.alpha, state, seen)
     inst.alpha = state.alpha
     inst.seen_latency_s = state.latency_s
     inst.seen_hbm = state.hbm_utilisation
     inst.seen_c2c = state.c2c_utilisation
 
 
-@register_jitable
-def on_step_end(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Instance `i` finished the steps it reports in `ran_*`: account, control alpha, go on."""
+@jitable
+def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Device `d` finished the steps it reports: account, control alpha, go on."""
+    plan, report = s.plan[d], s.report[d]
+    i = int(plan.instance)
     inst = s.instance[i]
-    steps = inst.ran_steps / float(inst.plan_parts)
-    participants = float(inst.plan_decodes + inst.plan_prefills)
+    steps = report.steps / float(plan.parts)
+    participants = float(plan.decodes + plan.prefills)
     inst.sum_steps += steps
-    inst.sum_alpha += steps * inst.plan_alpha / max(1, len(s.alone_s) - 1)
-    inst.sum_link += inst.ran_link_bytes / participants
-    inst.sum_hbm += inst.ran_hbm_bytes / participants
+    inst.sum_alpha += steps * plan.alpha / max(1, len(s.alone_s) - 1)
+    inst.sum_link += report.link_bytes / participants
+    inst.sum_hbm += report.hbm_bytes / participants
     _control_alpha(rules, s, i)
-    if next_part(fleet, rules, s, i):
+    if next_part(fleet, rules, s, d):
         return
-    if inst.plan_decodes > 0:
-        inst.decode_clock += inst.ran_steps
-        _end_decodes(s, i, now_s)
-    if inst.plan_prefill > 0:
-        _end_prefills(s, i, now_s)
+    inst.last_step_s = now_s
+    if plan.decodes > 0:
+        inst.decode_clock += report.steps
+        _end_decodes(fleet, s, i, now_s)
+    if plan.prefill > 0:
+        _end_prefills(fleet, s, i, now_s)
     make_room(fleet, rules, s, inst.chip, now_s)
-    if not compose(fleet, rules, s, i, now_s):
-        _after_idle(fleet, rules, s, i, now_s)
+    _go_on(fleet, rules, s, i, now_s)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
 
 from c2c.cost import max_min_rates
-from c2c.serving.batching import ACT_INTERRUPT, ACT_LOAD
+from c2c.policies import jitable
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_UNLOAD
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Serving
 from c2c.simulator.events import new_tournament, set_end
@@ -58,14 +58,15 @@ class Machine(NamedTuple):
     weight_bytes: Any  # f8[D] bytes read from disk on a cold start
     disk: float  # bytes/s of a chip's disk
     cold_init_s: float  # engine start on a cold start
+    turn_s: float  # changing the engine of a slice between two steps
 
 
 class World(NamedTuple):
     """The changing part."""
 
-    phase: Any  # PHASE_DTYPE [I]
+    phase: Any  # PHASE_DTYPE [devices]
     link: Any  # LINK_DTYPE [C]
-    end_s: Any  # f8[I]
+    end_s: Any  # f8[devices]
     tree: Any
     demands: Any  # scratch, one a slice of a chip
     rates: Any
@@ -76,7 +77,7 @@ class World(NamedTuple):
 
 def new_world(state: Serving, timeline_rows: int) -> World:
     """Return the world before the first event; at most `timeline_rows` phases are kept."""
-    n = len(state.instance)
+    n = len(state.device)
     widest = int((state.chip.last - state.chip.first).max())
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
@@ -91,14 +92,14 @@ def new_world(state: Serving, timeline_rows: int) -> World:
     )
 
 
-@register_jitable
+@jitable
 def _account(world: World, c: int, now_s: float) -> None:
     link = world.link[c]
     link.moved += link.rate * (now_s - link.at_s)
     link.at_s = now_s
 
 
-@register_jitable
+@jitable
 def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
     """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
     _account(world, c, now_s)
@@ -108,7 +109,7 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
             world.demands[n] = world.phase[i].demand
             world.active[n] = i
             n += 1
-    max_min_rates(world.demands[:n], machine.capacity, world.rates[:n])
+    max_min_rates(world.demands, n, machine.capacity, world.rates)
     total = 0.0
     for k in range(n):
         i = world.active[k]
@@ -128,10 +129,10 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
     link.dirty = 0
 
 
-@register_jitable
-def _begin(world: World, state: Serving, i: int, now_s: float) -> None:
-    p = world.phase[i]
-    c = state.instance[i].chip
+@jitable
+def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
+    p = world.phase[d]
+    c = state.device[d].chip
     _account(world, c, now_s)
     p.active = 1
     p.start_s = now_s
@@ -141,122 +142,132 @@ def _begin(world: World, state: Serving, i: int, now_s: float) -> None:
     p.limit_s = 0.0
     p.moved_at_start = world.link[c].moved
     p.demand = p.link_bytes / p.base_s if p.base_s > 0.0 else 0.0
-    world.end_s[i] = np.inf  # marks it as not yet timed
+    world.end_s[d] = np.inf  # marks it as not yet timed
     world.link[c].dirty = 1
 
 
-@register_jitable
-def _begin_load(machine: Machine, state: Serving, world: World, i: int, now_s: float) -> None:
-    inst, p = state.instance[i], world.phase[i]
+@jitable
+def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> None:
+    dev, p = state.device[d], world.phase[d]
+    inst = state.instance[state.plan[d].instance]
     m = inst.model
     p.is_load = 1
     p.steps = 1
     p.slope_s = 0.0
-    p.hbm_bytes = machine.load_link_bytes[m, inst.kind]
+    p.hbm_bytes = machine.load_link_bytes[m, dev.kind]
     p.hbm_growth = 0.0
-    p.link_bytes = machine.load_link_bytes[m, inst.kind]
-    p.base_s = machine.load_s[m] + p.link_bytes / machine.link_cap[inst.kind]
+    p.link_bytes = machine.load_link_bytes[m, dev.kind]
+    p.base_s = machine.load_s[m] + p.link_bytes / machine.link_cap[dev.kind]
     if inst.cold != 0:
         # Checkpoints are read from a chip's disk one after another, in order of request.
-        link = world.link[inst.chip]
+        link = world.link[dev.chip]
         link.disk_free_s = max(link.disk_free_s, now_s) + machine.weight_bytes[m] / machine.disk
         p.base_s += link.disk_free_s - now_s + machine.cold_init_s
-    _begin(world, state, i, now_s)
+    _begin(world, state, d, now_s)
 
 
-@register_jitable
-def _begin_run(fleet: Fleet, state: Serving, world: World, i: int, now_s: float) -> None:
-    inst, p = state.instance[i], world.phase[i]
+@jitable
+def _begin_run(
+    fleet: Fleet, machine: Machine, state: Serving, world: World, d: int, now_s: float
+) -> None:
+    plan, p = state.plan[d], world.phase[d]
     costs = fleet.costs
-    pair = fleet.deployment[inst.model].arch * costs.kinds + inst.kind
+    arch = fleet.deployment[state.instance[plan.instance].model].arch
+    pair = arch * costs.kinds + state.device[d].kind
+    layers = fleet.layers[arch]
     p.is_load = 0
-    p.steps = inst.plan_steps
-    p.base_s = step_alone_s(costs, pair, inst, inst.plan_alpha)
-    p.slope_s = step_growth_s(costs, pair, inst)
-    p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, inst, inst.plan_alpha)
-    if inst.plan_parts > 1:
-        p.base_s /= inst.plan_parts
-        p.link_bytes /= inst.plan_parts
-        p.hbm_bytes /= inst.plan_parts
-    _begin(world, state, i, now_s)
+    p.steps = plan.steps
+    p.base_s = step_alone_s(costs, pair, plan, layers, plan.alpha)
+    p.slope_s = step_growth_s(costs, pair, plan)
+    p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
+    if plan.parts > 1:
+        p.base_s /= plan.parts
+        p.link_bytes /= plan.parts
+        p.hbm_bytes /= plan.parts
+    if plan.is_turn != 0:
+        p.base_s += machine.turn_s
+    _begin(world, state, d, now_s)
 
 
-@register_jitable
+@jitable
 def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: float) -> None:
     """Carry out the actions of the last step and share the links of the chips they touch."""
     for k in range(state.count[0].actions):
-        code, i = state.actions[k, 0], state.actions[k, 1]
+        code, d = state.actions[k, 0], state.actions[k, 1]
         if code == ACT_INTERRUPT:
-            p = world.phase[i]
+            p = world.phase[d]
             stop_at_boundary(p, now_s)
-            set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
+            set_end(world.tree, world.end_s, d, now_s + remaining_s(p))
         elif code == ACT_LOAD:
-            _begin_load(machine, state, world, i, now_s)
-        else:
-            _begin_run(fleet, state, world, i, now_s)
+            _begin_load(machine, state, world, d, now_s)
+        elif code != ACT_UNLOAD:  # freeing memory takes no time
+            _begin_run(fleet, machine, state, world, d, now_s)
     for k in range(state.count[0].actions):
-        c = state.instance[state.actions[k, 1]].chip
+        if state.actions[k, 0] == ACT_UNLOAD:
+            continue
+        c = state.device[state.actions[k, 1]].chip
         if world.link[c].dirty != 0:
             rebalance(machine, state, world, c, now_s)
     state.count[0].actions = 0
 
 
-@register_jitable
-def _write_timeline(state: Serving, world: World, i: int, now_s: float, chip_rate: float) -> None:
+@jitable
+def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rate: float) -> None:
     n = world.n_timeline[0]
     if n >= len(world.timeline):
         return
-    inst, p = state.instance[i], world.phase[i]
+    plan, p = state.plan[d], world.phase[d]
+    inst = state.instance[plan.instance]
     row = world.timeline[n]
     row.chip = inst.chip
-    row.instance = i
+    row.instance = d
     row.model = inst.model
     row.is_load = p.is_load
     row.start_s = p.start_s
     row.end_s = now_s
-    row.prefill_tokens = 0 if p.is_load != 0 else inst.plan_prefill
-    row.decode_seqs = 0 if p.is_load != 0 else inst.plan_decodes
+    row.prefill_tokens = 0 if p.is_load != 0 else plan.prefill
+    row.decode_seqs = 0 if p.is_load != 0 else plan.decodes
     row.steps = p.steps
-    row.alpha = inst.alpha if p.is_load != 0 else inst.plan_alpha / max(1, len(state.alone_s) - 1)
+    row.alpha = inst.alpha if p.is_load != 0 else plan.alpha / max(1, len(state.alone_s) - 1)
     seconds = now_s - p.start_s
     row.link_gbps = p.link_bytes * p.steps / seconds / 1e9 if seconds > 0.0 else 0.0
     row.chip_link_gbps = chip_rate / 1e9
     world.n_timeline[0] = n + 1
 
 
-@register_jitable
-def end_phase(machine: Machine, state: Serving, world: World, i: int, now_s: float) -> bool:
-    """End the phase of instance `i`, report what was measured; True if it was a load."""
-    inst, p = state.instance[i], world.phase[i]
-    c = inst.chip
+@jitable
+def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> bool:
+    """End the phase of device `d`, report what was measured; True if it was a load."""
+    p, plan, report = world.phase[d], state.plan[d], state.report[d]
+    c, kind = state.device[d].chip, state.device[d].kind
     _account(world, c, now_s)
     link = world.link[c]
     seconds = now_s - p.start_s
     steps = float(p.steps)
     hbm = steps * p.hbm_bytes + p.hbm_growth * steps * (steps - 1.0) / 2.0
-    inst.ran_steps = p.steps
-    inst.ran_latency_s = seconds / steps
-    inst.ran_link_bytes = p.link_bytes * steps
-    inst.ran_hbm_bytes = hbm
+    report.steps = p.steps
+    report.latency_s = seconds / steps
+    report.link_bytes = p.link_bytes * steps
+    report.hbm_bytes = hbm
     chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
-    inst.ran_c2c = min(1.0, chip_rate / machine.capacity)
-    inst.ran_hbm = min(1.0, hbm / seconds / machine.hbm[inst.kind]) if seconds > 0.0 else 0.0
+    report.c2c = min(1.0, chip_rate / machine.capacity)
+    report.hbm = min(1.0, hbm / seconds / machine.hbm[kind]) if seconds > 0.0 else 0.0
     busy = 0
     for j in range(state.chip[c].first, state.chip[c].last):
         busy += world.phase[j].active
     others = link.rate - min(p.rate, p.demand)
     share = max(machine.capacity / busy, machine.capacity - others)
-    inst.available_gbps = min(share, machine.link_cap[inst.kind]) / 1e9
+    report.available_gbps = min(share, machine.link_cap[kind]) / 1e9
     p.busy_s += seconds
     p.load_s += seconds if p.is_load != 0 else 0.0
-    p.total_link += inst.ran_link_bytes
+    p.total_link += report.link_bytes
     p.total_hbm += hbm
-    if p.is_load == 0 and inst.plan_part + 1 == inst.plan_parts:
+    if p.is_load == 0 and plan.part + 1 == plan.parts:
         p.total_steps += p.steps
-        p.total_prefill += inst.plan_prefill
-        p.total_decode += inst.plan_decodes * p.steps
-    _write_timeline(state, world, i, now_s, chip_rate)
+        p.total_prefill += plan.prefill
+        p.total_decode += plan.decodes * p.steps
+    _write_timeline(state, world, d, now_s, chip_rate)
     p.active = 0
     link.dirty = 1
-    set_end(world.tree, world.end_s, i, np.inf)
+    set_end(world.tree, world.end_s, d, np.inf)
     return bool(p.is_load != 0)

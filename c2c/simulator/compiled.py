@@ -7,22 +7,29 @@ NumPy leads to another cache folder.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import numba
 import numpy as np
+from numba.core.caching import UserProvidedCacheLocator
+from numba.core.errors import NumbaError
 
-__all__ = ["cache_dir", "cache_key", "compiled_drive"]
+from c2c.policies.decision import OPTIONS, fingerprint, implementations
+from c2c.simulator.mistakes import policy_error
+
+__all__ = ["KeyedLocator", "cache_dir", "cache_key", "compiled_drive", "variant_key"]
 
 _KEPT = 4  # cache folders of earlier versions that are left for other checkouts
 
@@ -73,18 +80,91 @@ def _writable(folder: Path) -> Path:
         return spare
 
 
+def _policies_in(values: Any) -> Iterator[type]:
+    if implementations(type(values)):
+        yield type(values)
+    elif isinstance(values, tuple):
+        for value in values:
+            yield from _policies_in(value)
+
+
+def variant_key(rules: Any) -> str | None:
+    """Return a key of the users' policies among the rules: "" without any, None for unkeepable.
+
+    Machine code of a policy that cannot be imported by name (of a notebook) is not kept on disk.
+    """
+    users = {p for p in _policies_in(rules) if not p.__module__.startswith("c2c.")}
+    if not users:
+        return ""
+    digest = hashlib.sha256()
+    for policy in sorted(users, key=lambda p: (p.__module__, p.__qualname__)):
+        module = sys.modules.get(policy.__module__)
+        if (
+            policy.__module__ == "__main__"
+            or getattr(module, policy.__qualname__, None) is not policy
+        ):
+            return None
+        named: Any = policy
+        digest.update(f"{policy.__module__}.{policy.__qualname__}{named._fields}".encode())
+        for function in implementations(policy):
+            digest.update(fingerprint(function))
+    return digest.hexdigest()[:16]
+
+
+class KeyedLocator(UserProvidedCacheLocator):  # type: ignore[misc]
+    """Cache files lie by module in the keyed folder, wherever the checkout is."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        super().__init__(py_func, py_file)
+        self._cache_path = str(Path(numba.config.CACHE_DIR) / py_func.__module__)
+
+
+@contextlib.contextmanager
+def _numba_cache(folder: Path) -> Iterator[None]:
+    config: Any = numba.config
+    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+    config.CACHE_DIR = str(folder)
+    config.CACHE_LOCATOR_CLASSES = f"{KeyedLocator.__module__}.{KeyedLocator.__qualname__}"
+    try:
+        yield
+    finally:
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
+
+
 @functools.cache
-def compiled_drive() -> Callable[..., int]:
-    """Return `core.drive` compiled; the first call on a machine takes tens of seconds."""
+def _dispatcher(key: str | None) -> Any:
     from c2c.simulator.core import drive
 
+    folder = _shared_folder()
+    if key:
+        # Numba's index names classes: one folder for all would stop processes that lack a
+        # user's module.
+        folder = _writable(folder / f"user-{key}")
+    with _numba_cache(folder):
+        return numba.njit(cache=key is not None, **OPTIONS)(drive)
+
+
+@functools.cache
+def _shared_folder() -> Path:
     folder = _writable(cache_dir())
     _prune(folder)
-    config: Any = numba.config
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)
-    try:
-        compiled: Callable[..., int] = numba.njit(cache=True)(drive)
-    finally:
-        config.CACHE_DIR = before
-    return compiled
+    return folder
+
+
+def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
+    """Return `core.drive` compiled for such arguments.
+
+    The first call on a machine takes tens of seconds, each further combination of policies some.
+
+    Raises:
+      PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+    """
+    rules = arguments[1]
+    compiled = _dispatcher(variant_key(rules))
+    with _numba_cache(_shared_folder()):  # what sees no policy is kept for all systems
+        try:
+            compiled.compile(tuple(numba.typeof(a) for a in arguments))
+        except NumbaError as error:
+            raise policy_error(error, rules) from error
+    found: Callable[..., int] = compiled
+    return found

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba.extending import register_jitable
-
+from c2c.policies import jitable
 from c2c.serving.state import Fleet, Rules, Serving
-from c2c.serving.step import on_arrival, on_ready, on_step_end
+from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 from c2c.simulator.backend import Machine, World, end_phase, rebalance, submit
-from c2c.simulator.events import next_instance
+from c2c.simulator.events import next_device
 
 __all__ = ["BLOCK_DONE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
 
@@ -21,7 +20,7 @@ RECORDS_FULL: Final = 2  # take the records out, then call again
 NEED_SLOTS: Final = 3  # grow the request slots, then call again
 
 
-@register_jitable
+@jitable
 def drive(
     fleet: Fleet,
     rules: Rules,
@@ -38,7 +37,7 @@ def drive(
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last one, all work is done).
 
-    Order: by time; at equal times phase ends come before arrivals, phase ends by instance number,
+    Order: by time; at equal times phase ends come before arrivals, phase ends by device number,
     arrivals as in the block.
 
     Args:
@@ -55,29 +54,25 @@ def drive(
     while True:
         if state.count[0].out > room:
             return RECORDS_FULL
-        i = next_instance(world.tree)
-        ends_s = world.end_s[i]
+        d = next_device(world.tree)
+        now_s = world.end_s[d]
         k = cursor[0]
-        if k < n:
-            if arrival_s[k] < ends_s:
-                if state.count[0].free_slots == 0:
-                    return NEED_SLOTS
-                on_arrival(
-                    fleet, rules, state, arrival_s[k], first_id + k, model[k], prompt[k], output[k]
-                )
-                submit(fleet, machine, state, world, arrival_s[k])
-                cursor[0] = k + 1
-                continue
-        elif not is_last:
+        if k < n and arrival_s[k] < now_s:
+            if state.count[0].free_slots == 0:
+                return NEED_SLOTS
+            d = -1
+            now_s = arrival_s[k]
+            on_arrival(fleet, rules, state, now_s, first_id + k, model[k], prompt[k], output[k])
+            cursor[0] = k + 1
+        elif k >= n and not is_last:
             return BLOCK_DONE
-        if ends_s == np.inf:
+        elif now_s == np.inf:
             return DRAINED
-        was_load = end_phase(machine, state, world, i, ends_s)
-        if was_load:
-            on_ready(fleet, rules, state, i, ends_s)
+        elif end_phase(machine, state, world, d, now_s):
+            on_ready(fleet, rules, state, d, now_s)
         else:
-            on_step_end(fleet, rules, state, i, ends_s)
-        submit(fleet, machine, state, world, ends_s)
-        c = state.instance[i].chip
-        if world.link[c].dirty != 0:
-            rebalance(machine, state, world, c, ends_s)
+            on_step_end(fleet, rules, state, d, now_s)
+        start_asked(fleet, rules, state, now_s)
+        submit(fleet, machine, state, world, now_s)
+        if d >= 0 and world.link[state.device[d].chip].dirty != 0:
+            rebalance(machine, state, world, state.device[d].chip, now_s)

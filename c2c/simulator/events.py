@@ -1,30 +1,31 @@
-"""The next event: a tournament over the instances' end times, ties to the lowest instance."""
+"""The next event: a tournament over the devices' end times, ties to the lowest device."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
-__all__ = ["new_tournament", "next_instance", "set_end"]
+from c2c.policies import jitable
+
+__all__ = ["new_tournament", "next_device", "set_end"]
 
 
-def new_tournament(instances: int) -> np.ndarray:
-    """Return the tree for `instances` entries: node k has children 2k and 2k+1, leaves last."""
+def new_tournament(devices: int) -> np.ndarray:
+    """Return the tree for `devices` entries: node k has children 2k and 2k+1, leaves last."""
     leaves = 1
-    while leaves < instances:
+    while leaves < devices:
         leaves *= 2
     tree = np.zeros(2 * leaves, np.int64)
-    tree[leaves:] = np.minimum(np.arange(leaves), instances - 1)
+    tree[leaves:] = np.minimum(np.arange(leaves), devices - 1)
     for node in range(leaves - 1, 0, -1):
         tree[node] = tree[2 * node]
     return tree
 
 
-@register_jitable
+@jitable
 def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
-    """Set the end time of instance `i` and replay its matches: O(log instances)."""
+    """Set the end time of device `i` and replay its matches: O(log devices)."""
     end_s[i] = at_s
     node = (len(tree) // 2 + i) // 2
     while node >= 1:
@@ -33,7 +34,7 @@ def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
         node //= 2
 
 
-@register_jitable
-def next_instance(tree: Any) -> int:
-    """Return the instance whose phase ends first."""
+@jitable
+def next_device(tree: Any) -> int:
+    """Return the device whose phase ends first."""
     return int(tree[1])

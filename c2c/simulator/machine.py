@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from c2c.models import weight_bytes
+from c2c.policies import weights_in
 from c2c.serving import Prepared
 from c2c.simulator.backend import Machine
 
@@ -19,27 +20,30 @@ def build_machine(prepared: Prepared) -> Machine:
     which competes with whatever else uses the link.
     """
     setup, constants = prepared.setup, prepared.setup.constants
-    streams = setup.system.loading == "stream"
+    where = weights_in(setup.system.load)
+    streams = where != "hbm"
     deployments = setup.deployments
     weights = np.array([float(weight_bytes(d.spec)) for d in deployments])
     moe = [d.spec.experts > 0 for d in deployments]
     kinds = prepared.slice_kinds
-    activation = constants.switch_s if streams else constants.sllm_init_s
+    calibrated = constants.switch_s if streams else constants.sllm_init_s
+    start_s = setup.system.load.start_s
     copied = np.zeros(len(weights)) if streams else weights
     shared = prepared.link_capacity_gbps
     cap = [
-        prepared.tables[0][k].link_cap_gbps if streams else min(s.link_cap_gbps, shared)
+        prepared.tables[0][k].link_cap_gbps if where == "host" else min(s.link_cap_gbps, shared)
         for k, s in enumerate(kinds)
     ]
     return Machine(
         capacity=shared * 1e9,
         hbm=np.array([k.hbm_gbps * 1e9 for k in kinds]),
         link_cap=np.array(cap) * 1e9,
-        load_s=np.array([activation(moe=m) for m in moe]),
+        load_s=np.array([calibrated(moe=m) if start_s is None else start_s for m in moe]),
         load_link_bytes=np.repeat(copied[:, None], len(kinds), axis=1),
         weight_bytes=weights,
         disk=setup.platform.host.disk_gbps * 1e9,
         # Every system starts its runtime from scratch then (C2CServe section 9.2.2), and activates
         # the model as at a switch.
         cold_init_s=constants.engine_init_s,
+        turn_s=float(setup.system.turn_s),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from c2c.serving import Prepared
-from c2c.serving.state import Serving, grow_requests, new_serving
+from c2c.serving.state import Serving, grow_requests
 from c2c.simulator.backend import Machine, World, new_world
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, NEED_SLOTS, RECORDS_FULL, drive
@@ -60,10 +60,7 @@ class Simulation:
     in_flight: int = 0
     last_arrival_s: float = 0.0
     done: bool = False
-    _drive: Callable[..., int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._drive = compiled_drive() if self.compiled else drive
+    _drive: Callable[..., int] | None = None
 
     @classmethod
     def start(
@@ -76,14 +73,7 @@ class Simulation:
         buffer: int = 65536,
     ) -> Simulation:
         """Return a simulation at time 0."""
-        state = new_serving(
-            prepared.fleet,
-            prepared.chip_of,
-            prepared.kind_of,
-            prepared.budget_gbps,
-            in_host=prepared.in_host,
-            buffer=buffer,
-        )
+        state = prepared.new_serving(buffer=buffer)
         return cls(
             prepared=prepared,
             machine=machine,
@@ -116,7 +106,7 @@ class Simulation:
         )
         cursor = np.zeros(1, np.int64)
         while True:
-            why = self._drive(
+            arguments = (
                 self.prepared.fleet,
                 self.prepared.rules,
                 self.machine,
@@ -127,6 +117,9 @@ class Simulation:
                 self.next_id,
                 is_last,
             )
+            if self._drive is None:
+                self._drive = compiled_drive(arguments) if self.compiled else drive
+            why = self._drive(*arguments)
             n_out = int(self.state.count[0].out)
             if n_out > 0 and (why == RECORDS_FULL or is_last):
                 on_records(self.state.records[:n_out].copy())

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.metrics import PHASE_KINDS, phase_table, record_table
+from c2c.policies import weights_in
 from c2c.serving import FAIL_CONTEXT, FAIL_KV, FAIL_NONE, Prepared
 
 __all__ = ["FAILURES", "phases_table", "requests_table"]
@@ -21,6 +22,7 @@ _COPIED = (
     "prompt_tokens",
     "output_tokens",
     "instance",
+    "slice",
     "chip",
     "start_kind",
     "chunks",
@@ -55,7 +57,7 @@ def phases_table(prepared: Prepared, timeline: Any) -> pa.Table:
     loads = timeline["is_load"] != 0
     prefills, decodes = timeline["prefill_tokens"] > 0, timeline["decode_seqs"] > 0
     # Streamed weights are switched to, not loaded; cold starts of either kind read the disk.
-    start = "switch" if prepared.setup.system.loading == "stream" else "load"
+    start = "switch" if weights_in(prepared.setup.system.load) != "hbm" else "load"
     kind = np.where(prefills & decodes, PHASE_KINDS.index("mixed"), PHASE_KINDS.index("decode"))
     kind = np.where(prefills & ~decodes, PHASE_KINDS.index("prefill"), kind)
     kind = np.where(loads, PHASE_KINDS.index(start), kind)

@@ -29,7 +29,7 @@ def warm() -> float:
             superchips=1,
             link_variant="measured",
             deployments=(Deployment(name="m", spec=spec, ttft_slo_s=1.0, tpot_slo_s=0.2),),
-            system=SystemSpec(name="warm", chunk_candidates=(128,), chunk_tokens=128),
+            system=SystemSpec(name="warm", chunk_candidates=(128,)),
             constants=load_constants(),
         )
     )

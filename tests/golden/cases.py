@@ -18,16 +18,18 @@ BUSY = (
 )
 
 CASES: dict[str, tuple[str, ...]] = {
-    "letter": ("system=c2cserve",),
-    "letter_from_disk_two_chips": ("system=c2cserve", "weights_start=disk", "superchips=2"),
-    "letter_scale_out": ("system=c2cserve", "system.scale_out_at=3", "catalog=dense6"),
-    "letter_layers": ("system=c2cserve", "+policy=alpha_layer", "system.alpha.initial=1.0"),
-    "roofline": ("system=c2cserve_plus",),
+    "letter": ("system=c2cserve_letter",),
+    "letter_from_disk_two_chips": ("system=c2cserve_letter", "weights_start=disk", "superchips=2"),
+    "letter_scale_out": ("system/scale=at_outstanding", "system.scale.at=3", "catalog=dense6"),
+    "letter_layers": ("system/step=by_layer", "system.alpha.initial=1.0"),
+    "roofline": ("system=c2cserve_roofline",),
     "random_fixed_static": (
-        "+policy=[placement_random,chunk_fixed,alpha_static]",
-        "system.chunk_tokens=512",
+        "system/place=random_idle",
+        "system/chunk=fixed",
+        "system/alpha=static",
+        "system.chunk.tokens=512",
     ),
-    "first_idle": ("+policy=placement_first_idle", "system.drain_after_s=2"),
+    "first_idle": ("system/place=first_idle", "system.preempt.after_s=2"),
     "experts": ("catalog=moe", "workload.models=4"),
     "resident_whole_gpu": ("system=serverlessllm",),
     "resident_slices": ("system=serverlessllm", "mig=4x24gb", "weights_start=disk"),

@@ -1,0 +1,110 @@
+"""The prefill chunk: the table of C2CServe section 6.3, or a fixed size."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+
+__all__ = ["ChunkChoice", "Fixed", "Profiled", "choose_chunk", "chunk_tokens", "largest_chunk"]
+
+
+class ChunkChoice(NamedTuple):
+    """The chunk in tokens and whether every limit holds for it."""
+
+    tokens: int
+    feasible: bool
+
+
+@decision
+def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
+    """Return the most prompt tokens of an instance's next step.
+
+    Args:
+      policy: decides.
+      profiled_tokens: the profiling table's choice for the (model, slice) pair.
+      backlog_tokens: prompt tokens that wait at the instance, those of this step included.
+      decodes: sequences that decode in the same step.
+    """
+
+
+@decision
+def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
+    """Return the largest chunk that can come out, given the profiling table's candidates."""
+
+
+class Profiled(NamedTuple):
+    """The profiling table's chunk. Source: C2CServe section 6.3."""
+
+
+@chunk_tokens.by(Profiled)
+def _profiled(
+    policy: Profiled, profiled_tokens: int, backlog_tokens: int, decodes: int  # noqa: ARG001
+) -> int:  # fmt: skip
+    return profiled_tokens
+
+
+@largest_chunk.by(Profiled)
+def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:  # noqa: ARG001
+    return max(candidates)
+
+
+class Fixed(NamedTuple):
+    """One chunk for every model and slice, what current engines default to."""
+
+    tokens: int = 2048
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if self.tokens < 1:
+            raise SettingError(f"{where}.tokens", self.tokens, "a whole number above 0")
+
+
+@chunk_tokens.by(Fixed)
+def _fixed(policy: Fixed, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:  # noqa: ARG001
+    return policy.tokens
+
+
+@largest_chunk.by(Fixed)
+def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:  # noqa: ARG001
+    return policy.tokens
+
+
+def choose_chunk(
+    chunks: Int[np.ndarray, " c"],
+    ttft_s: Float[np.ndarray, " c"],
+    hbm_gbps: Float[np.ndarray, " c"],
+    compute_share: Float[np.ndarray, " c"],
+    *,
+    ttft_slo_s: float,
+    hbm_limit_gbps: float,
+    compute_limit: float = 1.0,
+) -> ChunkChoice:
+    """Return the smallest chunk that meets the TTFT target within the HBM and compute budgets.
+
+    Args:
+      chunks: candidate sizes in tokens.
+      ttft_s: predicted time to first token of the reference prompt for each candidate.
+      hbm_gbps: HBM bandwidth each candidate needs, 1e9 bytes/s.
+      compute_share: share of the slice's tensor-core time each candidate needs, 1 = all of it.
+      ttft_slo_s: the target.
+      hbm_limit_gbps: the slice's HBM bandwidth.
+      compute_limit: allowed `compute_share`.
+
+    Returns:
+      The choice. Where no candidate satisfies all limits (the paper is silent) it is the one
+      with the least predicted TTFT, marked infeasible; ties go to the smaller chunk.
+
+    Source: C2CServe section 6.3.
+    """
+    order = np.argsort(chunks, kind="stable")
+    ok = (ttft_s <= ttft_slo_s) & (hbm_gbps <= hbm_limit_gbps) & (compute_share <= compute_limit)
+    for i in order:
+        if ok[i]:
+            return ChunkChoice(int(chunks[i]), True)
+    best = min(order, key=lambda i: (float(ttft_s[i]), int(chunks[i])))
+    return ChunkChoice(int(chunks[best]), False)

@@ -1,0 +1,75 @@
+"""Which idle model gives way on a slice, and when a busy one is drained."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+
+__all__ = ["AfterWaiting", "LeastRecentlyUsed", "goes_before", "look_every_s", "should_drain"]
+
+
+@decision
+def goes_before(policy: Any, a_last_used_s: float, b_last_used_s: float) -> bool:
+    """Return whether idle model a gives way before idle model b.
+
+    Args:
+      policy: decides.
+      a_last_used_s: when a last had work.
+      b_last_used_s: when b last had work.
+    """
+
+
+class LeastRecentlyUsed(NamedTuple):
+    """The one unused for longest.
+
+    Source: C2CServe section 6.1 step 2, which leaves the victim order open; ours is LRU.
+    """
+
+
+@goes_before.by(LeastRecentlyUsed)
+def _least_recently_used(
+    policy: LeastRecentlyUsed, a_last_used_s: float, b_last_used_s: float  # noqa: ARG001
+) -> bool:  # fmt: skip
+    return a_last_used_s < b_last_used_s
+
+
+@decision
+def should_drain(policy: Any, oldest_wait_s: float) -> bool:
+    """Return whether a model waited so long for a slice that a busy one must be drained for it.
+
+    Args:
+      policy: decides.
+      oldest_wait_s: how long the model's first request has waited.
+    """
+
+
+@decision
+def look_every_s(policy: Any) -> float:
+    """Return after how long a chip looks again whether a model has waited too long."""
+
+
+class AfterWaiting(NamedTuple):
+    """After `after_s` seconds.
+
+    Ours: the paper evicts "inactive or low-priority" instances and leaves busy slices open;
+    without this rule a steady stream to the loaded models starves the others.
+    """
+
+    after_s: float = 10.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if not self.after_s > 0.0:
+            raise SettingError(f"{where}.after_s", self.after_s, "seconds above 0")
+
+
+@should_drain.by(AfterWaiting)
+def _after_waiting(policy: AfterWaiting, oldest_wait_s: float) -> bool:
+    return oldest_wait_s > policy.after_s
+
+
+@look_every_s.by(AfterWaiting)
+def _an_eighth(policy: AfterWaiting) -> float:
+    return policy.after_s / 8.0

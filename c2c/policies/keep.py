@@ -1,0 +1,69 @@
+"""Which streamed weights stay in a slice's HBM, by layer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+
+__all__ = ["NothingKept", "WhileRoom", "keeps_weights", "layers_to_keep"]
+
+
+def _yes(policy: Any) -> bool:  # noqa: ARG001
+    return True
+
+
+@decision(default=_yes)
+def keeps_weights(policy: Any) -> bool:
+    """Return whether weights are ever kept."""
+
+
+@decision
+def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
+    """Return how many more layers the next step leaves in HBM.
+
+    The step copies each of them ahead of its product, which costs link and HBM traffic.
+
+    Args:
+      policy: decides.
+      room_bytes: free HBM of the slice.
+      layer_bytes: weights of a layer.
+      left: layers of the model that are not kept.
+    """
+
+
+class NothingKept(NamedTuple):
+    """Weights are streamed at every step, as in the paper."""
+
+
+@keeps_weights.by(NothingKept)
+def _never(policy: NothingKept) -> bool:  # noqa: ARG001
+    return False
+
+
+@layers_to_keep.by(NothingKept)
+def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int) -> int:  # noqa: ARG001
+    return 0
+
+
+class WhileRoom(NamedTuple):
+    """As many layers as fit beside the KV caches; they go again when a KV cache needs the room.
+
+    Ours.
+
+    Attributes:
+      spare_bytes: HBM that is left free for the next requests' KV caches.
+    """
+
+    spare_bytes: float = 1.5e9
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if not self.spare_bytes >= 0.0:
+            raise SettingError(f"{where}.spare_bytes", self.spare_bytes, "bytes, at least 0")
+
+
+@layers_to_keep.by(WhileRoom)
+def _while_room(policy: WhileRoom, room_bytes: float, layer_bytes: float, left: int) -> int:
+    return min(left, max(0, int((room_bytes - policy.spare_bytes) // layer_bytes)))

@@ -1,0 +1,83 @@
+"""How a model's weights get to a slice: settings of the start, read before any request comes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+
+__all__ = ["Resident", "Staged", "Stream", "weights_in"]
+
+
+@decision
+def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
+    """Return where a step finds the weights: see `c2c.cost.step_table`."""
+
+
+def _check_start(policy: Any, where: str) -> None:
+    if policy.start_s is not None and not 0.0 <= policy.start_s < float("inf"):
+        raise SettingError(f"{where}.start_s", policy.start_s, "seconds, at least 0, or null")
+
+
+class Stream(NamedTuple):
+    """They stay in host memory and every step streams them over the link (C2CServe).
+
+    Attributes:
+      cluster: CTAs along M that share a weight tile by multicast.
+      start_s: seconds to activate a model; None: the calibration's switch time.
+    """
+
+    cluster: int = 1
+    start_s: float | None = None
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if self.cluster < 1:
+            raise SettingError(f"{where}.cluster", self.cluster, "a whole number above 0")
+        _check_start(self, where)
+
+
+@weights_in.by(Stream)
+def _host(policy: Stream) -> Literal["host"]:  # noqa: ARG001
+    return "host"
+
+
+class Resident(NamedTuple):
+    """They are copied into HBM when the model is activated (ServerlessLLM).
+
+    Attributes:
+      start_s: seconds of the engine's start beside the copy; None: the calibration's.
+    """
+
+    start_s: float | None = None
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_start(self, where)
+
+
+@weights_in.by(Resident)
+def _hbm(policy: Resident) -> Literal["hbm"]:  # noqa: ARG001
+    return "hbm"
+
+
+class Staged(NamedTuple):
+    """Each step copies every layer into HBM ahead of its use, by the copy engines, overlapped.
+
+    What one builds without a kernel that reads host memory.
+
+    Attributes:
+      start_s: seconds to activate a model; None: the calibration's switch time.
+    """
+
+    start_s: float | None = None
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_start(self, where)
+
+
+@weights_in.by(Staged)
+def _staged(policy: Staged) -> Literal["staged"]:  # noqa: ARG001
+    return "staged"

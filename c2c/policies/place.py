@@ -1,0 +1,247 @@
+"""Which slice an inactive model is placed on (C2CServe section 6.2)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+
+__all__ = [
+    "CANDIDATE_DTYPE",
+    "BandwidthAware",
+    "FirstIdle",
+    "LeastLoaded",
+    "RandomIdle",
+    "link_demand_gbps",
+    "link_headroom",
+    "link_is_promised",
+    "place",
+]
+
+# One row a slice that can take the model now: on a free place, or for an idle model that goes.
+CANDIDATE_DTYPE = np.dtype(
+    [
+        ("instance", "i8"),
+        ("is_free", "i8"),  # 1: nothing has to go
+        ("is_resident", "i8"),  # 1: the model is there already, without work
+        ("last_used_s", "f8"),
+        ("kv_capacity", "i8"),  # tokens of the model to place
+        ("fits_now", "i8"),  # 1: the request's KV cache fits beside what is there
+        ("link_left_gbps", "f8"),  # the chip's link budget not reserved by busy instances
+        ("unpromised_gbps", "f8"),  # the same, less what inactive models on the chip would need
+        ("load_s", "f8"),  # of the slice: a decode step of every busy engine and their backlogs
+        ("kept_share", "f8"),  # of the model's weights, in the slice's HBM
+    ],
+    align=True,
+)
+
+
+def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
+    """Return S_m / TPOT_m, the link rate a model needs to meet its decode target, in 1e9 bytes/s.
+
+    Source: C2CServe section 6.2. Ours: S_m counts the bytes one decode step streams, so for an
+    MoE model the experts expected to be active rather than all of them.
+    """
+    return streamed_bytes / tpot_slo_s / 1e9
+
+
+@decision
+def place(
+    policy: Any, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
+) -> int:
+    """Return the row of the slice that a model is placed on, or -1: none will do.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      table: record array of `CANDIDATE_DTYPE`; the first `count` rows are valid.
+      count: number of candidates.
+      tokens: KV tokens of the request that asks.
+      demand_gbps: link rate that the model's decode target needs.
+      key: a non-negative integer below 2**31; random choices are pure functions of it.
+    """
+
+
+def _no_promise(policy: Any) -> bool:  # noqa: ARG001
+    return False
+
+
+def _whole_link(policy: Any) -> float:  # noqa: ARG001
+    return 1.0
+
+
+@decision(default=_no_promise)
+def link_is_promised(policy: Any) -> bool:
+    """Return whether inactive models give way until the promised link rates fit the budget."""
+
+
+@decision(default=_whole_link)
+def link_headroom(policy: Any) -> float:
+    """Return the share of the link that may be promised."""
+
+
+class BandwidthAware(NamedTuple):
+    """The KV cache and the summed link demand must fit.
+
+    Free slices come before evictions, then the chip with most budget left if its inactive models
+    were active too (they may be soon), then the model unused for longest; remaining ties go to
+    the first row.
+
+    Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order
+    among admissible slices is ours.
+
+    Attributes:
+      headroom: share of the link that may be promised, in (0, 1].
+    """
+
+    headroom: float = 1.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if not 0.0 < self.headroom <= 1.0:
+            raise SettingError(f"{where}.headroom", self.headroom, "a number in (0, 1]")
+
+
+@place.by(BandwidthAware)
+def _bandwidth_aware(
+    policy: BandwidthAware, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
+    key: int,
+) -> int:  # fmt: skip
+    best = -1
+    for row in range(count):
+        c = table[row]
+        if c.is_resident != 0 or c.kv_capacity < tokens or c.link_left_gbps < demand_gbps:
+            continue
+        if best < 0:
+            best = row
+            continue
+        b = table[best]
+        if c.is_free != b.is_free:
+            if c.is_free > b.is_free:
+                best = row
+        elif c.unpromised_gbps != b.unpromised_gbps:
+            if c.unpromised_gbps > b.unpromised_gbps:
+                best = row
+        elif c.last_used_s < b.last_used_s:
+            best = row
+    return best
+
+
+@link_is_promised.by(BandwidthAware)
+def _promise(policy: BandwidthAware) -> bool:
+    return True
+
+
+@link_headroom.by(BandwidthAware)
+def _headroom(policy: BandwidthAware) -> float:
+    return policy.headroom
+
+
+class FirstIdle(NamedTuple):
+    """A free slice, else the one unused for longest; the link is not looked at.
+
+    The locality part of a locality-aware scheduler is upstream: only chips that hold the
+    model's checkpoint in host memory offer candidates. Source: ServerlessLLM, its startup-time
+    scheduler with all checkpoints in the same tier.
+    """
+
+
+@place.by(FirstIdle)
+def _first_idle(
+    policy: FirstIdle, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
+) -> int:
+    best = -1
+    for row in range(count):
+        c = table[row]
+        if c.is_resident != 0 or c.kv_capacity < tokens:
+            continue
+        if best < 0:
+            best = row
+            continue
+        b = table[best]
+        if c.is_free > b.is_free or (c.is_free == b.is_free and c.last_used_s < b.last_used_s):
+            best = row
+    return best
+
+
+class RandomIdle(NamedTuple):
+    """A uniform draw among the slices whose KV cache fits.
+
+    Source: C2CServe section 9.4.2 (the ablation; its candidate set is not given).
+    """
+
+
+@place.by(RandomIdle)
+def _random_idle(
+    policy: RandomIdle, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
+) -> int:
+    fitting = 0
+    for row in range(count):
+        if table[row].is_resident == 0 and table[row].kv_capacity >= tokens:
+            fitting += 1
+    if fitting == 0:
+        return -1
+    # Three rounds of the minimal standard generator: products stay below 2**47, so compiled and
+    # interpreted arithmetic agree.
+    x = key % 2147483646 + 1
+    for _ in range(3):
+        x = x * 48271 % 2147483647
+    pick = x % fitting
+    for row in range(count):
+        if table[row].is_resident == 0 and table[row].kv_capacity >= tokens:
+            if pick == 0:
+                return row
+            pick -= 1
+    return -1
+
+
+class LeastLoaded(NamedTuple):
+    """The slice whose engines have least to do, in seconds.
+
+    Ours, for several engines a slice. The weights in seconds break near ties: an engine that is
+    there, one whose weights are partly in HBM, a place that is free.
+
+    Attributes:
+      new_s: charged where an engine has to be made.
+      evict_s: charged where another has to go.
+      stream_s: charged for weights that are not in HBM, in proportion.
+      full_s: charged where the request's KV cache does not fit now.
+    """
+
+    new_s: float = 0.001
+    evict_s: float = 0.01
+    stream_s: float = 0.003
+    full_s: float = 5.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        for name, value in zip(self._fields, self, strict=True):
+            if not value >= 0.0:
+                raise SettingError(f"{where}.{name}", value, "seconds, at least 0")
+
+
+@place.by(LeastLoaded)
+def _least_loaded(
+    policy: LeastLoaded, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
+    key: int,
+) -> int:  # fmt: skip
+    best = -1
+    best_s = 0.0
+    for row in range(count):
+        c = table[row]
+        if c.kv_capacity < tokens:
+            continue
+        seconds = c.load_s + policy.stream_s * (1.0 - c.kept_share)
+        if c.is_resident == 0:
+            seconds += policy.new_s
+            if c.is_free == 0:
+                seconds += policy.evict_s
+        if c.fits_now == 0:
+            seconds += policy.full_s
+        if best < 0 or seconds < best_s:
+            best = row
+            best_s = seconds
+    return best

@@ -1,0 +1,68 @@
+"""Whether a busy model is given one more instance."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+
+__all__ = ["AtBacklog", "AtOutstanding", "OneInstance", "wants_another"]
+
+
+@decision
+def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool) -> bool:
+    """Return whether a model should be placed once more.
+
+    Args:
+      policy: decides.
+      outstanding: requests at the instance that routing chose.
+      backlog_s: seconds its prompts that are not prefilled yet would take alone.
+      is_full: whether the request cannot join its batch now, for want of KV cache or of a place.
+    """
+
+
+class OneInstance(NamedTuple):
+    """Never: one active instance a model, as in the paper."""
+
+
+@wants_another.by(OneInstance)
+def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: bool) -> bool:  # noqa: ARG001
+    return False
+
+
+class AtOutstanding(NamedTuple):
+    """When the least busy instance has `at` outstanding requests. Ours: a hot model spreads."""
+
+    at: int = 32
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if self.at < 1:
+            raise SettingError(f"{where}.at", self.at, "a whole number above 0")
+
+
+@wants_another.by(AtOutstanding)
+def _at_outstanding(
+    policy: AtOutstanding, outstanding: int, backlog_s: float, is_full: bool  # noqa: ARG001
+) -> bool:  # fmt: skip
+    return outstanding >= policy.at
+
+
+class AtBacklog(NamedTuple):
+    """When prompts wait for more than `seconds` of prefill, or the batch is full.
+
+    Ours. Decoding alone is no reason: it would stream the same weights over the same link twice.
+    """
+
+    seconds: float = 0.5
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if not self.seconds > 0.0:
+            raise SettingError(f"{where}.seconds", self.seconds, "seconds above 0")
+
+
+@wants_another.by(AtBacklog)
+def _at_backlog(policy: AtBacklog, outstanding: int, backlog_s: float, is_full: bool) -> bool:  # noqa: ARG001
+    return is_full or backlog_s >= policy.seconds

@@ -1,0 +1,137 @@
+"""A serving system: a policy for each decision, and how settings name them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
+
+from c2c.errors import SettingError
+from c2c.policies.admit import ReserveAll, may_join
+from c2c.policies.alpha import Feedback, initial_alpha
+from c2c.policies.chunk import Profiled, chunk_tokens
+from c2c.policies.decision import DecisionPoint, policy_name
+from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
+from c2c.policies.keep import NothingKept, layers_to_keep
+from c2c.policies.load import Stream, weights_in
+from c2c.policies.place import BandwidthAware, place
+from c2c.policies.route import LeastOutstanding, route
+from c2c.policies.scale import OneInstance, wants_another
+from c2c.policies.step import Whole, step_parts
+from c2c.policies.turn import One, urgency
+
+__all__ = ["DECISIONS", "PREPARATION", "Nothing", "Own", "System", "make_policy", "policy_settings"]
+
+
+class System(NamedTuple):
+    """The policies that the serving loop asks; a decision takes the one of its name."""
+
+    route: Any = LeastOutstanding()
+    scale: Any = OneInstance()
+    place: Any = BandwidthAware()
+    evict: Any = LeastRecentlyUsed()
+    preempt: Any = AfterWaiting()
+    admit: Any = ReserveAll()
+    turn: Any = One()
+    chunk: Any = Profiled()
+    alpha: Any = Feedback()
+    keep: Any = NothingKept()
+
+
+# Policies that are asked once, before the start.
+PREPARATION: Final[Mapping[str, Any]] = {"step": Whole(), "load": Stream()}
+
+# Setting -> the decision point that every policy of this kind implements.
+DECISIONS: Final[Mapping[str, DecisionPoint]] = {
+    "route": route,
+    "scale": wants_another,
+    "place": place,
+    "evict": goes_before,
+    "preempt": should_drain,
+    "admit": may_join,
+    "turn": urgency,
+    "chunk": chunk_tokens,
+    "alpha": initial_alpha,
+    "keep": layers_to_keep,
+    "step": step_parts,
+    "load": weights_in,
+}
+
+
+class Nothing(NamedTuple):
+    """The memory of a policy that has none."""
+
+
+class Own(NamedTuple):
+    """Arrays of the policies' own; a policy type makes its by a method `memory(self, fleet)`."""
+
+    route: Any = Nothing()
+    place: Any = Nothing()
+    turn: Any = Nothing()
+
+
+def policy_settings(policy_type: type) -> dict[str, Any]:
+    """Return the settings that make a policy with its default values.
+
+    >>> policy_settings(AfterWaiting)
+    {'policy': 'after_waiting', 'after_s': 10.0}
+    """
+    defaults: Any = policy_type
+    missing = {name: "???" for name in defaults._fields}
+    return {"policy": policy_name(policy_type)} | missing | dict(defaults._field_defaults)
+
+
+def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") -> Any:
+    """Return the policy that settings describe.
+
+    >>> make_policy("preempt", {"policy": "after_waiting", "after_s": 3})
+    AfterWaiting(after_s=3.0)
+
+    Args:
+      setting: one of `DECISIONS`.
+      values: `policy`, its name, and its fields; what is left out keeps its default.
+      where: what the names of settings in errors begin with.
+
+    Raises:
+      SettingError: an unknown policy or field, a value of the wrong type or out of range.
+    """
+    point, place_of = DECISIONS[setting], f"{where}.{setting}"
+    given = dict(values)
+    name = given.pop("policy", None)
+    if name not in point.policies:
+        raise SettingError(
+            f"{place_of}.policy", name, f"one of {', '.join(sorted(point.policies))}"
+        )
+    made: Any = point.policies[name]
+    hints = get_type_hints(made)
+    for field, value in given.items():
+        if field not in made._fields:
+            known = ", ".join(made._fields) or "no fields"
+            raise SettingError(f"{place_of}.{field}", value, f"a field of {name} ({known})")
+        given[field] = _typed(value, hints.get(field, float), f"{place_of}.{field}")
+    missing = [f for f in made._fields if f not in given and f not in made._field_defaults]
+    if missing:
+        raise SettingError(
+            f"{place_of}.{missing[0]}", None, f"a value; {name} has no default for it"
+        )
+    policy = made(**given)
+    if hasattr(policy, "check"):
+        policy.check(place_of)
+    return policy
+
+
+def _typed(value: Any, hint: Any, field: str) -> Any:
+    kinds = get_args(hint) or (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    if bool in kinds:
+        if not isinstance(value, bool):
+            raise SettingError(field, value, "true or false")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise SettingError(field, value, "a whole number" if int in kinds else "a number")
+    if int in kinds:
+        if value != int(value):
+            raise SettingError(field, value, "a whole number")
+        return int(value)
+    return float(value)

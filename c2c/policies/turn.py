@@ -1,0 +1,181 @@
+"""Which engine of a slice computes next, and which steps wait for the link."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+
+__all__ = [
+    "ENGINE_DTYPE",
+    "GateAndTriage",
+    "One",
+    "RoundRobin",
+    "link_gate",
+    "protected_share",
+    "token_due_s",
+    "urgency",
+]
+
+# One row an engine of the slice that has work it could do now.
+ENGINE_DTYPE = np.dtype(
+    [
+        ("instance", "i8"),
+        ("order", "i8"),  # its distance behind the engine that ran last, in the order of places
+        ("has_prompt", "i8"),  # 1: its next step has prompt tokens
+        ("prompt_due_s", "f8"),  # earliest TTFT target of its prompts, less what they still take
+        ("token_due_s", "f8"),  # earliest line of its decodes, less a step; inf: none is kept up
+        ("last_token_s", "f8"),  # when its decodes last got a token
+        ("is_protected", "i8"),  # 1: among those whose demand is within the protected share
+    ],
+    align=True,
+)
+
+
+@decision
+def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
+    """Return a number for an engine with work: the least runs next; ties to the first place.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      row: a row of `ENGINE_DTYPE`.
+      now_s: the time.
+    """
+
+
+def _never_gated(policy: Any) -> float:  # noqa: ARG001
+    return np.inf
+
+
+def _none_protected(policy: Any) -> float:  # noqa: ARG001
+    return 0.0
+
+
+def _on_the_line(
+    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,  # noqa: ARG001
+    now_s: float,  # noqa: ARG001
+) -> float:  # fmt: skip
+    return first_token_s + generated * tpot_slo_s
+
+
+@decision(default=_never_gated)
+def link_gate(policy: Any) -> float:
+    """Return the share of the chip's link at which steps that only decode wait; inf: never.
+
+    A step that only decodes starts while the steps under way on the chip demand less than this.
+    """
+
+
+@decision(default=_none_protected)
+def protected_share(policy: Any) -> float:
+    """Return the share of the link up to which active engines are protected; 0: none is."""
+
+
+@decision(default=_on_the_line)
+def token_due_s(
+    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
+    now_s: float,
+) -> float:  # fmt: skip
+    """Return when a sequence's next token is due; inf: it is so late that it is given up.
+
+    Args:
+      policy: decides.
+      first_token_s: when its first token came.
+      generated: tokens so far.
+      last_token_s: when the last came.
+      tpot_slo_s: its target, seconds a token.
+      now_s: the time.
+    """
+
+
+class One(NamedTuple):
+    """One engine a slice: it runs whenever it has work. Source: C2CServe, all evaluated systems."""
+
+
+@urgency.by(One)
+def _first(policy: One, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+    return 0.0
+
+
+class RoundRobin(NamedTuple):
+    """Engines with work take one step each, in turn."""
+
+
+@urgency.by(RoundRobin)
+def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+    return float(row.order)
+
+
+class GateAndTriage(NamedTuple):
+    """Prompts first, then decodes by their lines; what cannot be kept up is served last.
+
+    A step with prompt tokens starts at once, earliest TTFT target first. Steps that only decode wait
+    while the running steps demand the link's share `gate`. When the link cannot carry all decodes in
+    time, engines are protected in the order of requests served a byte streamed until their demand
+    fills `protect` of the link; a request more than `late_s` behind its line counts no more. Every
+    engine gets a step after `stall_s`.
+
+    Ours.
+
+    Attributes:
+      gate: share of the link.
+      protect: share of the link.
+      late_s: how far behind its line a sequence is given up.
+      stall_s: the longest a sequence waits for a token.
+      ahead_s: a sequence ahead of its line still gets a token this long after its target.
+    """
+
+    gate: float = 0.98
+    protect: float = 0.8
+    late_s: float = 1.0
+    stall_s: float = 2.0
+    ahead_s: float = 0.25
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        for name in ("gate", "protect"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "a number in (0, 1]")
+        for name in ("late_s", "stall_s", "ahead_s"):
+            if not getattr(self, name) >= 0.0:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
+
+
+@urgency.by(GateAndTriage)
+def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+    # Five classes, kept apart by amounts that no slack reaches.
+    if row.has_prompt != 0:
+        return float(-1e12 + row.prompt_due_s - now_s)
+    waited_s = now_s - row.last_token_s
+    if waited_s > policy.stall_s:
+        return float(-1e9 - waited_s)
+    if row.token_due_s == np.inf:
+        return float(1e12 - waited_s)
+    if row.is_protected != 0:
+        return float(row.token_due_s - now_s)
+    return float(1e9 + row.token_due_s - now_s)
+
+
+@link_gate.by(GateAndTriage)
+def _gate(policy: GateAndTriage) -> float:
+    return policy.gate
+
+
+@protected_share.by(GateAndTriage)
+def _protect(policy: GateAndTriage) -> float:
+    return policy.protect
+
+
+@token_due_s.by(GateAndTriage)
+def _due(
+    policy: GateAndTriage, first_token_s: float, generated: int, last_token_s: float,
+    tpot_slo_s: float, now_s: float,
+) -> float:  # fmt: skip
+    line_s = first_token_s + generated * tpot_slo_s
+    if line_s < now_s - policy.late_s:
+        return np.inf
+    return min(line_s, last_token_s + tpot_slo_s + policy.ahead_s)

@@ -1,0 +1,37 @@
+"""What the serving loop asks of its backend, as numbers in a buffer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from c2c.policies import jitable
+from c2c.serving.state import Serving
+
+__all__ = ["ACT_INTERRUPT", "ACT_LOAD", "ACT_RUN", "ACT_UNLOAD", "ask", "emit"]
+
+# The second number is the device, whose plan says the rest.
+ACT_LOAD: Final = 0
+ACT_RUN: Final = 1
+ACT_INTERRUPT: Final = 2  # end the decode run at the next step boundary
+ACT_UNLOAD: Final = 3  # the second number is the instance
+
+
+@jitable
+def emit(s: Serving, code: int, where: int) -> None:
+    """Append an action for the backend."""
+    n = s.count[0].actions
+    s.actions[n, 0] = code
+    s.actions[n, 1] = where
+    s.count[0].actions = n + 1
+
+
+@jitable
+def ask(s: Serving, d: int) -> None:
+    """Let device `d` look for work when the event is taken in (`c2c.serving.turns.start_asked`).
+
+    Deferred for the compiler's sake, too: planning a step is compiled once, not into every caller.
+    """
+    if s.device[d].is_asked == 0:
+        s.device[d].is_asked = 1
+        s.asked[s.count[0].asked] = d
+        s.count[0].asked += 1

@@ -1,0 +1,118 @@
+"""The memory of a device: KV caches of all its instances, kept weights, engines."""
+
+from __future__ import annotations
+
+import math
+
+from c2c.policies import goes_before, jitable
+from c2c.serving.state import FREE, IDLE, Fleet, Rules, Serving
+
+__all__ = [
+    "could_hold",
+    "drop_weights",
+    "is_in_use",
+    "kept_bytes",
+    "measure",
+    "pair_of",
+    "request_bytes",
+    "room_bytes",
+]
+
+
+@jitable
+def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
+    """Return the row of the cost tables for instance `i`, which holds a model."""
+    inst = s.instance[i]
+    return int(fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind)
+
+
+@jitable
+def is_in_use(s: Serving, i: int) -> bool:
+    """Return whether instance `i` has any request."""
+    inst = s.instance[i]
+    return bool(inst.n_wait + inst.n_prefill + inst.n_decode > 0)
+
+
+@jitable
+def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
+    """Return the KV cache of so many tokens of the model on instance `i`."""
+    return float(tokens * fleet.costs.kv_bytes[pair_of(fleet, s, i)])
+
+
+@jitable
+def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
+    """Return the weights of instance `i` that are in HBM; the head goes with the last layer."""
+    inst = s.instance[i]
+    arch = fleet.deployment[inst.model].arch
+    total = inst.kept * fleet.layer_bytes[arch]
+    if inst.kept == fleet.layers[arch]:
+        total += fleet.head_bytes[arch]
+    return float(total)
+
+
+@jitable
+def measure(fleet: Fleet, s: Serving, d: int) -> None:
+    """Set what device `d` can hold, after an instance came or went."""
+    dev = s.device[d]
+    least = math.inf
+    n = 0
+    for i in range(dev.first, dev.first + fleet.residents):
+        if s.instance[i].state != FREE:
+            capacity = s.instance[i].kv_capacity * fleet.costs.kv_bytes[pair_of(fleet, s, i)]
+            least = min(least, capacity)
+            n += 1
+    dev.residents = n
+    dev.capacity_bytes = least - max(0, n - 1) * fleet.engine_bytes if n > 0 else 0.0
+
+
+@jitable
+def room_bytes(s: Serving, d: int) -> float:
+    """Return the free HBM of device `d`."""
+    dev = s.device[d]
+    return float(dev.capacity_bytes - dev.kv_bytes - dev.weight_bytes)
+
+
+@jitable
+def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
+    """Return whether instance `i` could have so much HBM if kept weights and idle engines went."""
+    dev = s.device[s.instance[i].on_device]
+    room = dev.capacity_bytes - dev.kv_bytes
+    if need_bytes <= room:
+        return True
+    for j in range(dev.first, dev.first + fleet.residents):
+        if j != i and s.instance[j].state == IDLE:
+            room += fleet.engine_bytes
+    return bool(need_bytes <= room)
+
+
+@jitable
+def drop_weights(fleet: Fleet, rules: Rules, s: Serving, d: int, need_bytes: float) -> None:
+    """Drop kept layers of device `d` until so much HBM is free or none is left.
+
+    Idle models' go first, then others', each in the order of eviction. Dropping costs nothing: the
+    weights are in host memory.
+    """
+    dev = s.device[d]
+    while dev.weight_bytes > 0.0 and room_bytes(s, d) < need_bytes:
+        victim = -1
+        for i in range(dev.first, dev.first + fleet.residents):
+            inst = s.instance[i]
+            if inst.state == FREE or inst.kept == 0:
+                continue
+            if victim < 0:
+                victim = i
+                continue
+            best = s.instance[victim]
+            if is_in_use(s, i) != is_in_use(s, victim):
+                if not is_in_use(s, i):
+                    victim = i
+            elif goes_before(rules.system.evict, inst.last_used_s, best.last_used_s):
+                victim = i
+        if victim < 0:
+            return
+        inst = s.instance[victim]
+        before = kept_bytes(fleet, s, victim)
+        layer = fleet.layer_bytes[fleet.deployment[inst.model].arch]
+        missing = need_bytes - room_bytes(s, d)
+        inst.kept = max(0, inst.kept - max(1, math.ceil(missing / layer)))
+        dev.weight_bytes += kept_bytes(fleet, s, victim) - before

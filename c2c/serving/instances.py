@@ -1,0 +1,92 @@
+"""Instances come and go: a model is given a place on a device, and gives way."""
+
+from __future__ import annotations
+
+from c2c.policies import goes_before, initial_alpha, jitable
+from c2c.serving.actions import ACT_UNLOAD, emit
+from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, measure, room_bytes
+from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Rules, Serving
+
+__all__ = ["assign", "evict", "idle_victim", "make_room_for"]
+
+
+@jitable
+def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
+    """Give the free instance `i` to model `m`; it is loaded when its device turns to it."""
+    inst = s.instance[i]
+    inst.model = m
+    inst.state = ASSIGNED
+    inst.draining = 0
+    inst.cold = 1 - s.model[m].in_host
+    inst.last_used_s = now_s
+    inst.kv_used = 0
+    inst.kept = 0
+    inst.kv_capacity = fleet.kv_capacity[fleet.deployment[m].arch, inst.kind]
+    inst.next_same = s.model[m].active
+    s.model[m].active = i
+    start = initial_alpha(rules.system.alpha)
+    inst.alpha = start.alpha
+    inst.seen_latency_s = start.latency_s
+    measure(fleet, s, inst.on_device)
+    if s.device[inst.on_device].residents == 1:
+        s.report[inst.on_device].available_gbps = s.chip[inst.chip].budget_gbps
+    s.count[0].switches += 1
+    s.count[0].cold_starts += inst.cold
+    s.model[m].in_host = 1
+
+
+@jitable
+def evict(fleet: Fleet, s: Serving, i: int) -> None:
+    """Free instance `i`, which has no work: its engine and kept weights go from HBM.
+
+    The weights stay in host memory.
+    """
+    inst = s.instance[i]
+    dev = s.device[inst.on_device]
+    model = s.model[inst.model]
+    if model.active == i:
+        model.active = inst.next_same
+    else:
+        before = model.active
+        while s.instance[before].next_same != i:
+            before = s.instance[before].next_same
+        s.instance[before].next_same = inst.next_same
+    dev.weight_bytes -= kept_bytes(fleet, s, i)
+    inst.kept = 0
+    inst.next_same = -1
+    inst.model = -1
+    inst.state = FREE
+    inst.draining = 0
+    if dev.last == i:
+        dev.last = -1
+    measure(fleet, s, inst.on_device)
+    s.count[0].evictions += 1
+    emit(s, ACT_UNLOAD, i)
+
+
+@jitable
+def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> int:
+    """Return which idle one of instances [first, last) gives way, other than `but`; or -1."""
+    best = -1
+    for i in range(first, last):
+        if i == but or s.instance[i].state != IDLE:
+            continue
+        if best < 0 or goes_before(
+            rules.system.evict, s.instance[i].last_used_s, s.instance[best].last_used_s
+        ):
+            best = i
+    return best
+
+
+@jitable
+def make_room_for(fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: float) -> None:
+    """Free HBM for instance `i`: kept weights go first, then idle engines of its device."""
+    d = s.instance[i].on_device
+    if need_bytes <= room_bytes(s, d) or not could_hold(fleet, s, i, need_bytes):
+        return
+    drop_weights(fleet, rules, s, d, need_bytes)
+    while room_bytes(s, d) < need_bytes:
+        victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
+        if victim < 0:
+            return
+        evict(fleet, s, victim)

@@ -1,0 +1,141 @@
+"""From settings to a fleet: cost tables, KV capacities, chunk table, where weights live.
+
+All settings are checked here, before any work: what cannot be served is an error that names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from c2c.cost import StepTable
+from c2c.hardware import Slice, link_gbps, slices
+from c2c.models import ModelSpec
+from c2c.policies import ChunkChoice, Own, System, link_headroom, step_parts
+from c2c.serving.costs import stack_tables
+from c2c.serving.prepare.checks import check
+from c2c.serving.prepare.settings import ServingSetup, SystemSpec
+from c2c.serving.prepare.tables import (
+    chunk_choice,
+    cost_tables,
+    demand_gbps,
+    first_variant,
+    head_bytes,
+    homes,
+    kept_tables,
+    kv_tokens,
+    largest_step_chunk,
+    layer_bytes,
+)
+from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_serving
+
+__all__ = ["Prepared", "ServingSetup", "SystemSpec", "prepare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A checked setup, ready to serve; read-only and shared by any number of runs."""
+
+    setup: ServingSetup
+    fleet: Fleet
+    rules: Rules
+    slice_kinds: tuple[Slice, ...]
+    architectures: tuple[ModelSpec, ...]
+    tables: tuple[tuple[StepTable, ...], ...]  # [arch][kind]
+    chunks: tuple[tuple[ChunkChoice, ...], ...]  # [arch][kind]
+    chip_of: np.ndarray
+    kind_of: np.ndarray
+    budget_gbps: float
+    link_capacity_gbps: float
+    in_host: bool
+
+    def new_serving(self, *, slots: int = 1024, buffer: int = 65536) -> Serving:
+        """Return the state before the first event; see `c2c.serving.state.new_serving`."""
+        return new_serving(
+            self.fleet,
+            self.chip_of,
+            self.kind_of,
+            link_gbps=self.link_capacity_gbps,
+            budget_gbps=self.budget_gbps,
+            in_host=self.in_host,
+            slots=slots,
+            buffer=buffer,
+        )
+
+
+def prepare(setup: ServingSetup) -> Prepared:
+    """Check the settings and build the tables that policies and simulator read.
+
+    Raises:
+      SettingError: a MIG layout that the chip lacks, a catalog larger than host memory, a model
+        whose KV cache or weights fit no slice, an SLO that no slice can meet even when alone.
+    """
+    system, constants = setup.system, setup.constants
+    shared_gbps = link_gbps(setup.platform.link, setup.link_variant)
+    per_chip = slices(setup.platform, setup.mig)
+    kinds = tuple(dict.fromkeys(per_chip))
+    specs = tuple(dict.fromkeys(d.spec for d in setup.deployments))
+    where = homes(setup)
+    tables = cost_tables(setup, specs, kinds, shared_gbps)
+    kept = kept_tables(setup, specs, kinds, shared_gbps)
+    largest = largest_step_chunk(system)
+    kv_capacity = np.array([[kv_tokens(s, k, system, largest) for k in kinds] for s in specs])
+    demands = [demand_gbps(d, system) for d in setup.deployments]
+    chunks = tuple(
+        tuple(
+            chunk_choice(setup, spec, kind, table, shared_gbps / len(per_chip))
+            for kind, table in zip(kinds, row, strict=True)
+        )
+        for spec, row in zip(specs, tables, strict=True)
+    )
+    budget = shared_gbps * link_headroom(system.place)
+    check(setup, specs, kinds, tables, kv_capacity, demands, budget)
+
+    deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
+    for row, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
+        deployment[row].arch = specs.index(d.spec)
+        deployment[row].demand_gbps = demand
+        deployment[row].ttft_slo_s = d.ttft_slo_s
+        deployment[row].tpot_slo_s = d.tpot_slo_s
+        deployment[row].max_context = d.spec.max_position
+    fleet = Fleet(
+        deployment=deployment,
+        home_first=np.cumsum([0] + [len(h) for h in where]).astype(np.int64),
+        home_chip=np.array([c for h in where for c in h], np.int64),
+        kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
+        chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
+        parts=np.array([step_parts(system.step, s.layers) for s in specs], np.int64),
+        layers=np.array([s.layers for s in specs], np.int64),
+        layer_bytes=np.array([layer_bytes(s) for s in specs]),
+        head_bytes=np.array([head_bytes(s) for s in specs]),
+        max_batch=system.max_batch,
+        residents=system.residents,
+        engine_bytes=float(system.engine_bytes),
+        costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
+    )
+    rules = Rules(system=system.policies, own=_own(system.policies, fleet), seed=setup.seed)
+    return Prepared(
+        setup=setup,
+        fleet=fleet,
+        rules=rules,
+        slice_kinds=kinds,
+        architectures=specs,
+        tables=tables,
+        chunks=chunks,
+        chip_of=np.repeat(np.arange(setup.superchips), len(per_chip)),
+        kind_of=np.tile([kinds.index(s) for s in per_chip], setup.superchips),
+        budget_gbps=budget,
+        link_capacity_gbps=shared_gbps,
+        in_host=setup.weights_start == "host",
+    )
+
+
+def _own(system: System, fleet: Fleet) -> Own:
+    """Return the arrays that policies want for themselves."""
+    made = {
+        name: getattr(system, name).memory(fleet)
+        for name in Own._fields
+        if hasattr(getattr(system, name), "memory")
+    }
+    return Own(**made)

@@ -1,0 +1,74 @@
+"""What cannot be served is refused before any work, with an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from c2c.cost import StepTable, step_time
+from c2c.errors import SettingError
+from c2c.hardware import Slice
+from c2c.models import ModelSpec, weight_bytes
+from c2c.serving.prepare.settings import ServingSetup
+
+__all__ = ["check"]
+
+
+def check(
+    setup: ServingSetup,
+    specs: Sequence[ModelSpec],
+    kinds: Sequence[Slice],
+    tables: Sequence[Sequence[StepTable]],
+    kv_capacity: np.ndarray,
+    demands: Sequence[float],
+    budget_gbps: float,
+) -> None:
+    names = ", ".join(dict.fromkeys(k.name for k in kinds))
+    for d, demand in zip(setup.deployments, demands, strict=True):
+        arch = specs.index(d.spec)
+        if kv_capacity[arch].max() < 1:
+            gb = max(k.hbm_bytes for k in kinds) / 1e9
+            raise SettingError(
+                "catalog." + d.name,
+                f"{float(weight_bytes(d.spec)) / 1e9:.1f} GB of weights",
+                f"a model that leaves room for a KV cache in a slice ({names}, {gb:.0f} GB HBM)",
+                "Take a larger MIG slice, or a system that streams weights.",
+            )
+        if not setup.system.check_slo:
+            continue
+        if demand > budget_gbps:
+            raise SettingError(
+                f"catalog.{d.name}.tpot_slo_s",
+                d.tpot_slo_s,
+                f"at least {d.tpot_slo_s * demand / budget_gbps:.3f} s, which is what streaming "
+                f"the weights takes at {budget_gbps:.0f} GB/s",
+            )
+        best_tpot = min(_best_step_s(t, 0, 1) for t in tables[arch])
+        if best_tpot > d.tpot_slo_s:
+            raise SettingError(
+                f"catalog.{d.name}.tpot_slo_s",
+                d.tpot_slo_s,
+                f"at least {best_tpot:.3f} s, the fastest any slice ({names}) decodes alone",
+            )
+        best_ttft = min(_best_step_s(t, 1, 0) for t in tables[arch])
+        if best_ttft > d.ttft_slo_s:
+            raise SettingError(
+                f"catalog.{d.name}.ttft_slo_s",
+                d.ttft_slo_s,
+                f"at least {best_ttft:.3f} s, the fastest any slice ({names}) answers one token",
+            )
+
+
+def _best_step_s(table: StepTable, prefill: int, decodes: int) -> float:
+    return min(
+        step_time(
+            table,
+            prefill_tokens=prefill,
+            decode_seqs=decodes,
+            decode_kv_tokens=decodes,
+            head_rows=1,
+            alpha_index=a,
+        ).seconds
+        for a in range(len(table.alphas))
+    )

@@ -1,0 +1,136 @@
+"""What a serving setup is made of, each setting checked where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from c2c.cost import Constants
+from c2c.errors import SettingError
+from c2c.hardware import MigConfig, Platform
+from c2c.models import Deployment
+from c2c.policies import DECISIONS, PREPARATION, System, make_policy, weights_in
+
+__all__ = ["ServingSetup", "SystemSpec"]
+
+_DEFAULTS = System()._asdict() | dict(PREPARATION)
+
+
+def _policy(name: str) -> Any:
+    return field(default=_DEFAULTS[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemSpec:
+    """A serving system: its policies, and what they do not decide.
+
+    Each of the first twelve is a policy (`c2c.policies`), or a mapping of settings that
+    `c2c.policies.make_policy` makes one of.
+
+    Attributes:
+      route: which active instance takes a request.
+      scale: whether a busy model gets another instance.
+      place: which slice an inactive model goes to.
+      evict: which idle model gives way.
+      preempt: when a busy slice is drained for a model that waits.
+      admit: which waiting requests join a batch.
+      turn: which engine of a slice computes next, and what waits for the link.
+      chunk: how many prompt tokens a step takes.
+      alpha: how HybridGEMM's columns are split.
+      keep: which streamed weights stay in HBM.
+      step: whether alpha may change within a step.
+      load: how weights get to a slice.
+      chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
+      profile_prompt_tokens: prompt that the table is profiled with.
+      profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
+      max_batch: most requests in an instance's batch.
+      residents: engines a slice may hold.
+      engine_bytes: HBM of each engine beyond the first.
+      turn_s: what changing the engine between two steps takes.
+      hbm_reserve_bytes: CUDA context and engine workspace on every slice.
+      check_slo: refuse targets that no slice can meet even when alone.
+    """
+
+    name: str
+    route: Any = _policy("route")
+    scale: Any = _policy("scale")
+    place: Any = _policy("place")
+    evict: Any = _policy("evict")
+    preempt: Any = _policy("preempt")
+    admit: Any = _policy("admit")
+    turn: Any = _policy("turn")
+    chunk: Any = _policy("chunk")
+    alpha: Any = _policy("alpha")
+    keep: Any = _policy("keep")
+    step: Any = _policy("step")
+    load: Any = _policy("load")
+    chunk_candidates: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
+    profile_prompt_tokens: int = 1024
+    profile_ttft_share: float = 1.0
+    max_batch: int = 128
+    residents: int = 1
+    engine_bytes: float = 0.5e9
+    turn_s: float = 0.0
+    hbm_reserve_bytes: float = 1.0e9
+    check_slo: bool = True
+
+    def __post_init__(self) -> None:
+        for setting in DECISIONS:
+            given = getattr(self, setting)
+            if isinstance(given, Mapping):
+                object.__setattr__(self, setting, make_policy(setting, given))
+            elif hasattr(given, "check"):
+                given.check(f"system.{setting}")
+        object.__setattr__(self, "chunk_candidates", tuple(self.chunk_candidates))
+        where = "system."
+        for name in ("profile_prompt_tokens", "max_batch", "residents"):
+            if getattr(self, name) < 1:
+                raise SettingError(where + name, getattr(self, name), "a whole number above 0")
+        if not self.chunk_candidates or min(self.chunk_candidates) < 1:
+            raise SettingError(
+                where + "chunk_candidates", self.chunk_candidates, "whole numbers above 0"
+            )
+        if not 0.0 < self.profile_ttft_share <= 1.0:
+            raise SettingError(
+                where + "profile_ttft_share", self.profile_ttft_share, "a number in (0, 1]"
+            )
+        for name in ("engine_bytes", "turn_s", "hbm_reserve_bytes"):
+            if not getattr(self, name) >= 0.0:
+                raise SettingError(where + name, getattr(self, name), "at least 0")
+        if self.residents > 1 and weights_in(self.load) == "hbm":
+            raise SettingError(
+                "system.residents",
+                self.residents,
+                "1 where weights are copied into HBM at the start",
+            )
+
+    @property
+    def policies(self) -> System:
+        """The policies that the serving loop asks."""
+        return System(*(getattr(self, name) for name in System._fields))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSetup:
+    """Everything that is served on: hardware, models, system, constants."""
+
+    platform: Platform
+    mig: MigConfig | str  # a layout, or its name in `conf/mig`
+    superchips: int
+    link_variant: Literal["datasheet", "measured"]
+    deployments: tuple[Deployment, ...]
+    system: SystemSpec
+    constants: Constants
+    weights_start: Literal["host", "disk"] = "host"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.superchips < 1:
+            raise SettingError("superchips", self.superchips, "a whole number above 0")
+        if not self.deployments:
+            raise SettingError("catalog", [], "at least one model")
+        if self.weights_start not in ("host", "disk"):
+            raise SettingError("weights_start", self.weights_start, "'host' or 'disk'")
+        if self.seed < 0:
+            raise SettingError("seed", self.seed, "a whole number, at least 0")

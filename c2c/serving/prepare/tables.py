@@ -1,0 +1,200 @@
+"""The tables that policies and backends read, made once from the settings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from c2c.cost import StepTable, chunk_profile, step_table
+from c2c.errors import SettingError
+from c2c.hardware import Slice
+from c2c.models import (
+    Deployment,
+    ModelSpec,
+    gemms,
+    kv_bytes_per_token,
+    streamed_bytes,
+    weight_bytes,
+)
+from c2c.policies import (
+    ChunkChoice,
+    Profiled,
+    choose_chunk,
+    initial_alpha,
+    keeps_weights,
+    largest_chunk,
+    link_demand_gbps,
+    weights_in,
+)
+from c2c.serving.costs import KeptTables
+from c2c.serving.prepare.settings import ServingSetup, SystemSpec
+
+__all__ = [
+    "chunk_choice",
+    "cost_tables",
+    "demand_gbps",
+    "first_variant",
+    "head_bytes",
+    "homes",
+    "kept_tables",
+    "kv_tokens",
+    "largest_step_chunk",
+    "layer_bytes",
+]
+
+
+def head_bytes(spec: ModelSpec) -> float:
+    """Return the weights of the output projection."""
+    return float(
+        sum(g.k * g.n * g.count * spec.dtype_bytes for g in gemms(spec) if g.kind == "head")
+    )
+
+
+def layer_bytes(spec: ModelSpec) -> float:
+    """Return the weights that one layer streams, every expert's."""
+    total = sum(
+        g.k * g.n * g.count * (spec.experts if g.kind == "expert" else 1)
+        for g in gemms(spec)
+        if g.kind != "head"
+    )
+    return float(total * spec.dtype_bytes / spec.layers)
+
+
+def largest_step_chunk(system: SystemSpec) -> int:
+    """Return the most prompt tokens of any step."""
+    return max(largest_chunk(system.chunk, system.chunk_candidates), *system.chunk_candidates)
+
+
+def first_variant(system: SystemSpec, table: StepTable) -> int:
+    """Return the position on the alpha grid that a model starts with."""
+    return round(initial_alpha(system.alpha).alpha * (len(table.alphas) - 1))
+
+
+def _table(
+    setup: ServingSetup, spec: ModelSpec, kind: Slice, shared_gbps: float, weights: str
+) -> StepTable:
+    system = setup.system
+    return step_table(
+        spec,
+        kind,
+        setup.constants,
+        shared_gbps,
+        max_tokens=largest_step_chunk(system) + system.max_batch,
+        max_rows=system.max_batch,
+        weights=weights,  # type: ignore[arg-type]
+        cluster=getattr(system.load, "cluster", 1),
+    )
+
+
+def cost_tables(
+    setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[Slice, ...], shared_gbps: float
+) -> tuple[tuple[StepTable, ...], ...]:
+    """Return the step costs [arch][kind] with the weights where the system leaves them."""
+    where = weights_in(setup.system.load)
+    return tuple(tuple(_table(setup, s, k, shared_gbps, where) for k in kinds) for s in specs)
+
+
+def kept_tables(
+    setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[Slice, ...], shared_gbps: float
+) -> tuple[tuple[KeptTables, ...], ...]:
+    """Return the step costs [arch][kind] of weights on their way into HBM, and in it."""
+    if not keeps_weights(setup.system.keep):
+        return ()
+    return tuple(
+        tuple(
+            KeptTables(*(_table(setup, s, k, shared_gbps, where) for where in ("staged", "hbm")))
+            for k in kinds
+        )
+        for s in specs
+    )
+
+
+def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
+    """Return the link rate that decoding within the TPOT target takes, C2CServe section 6.2."""
+    where = weights_in(system.load)
+    if where == "hbm":
+        return 0.0  # decode reads HBM; only loads use the link
+    spec = deployment.spec
+    whole = spec.layers * layer_bytes(spec) + head_bytes(spec)
+    moved = streamed_bytes(spec, 1) if where == "host" else whole
+    return link_demand_gbps(float(moved), deployment.tpot_slo_s)
+
+
+def homes(setup: ServingSetup) -> list[list[int]]:
+    """Return the chips whose host memory holds each model, all catalogs in catalog order.
+
+    Every model is held once, by the chip with most memory left; then models are held again in the
+    same order while memory is left, so that the first (most popular) ones can run on more chips.
+    """
+    memory = setup.platform.host.memory_bytes
+    sizes = [float(weight_bytes(d.spec)) for d in setup.deployments]
+    total = sum(sizes)
+    if total > memory * setup.superchips:
+        raise SettingError(
+            "catalog",
+            f"{len(sizes)} models, {total / 1e9:.1f} GB",
+            f"at most {memory * setup.superchips / 1e9:.1f} GB, the host memory of "
+            f"{setup.superchips} x {setup.platform.name}",
+            "Serve fewer models or raise superchips.",
+        )
+    left = [float(memory)] * setup.superchips
+    found: list[list[int]] = [[] for _ in sizes]
+    for _ in range(setup.superchips):
+        for m, size in enumerate(sizes):
+            free = [c for c in range(setup.superchips) if c not in found[m] and left[c] >= size]
+            if not free:
+                if not found[m]:
+                    raise SettingError(
+                        "catalog",
+                        setup.deployments[m].name,
+                        f"models that pack into {setup.superchips} x {memory / 1e9:.0f} GB",
+                        "Raise superchips.",
+                    )
+                continue
+            best = max(free, key=lambda c: (left[c], -c))
+            found[m].append(best)
+            left[best] -= size
+    return [sorted(h) for h in found]
+
+
+def kv_tokens(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
+    """Return the tokens whose KV cache fits the slice beside activations and engine state."""
+    # Widest moment of a layer: residual and normed input, q/k/v and attention output, gate and up.
+    middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
+    width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
+    used = system.hbm_reserve_bytes + float(tokens * width * spec.dtype_bytes)
+    where = weights_in(system.load)
+    if where == "hbm":
+        used += float(weight_bytes(spec))
+    elif where == "staged":
+        used += 2.0 * layer_bytes(spec)  # one is read while the next is copied
+    return int((kind.hbm_bytes - used) // kv_bytes_per_token(spec))
+
+
+def chunk_choice(
+    setup: ServingSetup, spec: ModelSpec, kind: Slice, table: StepTable, share_gbps: float
+) -> ChunkChoice:
+    system = setup.system
+    if not isinstance(system.chunk, Profiled):
+        return ChunkChoice(largest_chunk(system.chunk, system.chunk_candidates), True)
+    slo = min(d.ttft_slo_s for d in setup.deployments if d.spec == spec)
+    budget_s = slo * system.profile_ttft_share
+    # Profiled at an equal share of the link: what a slice is left with when all of them stream.
+    profile = chunk_profile(
+        table,
+        spec,
+        kind,
+        setup.constants,
+        chunks=system.chunk_candidates,
+        prompt_tokens=system.profile_prompt_tokens,
+        ttft_target_s=budget_s,
+        rate_gbps=min(share_gbps, table.link_cap_gbps),
+        alpha_index=first_variant(system, table),
+    )
+    return choose_chunk(
+        profile.chunks,
+        profile.ttft_s,
+        profile.hbm_gbps_needed,
+        profile.compute_share,
+        ttft_slo_s=budget_s,
+        hbm_limit_gbps=kind.hbm_gbps,
+    )

@@ -1,0 +1,326 @@
+"""Which engine a device turns to, and which steps wait for the chip's link."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from c2c.policies import (
+    One,
+    decision,
+    jitable,
+    link_gate,
+    may_join,
+    protected_share,
+    token_due_s,
+    urgency,
+)
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
+from c2c.serving.batching import compose
+from c2c.serving.hbm import could_hold, pair_of, request_bytes, room_bytes
+from c2c.serving.state import (
+    ASSIGNED,
+    FREE,
+    IDLE,
+    LOADING,
+    READY,
+    RUNNING,
+    Fleet,
+    Rules,
+    Serving,
+)
+
+__all__ = ["has_work", "settle", "start_asked", "wake"]
+
+
+@jitable
+def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+    # Whether the first waiting request could join the batch of instance i now.
+    inst = s.instance[i]
+    if inst.n_wait == 0 or inst.draining != 0:
+        return False
+    head = s.request[inst.wait_head]
+    need = request_bytes(fleet, s, i, head.prompt + head.output)
+    batch = inst.n_prefill + inst.n_decode
+    room = room_bytes(s, inst.on_device)
+    if need > room and could_hold(fleet, s, i, need):
+        room = need
+    return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
+
+
+@jitable
+def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+    """Return whether instance `i` could do something if its device turned to it."""
+    inst = s.instance[i]
+    if inst.state == FREE or inst.state == LOADING:
+        return False
+    if inst.state == ASSIGNED:
+        return bool(inst.n_wait > 0)
+    return bool(inst.n_prefill + inst.n_decode > 0) or _head_joins(fleet, rules, s, i)
+
+
+@jitable
+def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_s: float) -> None:
+    inst = s.instance[i]
+    if inst.state != ASSIGNED:
+        compose(fleet, rules, s, i, is_alone, now_s)
+        return
+    inst.state = LOADING
+    plan = s.plan[inst.on_device]
+    plan.instance = i
+    plan.link_gbps = 0.0
+    plan.steps = 1
+    s.device[inst.on_device].running = i
+    s.device[inst.on_device].last = i
+    emit(s, ACT_LOAD, inst.on_device)
+
+
+@jitable
+def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> None:
+    # Earliest TTFT target of the prompts that instance i could work on, less what they still take.
+    inst, row = s.instance[i], s.engines[e]
+    pair = pair_of(fleet, s, i)
+    ttft_s = fleet.deployment[inst.model].ttft_slo_s
+    row.has_prompt = 0
+    row.prompt_due_s = math.inf
+    for k in range(inst.n_prefill):
+        req = s.request[s.prefilling[i, k]]
+        left_s = (req.prompt - req.prefilled) * fleet.costs.prompt_s[pair]
+        row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
+        row.has_prompt = 1
+    if inst.n_wait > 0 and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i)):
+        req = s.request[inst.wait_head]
+        left_s = req.prompt * fleet.costs.prompt_s[pair]
+        row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
+        row.has_prompt = 1
+    row.prompt_due_s -= fleet.costs.decode_s[pair]
+
+
+@jitable
+def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s: float) -> int:
+    # Earliest due token of instance i, less a step; returns how many sequences are kept up.
+    inst, row = s.instance[i], s.engines[e]
+    tpot_s = fleet.deployment[inst.model].tpot_slo_s
+    row.token_due_s = math.inf
+    row.last_token_s = inst.last_step_s
+    kept_up = inst.n_wait + inst.n_prefill
+    for k in range(inst.n_decode):
+        req = s.request[s.decoding[i, k]]
+        generated = req.output - (req.target - inst.decode_clock)
+        due_s = token_due_s(
+            rules.system.turn, req.first_token_s, generated, inst.last_step_s, tpot_s, now_s
+        )
+        if due_s < math.inf:
+            kept_up += 1
+            row.token_due_s = min(row.token_due_s, due_s)
+    row.token_due_s -= fleet.costs.decode_s[pair_of(fleet, s, i)]
+    return kept_up
+
+
+@jitable
+def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
+    # Fills a row of s.engines for every instance of chip c that has requests, and protects those
+    # that serve most requests a byte streamed, up to the policy's share of the link.
+    chip = s.chip[c]
+    first = s.device[chip.first].first
+    share = protected_share(rules.system.turn)
+    n = 0
+    for i in range(first, first + (chip.last - chip.first) * fleet.residents):
+        inst = s.instance[i]
+        row = s.engines[i - first]
+        row.instance = -1
+        row.is_protected = 0
+        if inst.state == FREE or inst.n_wait + inst.n_prefill + inst.n_decode == 0:
+            continue
+        row.instance = i
+        last = s.device[inst.on_device].last
+        row.order = (i - last - 1) % fleet.residents if last >= 0 else 0
+        _watch_prompts(fleet, rules, s, i, i - first)
+        kept_up = _watch_decodes(fleet, rules, s, i, i - first, now_s)
+        if share > 0.0 and kept_up > 0:
+            if inst.kept == fleet.layers[fleet.deployment[inst.model].arch]:
+                row.is_protected = 1  # it draws nothing from the link
+                continue
+            value = kept_up / max(fleet.deployment[inst.model].demand_gbps, 1e-9)
+            k = n
+            while k > 0 and s.ranked[k - 1, 0] < value:
+                s.ranked[k, 0] = s.ranked[k - 1, 0]
+                s.ranked[k, 1] = s.ranked[k - 1, 1]
+                k -= 1
+            s.ranked[k, 0] = value
+            s.ranked[k, 1] = i
+            n += 1
+    left = share * chip.link_gbps
+    for k in range(n):
+        i = int(s.ranked[k, 1])
+        demand = fleet.deployment[s.instance[i].model].demand_gbps
+        if demand <= left:
+            left -= demand
+            s.engines[i - first].is_protected = 1
+
+
+@jitable
+def _drawn_gbps(s: Serving, c: int) -> float:
+    # What the steps under way on chip c demand of its link.
+    total = 0.0
+    for d in range(s.chip[c].first, s.chip[c].last):
+        if s.device[d].running >= 0:
+            total += s.plan[d].link_gbps
+    return total
+
+
+@jitable
+def _most_urgent(
+    fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float
+) -> tuple[int, float, int]:
+    # The engine that device d turns to (or -1), its urgency, and how many have work.
+    dev = s.device[d]
+    first = s.device[s.chip[dev.chip].first].first
+    best, best_urgency, n = -1, 0.0, 0
+    for i in range(dev.first, dev.first + fleet.residents):
+        if s.engines[i - first].instance < 0 or not has_work(fleet, rules, s, i):
+            continue
+        n += 1
+        u = urgency(rules.system.turn, rules.own.turn, s.engines[i - first], now_s)
+        if best < 0 or u < best_urgency:
+            best, best_urgency = i, u
+    return best, best_urgency, n
+
+
+@jitable
+def _hold(s: Serving, d: int) -> None:
+    if s.device[d].is_held == 0:
+        s.device[d].is_held = 1
+        s.chip[s.device[d].chip].n_held += 1
+
+
+@jitable
+def _release(s: Serving, d: int) -> None:
+    if s.device[d].is_held != 0:
+        s.device[d].is_held = 0
+        s.chip[s.device[d].chip].n_held -= 1
+
+
+@jitable
+def _is_new(s: Serving, d: int) -> bool:
+    # Whether the run of device d is among the actions of this very event.
+    for k in range(s.count[0].actions):  # noqa: SIM110 (Numba)
+        if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
+            return True
+    return False
+
+
+@jitable
+def _end_runs(s: Serving, c: int, limit_gbps: float) -> None:
+    # Runs of several steps end at the next step if something waits, or would not start now.
+    drawn = _drawn_gbps(s, c)
+    for d in range(s.chip[c].first, s.chip[c].last):
+        running = s.device[d].running
+        if running < 0 or s.instance[running].state != RUNNING or s.plan[d].steps == 1:
+            continue
+        if s.chip[c].n_held > 0 or drawn - s.plan[d].link_gbps >= limit_gbps:
+            s.plan[d].steps = 1
+            if not _is_new(s, d):
+                emit(s, ACT_INTERRUPT, d)
+
+
+@jitable
+def _start_chip(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
+    # Prompts start at once; then, most urgent first, what else the link has room for.
+    chip = s.chip[c]
+    limit = link_gate(rules.system.turn) * chip.link_gbps
+    first = s.device[chip.first].first
+    _watch(fleet, rules, s, c, now_s)
+    while True:
+        best_d, best_i, best_n, best_urgency = -1, -1, 0, 0.0
+        drawn = _drawn_gbps(s, c)
+        for d in range(chip.first, chip.last):
+            if s.device[d].running >= 0:
+                continue
+            i, u, n = _most_urgent(fleet, rules, s, d, now_s)
+            if i < 0:
+                _release(s, d)
+                continue
+            row = s.engines[i - first]
+            streams = s.instance[i].kept < fleet.layers[fleet.deployment[s.instance[i].model].arch]
+            if row.has_prompt == 0 and streams and drawn >= limit:
+                _hold(s, d)
+                continue
+            if best_d < 0 or u < best_urgency:
+                best_d, best_i, best_n, best_urgency = d, i, n, u
+        if best_d < 0:
+            break
+        _release(s, best_d)
+        is_alone = best_n == 1 and chip.n_held == 0 and drawn < limit
+        _launch(fleet, rules, s, best_i, is_alone, now_s)
+    _end_runs(s, c, limit)
+
+
+def _take_turns(
+    policy: Any, fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float  # noqa: ARG001
+) -> None:  # fmt: skip
+    c = s.device[d].chip
+    if link_gate(rules.system.turn) < math.inf:
+        if s.chip[c].started != s.count[0].events:
+            s.chip[c].started = s.count[0].events
+            _start_chip(fleet, rules, s, c, now_s)
+        return
+    if s.device[d].running >= 0:
+        return
+    _watch(fleet, rules, s, s.device[d].chip, now_s)
+    i, _, n = _most_urgent(fleet, rules, s, d, now_s)
+    if i >= 0:
+        _launch(fleet, rules, s, i, n == 1, now_s)
+
+
+@decision(default=_take_turns)
+def _start(policy: Any, fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Let device `d` turn to an engine with work, if it does nothing and there is one."""
+
+
+@_start.by(One)
+def _start_the_one(
+    policy: One, fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float  # noqa: ARG001
+) -> None:  # fmt: skip
+    i = s.device[d].first
+    if s.device[d].running < 0 and has_work(fleet, rules, s, i):
+        _launch(fleet, rules, s, i, True, now_s)
+
+
+@jitable
+def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
+    """Start what can start on the devices that the event touched; the last part of every step."""
+    for k in range(s.count[0].asked):
+        d = s.asked[k]
+        s.device[d].is_asked = 0
+        _start(rules.system.turn, fleet, rules, s, d, now_s)
+    s.count[0].asked = 0
+    s.count[0].events += 1
+
+
+@jitable
+def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
+    """Requests were queued at instance `i`: start it, or end a run of decode steps for them."""
+    inst = s.instance[i]
+    if inst.state == IDLE:
+        inst.state = READY
+    d = inst.on_device
+    running = s.device[d].running
+    if running < 0:
+        ask(s, d)
+    elif s.instance[running].state == RUNNING and s.plan[d].steps > 1:
+        if inst.state == ASSIGNED or _head_joins(fleet, rules, s, i):
+            emit(s, ACT_INTERRUPT, d)
+
+
+@jitable
+def settle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
+    """Take instance `i` off its device after a load or a step; return whether it has work left."""
+    inst = s.instance[i]
+    s.device[inst.on_device].running = -1
+    inst.last_used_s = now_s
+    inst.state = READY
+    if has_work(fleet, rules, s, i) or (inst.draining == 0 and inst.n_wait > 0):
+        return True
+    inst.state = IDLE
+    return False
