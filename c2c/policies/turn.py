@@ -130,7 +130,7 @@ class GateAndTriage(NamedTuple):
     """
 
     gate: float = 0.98
-    protect: float = 0.8
+    protect: float = 0.88
     late_s: float = 1.0
     stall_s: float = 2.0
     ahead_s: float = 0.25

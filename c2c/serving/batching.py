@@ -19,7 +19,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import step_alone_s, step_bytes
-from c2c.serving.hbm import kept_bytes, pair_of, request_bytes, room_bytes
+from c2c.serving.hbm import drop_weights, idle_weight_bytes, kept_bytes, pair_of, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving
@@ -125,12 +125,15 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     left = fleet.layers[arch] - inst.kept
     if left == 0:
         return
-    room = room_bytes(s, inst.on_device)
+    d = inst.on_device
+    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d)
     fill = layers_to_keep(rules.system.keep, room, fleet.layer_bytes[arch], left)
     if fill == left and fleet.head_bytes[arch] + fill * fleet.layer_bytes[arch] > room:
         fill -= 1  # the head comes with the last layer
     if fill <= 0:
         return
+    need = fill * fleet.layer_bytes[arch] + (fleet.head_bytes[arch] if fill == left else 0.0)
+    drop_weights(fleet, rules, s, d, need, True)
     before = kept_bytes(fleet, s, i)
     inst.kept += fill
     s.device[inst.on_device].weight_bytes += kept_bytes(fleet, s, i) - before

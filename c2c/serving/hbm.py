@@ -10,6 +10,7 @@ from c2c.serving.state import FREE, IDLE, Fleet, Rules, Serving
 __all__ = [
     "could_hold",
     "drop_weights",
+    "idle_weight_bytes",
     "is_in_use",
     "kept_bytes",
     "measure",
@@ -86,7 +87,19 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
 
 
 @jitable
-def drop_weights(fleet: Fleet, rules: Rules, s: Serving, d: int, need_bytes: float) -> None:
+def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
+    """Return the weights that models without work keep in the HBM of device `d`."""
+    total = 0.0
+    for i in range(s.device[d].first, s.device[d].first + fleet.residents):
+        if s.instance[i].state == IDLE and s.instance[i].kept > 0:
+            total += kept_bytes(fleet, s, i)
+    return total
+
+
+@jitable
+def drop_weights(
+    fleet: Fleet, rules: Rules, s: Serving, d: int, need_bytes: float, idle_only: bool
+) -> None:
     """Drop kept layers of device `d` until so much HBM is free or none is left.
 
     Idle models' go first, then others', each in the order of eviction. Dropping costs nothing: the
@@ -97,7 +110,7 @@ def drop_weights(fleet: Fleet, rules: Rules, s: Serving, d: int, need_bytes: flo
         victim = -1
         for i in range(dev.first, dev.first + fleet.residents):
             inst = s.instance[i]
-            if inst.state == FREE or inst.kept == 0:
+            if inst.state == FREE or inst.kept == 0 or (idle_only and inst.state != IDLE):
                 continue
             if victim < 0:
                 victim = i

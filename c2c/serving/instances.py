@@ -84,7 +84,7 @@ def make_room_for(fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: fl
     d = s.instance[i].on_device
     if need_bytes <= room_bytes(s, d) or not could_hold(fleet, s, i, need_bytes):
         return
-    drop_weights(fleet, rules, s, d, need_bytes)
+    drop_weights(fleet, rules, s, d, need_bytes, False)
     while room_bytes(s, d) < need_bytes:
         victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
         if victim < 0:

@@ -118,6 +118,14 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
 
 
 @jitable
+def _streamed_gbps(fleet: Fleet, s: Serving, i: int) -> float:
+    # The link rate that decoding on instance i within its target takes; kept layers take none.
+    inst = s.instance[i]
+    share = 1.0 - inst.kept / fleet.layers[fleet.deployment[inst.model].arch]
+    return float(fleet.deployment[inst.model].demand_gbps * share)
+
+
+@jitable
 def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
     # Fills a row of s.engines for every instance of chip c that has requests, and protects those
     # that serve most requests a byte streamed, up to the policy's share of the link.
@@ -141,7 +149,7 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None
             if inst.kept == fleet.layers[fleet.deployment[inst.model].arch]:
                 row.is_protected = 1  # it draws nothing from the link
                 continue
-            value = kept_up / max(fleet.deployment[inst.model].demand_gbps, 1e-9)
+            value = kept_up / max(_streamed_gbps(fleet, s, i), 1e-9)
             k = n
             while k > 0 and s.ranked[k - 1, 0] < value:
                 s.ranked[k, 0] = s.ranked[k - 1, 0]
@@ -153,7 +161,7 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None
     left = share * chip.link_gbps
     for k in range(n):
         i = int(s.ranked[k, 1])
-        demand = fleet.deployment[s.instance[i].model].demand_gbps
+        demand = _streamed_gbps(fleet, s, i)
         if demand <= left:
             left -= demand
             s.engines[i - first].is_protected = 1

@@ -262,6 +262,7 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     p.load_s += seconds if p.is_load != 0 else 0.0
     p.total_link += report.link_bytes
     p.total_hbm += hbm
+    p.total_runs += 1 - p.is_load
     if p.is_load == 0 and plan.part + 1 == plan.parts:
         p.total_steps += p.steps
         p.total_prefill += plan.prefill

@@ -34,6 +34,7 @@ class RunStats:
     load_s: np.ndarray
     instance_link_bytes: np.ndarray
     instance_hbm_bytes: np.ndarray
+    runs: np.ndarray  # of steps: what the event loop walked
     steps: np.ndarray
     prefill_tokens: np.ndarray
     decode_tokens: np.ndarray
@@ -157,6 +158,7 @@ class Simulation:
             load_s=np.array(phase.load_s),
             instance_link_bytes=np.array(phase.total_link),
             instance_hbm_bytes=np.array(phase.total_hbm),
+            runs=np.array(phase.total_runs),
             steps=np.array(phase.total_steps),
             prefill_tokens=np.array(phase.total_prefill),
             decode_tokens=np.array(phase.total_decode),
