@@ -13,10 +13,12 @@ SHARE = 0.05  # of the time may go into keeping the archive new
 
 
 class Keeper:
-    """Writes summary and archive anew, each in one step, after every case if that is cheap.
+    """Writes summary and archive anew, each in one step, after every case.
 
-    A run may be killed at any time, and what it leaves is then what was written last. `summarise`
-    writes the summary into the folder and returns its text, which stands beside the archive too.
+    A run may be killed at any time, and what it leaves is then what was written last. Where cases
+    end faster than that can be written, it waits for one that takes longer, or for its share of the
+    time. `summarise` writes the summary into the folder and returns its text, which stands beside
+    the archive too.
     """
 
     def __init__(
@@ -28,7 +30,7 @@ class Keeper:
     ) -> None:
         self._folder, self._archive, self._summarise = folder, archive, summarise
         self._clock, self._next = clock, -1.0
-        self._told = False
+        self._told = self._due = False
 
     @property
     def summary(self) -> Path:
@@ -45,7 +47,8 @@ class Keeper:
         Where there is no room for them the last ones stay, and the run goes on.
         """
         begun = self._clock()
-        if not now and begun < self._next:
+        self._due = not now and begun < self._next
+        if self._due:
             return ""
         text = ""
         try:
@@ -59,3 +62,8 @@ class Keeper:
         ended = self._clock()
         self._next = ended + (ended - begun) / SHARE
         return text
+
+    def catch_up(self) -> None:
+        """Write both if that was put off; to be called while nothing else is to be done."""
+        if self._due:
+            self.refresh(now=True)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from experiments.gpu.cases import Case, Context, Row
 from experiments.gpu.processes import PATIENCE_S, ROOT, end, environment
 
-_TAIL = 600
+_TAIL, _LOG_BYTES = 600, 1 << 15
+_MOMENT_S = 0.2
 _DUMP_S = 0.5  # for a process that hangs to write where it is
-_FRAMES = 4
+_FRAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +42,10 @@ class Outcome:
 class Child:
     """A process that runs the cases of one module, started anew after one that ended it."""
 
-    def __init__(self, module: str, context: Context) -> None:
-        self._module, self._context = module, context
+    def __init__(
+        self, module: str, context: Context, waiting: Callable[[], object] = lambda: None
+    ) -> None:
+        self._module, self._context, self._waiting = module, context, waiting
         self._process: subprocess.Popen[str] | None = None
         self._answers: IO[bytes] | None = None
         self._buffer = b""
@@ -136,8 +142,10 @@ class Child:
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
+                if not waiting.select(_MOMENT_S):
+                    self._waiting()
                 left = until - time.monotonic()
-                if left <= 0 or not waiting.select(left):
+                if not waiting.select(max(0.0, left)):
                     return None
                 piece = self._answers.read(1 << 16)
                 if not piece:
@@ -156,12 +164,7 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DUMP_S)
         self._log.seek(before)
-        frames = [
-            line.strip()
-            for line in self._log.read().decode("utf-8", "replace").splitlines()
-            if line.startswith("  File ")
-        ]
-        where = "; ".join(frames[:_FRAMES]) or "not told"
+        where = frames(self._log.read().decode("utf-8", "replace")) or "it could not say"
         return self._end(f"{what}: ended. It was at: {where}", "hung", before)
 
     def _gone(self, what: str) -> Outcome:
@@ -176,8 +179,31 @@ class Child:
 
     def _end(self, what: str, lost: str, log_end: int) -> Outcome:
         assert self._log is not None
-        self._log.seek(max(0, log_end - _TAIL))
-        said = " ".join(self._log.read(min(log_end, _TAIL)).decode("utf-8", "replace").split())
+        self._log.seek(max(0, log_end - _LOG_BYTES))
+        text = self._log.read(min(log_end, _LOG_BYTES)).decode("utf-8", "replace")
         self.close()
-        reason = f"{what}. It said: {said or 'nothing'}"
-        return Outcome(status="failed", reason=reason, lost=lost)
+        return Outcome(status="failed", reason=f"{what}. {last_words(text)}", lost=lost)
+
+
+def last_words(log: str) -> str:
+    """Return what a process said at last; of a fault in native code, what it was and where."""
+    _, fault, after = log.rpartition("Fatal Python error: ")
+    if fault:
+        return f"{fault}{after.splitlines()[0]}, at: {frames(after)}"
+    said = " ".join(log.split())[-_TAIL:]
+    return f"It said: {said}" if said else "It said nothing"
+
+
+def frames(dump: str) -> str:
+    """Return the innermost frames of a dump of `faulthandler`, without those of pytest itself.
+
+    >>> frames('Stack:\\n  File "/a/tests/test_x.py", line 7 in check\\n')
+    'test_x.py:7 check'
+    """
+    found = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', dump)
+    own = [
+        f"{Path(path).name}:{line} {name}"
+        for path, line, name in found
+        if not {"_pytest", "pluggy"} & set(Path(path).parts)
+    ]
+    return ", ".join(own[:_FRAMES])

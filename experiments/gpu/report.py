@@ -238,9 +238,9 @@ def coverage(rows: Rows, listed: Listed) -> dict[str, dict[str, Any]]:
         found[name] = {
             "cases": len(keys),
             **{s: states[s] for s in ("ok", "failed", "skipped", "unmeasured")},
-            "reasons": sorted({r["reason"][:200] for r in rows.get(name, ()) if r.get("reason")})[
-                :10
-            ],
+            "missing": sorted(
+                {r["reason"][:200] for r in rows.get(name, ()) if r["status"] == "skipped"}
+            )[:10],
         }
     return found
 
@@ -326,8 +326,8 @@ def as_text(
         lines += [f"Runs: {len(runs)}. Commits: {', '.join(commits)}.", ""]
     lines += [*first, "", "## Aims", "", "| aim | status | measured |", "| --- | --- | --- |"]
     lines += [f"| {f.aim} | {f.status} | {f.measured} |" for f in found]
-    reasons = [(name, reason) for name, c in covered.items() for reason in c["reasons"]]
+    reasons = [(name, reason) for name, c in covered.items() for reason in c["missing"]]
     if reasons:
-        lines += ["", "## Why cases failed or were skipped", ""]
+        lines += ["", "## What was missing for cases that were skipped", ""]
         lines += [f"- {name}: {reason}" for name, reason in reasons]
     return "\n".join(lines) + "\n"

@@ -69,6 +69,7 @@ def run_section(
     retry_failed: bool = False,
     labels: Mapping[str, Any] | None = None,
     after: Callable[[], object] = lambda: None,
+    waiting: Callable[[], object] = lambda: None,
     clock: Any = time.monotonic,
 ) -> Ran:
     """Measure the cases that have no result yet, in order, until the time is over.
@@ -85,6 +86,7 @@ def run_section(
       retry_failed: run failed cases again.
       labels: columns to put into every row.
       after: called when a case has its result on disk.
+      waiting: called when a case takes longer than a moment.
       clock: seconds; tests put their own here.
     """
     limits, labels = limits or Limits(), labels or {}
@@ -96,12 +98,13 @@ def run_section(
     if not todo:
         return ran
     losses, bad_starts = _Losses(), 0
-    child = Child(module, context)
+    child = Child(module, context, waiting)
     try:
         store.add_run(str(provenance["run"]), provenance)
         with progress(name, len(todo)) as tell:
             for number, case in enumerate(todo, 1):
                 if losses.skips(case):
+                    tell(number, f"{case.key}: left, as others like it ended their process", True)
                     continue
                 remaining = until - clock()
                 if remaining < case.least_s:
@@ -110,7 +113,9 @@ def run_section(
                 while not given_up and (failure := child.start(min(limits.start_s, remaining))):
                     bad_starts += 1
                     remaining = until - clock()
-                    if bad_starts == STARTS or remaining < case.least_s:
+                    if remaining < case.least_s:
+                        return ran  # too late to start, whatever else is wrong
+                    if bad_starts == STARTS:
                         return replace(ran, stopped=failure.reason)
                 bad_starts = 0
                 outcome, took_s = _measure(child, case, store, until, clock, given_up=given_up)

@@ -92,6 +92,7 @@ class Session:
             retry_failed=of.retry_failed,
             labels={name: True for name, holds in labels.items() if holds},
             after=self.keeper.refresh,
+            waiting=self.keeper.catch_up,
         )
 
     def _cases(self, section: Section, context: Context) -> list[Case]:

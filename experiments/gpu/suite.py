@@ -66,10 +66,11 @@ def collected(path: Path, limit_s: float = LIST_LIMIT_S) -> tuple[Listed, ...]:
             limit_s=limit_s,
             env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
         )
-        if not told.exists():
+        listed = json.loads(told.read_text("utf-8")) if told.exists() else []
+        if not listed:
             said = " ".join((done.out + done.errors).split())[-MOST_MESSAGE:]
             raise RuntimeError(f"pytest listed no tests (exit status {done.code}): {said}")
-        return tuple(json.loads(told.read_text("utf-8")))
+        return tuple(listed)
 
 
 def serve(path: Path, context: Context, requests: Iterable[str], say: Say) -> None:
@@ -80,7 +81,7 @@ def serve(path: Path, context: Context, requests: Iterable[str], say: Say) -> No
     os.environ["C2C_TESTS_BACKEND"] = context.backend
     with tempfile.TemporaryDirectory() as own:  # no executables but of this source
         os.environ["PALLAS_KERNELS_REPOSITORY"] = own
-        _pytest(path, Server(requests, say))
+        _pytest(path, Server(requests, say, context.backend))
 
 
 class Lister:
@@ -109,8 +110,8 @@ class Lister:
 class Server:
     """Runs the tests that are asked for, and answers each with its outcome."""
 
-    def __init__(self, requests: Iterable[str], say: Say) -> None:
-        self._requests, self._say = requests, say
+    def __init__(self, requests: Iterable[str], say: Say, backend: str) -> None:
+        self._requests, self._say, self._backend = requests, say, backend
         self._reports: list[Any] = []
         self._broken: dict[str, str] = {}
 
@@ -127,10 +128,13 @@ class Server:
         """Take the place of pytest's own loop over all tests."""
         items = {_short(item.nodeid): item for item in session.items}
         tell_of_compiling(self._say)
+        lacks = lacking(self._backend)  # starts the device, which is no test's time
         self._say({"status": "ready"})
         for line in self._requests:
             name = json.loads(line)["test"]
-            if name in self._broken:
+            if lacks:
+                self._say({"status": "skipped", "reason": lacks, "rows": []})
+            elif name in self._broken:
                 self._say(failed("error", self._broken[name]))
             elif name not in items:
                 self._say(failed("error", "pytest finds no such test"))
@@ -155,6 +159,7 @@ def answer(reports: Sequence[Any]) -> dict[str, Any]:
             return failed("failure" if report.when == "call" else "error", _message(report), row)
         if report.skipped:
             reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else "")
+            reason = reason.removeprefix("Skipped: ")
             return {"status": "skipped", "reason": reason, "rows": [row | {"result": "skipped"}]}
     return {"status": "ok", "rows": [row]}
 
@@ -163,6 +168,13 @@ def failed(result: str, message: str, row: Mapping[str, Any] | None = None) -> d
     """Return the worker's answer for a test that did not pass."""
     rows = [{**(row or {}), "result": result, "message": message}]
     return {"status": "failed", "reason": message, "rows": rows}
+
+
+def lacking(backend: str) -> str:
+    """Return what this device lacks to run the kernels, nothing if it can."""
+    from pallas_kernels import device, missing
+
+    return missing(backend, device()) or ""
 
 
 def tell_of_compiling(say: Say) -> None:

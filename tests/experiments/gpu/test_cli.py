@@ -77,7 +77,11 @@ def test_the_list_names_every_section(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nope"], "expected one of link"),
+        (["nope"], "expected one of smoke"),
+        (["--case-limit", "-1"], "--case-limit=-1.0: expected a number above 0"),
+        (["--archive", "x.zip"], "expected a name that ends in .tar.gz"),
+        (["--resume", "absent.tar.gz"], "expected an archive of an earlier run"),
+        (["rehearsal"], "expected --dry-run"),
         (["--minutes", "0"], "expected a number above 0"),
         (["--dry-run", "--out", str(cli.RESULTS / "x")], "a dry run has no results"),
     ],
