@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class Keeper:
     ) -> None:
         self._folder, self._archive, self._summarise = folder, archive, summarise
         self._clock, self._next = clock, -1.0
-        self._told = self._due = False
+        self._told, self._due = set[str](), False
 
     @property
     def summary(self) -> Path:
@@ -50,18 +51,27 @@ class Keeper:
         self._due = not now and begun < self._next
         if self._due:
             return ""
-        text = ""
+        text = self._text()
         try:
-            text = self._summarise()
             write_text(self.summary, text)
             pack(self._folder, self._archive)
         except OSError as error:
-            if not self._told:
-                print(f"{self._archive.name} stays as it was: {error}", file=sys.stderr, flush=True)
-            self._told = True
+            self._tell(f"{self._archive.name} stays as it was: {error}")
         ended = self._clock()
         self._next = ended + (ended - begun) / SHARE
         return text
+
+    def _text(self) -> str:
+        try:
+            return self._summarise()
+        except Exception:  # noqa: BLE001 - rows nobody has seen before must come home all the same
+            self._tell(why := f"There is no summary:\n\n{traceback.format_exc()}")
+            return why
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told:
+            print(what, file=sys.stderr, flush=True)
+        self._told.add(what)
 
     def catch_up(self) -> None:
         """Write both if that was put off; to be called while nothing else is to be done."""

@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.gpu import report
@@ -123,6 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{facts['device']}, up to {options.minutes:g} minutes, into {folder}", flush=True)
     if options.resume is not None:
         unpack(options.resume, options.out)
+    if any(folder.glob("*/*.parquet")) and find_spec("pyarrow") is None:
+        print(f"{folder} holds tables: install pyarrow, or choose another --out", file=sys.stderr)
+        return 2
     session = Session(
         Settings(
             folder=folder,
@@ -163,15 +167,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def draw(folder: Path, *, dry_run: bool) -> None:
     """Draw what was measured; figures are no reason to lose a run."""
-    from experiments.bench.kernels.figures import draw_all
-
     try:
+        from experiments.bench.kernels.figures import draw_all
+
         for path, without in draw_all(report.read(folder), folder / "figures", dry_run=dry_run):
-            print(
-                f"Drawn: {path.name}" + (f"; unmeasured: {', '.join(without)}" if without else "")
-            )
-    except ImportError as error:
-        print(f"No figures: {error}", file=sys.stderr)
+            lacks = f"; unmeasured: {', '.join(without)}" if without else ""
+            print(f"Drawn: {path.name}{lacks}")
+    except Exception as error:  # noqa: BLE001 - the rows are kept, and can be drawn elsewhere
+        print(f"No figures: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def show() -> None:

@@ -77,8 +77,8 @@ class Session:
             store.clear()
         try:
             cases = self._cases(section, context)
-        except RuntimeError as error:
-            return Ran(stopped=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a list does, the next section runs
+            return Ran(stopped=f"its cases cannot be listed: {type(error).__name__}: {error}")
         labels = {"dry_run": of.dry_run, "quick": context.scale == "quick"}
         return run_section(
             section.name,
