@@ -12,6 +12,9 @@ Scale = Literal["full", "quick", "tiny"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 """full: real sizes. quick: real sizes, few of them, few repetitions. tiny: a dry run on a CPU."""
 
+Backend = Literal["sm90", "interpret", "reference"]
+"""Of the kernels, as `pallas_kernels` names them."""
+
 Row = dict[str, Any]
 """One measurement: scalars (numbers, text, booleans or None) by column name."""
 
@@ -72,11 +75,11 @@ class Limits:
 class Context:
     """What every case of a run is measured with.
 
-    `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run. `folder` is where a section
-    may keep files of its own beside its rows.
+    `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run. `folder` is where a
+    section may keep files of its own beside its rows.
     """
 
-    backend: Literal["sm90", "interpret", "reference"] = "sm90"
+    backend: Backend = "sm90"
     scale: Scale = "full"
     seed: int = 0
     folder: str = ""

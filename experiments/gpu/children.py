@@ -195,9 +195,9 @@ def last_words(log: str) -> str:
 
 
 def frames(dump: str) -> str:
-    """Return the innermost frames of a dump of `faulthandler`, without those of pytest itself.
+    r"""Return the innermost frames of a dump of `faulthandler`, without those of pytest itself.
 
-    >>> frames('Stack:\\n  File "/a/tests/test_x.py", line 7 in check\\n')
+    >>> frames('Stack:\n  File "/a/tests/test_x.py", line 7 in check\n')
     'test_x.py:7 check'
     """
     found = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', dump)

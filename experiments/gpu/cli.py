@@ -4,8 +4,8 @@
 
 Without sections all are run, in order. What was measured before is kept: the same command goes on
 where the last one stopped. Results: <out>/<device>/<section>/<section>.parquet, a summary and
-figures beside them, and all of it in one archive, which is whole at any time. `docs/gpu.md` explains sections and columns. Exits with 2 where there is no
-GPU, with 1 if a case failed.
+figures beside them, and all of it in one archive, which is whole at any time. `docs/gpu.md`
+explains sections and columns. Exits with 2 where there is no GPU, with 1 if a case failed.
 """
 
 from __future__ import annotations

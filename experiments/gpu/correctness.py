@@ -27,7 +27,7 @@ FIRST = 2  # of each function, before any other
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the tests: two of each function first, then the others; in a quick run only those two."""
+    """List the tests: two of each function first, then the others; those two in a quick run."""
     if scale == "tiny":  # small enough for a CPU
         listed = suite.collected(FOLDER / "test_gather_rows.py")
         return suite.cases_of(one for one in listed if one["function"].endswith("::test_types"))

@@ -81,7 +81,7 @@ def run_section(
       store: where results are kept; compacted at the end.
       context: what to measure with.
       provenance: of this run; its "run" is put into every row.
-      until: when to stop, by `clock`. No wait goes beyond it by more than it takes to end a process.
+      until: when to stop, by `clock`. No wait goes on beyond it but for a process to end.
       limits: of processes and cases.
       retry_failed: run failed cases again.
       labels: columns to put into every row.

@@ -28,7 +28,7 @@ class Settings:
     context: Context
     facts: Mapping[str, Any]
     until: float
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     survey: bool = False
     fresh: bool = False
     retry_failed: bool = False

@@ -93,7 +93,9 @@ class Store:
         try:
             write_parquet(self.table, self._rows, {"runs": runs})
         except (OSError, ModuleNotFoundError) as error:
-            print(f"{self.folder.name}: results stay in {self.parts.name}: {error}", file=sys.stderr)
+            print(
+                f"{self.folder.name}: results stay in {self.parts.name}: {error}", file=sys.stderr
+            )
             return
         self.parts.unlink(missing_ok=True)
         for key, count in self._started.items():  # must outlive the lines that were dropped

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from experiments.gpu.cases import Case, Context
+from experiments.gpu.cases import Backend, Case, Context
 from experiments.gpu.processes import ROOT, run_bounded
 
 LIMIT_S, FIRST_LIMIT_S, LEAST_S = 20.0, 90.0, 3.0
@@ -110,7 +110,7 @@ class Lister:
 class Server:
     """Runs the tests that are asked for, and answers each with its outcome."""
 
-    def __init__(self, requests: Iterable[str], say: Say, backend: str) -> None:
+    def __init__(self, requests: Iterable[str], say: Say, backend: Backend) -> None:
         self._requests, self._say, self._backend = requests, say, backend
         self._reports: list[Any] = []
         self._broken: dict[str, str] = {}
@@ -170,7 +170,7 @@ def failed(result: str, message: str, row: Mapping[str, Any] | None = None) -> d
     return {"status": "failed", "reason": message, "rows": rows}
 
 
-def lacking(backend: str) -> str:
+def lacking(backend: Backend) -> str:
     """Return what this device lacks to run the kernels, nothing if it can."""
     from pallas_kernels import device, missing
 
@@ -186,9 +186,9 @@ def tell_of_compiling(say: Say) -> None:
             if str(record.msg).startswith("Compiling "):
                 say({"compiling": True})
 
-    def took(event: str, duration_s: float, **_: Any) -> None:
+    def took(event: str, duration_secs: float, **_: str | int) -> None:
         if event.startswith("/jax/core/compile/"):  # tracing and lowering, too
-            say({"compiling": False, "took_s": duration_s})
+            say({"compiling": False, "took_s": duration_secs})
 
     log = logging.getLogger("jax._src.interpreters.pxla")
     log.addHandler(Begins())

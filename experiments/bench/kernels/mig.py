@@ -2,7 +2,7 @@
 
 Where MIG is on, every slice is asked in a process of its own, first alone and then with others.
 Elsewhere slices are numbers of SMs of one launch, from 1 to all of them, and groups of them: these
-share the L2 and the memory controllers, which MIG divides. How the GPU is partitioned is left alone.
+share the L2 and the memory controllers, which MIG divides. The GPU's partitioning is left alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Section `tune`: the tuner's candidates for shapes of models, each checked before it is timed.
 
-A row a candidate. The tuner's own file, `tune/tuned/<device>.json`, is what `hybrid_gemm` reads once
-it lies in `pallas_kernels/tuned/`.
+A row a candidate. The tuner's own file, `tune/tuned/<device>.json`, is what `hybrid_gemm` reads
+once it lies in `pallas_kernels/tuned/`.
 """
 
 from __future__ import annotations

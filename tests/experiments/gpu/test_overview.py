@@ -122,6 +122,10 @@ def test_the_ends_of_every_function_come_before_any_other(tests: int) -> None:
     assert len(first) == 6 * min(tests, FIRST)
     assert sorted(map(json.dumps, [*first, *others])) == sorted(map(json.dumps, listed))
     files = [one["test"].partition("::")[0] for one in first]
-    assert list(dict.fromkeys(files)) == ["test_host_operand.py", "test_hybrid_gemm.py", "test_zzz.py"]
+    assert list(dict.fromkeys(files)) == [
+        "test_host_operand.py",
+        "test_hybrid_gemm.py",
+        "test_zzz.py",
+    ]
     if tests == 5:
         assert [one["test"][-2] for one in first[:2]] == ["0", "4"]

@@ -66,7 +66,9 @@ def test_what_the_sanitizer_finds_is_a_failure(
 def test_a_clean_kernel_and_what_is_asked_of_the_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool_that_says(tmp_path, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")
+    tool_that_says(
+        tmp_path, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     for case in sanitizer.cases("full"):
         assert sanitizer.measure(case.spec, TINY) == [{"errors": 0, "warnings": 0}]
