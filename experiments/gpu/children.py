@@ -23,7 +23,8 @@ from experiments.gpu.processes import PATIENCE_S, ROOT, end, environment
 _TAIL, _LOG_BYTES = 600, 1 << 15
 _MOMENT_S = 0.2
 _DUMP_S = 0.5  # for a process that hangs to write where it is
-_FRAMES = 5
+_INNERMOST, _FRAMES = 2, 6
+_HARNESS = ("suite.py", "worker.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,15 +196,19 @@ def last_words(log: str) -> str:
 
 
 def frames(dump: str) -> str:
-    r"""Return the innermost frames of a dump of `faulthandler`, without those of pytest itself.
+    r"""Return the innermost frames of a dump of `faulthandler`, and those of the project.
+
+    Neither pytest's own nor those from which it is called: they are the same for every test.
 
     >>> frames('Stack:\n  File "/a/tests/test_x.py", line 7 in check\n')
     'test_x.py:7 check'
     """
-    found = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', dump)
-    own = [
-        f"{Path(path).name}:{line} {name}"
-        for path, line, name in found
-        if not {"_pytest", "pluggy"} & set(Path(path).parts)
-    ]
-    return ", ".join(own[:_FRAMES])
+    found = []
+    for path, line, name in re.findall(r'File "([^"]*)", line (\d+) in (\S+)', dump):
+        parts = Path(path).parts
+        if parts[-1] in _HARNESS:
+            break
+        if not {"_pytest", "pluggy"} & set(parts):
+            found.append((f"{parts[-1]}:{line} {name}", "site-packages" not in parts))
+    shown = [what for n, (what, own) in enumerate(found) if n < _INNERMOST or own]
+    return ", ".join(shown[:_FRAMES])

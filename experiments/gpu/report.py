@@ -324,8 +324,13 @@ def as_text(
         ]
     if runs:
         lines += [f"Runs: {len(runs)}. Commits: {', '.join(commits)}.", ""]
-    lines += [*first, "", "## Aims", "", "| aim | status | measured |", "| --- | --- | --- |"]
-    lines += [f"| {f.aim} | {f.status} | {f.measured} |" for f in found]
+    lines += [*first, "", "## Aims", ""]
+    if known := [f for f in found if f.status != "unmeasured"]:
+        lines += ["| aim | status | measured |", "| --- | --- | --- |"]
+        lines += [f"| {f.aim} | {f.status} | {f.measured} |" for f in known]
+        lines.append("")
+    if unknown := [f for f in found if f.status == "unmeasured"]:
+        lines.append(f"Unmeasured: {'; '.join(f'{f.aim} ({f.measured})' for f in unknown)}.")
     reasons = [(name, reason) for name, c in covered.items() for reason in c["missing"]]
     if reasons:
         lines += ["", "## What was missing for cases that were skipped", ""]

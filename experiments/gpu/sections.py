@@ -25,6 +25,7 @@ class Section:
     module: str
     share: float
     survey: Scale | None = None
+    checks: bool = False  # measures nothing: what passed quickly need not run again
     asked: bool = False  # runs only if it is named
 
     def cases(self, scale: Scale) -> list[Case]:
@@ -39,6 +40,7 @@ _ALL = (
         title="ten small tests: do the kernels work here at all?",
         module="experiments.gpu.smoke",
         share=0.3,
+        checks=True,
     ),
     Section(
         name="link",
@@ -57,6 +59,7 @@ _ALL = (
         title="every kernel at real sizes against exact results (tests/gpu)",
         module="experiments.gpu.correctness",
         share=0.5,
+        checks=True,
     ),
     Section(
         name="kernels",
@@ -77,6 +80,7 @@ _ALL = (
         title="racecheck and initcheck on a small hybrid, grouped and quantised kernel",
         module=f"{_BENCH}.sanitizer",
         share=0.35,
+        checks=True,
     ),
     Section(
         name="mig",
@@ -120,6 +124,7 @@ _ALL = (
         title="tests that hang, crash and fail, to see what is left of them; needs no GPU",
         module="experiments.gpu.rehearsal",
         share=1.0,
+        checks=True,
         asked=True,
     ),
 )

@@ -79,7 +79,8 @@ class Session:
             cases = self._cases(section, context)
         except Exception as error:  # noqa: BLE001 - whatever a list does, the next section runs
             return Ran(stopped=f"its cases cannot be listed: {type(error).__name__}: {error}")
-        labels = {"dry_run": of.dry_run, "quick": context.scale == "quick"}
+        quick = context.scale == "quick" and not section.checks
+        labels = {"dry_run": of.dry_run, "quick": quick}
         return run_section(
             section.name,
             section.module,

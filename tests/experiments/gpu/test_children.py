@@ -125,5 +125,13 @@ def test_a_fault_in_native_code_is_told_by_what_and_where() -> None:
     )
     told = last_words(log)
     assert told == "Fatal Python error: Segmentation fault, at: test_x.py:9 test_y"
+    hang = (
+        '  File "/v/site-packages/jax/array.py", line 5 in wait\n'
+        '  File "/v/site-packages/jax/api.py", line 6 in ready\n'
+        '  File "/v/site-packages/jax/core.py", line 7 in bind\n'
+        '  File "/a/tests/gpu/test_x.py", line 8 in test_z\n'
+        '  File "/a/experiments/gpu/suite.py", line 9 in serve\n'
+    )
+    assert frames(hang) == "array.py:5 wait, api.py:6 ready, test_x.py:8 test_z"
     assert last_words("  ") == "It said nothing"
     assert frames("no frames") == ""

@@ -149,6 +149,23 @@ def test_killed_with_all_its_processes_it_leaves_an_archive_to_go_on_from(tmp_pa
     assert names(Store(tmp_path / "new/dry-run/rehearsal").rows)[:4] == names(rows_in(archive))
 
 
+def test_told_to_stop_it_sums_up_what_there_is(tmp_path: Path) -> None:
+    run = subprocess.Popen(
+        command("--out", str(tmp_path)), stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "test_that_fails" in line:
+            run.terminate()
+            break
+    rest, _ = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 130
+    assert "| rehearsal | 3 | 1 | 0 | 0 | 0 | 12 |" in rest
+    store = Store(tmp_path / "dry-run/rehearsal")
+    assert len(store.rows) == 4
+    assert not any(store.given_up(case) for case in cases("tiny"))
+
+
 def child_of(pid: int) -> int:
     """Return the process that the run started for its tests."""
     (child,) = (ROOT / f"/proc/{pid}/task/{pid}/children").read_text().split()
