@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from experiments.gpu import suite
 from experiments.gpu.cases import Case, Context, Scale
+from experiments.gpu.processes import ROOT
 
-FAULTS = Path(__file__).with_name("faults.py")
+FAULTS = ROOT / "tests" / "experiments" / "gpu" / "faults.py"
 
 
 def cases(_: Scale) -> list[Case]:

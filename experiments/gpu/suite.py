@@ -9,6 +9,7 @@ test's end costs the rows of others; a test that does not answer is named by wha
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -198,8 +199,8 @@ def tell_of_compiling(say: Say) -> None:
 
 
 def _pytest(path: Path, plugin: object) -> int:
-    import pytest
-
+    # of those who develop; where only measurements are made it may be missing
+    pytest = importlib.import_module("pytest")
     return int(pytest.main([*_OPTIONS, str(path)], plugins=[plugin]))
 
 

@@ -67,7 +67,10 @@ def test_other_aims() -> None:
     assert status({"correctness": [test, wrong]}, "right at real sizes") == "fail"
     ended = {"status": "failed", "case": "b", "run": "r", "reason": "hung"}
     assert status({"correctness": [test, ended]}, "right at real sizes") == "fail"
-    assert status({"correctness": [test | {"status": "skipped", "result": "skipped"}]}, "real sizes") == "unmeasured"
+    assert (
+        status({"correctness": [test | {"status": "skipped", "result": "skipped"}]}, "real sizes")
+        == "unmeasured"
+    )
     read = {"status": "ok", "fact": "tma", "place": "host", "values_right": True}
     kept = {"status": "ok", "fact": "operand", "copied": False}
     assert status({"facts": [read, kept]}, "no copy by XLA") == "pass"
