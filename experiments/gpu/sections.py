@@ -46,7 +46,7 @@ _ALL = (
         name="link",
         title="copies over the link and in device memory, matrix products",
         module="experiments.gpu.link",
-        share=0.06,
+        share=0.1,
     ),
     Section(
         name="facts",

@@ -26,8 +26,9 @@ ALL = 1 << 20  # SMs: as many as the slice has
 
 def slices() -> tuple[str, ...]:
     """Return the names of the first GPU's slices, none where MIG is off."""
-    listed = output_of(["nvidia-smi", "-i", "0", "-L"]) or ""
-    return tuple(re.findall(r"UUID: (MIG-[^)\s]+)", listed))
+    listed = output_of(["nvidia-smi", "-L"]) or ""
+    first = re.split(r"^GPU [1-9]", listed, maxsplit=1, flags=re.MULTILINE)[0]
+    return tuple(re.findall(r"UUID: (MIG-[^)\s]+)", first))
 
 
 def cases(scale: Scale) -> list[Case]:

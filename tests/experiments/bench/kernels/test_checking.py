@@ -94,6 +94,8 @@ LISTED = "\n".join(
     [
         "GPU 0: NVIDIA H200 (UUID: GPU-1a)",
         *(f"  MIG 1g.18gb     Device  {n}: (UUID: MIG-{n}b)" for n in range(7)),
+        "GPU 1: NVIDIA H200 (UUID: GPU-2a)",
+        "  MIG 1g.18gb     Device  0: (UUID: MIG-other)",
     ]
 )
 
