@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 Scale = Literal["full", "quick", "tiny"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 """full: real sizes. quick: real sizes, few of them, few repetitions. tiny: a dry run on a CPU."""
+
+Backend = Literal["sm90", "interpret", "reference"]
+"""Of the kernels, as `pallas_kernels` names them."""
 
 Row = dict[str, Any]
 """One measurement: scalars (numbers, text, booleans or None) by column name."""
@@ -24,15 +28,19 @@ class Case:
     """One thing to measure or check, small enough to lose.
 
     `spec` holds scalars only and is what the results are filed under: an equal spec is the same
-    case. `limit_s` is when its process is ended; with less than `least_s` left of the run it is not
-    begun. A case with `always` is measured in every run,
-    because others of the run are compared with it.
+    case. `limit_s` is when its process is ended, compilation not counted where the section tells of
+    it; `most_s` is when it is ended in any case, and the only limit of a process's first case. With
+    less than `least_s` left of the run it is not begun. A case with `always` is measured in every
+    run, because others of the run are compared with it. Cases of a `group` are likely to fail
+    alike.
     """
 
     spec: Mapping[str, Any]
     limit_s: float = 60.0
+    most_s: float | None = None  # default: limit_s
     least_s: float = 5.0
     always: bool = False
+    group: str = ""
 
     @property
     def key(self) -> str:
@@ -45,15 +53,36 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds that a process may take to start, and caps on the limits that cases have.
+
+    `first_s` caps what a process's first case may take.
+    """
+
+    start_s: float = 90.0
+    case_s: float = math.inf
+    first_s: float = math.inf
+
+    def of(self, case: Case) -> Case:
+        """Return the case with limits that are no longer than these."""
+        most_s = case.limit_s if case.most_s is None else case.most_s
+        return replace(
+            case, limit_s=min(case.limit_s, self.case_s), most_s=min(most_s, self.first_s)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What every case of a run is measured with.
 
-    `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run.
+    `backend` is the kernels': "sm90" on a GPU; "reference" in a dry run. `folder` is where a
+    section may keep files of its own beside its rows.
     """
 
-    backend: Literal["sm90", "interpret", "reference"] = "sm90"
+    backend: Backend = "sm90"
     scale: Scale = "full"
     seed: int = 0
+    folder: str = ""
 
     @property
     def target_s(self) -> float:

@@ -3,33 +3,36 @@
     python -m experiments.gpu [section ...] [--minutes 9]
 
 Without sections all are run, in order. What was measured before is kept: the same command goes on
-where the last one stopped. Results: <out>/<device>/<section>/<section>.parquet, and a summary and
-figures beside them. `docs/gpu.md` explains sections and columns. Exits with 2 where there is no
-GPU, with 1 if a case failed.
+where the last one stopped. Results: <out>/<device>/<section>/<section>.parquet, a summary and
+figures beside them, and all of it in one archive, which is whole at any time. `docs/gpu.md`
+explains sections and columns. Exits with 2 where there is no GPU, with 1 if a case failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from experiments.gpu import report
-from experiments.gpu.cases import Context
-from experiments.gpu.describe import ask
+from experiments.gpu.cases import Context, Limits
+from experiments.gpu.describe import LIMIT_S, ask
 from experiments.gpu.device import folder_name
-from experiments.gpu.files import pack
-from experiments.gpu.runner import Ran, run_section
-from experiments.gpu.sections import SECTIONS
-from experiments.gpu.store import Store
+from experiments.gpu.files import unpack
+from experiments.gpu.sections import DEFAULT, SECTIONS
+from experiments.gpu.session import Session, Settings
 
 RESULTS = Path(__file__).parents[1] / "results"
-DRY_RUN_MINUTES = 60.0
+MINUTES, DRY_RUN_MINUTES = 9.0, 60.0
+END_S, END_SHARE = 15.0, 0.05
+"""Kept free of measuring, for what remains to be done at the end: seconds, or this share."""
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -41,29 +44,57 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
     parser.add_argument("--list", action="store_true", help="list the sections and what they hold")
-    parser.add_argument("--minutes", type=float, default=9.0, help="stop after this time (9)")
+    parser.add_argument("--minutes", type=float, help=f"stop after this time ({MINUTES:g})")
     parser.add_argument("--quick", action="store_true", help="few cases, few repetitions")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on a CPU; no results")
     parser.add_argument("--fresh", action="store_true", help="measure everything again")
     parser.add_argument("--retry-failed", action="store_true", help="run failed cases again")
     parser.add_argument("--out", type=Path, help=f"where results go ({RESULTS.name}/)")
-    parser.add_argument("--archive", type=Path, help="also pack all results into this .tar.gz")
+    parser.add_argument(
+        "--archive", type=Path, help="pack all results into this .tar.gz (<out>/<device>.tar.gz)"
+    )
+    parser.add_argument("--resume", type=Path, help="an earlier archive to go on from")
+    for name, default, what in (
+        ("start", Limits().start_s, "a process may take to start"),
+        ("case", Limits().case_s, "cap on what a case may take"),
+        ("first-case", Limits().first_s, "cap on what a process's first case may take"),
+    ):
+        parser.add_argument(
+            f"--{name}-limit",
+            type=float,
+            default=default,
+            metavar="S",
+            help=f"{what} ({default:g})",
+        )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
     options = parser.parse_args(arguments)
     for name in options.sections:
         if name not in SECTIONS:
             parser.error(f"section {name!r}: expected one of {', '.join(SECTIONS)}")
-    if options.minutes <= 0:
-        parser.error(f"--minutes={options.minutes}: expected a number above 0")
+    if options.minutes is None:
+        options.minutes = DRY_RUN_MINUTES if options.dry_run else MINUTES
+    for name in ("minutes", "start_limit", "case_limit", "first_case_limit"):
+        if not (value := getattr(options, name)) > 0:
+            parser.error(f"--{name.replace('_', '-')}={value}: expected a number above 0")
+    if options.archive is not None and not options.archive.name.endswith(".tar.gz"):
+        parser.error(f"--archive={options.archive}: expected a name that ends in .tar.gz")
+    if options.resume is not None and not _is_archive(options.resume):
+        parser.error(f"--resume={options.resume}: expected an archive of an earlier run")
+    for name in options.sections:
+        if SECTIONS[name].asked and not options.dry_run:
+            parser.error(f"section {name!r}: expected --dry-run with it, it measures nothing")
     if options.dry_run:
         if options.out is not None and options.out.resolve().is_relative_to(RESULTS.resolve()):
             parser.error(f"--out={options.out}: expected another folder, a dry run has no results")
         if options.out is None:
             options.out = Path(tempfile.mkdtemp(prefix="c2c-gpu-dry-run-"))
-        options.minutes = max(options.minutes, DRY_RUN_MINUTES)
     elif options.out is None:
         options.out = RESULTS
     return options
+
+
+def _is_archive(path: Path) -> bool:
+    return path.is_file() and tarfile.is_tarfile(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,86 +107,74 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = list(sys.argv[1:] if arguments is None else arguments)
     if options.dry_run:
         os.environ["JAX_PLATFORMS"] = "cpu"  # of the children; this process has no jax
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was found is still summed up
+    until = started + 60 * options.minutes - min(END_S, END_SHARE * 60 * options.minutes)
     try:
-        facts = ask(command, seed=options.seed, dry_run=options.dry_run)
+        facts = ask(
+            command,
+            seed=options.seed,
+            dry_run=options.dry_run,
+            limit_s=min(LIMIT_S, until - time.monotonic()),
+        )
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 2
     name = "dry-run" if options.dry_run else folder_name(facts["device"])
     folder = options.out / name
     print(f"{facts['device']}, up to {options.minutes:g} minutes, into {folder}", flush=True)
-    context = Context(
-        backend="reference" if options.dry_run else "sm90",
-        scale="tiny" if options.dry_run else "quick" if options.quick else "full",
-        seed=options.seed,
-    )
-    until = started + 60 * options.minutes
-    failed = run(options, folder, context, facts, until)
-    print()
-    print(report.write(folder, dry_run=options.dry_run), flush=True)
-    draw(folder, dry_run=options.dry_run)
-    if options.archive is not None:
-        pack(folder, options.archive)
-        print(f"Packed: {options.archive}")
-    print(f"Written: {folder}")
-    return int(failed)
-
-
-def run(
-    options: argparse.Namespace,
-    folder: Path,
-    context: Context,
-    facts: dict[str, Any],
-    until: float,
-) -> bool:
-    """Run the sections that were asked for; return whether a case failed."""
-    wanted = [SECTIONS[name] for name in dict.fromkeys(options.sections) or SECTIONS]
-    labels = {"dry_run": True} if options.dry_run else {}
-    labels |= {"quick": True} if options.quick else {}
-    failed = False
-    for number, section in enumerate(wanted):
-        now = time.monotonic()
-        last = number == len(wanted) - 1
-        store = Store(folder / section.name)
-        if options.fresh:
-            store.clear()
-        ran = run_section(
-            section.name,
-            section.module,
-            section.cases(context.scale),
-            store,
-            context,
-            provenance=facts,
-            until=until if last else now + section.share * (until - now),
+    if options.resume is not None:
+        unpack(options.resume, options.out)
+    if any(folder.glob("*/*.parquet")) and find_spec("pyarrow") is None:
+        print(f"{folder} holds tables: install pyarrow, or choose another --out", file=sys.stderr)
+        return 2
+    session = Session(
+        Settings(
+            folder=folder,
+            archive=options.archive or options.out / f"{name}.tar.gz",
+            context=Context(
+                backend="reference" if options.dry_run else "sm90",
+                scale="tiny" if options.dry_run else "quick" if options.quick else "full",
+                seed=options.seed,
+                folder=str(folder.resolve()),
+            ),
+            facts=facts,
+            until=until,
+            limits=Limits(
+                start_s=options.start_limit,
+                case_s=options.case_limit,
+                first_s=options.first_case_limit,
+            ),
+            survey=not options.sections,
+            fresh=options.fresh,
             retry_failed=options.retry_failed,
-            labels=labels,
+            dry_run=options.dry_run,
         )
-        print(outcome(section.name, ran, time.monotonic() - now), flush=True)
-        failed |= bool(ran.failed or ran.stopped)
-    return failed
-
-
-def outcome(name: str, ran: Ran, took_s: float) -> str:
-    """Say in a line how a section went."""
-    text = f"{name}: {ran.ok} ok, {ran.failed} failed, {ran.skipped} skipped in {took_s:.0f} s"
-    if ran.earlier:
-        text += f"; {ran.earlier} measured earlier"
-    if ran.left:
-        text += f"; {ran.left} left: run the same command again"
-    return text + (f"; given up: {ran.stopped}" if ran.stopped else "")
+    )
+    interrupted = False
+    try:
+        session.run([SECTIONS[name] for name in dict.fromkeys(options.sections) or DEFAULT])
+    except KeyboardInterrupt:
+        interrupted = True
+        print("Stopped from outside: this is what there is so far.", file=sys.stderr)
+    text = session.keeper.refresh(now=True)
+    print(f"\n{text or session.keeper.summary.read_text('utf-8')}", flush=True)
+    if not interrupted:
+        draw(folder, dry_run=options.dry_run)
+        session.keeper.refresh(now=True)
+    print(f"Written: {folder}, {session.keeper.summary}, {session.settings.archive}")
+    return 130 if interrupted else int(session.failed)
 
 
 def draw(folder: Path, *, dry_run: bool) -> None:
     """Draw what was measured; figures are no reason to lose a run."""
-    from experiments.bench.kernels.figures import draw_all
-
     try:
+        from experiments.bench.kernels.figures import draw_all
+
         for path, without in draw_all(report.read(folder), folder / "figures", dry_run=dry_run):
-            print(
-                f"Drawn: {path.name}" + (f"; unmeasured: {', '.join(without)}" if without else "")
-            )
-    except ImportError as error:
-        print(f"No figures: {error}", file=sys.stderr)
+            lacks = f"; unmeasured: {', '.join(without)}" if without else ""
+            print(f"Drawn: {path.name}{lacks}")
+    except Exception as error:  # noqa: BLE001 - the rows are kept, and can be drawn elsewhere
+        print(f"No figures: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def show() -> None:

@@ -6,15 +6,12 @@ A driver that hangs then takes this child with it and no more.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from experiments.gpu.children import ENVIRONMENT
 from experiments.gpu.device import find_gpu, provenance, query_driver
+from experiments.gpu.processes import run_bounded
 
 LIMIT_S = 120.0
 
@@ -27,29 +24,14 @@ def ask(
     Raises:
       RuntimeError: there is no GPU, or it does not answer; with what was found instead.
     """
-    asked = [
-        sys.executable,
-        "-m",
-        "experiments.gpu.describe",
-        json.dumps([seed, dry_run, *command]),
-    ]
-    try:
-        done = subprocess.run(  # noqa: S603 - our own module
-            asked,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-            cwd=Path(__file__).parents[2],
-            env=os.environ | ENVIRONMENT,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"the GPU did not answer within {limit_s:.0f} s") from error
-    if done.returncode:
-        raise RuntimeError(
-            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer"
-        )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    asked = json.dumps([seed, dry_run, *command])
+    done = run_bounded([sys.executable, "-m", "experiments.gpu.describe", asked], limit_s=limit_s)
+    if done.code is None:
+        raise RuntimeError(f"the GPU did not answer within {limit_s:.0f} s")
+    if done.code:
+        said = done.errors.strip().splitlines()
+        raise RuntimeError(said[-1] if said else "no answer")
+    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
     return found
 
 

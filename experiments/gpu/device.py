@@ -6,7 +6,6 @@ import datetime as dt
 import os
 import platform
 import re
-import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
@@ -14,9 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.gpu.processes import run_bounded
+
 if TYPE_CHECKING:
     import jax
 
+LIMIT_S = 30.0
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-pjrt", "jax-cuda13-plugin", "numpy", "pyarrow")
 _DRIVER = (
     "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,"
@@ -87,19 +89,12 @@ def query_driver(fields: str = _DRIVER) -> dict[str, str] | None:
 
 
 def output_of(command: Sequence[str]) -> str | None:
-    """Return what `command` prints, or None if it does not exist or fails."""
+    """Return what `command` prints, or None if it does not exist, fails or does not end."""
     try:
-        done = subprocess.run(  # noqa: S603 - fixed commands, no input
-            command,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-            cwd=Path(__file__).parent,
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = run_bounded(command, limit_s=LIMIT_S)
+    except OSError:
         return None
-    return done.stdout.strip()
+    return done.out.strip() if done.code == 0 else None
 
 
 def folder_name(device_kind: str) -> str:

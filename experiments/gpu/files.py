@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tarfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from experiments.gpu.cases import Row
 
 
-def write_text(path: Path, content: str) -> None:
-    """Write `content` so that a reader sees the old file or the new one, never half of it."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a file to write instead of `path`, which it becomes at the end; none is left behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(content, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write `content` so that a reader sees the old file or the new one, never half of it."""
+    with replacing(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -33,10 +46,8 @@ def write_parquet(path: Path, rows: Sequence[Row], notes: Mapping[str, Any]) -> 
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: pa.array([row.get(name) for row in rows]) for name in names}
     table = pa.table(columns).replace_schema_metadata({"c2c": json.dumps(notes)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, temporary)
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary)
 
 
 def read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
@@ -50,9 +61,32 @@ def read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write all of `folder` into one compressed archive, under the folder's name."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    temporary = archive.with_name(f".{archive.name}.{os.getpid()}")
-    with tarfile.open(temporary, "w:gz") as packed:
-        packed.add(folder, arcname=folder.name)
-    temporary.replace(archive)
+    """Write all of `folder` into one compressed archive, under the folder's name.
+
+    Files that others are still writing, which have a dot in front or end in ".part", are left out.
+    """
+    with replacing(archive) as temporary:
+        with tarfile.open(temporary, "w:gz", compresslevel=6) as packed:
+            for path in sorted(folder.rglob("*")):
+                if path.name.startswith(".") or path.suffix == ".part" or not path.is_file():
+                    continue
+                try:
+                    content = path.read_bytes()
+                except FileNotFoundError:  # replaced or removed since it was listed
+                    continue
+                entry = tarfile.TarInfo(str(Path(folder.name, path.relative_to(folder))))
+                entry.size, entry.mtime = len(content), int(time.time())
+                packed.addfile(entry, io.BytesIO(content))
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Put the results that `pack` wrote into `folder`, where earlier ones would be.
+
+    Raises:
+      OSError: it cannot be read.
+      tarfile.TarError: it is no such archive.
+    """
+    with tarfile.open(archive, "r:gz") as packed:
+        packed.extractall(folder, filter="data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 
 from experiments.bench.kernels import analysis
 from experiments.bench.transformer import results as transformer
-from experiments.gpu.cases import Row, Scale
+from experiments.gpu import overview
+from experiments.gpu.cases import Row
 from experiments.gpu.files import write_json, write_text
 from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
 
 Rows = Mapping[str, Sequence[Row]]
 """By section."""
+
+Listed = Mapping[str, Sequence[str]]
+"""The keys of a section's cases."""
 
 PREFILL_ROWS, DECODE_ROWS = 512, 64
 PREFILL_SHARE, DECODE_SHARE = 0.80, 0.90
@@ -34,7 +39,7 @@ class Finding:
 
 def read(folder: Path) -> dict[str, tuple[Row, ...]]:
     """Return the rows of every section in a device's folder."""
-    return {name: Store(folder / name).rows for name in SECTIONS}
+    return {name: Store(folder / name).rows for name in SECTIONS if (folder / name).exists()}
 
 
 def findings(rows: Rows) -> list[Finding]:
@@ -58,17 +63,12 @@ def judged(aim: str, holds: Sequence[bool], measured: str) -> Finding:
 
 def _correct(rows: Rows) -> Finding:
     aim = "every kernel is right at real sizes (tests/gpu)"
-    tests = [r for r in rows.get("correctness", ()) if "result" in r]
-    ended = [r for r in rows.get("correctness", ()) if r["status"] == "failed"]
-    ran = [r for r in tests if r["result"] != "skipped"]
-    if not ran and not ended:
+    tests = [r for name in ("smoke", "correctness") for r in rows.get(name, ())]
+    counts = overview.count(tests)
+    ran = counts.passed + counts.failed + counts.hung + counts.crashed
+    if not ran:
         return unmeasured(aim, f"{len(tests)} tests skipped" if tests else "no rows")
-    wrong = [r for r in ran if r["result"] != "ok"]
-    skipped = len(tests) - len(ran)
-    text = f"{len(ran) - len(wrong)} passed, {len(wrong)} failed, {skipped} skipped"
-    if ended:
-        text += f", {len(ended)} files ended early"
-    return judged(aim, [not wrong, not ended], text)
+    return judged(aim, [counts.passed == ran], str(counts))
 
 
 def _operand(rows: Rows) -> Finding:
@@ -222,36 +222,57 @@ _JUDGES: tuple[Callable[[Rows], Finding], ...] = (
 )
 
 
-def coverage(rows: Rows, scale: Scale = "full") -> dict[str, dict[str, Any]]:
-    """Return for each section how many cases there are and what became of them."""
+def coverage(rows: Rows, listed: Listed) -> dict[str, dict[str, Any]]:
+    """Return for each section how many cases there are and what became of them.
+
+    Args:
+      rows: by section.
+      listed: the keys of all cases of a section. Rows of an earlier list do not count as covered.
+        Of a section that is not there only what has rows is known.
+    """
     found = {}
-    for name, section in SECTIONS.items():
+    for name in SECTIONS:
         latest = {r["case"]: r["status"] for r in rows.get(name, ())}
-        # Rows of an earlier list of cases are kept but do not count as covered.
-        listed = [case.key for case in section.cases(scale)]
-        states = [latest.get(key, "unmeasured") for key in listed]
+        keys = listed.get(name, tuple(latest))
+        states = Counter(latest.get(key, "unmeasured") for key in keys)
         found[name] = {
-            "cases": len(listed),
-            **{s: states.count(s) for s in ("ok", "failed", "skipped", "unmeasured")},
-            "reasons": sorted({r["reason"][:200] for r in rows.get(name, ()) if r.get("reason")})[
-                :10
-            ],
+            "cases": len(keys),
+            **{s: states[s] for s in ("ok", "failed", "skipped", "unmeasured")},
+            "missing": sorted(
+                {r["reason"][:200] for r in rows.get(name, ()) if r["status"] == "skipped"}
+            )[:10],
         }
     return found
 
 
-def write(folder: Path, *, dry_run: bool = False) -> str:
-    """Write `summary.json` and `summary.md` into a device's folder; return the text."""
-    rows = read(folder)
-    runs = {run: facts for name in SECTIONS for run, facts in Store(folder / name).runs.items()}
-    found, covered = findings(rows), coverage(rows, "tiny" if dry_run else "full")
-    text = as_text(folder.name, found, covered, runs, dry_run=dry_run)
+def write(
+    folder: Path,
+    listed: Listed,
+    stopped: Mapping[str, str] | None = None,
+    *,
+    dry_run: bool = False,
+) -> str:
+    """Write `summary.json` and `summary.md` into a device's folder; return the text.
+
+    Args:
+      folder: of the device.
+      listed: see `coverage`.
+      stopped: why sections were given up in this run.
+      dry_run: whether nothing here is a measurement.
+    """
+    stores = {name: Store(folder / name) for name in SECTIONS if (folder / name).exists()}
+    rows = {name: store.rows for name, store in stores.items()}
+    runs = {run: facts for store in stores.values() for run, facts in store.runs.items()}
+    found, covered = findings(rows), coverage(rows, listed)
+    lines = [*overview.lines(rows, covered, stopped or {}), *_constants(rows)]
+    text = as_text(folder.name, lines, found, covered, runs, dry_run=dry_run)
     write_json(
         folder / "summary.json",
         {
             "dry_run": dry_run,
             "findings": [asdict(f) for f in found],
             "coverage": covered,
+            "stopped": dict(stopped or {}),
             "runs": runs,
         },
     )
@@ -259,8 +280,34 @@ def write(folder: Path, *, dry_run: bool = False) -> str:
     return text
 
 
+def _constants(rows: Rows) -> list[str]:
+    """Return the constants of the cost model that these rows determine, beside the stored ones."""
+    heading = ["", "## Constants of the cost model", ""]
+    try:
+        from c2c.cost.constants import load_constants
+        from experiments.bench.kernels import calibrate
+    except ModuleNotFoundError as error:
+        return [*heading, f"Not computed: no module {error.name}. {calibrate_later()}"]
+    found = calibrate.measured(rows)
+    if not found:
+        return []
+    stored = load_constants(calibrate.NAME)
+    lines = ["| constant | stored | measured | from |", "| --- " * 4 + "|"]
+    lines += [
+        f"| {name} | {getattr(stored, name):.4g} | {one.value:.4g} | {one.why} |"
+        for name, one in found.items()
+    ]
+    return [*heading, *lines, "", calibrate_later()]
+
+
+def calibrate_later() -> str:
+    """Say how the constants are stored, where the checkout is at hand."""
+    return "`python -m experiments.bench.kernels.calibrate <results> --write` stores them."
+
+
 def as_text(
     device: str,
+    first: Sequence[str],
     found: Sequence[Finding],
     covered: Mapping[str, Mapping[str, Any]],
     runs: Mapping[str, Any],
@@ -277,14 +324,15 @@ def as_text(
         ]
     if runs:
         lines += [f"Runs: {len(runs)}. Commits: {', '.join(commits)}.", ""]
-    lines += ["| aim | status | measured |", "| --- | --- | --- |"]
-    lines += [f"| {f.aim} | {f.status} | {f.measured} |" for f in found]
-    lines += ["", "| section | cases | ok | failed | skipped | unmeasured |", "| --- " * 6 + "|"]
-    for name, counts in covered.items():
-        values = (counts[s] for s in ("cases", "ok", "failed", "skipped", "unmeasured"))
-        lines.append(f"| {name} | {' | '.join(map(str, values))} |")
-    reasons = [(name, reason) for name, c in covered.items() for reason in c["reasons"]]
+    lines += [*first, "", "## Aims", ""]
+    if known := [f for f in found if f.status != "unmeasured"]:
+        lines += ["| aim | status | measured |", "| --- | --- | --- |"]
+        lines += [f"| {f.aim} | {f.status} | {f.measured} |" for f in known]
+        lines.append("")
+    if unknown := [f for f in found if f.status == "unmeasured"]:
+        lines.append(f"Unmeasured: {'; '.join(f'{f.aim} ({f.measured})' for f in unknown)}.")
+    reasons = [(name, reason) for name, c in covered.items() for reason in c["missing"]]
     if reasons:
-        lines += ["", "Why cases failed or were skipped:", ""]
+        lines += ["", "## What was missing for cases that were skipped", ""]
         lines += [f"- {name}: {reason}" for name, reason in reasons]
     return "\n".join(lines) + "\n"

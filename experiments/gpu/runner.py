@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.gpu.cases import Case, Context, Row
+from experiments.gpu.cases import Case, Context, Limits, Row
 from experiments.gpu.children import Child, Outcome
 from experiments.gpu.progress import progress
 from experiments.gpu.store import Store
 
-STARTS = 3  # in a row that may fail before a section is given up
+STARTS = 2  # of a process that may fail in a row before a section is given up
+LOST_IN_GROUP = 2  # processes that the cases of a group may cost before its others are left
+GROUPS_LOST = 3  # in a row, before a section is given up: the device needs attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +27,33 @@ class Ran:
     failed: int = 0
     skipped: int = 0
     earlier: int = 0  # had results already
-    left: int = 0  # not begun, for want of time
+    left: int = 0  # not begun, for want of time or since others like them took their process along
     stopped: str = ""  # why the section was given up, if it was
+    disk: bool = False  # whether that was because results could not be written
+
+
+@dataclass(slots=True)
+class _Losses:
+    """Which groups of cases have cost processes, and whether to go on."""
+
+    by_group: Counter[str] = field(default_factory=Counter)
+    row: list[str] = field(default_factory=list)  # groups since a case survived
+
+    def count(self, case: Case, outcome: Outcome) -> None:
+        group = case.group or case.key
+        if not outcome.lost:
+            self.row = []
+            return
+        self.by_group[group] += 1
+        if group not in self.row:
+            self.row.append(group)
+
+    def skips(self, case: Case) -> bool:
+        return bool(case.group) and self.by_group[case.group] >= LOST_IN_GROUP
+
+    @property
+    def too_many(self) -> bool:
+        return len(self.row) >= GROUPS_LOST
 
 
 def run_section(
@@ -37,8 +65,11 @@ def run_section(
     *,
     provenance: Mapping[str, Any],
     until: float,
+    limits: Limits | None = None,
     retry_failed: bool = False,
     labels: Mapping[str, Any] | None = None,
+    after: Callable[[], object] = lambda: None,
+    waiting: Callable[[], object] = lambda: None,
     clock: Any = time.monotonic,
 ) -> Ran:
     """Measure the cases that have no result yet, in order, until the time is over.
@@ -50,80 +81,109 @@ def run_section(
       store: where results are kept; compacted at the end.
       context: what to measure with.
       provenance: of this run; its "run" is put into every row.
-      until: when to stop, by `clock`.
+      until: when to stop, by `clock`. No wait goes on beyond it but for a process to end.
+      limits: of processes and cases.
       retry_failed: run failed cases again.
       labels: columns to put into every row.
+      after: called when a case has its result on disk.
+      waiting: called when a case takes longer than a moment.
       clock: seconds; tests put their own here.
     """
-    finished = store.finished(retry_failed=retry_failed)
-    todo = [case for case in cases if case.always or case.key not in finished]
+    limits, labels = limits or Limits(), labels or {}
+    finished = store.finished(retry_failed=retry_failed, quick=bool(labels.get("quick")))
+    todo = [limits.of(case) for case in cases if case.always or case.key not in finished]
     if not any(not case.always for case in todo):
         todo = []  # nothing to compare with
-    counts = {"ok": 0, "failed": 0, "skipped": 0}
-    left, stopped, bad_starts = 0, "", 0
-    run = str(provenance["run"])
-    if todo:
-        store.add_run(run, provenance)
-    child = Child(module, context)
+    ran = Ran(earlier=len(cases) - len(todo), left=len(todo))
+    if not todo:
+        return ran
+    losses, bad_starts = _Losses(), 0
+    child = Child(module, context, waiting)
     try:
+        store.add_run(str(provenance["run"]), provenance)
         with progress(name, len(todo)) as tell:
             for number, case in enumerate(todo, 1):
+                if losses.skips(case):
+                    tell(number, f"{case.key}: left, as others like it ended their process", True)
+                    continue
                 remaining = until - clock()
                 if remaining < case.least_s:
-                    left = len(todo) - number + 1
                     break
-                outcome, took_s = _measure(child, case, store, min(case.limit_s, remaining), clock)
-                if outcome.status == "out of time" and remaining < case.limit_s:
-                    store.interrupt(case)
-                    left = len(todo) - number + 1
+                given_up = store.given_up(case)
+                while not given_up and (failure := child.start(min(limits.start_s, remaining))):
+                    bad_starts += 1
+                    remaining = until - clock()
+                    if remaining < case.least_s:
+                        return ran  # too late to start, whatever else is wrong
+                    if bad_starts == STARTS:
+                        return replace(ran, stopped=failure.reason)
+                bad_starts = 0
+                outcome, took_s = _measure(child, case, store, until, clock, given_up=given_up)
+                if outcome is None:  # cut off by the end of the run
                     break
-                if outcome.status == "out of time":
-                    outcome = Outcome(status="failed", reason=outcome.reason, lost=True)
                 common = {
                     "section": name,
                     "case": case.key,
-                    "run": run,
+                    "run": str(provenance["run"]),
                     "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                     "status": outcome.status,
                     "case_s": took_s,
                     **({"reason": outcome.reason} if outcome.reason else {}),
-                    **(labels or {}),
+                    **({"lost": outcome.lost} if outcome.lost else {}),
+                    **labels,
                     **case.spec,
                 }
                 rows: list[Row] = [common | row for row in outcome.rows] or [common]
                 store.finish(case, rows)
-                counts[outcome.status] += 1
+                ran = _counted(ran, outcome)
+                after()
                 tell(number, _line(case, outcome, rows[0]), outcome.status == "failed")
-                bad_starts = bad_starts + 1 if outcome.lost else 0
-                if bad_starts == STARTS:
-                    stopped = f"{STARTS} cases in a row ended their process: {outcome.reason}"
-                    left = len(todo) - number
-                    break
+                losses.count(case, outcome)
+                if losses.too_many:
+                    why = f"{GROUPS_LOST} in a row ended their process: {outcome.reason}"
+                    return replace(ran, stopped=why)
+    except OSError as error:  # of the store: children say what they have to say in outcomes
+        return replace(ran, stopped=f"results cannot be written: {error}", disk=True)
     finally:
         child.close()
         store.compact()
-    return Ran(
-        **counts,
-        earlier=len(cases) - len(todo),
-        left=left,
-        stopped=stopped,
+    return ran
+
+
+def _counted(ran: Ran, outcome: Outcome) -> Ran:
+    return replace(
+        ran,
+        ok=ran.ok + (outcome.status == "ok"),
+        failed=ran.failed + (outcome.status == "failed"),
+        skipped=ran.skipped + (outcome.status == "skipped"),
+        left=ran.left - 1,
     )
 
 
 def _measure(
-    child: Child, case: Case, store: Store, limit_s: float, clock: Any
-) -> tuple[Outcome, float]:
-    if store.given_up(case):
+    child: Child, case: Case, store: Store, until: float, clock: Any, *, given_up: bool
+) -> tuple[Outcome | None, float]:
+    """Run a case; the outcome is None if the end of the run cut it off, which is no failure."""
+    if given_up:
         return Outcome(status="failed", reason="it ended the whole run each time it was begun"), 0.0
     store.begin(case)
     start = clock()
-    return child.run(case, limit_s), clock() - start
+    try:
+        outcome = child.run(case, until - start)
+    except BaseException:  # the run is stopped from outside, which says nothing about the case
+        store.interrupt(case)
+        raise
+    now = clock()
+    if outcome.lost == "hung" and now >= until:
+        store.interrupt(case)
+        return None, now - start
+    return outcome, now - start
 
 
 def _line(case: Case, outcome: Outcome, row: Row) -> str:
     spec = " ".join(f"{k}={v}" for k, v in case.spec.items())
     if outcome.status != "ok":
-        return f"{spec}: {outcome.status}: {outcome.reason}"
+        return f"{spec}: {outcome.lost or outcome.status}: {outcome.reason}"
     for column, unit, factor in (
         ("gbps", "GB/s", 1),
         ("tflops", "TFLOP/s", 1),

@@ -16,13 +16,17 @@ _BENCH = "experiments.bench.kernels"
 class Section:
     """A list of cases and the module that measures them: `cases(scale)`, `measure(spec, context)`.
 
-    `share` is the part of a run of all sections that this one may take.
+    `share` is the part of a run of all sections that this one may take, of what is left when it
+    begins. `survey` is the scale at which it runs there, if not in full.
     """
 
     name: str
     title: str
     module: str
     share: float
+    survey: Scale | None = None
+    checks: bool = False  # measures nothing: what passed quickly need not run again
+    asked: bool = False  # runs only if it is named
 
     def cases(self, scale: Scale) -> list[Case]:
         """Return the cases, most informative first."""
@@ -32,10 +36,17 @@ class Section:
 
 _ALL = (
     Section(
+        name="smoke",
+        title="ten small tests: do the kernels work here at all?",
+        module="experiments.gpu.smoke",
+        share=0.3,
+        checks=True,
+    ),
+    Section(
         name="link",
         title="copies over the link and in device memory, matrix products",
         module="experiments.gpu.link",
-        share=0.05,
+        share=0.1,
     ),
     Section(
         name="facts",
@@ -48,12 +59,35 @@ _ALL = (
         title="every kernel at real sizes against exact results (tests/gpu)",
         module="experiments.gpu.correctness",
         share=0.5,
+        checks=True,
     ),
     Section(
         name="kernels",
         title="hybrid_gemm against its limits and its rivals, by shape, rows, SMs, alpha, cluster",
         module=f"{_BENCH}.grid",
         share=0.6,
+        survey="quick",
+    ),
+    Section(
+        name="tune",
+        title="the tuner's candidates for the shapes of models, beside what is chosen without it",
+        module=f"{_BENCH}.tuning",
+        share=0.35,
+        survey="quick",
+    ),
+    Section(
+        name="sanitizer",
+        title="racecheck and initcheck on a small hybrid, grouped and quantised kernel",
+        module=f"{_BENCH}.sanitizer",
+        share=0.35,
+        checks=True,
+    ),
+    Section(
+        name="mig",
+        title="what one slice draws of the link alone, and seven together",
+        module=f"{_BENCH}.mig",
+        share=0.3,
+        survey="quick",
     ),
     Section(
         name="transformer",
@@ -85,7 +119,16 @@ _ALL = (
         module=f"{_BENCH}.attention",
         share=1.0,
     ),
+    Section(
+        name="rehearsal",
+        title="tests that hang, crash and fail, to see what is left of them; needs no GPU",
+        module="experiments.gpu.rehearsal",
+        share=1.0,
+        checks=True,
+        asked=True,
+    ),
 )
 
 SECTIONS: Mapping[str, Section] = MappingProxyType({section.name: section for section in _ALL})
-"""By name. `share` is of the time that is left when the section begins."""
+DEFAULT = tuple(section.name for section in _ALL if not section.asked)
+"""What runs without names: what decides most comes first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,12 +47,18 @@ class Store:
         """Provenance by run."""
         return self._runs
 
-    def finished(self, *, retry_failed: bool = False) -> frozenset[str]:
-        """Return the keys of the cases that need not run again."""
+    def finished(self, *, retry_failed: bool = False, quick: bool = True) -> frozenset[str]:
+        """Return the keys of the cases that need not run again.
+
+        Args:
+          retry_failed: those that failed have to.
+          quick: whether quick measurements are good enough.
+        """
         return frozenset(
             row["case"]
             for row in self._rows
-            if row["status"] == "ok" or (row["status"] == "failed" and not retry_failed)
+            if (row["status"] == "ok" or (row["status"] == "failed" and not retry_failed))
+            and (quick or not row.get("quick"))
         )
 
     def given_up(self, case: Case) -> bool:
@@ -75,12 +82,21 @@ class Store:
         self._append({"finish": case.key, "always": case.always, "rows": list(rows)})
 
     def compact(self) -> None:
-        """Write one table of everything and drop the lines; nothing is lost if it is cut short."""
+        """Write one table of everything and drop the lines; nothing is lost if it is cut short.
+
+        Where that cannot be done, for want of room or of pyarrow, the lines stay, and are as good.
+        """
         if not self._rows:
             return
         used = {row["run"] for row in self._rows if row.get("run")}
         runs = {run: facts for run, facts in self._runs.items() if run in used}
-        write_parquet(self.table, self._rows, {"runs": runs})
+        try:
+            write_parquet(self.table, self._rows, {"runs": runs})
+        except (OSError, ModuleNotFoundError) as error:
+            print(
+                f"{self.folder.name}: results stay in {self.parts.name}: {error}", file=sys.stderr
+            )
+            return
         self.parts.unlink(missing_ok=True)
         for key, count in self._started.items():  # must outlive the lines that were dropped
             for _ in range(count):
@@ -98,11 +114,22 @@ class Store:
         self._take(json.loads(json.dumps(line)))
 
     def _write(self, line: dict[str, Any]) -> None:
+        """Append a line; it is on disk when this returns.
+
+        Raises:
+          OSError: it cannot be written; nothing of it is left behind.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self.parts.open("a", encoding="utf-8") as parts:
-            parts.write(json.dumps(line) + "\n")
-            parts.flush()
-            os.fsync(parts.fileno())
+        with self.parts.open("ab", buffering=0) as parts:
+            before = parts.seek(0, os.SEEK_END)
+            try:
+                left = memoryview(json.dumps(line).encode() + b"\n")
+                while left:
+                    left = left[parts.write(left) :]
+                os.fsync(parts.fileno())
+            except OSError:
+                parts.truncate(before)
+                raise
 
     def _take(self, line: dict[str, Any]) -> None:
         if "begin" in line:
@@ -125,8 +152,7 @@ class Store:
         """Return the lines; one that the end of a run cut short is dropped."""
         if not self.parts.exists():
             return []
-        text = self.parts.read_text("utf-8")
-        whole, _, cut = text.rpartition("\n")
+        whole, _, cut = self.parts.read_bytes().rpartition(b"\n")
         if cut:
-            self.parts.write_text(whole + "\n" if whole else "", "utf-8")
+            os.truncate(self.parts, len(whole) + bool(whole))
         return [json.loads(line) for line in whole.splitlines() if line]

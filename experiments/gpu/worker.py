@@ -4,21 +4,27 @@
 
 Answers have a descriptor of their own, so that nothing a library prints is taken for one. The child
 keeps what its module caches (weights, compiled kernels) from case to case, and is simply ended if
-one hangs.
+one hangs. A module that has `serve(context, requests, say)` runs the cases itself: pytest does.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from experiments.gpu.cases import Context, Unmeasurable
+from experiments.gpu.processes import end_with_parent
 
 MOST_REASON = 600
+
+Say = Callable[[dict[str, Any]], None]
 
 
 def answer_to(module: Any, spec: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -33,8 +39,19 @@ def answer_to(module: Any, spec: dict[str, Any], context: Context) -> dict[str, 
         return {"status": "failed", "reason": reason[:MOST_REASON], "rows": []}
 
 
+def measure_each(module: Any, context: Context, requests: Iterable[str], say: Say) -> None:
+    """Answer every request by `module.measure`."""
+    getattr(module, "prepare", lambda _: None)(context)
+    say({"status": "ready"})
+    for line in requests:
+        say(answer_to(module, json.loads(line), context))
+
+
 def main(arguments: list[str]) -> None:
     """Answer cases until standard input ends."""
+    end_with_parent()
+    # written by C code, so that a Python that waits for the device can still say where
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
     name, context, descriptor = arguments
     with os.fdopen(int(descriptor), "w", encoding="utf-8") as answers:
 
@@ -43,10 +60,11 @@ def main(arguments: list[str]) -> None:
             answers.flush()
 
         module = importlib.import_module(name)
-        getattr(module, "prepare", lambda _: None)(settings := Context(**json.loads(context)))
-        say({"status": "ready"})
-        for line in sys.stdin:
-            say(answer_to(module, json.loads(line), settings))
+        settings = Context(**json.loads(context))
+        if hasattr(module, "serve"):
+            module.serve(settings, sys.stdin, say)
+        else:
+            measure_each(module, settings, sys.stdin, say)
 
 
 if __name__ == "__main__":

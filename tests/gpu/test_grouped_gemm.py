@@ -25,6 +25,7 @@ SIZES = {
 }
 
 
+@pytest.mark.limit_s(60)  # the host draws up to half a thousand million weights
 @pytest.mark.parametrize(("experts", "rows", "k", "n"), SIZES.values(), ids=SIZES.keys())
 def test_products(experts: int, rows: int, k: int, n: int) -> None:
     draw = np.random.default_rng(0)
@@ -77,6 +78,7 @@ def experts_of(
     return quantized.from_integers(values, *as_stored, kind=kind, group=group)
 
 
+@pytest.mark.limit_s(90)  # and quantises them
 @pytest.mark.parametrize(
     ("experts", "rows", "k", "n", "kind", "group", "shifted"),
     QUANTIZED.values(),

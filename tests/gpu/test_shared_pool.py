@@ -58,6 +58,7 @@ def test_kernels_read_the_pages_themselves(pool_path: Path) -> None:
         pool.close(remove=True)
 
 
+@pytest.mark.limit_s(90)  # the other process starts jax and compiles
 def test_two_processes_read_one_copy(pool_path: Path) -> None:
     w = numbers((K, N), "bfloat16", 1, K**-0.5)
     x = activations(64, K)
@@ -68,7 +69,7 @@ def test_two_processes_read_one_copy(pool_path: Path) -> None:
             [sys.executable, "-c", OTHER, str(pool_path), BACKEND],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=80,
             cwd=ROOT,
         )
         assert answer.returncode == 0, answer.stderr[-2000:]

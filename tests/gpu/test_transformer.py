@@ -132,10 +132,16 @@ print(json.dumps(switching.rows_of(Context(backend=BACKEND), shape(layers=16))))
 """
 
 
+@pytest.mark.limit_s(90)  # a process of its own, which starts jax and compiles
 def test_switching_copies_no_weights() -> None:
     """In a process of its own, since the device's peak is that of all that a process did."""
     done = subprocess.run(
-        [sys.executable, "-c", _SWITCH], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, "-c", _SWITCH],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=80,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     rows = json.loads(done.stdout.splitlines()[-1])

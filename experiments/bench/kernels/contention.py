@@ -83,8 +83,20 @@ def groups(count: int, sms_each: int, context: Context) -> list[Row]:
     return rows
 
 
-def processes(count: int, sms: int, context: Context) -> list[Row]:
-    """Read in `count` processes at once, counted in the time in which all of them read."""
+def processes(
+    count: int,
+    sms: int,
+    context: Context,
+    environments: Sequence[Mapping[str, str]] | None = None,
+) -> list[Row]:
+    """Read in `count` processes at once, counted in the time in which all of them read.
+
+    Args:
+      count: of processes.
+      sms: that each uses, of those it has.
+      context: scale and backend.
+      environments: of each, if not this process's; they may see different slices.
+    """
     lasting_s = {"full": 5.0, "quick": 2.0, "tiny": 0.3}[context.scale]
     command = [
         *(sys.executable, "-m", "experiments.bench.kernels.streamer"),
@@ -97,9 +109,9 @@ def processes(count: int, sms: int, context: Context) -> list[Row]:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=dict(os.environ),
+            env=dict(env),
         )
-        for _ in range(count)
+        for env in environments or [os.environ] * count
     ]
     try:
         for child in children:

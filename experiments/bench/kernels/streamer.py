@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     context = Context(**json.loads(arguments[0]))
     streaming = bounds.streaming(context)
     data = bounds.matrix(streaming, context)
-    run = jax.device_put(scalars(streaming, sms=int(arguments[1])))
+    run = jax.device_put(scalars(streaming, sms=min(int(arguments[1]), streaming.sm_count)))
     read = launcher(streaming, interpret=operands.interpret_settings(context))
     for _ in range(2):
         wait(read(data, run))

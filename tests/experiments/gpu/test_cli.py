@@ -13,7 +13,9 @@ import jax
 import pyarrow.parquet as pq
 import pytest
 
+from experiments.bench.kernels import grid
 from experiments.gpu import cli
+from experiments.gpu.cases import Case
 from experiments.gpu.sections import SECTIONS
 
 ROOT = Path(__file__).parents[3]
@@ -68,16 +70,25 @@ def test_a_dry_run_of_sections_end_to_end(tmp_path: Path) -> None:
     assert "kernels: 0 ok, 0 failed" in again.stdout
 
 
-def test_the_list_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_section(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [Case(spec={"n": n}) for n in range(1234)]
+    monkeypatch.setattr(grid, "cases", lambda scale: few)  # the whole grid takes a while to list
     assert cli.main(["--list"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in SECTIONS)
+    assert "1234 cases" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nope"], "expected one of link"),
+        (["nope"], "expected one of smoke"),
+        (["--case-limit", "-1"], "--case-limit=-1.0: expected a number above 0"),
+        (["--archive", "x.zip"], "expected a name that ends in .tar.gz"),
+        (["--resume", "absent.tar.gz"], "expected an archive of an earlier run"),
+        (["rehearsal"], "expected --dry-run"),
         (["--minutes", "0"], "expected a number above 0"),
         (["--dry-run", "--out", str(cli.RESULTS / "x")], "a dry run has no results"),
     ],

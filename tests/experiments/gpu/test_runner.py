@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.gpu.cases import Case, Context
-from experiments.gpu.children import Child
-from experiments.gpu.runner import STARTS, Ran, run_section
+from experiments.gpu.runner import GROUPS_LOST, LOST_IN_GROUP, Ran, run_section
 from experiments.gpu.store import Store
 
 MODULE = "tests.experiments.gpu.misbehaving"
@@ -19,8 +20,8 @@ LEAST_S = Case(spec={}).least_s
 CONTEXT = Context(backend="reference", scale="tiny", seed=3)
 
 
-def do(what: str, *, limit_s: float = 60.0, **more: Any) -> Case:
-    return Case(spec={"do": what, **more}, limit_s=limit_s)
+def do(what: str, *, limit_s: float = 60.0, group: str = "", **more: Any) -> Case:
+    return Case(spec={"do": what, **more}, limit_s=limit_s, group=group)
 
 
 def run(folder: Path, cases: list[Case], *, run_id: str = "r1", **options: Any) -> Ran:
@@ -62,6 +63,13 @@ def test_bad_cases_do_not_take_others_with_them(
     assert found["work"][0]["pid"] == found["two"][0]["pid"]  # one process while all goes well
     assert found["work"][0]["pid"] != found["more work"][0]["pid"]
     assert "no answer after" in found["hang"][0]["reason"]
+    assert "in measure" not in found["hang"][0]["reason"]
+    assert re.search(r"misbehaving\.py:\d+ measure", found["hang"][0]["reason"])
+    assert [found[name][0].get("lost") for name in ("hang", "die", "raise")] == [
+        "hung",
+        "crashed",
+        None,
+    ]
     assert "last words" in found["die"][0]["reason"]
     assert found["raise"][0]["reason"] == "ValueError: k=3: expected 4"
     assert found["skip"][0]["reason"] == "not here"
@@ -99,24 +107,38 @@ def test_stops_in_time(tmp_path: Path) -> None:
 
 
 def test_a_case_cut_off_by_the_end_of_the_run_is_no_failure(tmp_path: Path) -> None:
-    cases = [do("hang", limit_s=600)]
+    cases = [replace(do("hang", limit_s=600), least_s=0.1)]
     for _ in range(3):  # more often than a case may end its run
-        ran = run(tmp_path, cases, until=time.monotonic() + LEAST_S + 0.3)
+        ran = run(tmp_path, cases, until=time.monotonic() + 1.5)
         assert (ran.failed, ran.left) == (0, 1)
     assert rows(tmp_path) == {}
 
 
 def test_gives_up_where_nothing_survives(tmp_path: Path) -> None:
-    ran = run(tmp_path, [do("die", number=i) for i in range(STARTS + 2)])
-    assert (ran.failed, ran.left) == (STARTS, 2)
+    ran = run(tmp_path, [do("die", number=i) for i in range(GROUPS_LOST + 2)])
+    assert (ran.failed, ran.left) == (GROUPS_LOST, 2)
     assert "last words" in ran.stopped
 
 
-def test_a_module_that_cannot_be_imported_says_so() -> None:
-    child = Child("tests.no_such_module", CONTEXT)
-    try:
-        outcome = child.run(do("a"), 5)
-    finally:
-        child.close()
-    assert outcome.status == "failed"
-    assert "no_such_module" in outcome.reason
+def test_leaves_what_is_like_others_that_ended_their_process(tmp_path: Path) -> None:
+    dying = [do("die", group="a", number=i) for i in range(LOST_IN_GROUP + 3)]
+    ran = run(tmp_path, [*dying, do("work", group="b")])
+    assert (ran.ok, ran.failed, ran.left, ran.stopped) == (1, LOST_IN_GROUP, 3, "")
+    again = run(tmp_path, [*dying, do("work", group="b")], run_id="r2")
+    assert (again.ok, again.failed, again.left) == (0, LOST_IN_GROUP, 1)  # they had their turn
+
+
+def test_quick_results_do_for_a_quick_run_only(tmp_path: Path) -> None:
+    for labels, ok in (({"quick": True}, 1), ({"quick": True}, 0), ({}, 1), ({"quick": True}, 0)):
+        assert run(tmp_path, [do("work")], labels=labels).ok == ok
+
+
+def test_a_module_that_cannot_be_imported_says_so(tmp_path: Path) -> None:
+    store = Store(tmp_path / "section")
+    until = time.monotonic() + 300
+    ran = run_section(
+        "s", "tests.no_such_module", [do("a")], store, CONTEXT, provenance={"run": "r"}, until=until
+    )
+    assert "no_such_module" in ran.stopped
+    assert (ran.failed, ran.left) == (0, 1)  # no case's fault
+    assert store.rows == ()

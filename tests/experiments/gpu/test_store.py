@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,25 @@ def test_a_line_that_was_cut_short_is_dropped(folder: Path) -> None:
     assert again.finished() == {A.key}
     again.finish(B, [row(B)])
     assert Store(folder).finished() == {A.key, B.key}
+
+
+def test_a_line_without_room_leaves_nothing_of_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(folder)
+    store.finish(A, [row(A)])
+    before = store.parts.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            store.finish(B, [row(B)])
+    assert store.parts.read_bytes() == before
+    store.begin(B)  # with room again: no line begins in the middle of another
+    assert Store(folder).finished() == {A.key}
 
 
 def test_cut_between_table_and_lines_nothing_counts_twice(folder: Path) -> None:

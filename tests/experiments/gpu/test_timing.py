@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from experiments.gpu import Context, Times, time_launches
-from experiments.gpu.correctness import rows_of
 from experiments.gpu.device import folder_name, output_of
 from experiments.gpu.link import cases, chain_program, measure, sweep_program
 
@@ -89,18 +88,3 @@ def test_folder_name(kind: str, folder: str) -> None:
 def test_absent_program_is_no_answer() -> None:
     assert output_of(["no-such-program-here"]) is None
     assert output_of(["git", "no-such-verb"]) is None
-
-
-def test_a_report_of_pytest_becomes_rows() -> None:
-    report = (
-        '<testsuites><testsuite><testcase name="a" time="0.5"/><testcase name="b" time="1">'
-        '<failure message="assert 1 == 2">...</failure></testcase><testcase name="c" time="0">'
-        '<skipped message="no GPU"/></testcase></testsuite></testsuites>'
-    )
-    assert [(r["test"], r["result"], r.get("message")) for r in rows_of(report)] == [
-        ("a", "ok", None),
-        ("b", "failure", "assert 1 == 2"),
-        ("c", "skipped", "no GPU"),
-    ]
-    with pytest.raises(RuntimeError, match="no test"):
-        rows_of("<testsuites/>")

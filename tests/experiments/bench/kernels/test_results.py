@@ -63,11 +63,14 @@ def test_aims_pass_and_fail_by_the_rows() -> None:
 def test_other_aims() -> None:
     test = {"status": "ok", "case": "a", "run": "r", "result": "ok"}
     assert status({"correctness": [test]}, "right at real sizes") == "pass"
-    wrong = test | {"result": "failure"}
+    wrong = test | {"case": "b", "status": "failed", "result": "failure"}
     assert status({"correctness": [test, wrong]}, "right at real sizes") == "fail"
     ended = {"status": "failed", "case": "b", "run": "r", "reason": "hung"}
     assert status({"correctness": [test, ended]}, "right at real sizes") == "fail"
-    assert status({"correctness": [test | {"result": "skipped"}]}, "real sizes") == "unmeasured"
+    assert (
+        status({"correctness": [test | {"status": "skipped", "result": "skipped"}]}, "real sizes")
+        == "unmeasured"
+    )
     read = {"status": "ok", "fact": "tma", "place": "host", "values_right": True}
     kept = {"status": "ok", "fact": "operand", "copied": False}
     assert status({"facts": [read, kept]}, "no copy by XLA") == "pass"
