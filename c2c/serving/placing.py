@@ -16,6 +16,7 @@ __all__ = [
     "make_room",
     "place_pending",
     "reserved_gbps",
+    "start_active",
     "try_place",
 ]
 
@@ -131,15 +132,10 @@ def _add_candidates(
 
 
 @jitable
-def try_place(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
+def _choose(
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int
 ) -> int:
-    """Give model `m` an instance on a chip that holds its weights; -1 if none will do.
-
-    Args:
-      tokens: KV tokens of the request that asks.
-      only_chip: look at this chip alone; -1 looks at all of the model's chips.
-    """
+    # The row of s.candidates that model m is placed on, or -1.
     n = 0
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         c = fleet.home_chip[k]
@@ -149,8 +145,39 @@ def try_place(
         return -1
     key = (rules.seed * 1000003 + s.count[0].draws * 7919) % 2147483646
     demand = fleet.deployment[m].demand_gbps
-    row = place(rules.system.place, rules.own.place, s.candidates, n, tokens, demand, key)
     s.count[0].draws += 1
+    return int(place(rules.system.place, rules.own.place, s.candidates, n, tokens, demand, key))
+
+
+def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
+    """Make models active before the first event, in the order of the catalog.
+
+    Each goes where placement puts it, as long as nothing has to give way for it.
+
+    Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
+    """
+    for m in range(len(s.model)):
+        if s.model[m].in_host == 0:
+            continue
+        row = _choose(fleet, rules, s, m, 1, -1)
+        if row >= 0 and s.candidates[row].is_free != 0:
+            i = int(s.candidates[row].instance)
+            assign(fleet, rules, s, m, i, 0.0)
+            s.instance[i].state = IDLE
+    s.count[0].switches = 0
+
+
+@jitable
+def try_place(
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
+) -> int:
+    """Give model `m` an instance on a chip that holds its weights; -1 if none will do.
+
+    Args:
+      tokens: KV tokens of the request that asks.
+      only_chip: look at this chip alone; -1 looks at all of the model's chips.
+    """
+    row = _choose(fleet, rules, s, m, tokens, only_chip)
     if row < 0:
         return -1
     i = int(s.candidates[row].instance)

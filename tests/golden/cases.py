@@ -15,6 +15,7 @@ BUSY = (
     "workload.rate_rps=1.5",
     "workload.requests=240",
     "timeline.rows=0",
+    "system=c2cserve_letter",
 )
 
 CASES: dict[str, tuple[str, ...]] = {

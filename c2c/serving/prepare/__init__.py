@@ -14,6 +14,7 @@ from c2c.hardware import Slice, link_gbps, slices
 from c2c.models import ModelSpec
 from c2c.policies import ChunkChoice, Own, System, link_headroom, step_parts
 from c2c.serving.costs import stack_tables
+from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.tables import (
@@ -52,7 +53,7 @@ class Prepared:
 
     def new_serving(self, *, slots: int = 1024, buffer: int = 65536) -> Serving:
         """Return the state before the first event; see `c2c.serving.state.new_serving`."""
-        return new_serving(
+        state = new_serving(
             self.fleet,
             self.chip_of,
             self.kind_of,
@@ -62,6 +63,9 @@ class Prepared:
             slots=slots,
             buffer=buffer,
         )
+        if self.setup.system.starts_active:
+            start_active(self.fleet, self.rules, state)
+        return state
 
 
 def prepare(setup: ServingSetup) -> Prepared:

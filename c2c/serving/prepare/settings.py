@@ -49,6 +49,8 @@ class SystemSpec:
       engine_bytes: HBM of each engine beyond the first.
       turn_s: what changing the engine between two steps takes.
       hbm_reserve_bytes: CUDA context and engine workspace on every slice.
+      starts_active: whether models are active at the start, in the order of the catalog, as far as
+        free slices and the link's budget go (C2CServe section 6.2).
       check_slo: refuse targets that no slice can meet even when alone.
     """
 
@@ -73,6 +75,7 @@ class SystemSpec:
     engine_bytes: float = 0.5e9
     turn_s: float = 0.0
     hbm_reserve_bytes: float = 1.0e9
+    starts_active: bool = False
     check_slo: bool = True
 
     def __post_init__(self) -> None:
