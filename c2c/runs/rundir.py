@@ -135,6 +135,11 @@ class RunDir:
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
         return _is_complete(root, key)
 
+    @staticmethod
+    def holds(root: Path, key: str) -> bool:
+        """Return whether the folder holds a complete run of these inputs, by their key."""
+        return _is_complete(root, key)
+
     def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
         """Write `<name>.parquet`; a mapping is columns."""
         path = self._result(f"{name}.parquet")
