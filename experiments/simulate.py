@@ -23,8 +23,14 @@ from c2c.config import as_setting_error, config_dir, register
 from c2c.errors import DataError, SettingError
 from experiments.simulation.point import check_shared, objective_setting, simulate_point
 from experiments.simulation.report import console, print_sweep
-from experiments.simulation.stopping import heed_signals
-from experiments.sweeping import Shared, check_arguments, is_sweep, register_plugins, sweep
+from experiments.sweeping import (
+    Shared,
+    check_arguments,
+    heed_signals,
+    is_sweep,
+    register_plugins,
+    sweep,
+)
 
 __all__ = ["main"]
 

@@ -55,10 +55,12 @@ def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
 
 
 def storage_error(error: OSError, folder: Path) -> DataError:
-    """Return what to say of an error that came while a folder was written."""
-    problem = error.strerror or str(error)
-    hint = "Make room, or choose another folder." if error.errno in _FULL else ""
-    return DataError(str(error.filename or folder), f"cannot be written ({problem})", hint)
+    """Return what to say of an error of the system while a run was on its way."""
+    why = error.strerror or str(error)
+    if error.errno in _FULL:
+        hint = "Make room, or choose another folder."
+        return DataError(str(folder), f"cannot be written any further ({why})", hint)
+    return DataError(str(error.filename or folder), f"cannot be used ({why})")
 
 
 def _megabytes(count: int) -> str:

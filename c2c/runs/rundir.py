@@ -99,6 +99,7 @@ class RunDir:
         """
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
+
         def check() -> None:
             check_folder(
                 root, settings, ignore=ignore, overwrite=overwrite, names=names,

@@ -60,9 +60,7 @@ def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=3)
                 hint = f"Did you mean {' or '.join(near)}?" if near else ""
-                raise SettingError(
-                    "objective", name, f"{_ALLOWED} (docs/metrics.md)", hint
-                )
+                raise SettingError("objective", name, f"{_ALLOWED} (docs/metrics.md)", hint)
 
 
 def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Value, ...]:
@@ -173,9 +171,7 @@ def _compute(tree: ast.expr, fields: Mapping[str, Value]) -> Any:
         case ast.Constant(value=int() | float() as number):
             return float(number)  # of whole numbers a power could grow without end
         case ast.BinOp():
-            return _BINARY[type(tree.op)](
-                _compute(tree.left, fields), _compute(tree.right, fields)
-            )
+            return _BINARY[type(tree.op)](_compute(tree.left, fields), _compute(tree.right, fields))
         case ast.UnaryOp():
             return _UNARY[type(tree.op)](_compute(tree.operand, fields))
         case ast.Call(func=ast.Name(id=name)):

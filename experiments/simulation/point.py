@@ -21,8 +21,7 @@ from c2c.runs import FolderInUse, is_in_use, progress_bar, storage_error
 from experiments.simulation.execute import Outcome, execute, folder_of, run_key
 from experiments.simulation.objective import check_objective, known_fields, objective_of
 from experiments.simulation.report import console, print_folder, print_outcome, print_setup
-from experiments.simulation.stopping import told_to_stop
-from experiments.sweeping import PointRecord, begin, fail, finish
+from experiments.sweeping import PointRecord, begin, fail, finish, told_to_stop
 
 __all__ = ["check_shared", "objective_setting", "simulate_point"]
 
@@ -43,9 +42,7 @@ def simulate_point(cfg: DictConfig) -> Any:
         check_shared(cfg)
         outcome = _run(build(cfg), console(), terse=False)
         return _told(outcome, objective_setting(cfg))
-    point = begin(
-        Path(hydra.runtime.output_dir), int(hydra.job.num), list(hydra.overrides.task)
-    )
+    point = begin(Path(hydra.runtime.output_dir), int(hydra.job.num), list(hydra.overrides.task))
     return _swept(cfg, point, terse=str(hydra.launcher._target_) != BASIC_LAUNCHER)
 
 

@@ -34,7 +34,10 @@ def check_arguments(arguments: Sequence[str], single: str = "folder", many: str 
             node, key, value = found.groups()
             meant = f"{single}=<folder> or {many}=<folder>" if node == "run" else f"{many}=<folder>"
             raise SettingError(
-                f"hydra.{node}.{key}", value, "no value: Hydra's folders are not used", f"Set {meant}."
+                f"hydra.{node}.{key}",
+                value,
+                "no value: Hydra's folders are not used",
+                f"Set {meant}.",
             )
 
 

@@ -23,6 +23,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
 from c2c.errors import SettingError
@@ -64,7 +65,7 @@ class SearchSettings:
         Raises:
           SettingError: one cannot work.
         """
-        plain = {
+        plain: dict[str, Any] = {
             k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v
             for k, v in settings.items()
         }
@@ -102,7 +103,7 @@ def search(
         study_name=settings.study_name,
         storage=settings.storage,
         sampler=settings.sampler,
-        directions=list(settings.directions),
+        directions=[StudyDirection[one.upper()] for one in settings.directions],
         load_if_exists=True,
     )
     done = sum(trial.state.is_finished() for trial in study.trials)
@@ -110,8 +111,7 @@ def search(
     while (count := min(settings.n_jobs, settings.n_trials - done)) > 0:
         trials = [study.ask(space) for _ in range(count)]
         points = [
-            tuple([*fixed, *(f"{k}={_text(v)}" for k, v in trial.params.items())])
-            for trial in trials
+            (*fixed, *(f"{k}={_text(v)}" for k, v in trial.params.items())) for trial in trials
         ]
         for trial, result in zip(trials, launch(points, initial_job_idx=number), strict=True):
             _tell(study, trial, result, len(settings.directions))
@@ -129,18 +129,19 @@ def distribution(override: Override) -> BaseDistribution:
     """
     value = override.value()
     if isinstance(value, IntervalSweep):
-        low, high, log = value.start, value.end, "log" in value.tags
+        low: Any = value.start  # Hydra declares float, and keeps a whole number as one
+        high: Any = value.end
+        log = "log" in value.tags
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
-        return FloatDistribution(float(low or 0), float(high or 0), log=log)
+        return FloatDistribution(float(low), float(high), log=log)
     if isinstance(value, RangeSweep) and not value.shuffle:
         steps = list(value.range())
         if all(isinstance(one, int) for one in steps):
             return IntDistribution(int(steps[0]), int(steps[-1]), step=abs(int(value.step)))
     if override.is_discrete_sweep():
-        return CategoricalDistribution(
-            list(override.sweep_iterator(transformer=Transformer.encode))
-        )
+        choices: list[Any] = list(override.sweep_iterator(transformer=Transformer.encode))
+        return CategoricalDistribution(choices)
     raise SettingError(
         override.get_key_element(), override.get_value_element_as_str(),
         "a choice (a,b), range(...) or interval(...)",
@@ -158,7 +159,9 @@ def _tell(study: optuna.Study, trial: Trial, result: JobReturn, objectives: int)
         return
     if len(values) != objectives:
         raise SettingError(
-            "hydra.sweeper.direction", list(study.directions), f"{len(values)} of them, as objectives"
+            "hydra.sweeper.direction",
+            list(study.directions),
+            f"{len(values)} of them, as objectives",
         )
     study.tell(trial, values)
 
@@ -173,9 +176,9 @@ def _report(study: optuna.Study, folder: Path) -> None:
         folder / "optimization_results.yaml",
         yaml.safe_dump({"name": "optuna", "solutions": found}, sort_keys=False),
     )
-    for one in found:
-        params = " ".join(f"{k}={_text(v)}" for k, v in one["params"].items())
-        print(f"best: {', '.join(f'{v:g}' for v in one['values'])} at {params}")
+    for one in best:
+        params = " ".join(f"{k}={_text(v)}" for k, v in one.params.items())
+        print(f"best: {', '.join(f'{v:g}' for v in one.values)} at {params}")
 
 
 def _text(value: Any) -> str:

@@ -12,11 +12,7 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from c2c.errors import SettingError
-
 __all__ = ["launch"]
-
-INSTALL = ".venv/bin/python -m pip install -c constraints.txt -c constraints-ray.txt -e '.[ray]'"
 
 
 def launch(
@@ -39,19 +35,12 @@ def launch(
       config: of the sweep.
       init: arguments of `ray.init`; `address` names a cluster, none starts Ray here.
       remote: options of a task, such as num_cpus.
-
-    Raises:
-      SettingError: Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported anywhere
     # With these on, Ray leaves the accelerators' visibility as it is where none are asked for.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError:
-        raise SettingError(
-            "hydra/launcher", "ray", "a launcher that is installed", f"Install it with: {INSTALL}"
-        ) from None
+    import ray
+
     setup_globals()
     if not ray.is_initialized():
         ray.init(**init)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ __all__ = ["Found", "Shared", "sweep"]
 
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 SUBMITIT_LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+RAY = "hydra_plugins.c2c_sweeping.C2cRayLauncher"
+INSTALL_RAY = "pip install -c constraints.txt -c constraints-ray.txt -e '.[ray]'"
 POLL_S = 0.2
 
 
@@ -90,16 +93,20 @@ def sweep(
     if settings is None:
         return None
     check(settings)
+    if str(settings.hydra.launcher._target_) == RAY and not find_spec("ray"):
+        raise SettingError(
+            "hydra/launcher", "ray", "a launcher that is installed", f"Install it: {INSTALL_RAY}"
+        )
     out = Path(settings.cfg.out).expanduser()
     check_room(out)
     expected = _expected(settings, arguments)
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     at = out.resolve() / ".sweeps" / name
     more = [f"hydra.sweep.dir={quoted(str(at))}"]
-    if str(settings.hydra.launcher._target_) == SUBMITIT_LOCAL and settings.is_grid:
+    local_jobs = str(settings.hydra.launcher._target_) == SUBMITIT_LOCAL and settings.is_grid
+    if local_jobs and settings.hydra.sweeper.max_batch_size is None:
         # It starts all points of a batch at once.
-        if settings.hydra.sweeper.max_batch_size is None:
-            more.append(f"hydra.sweeper.max_batch_size={os.cpu_count() or 1}")
+        more.append(f"hydra.sweeper.max_batch_size={os.cpu_count() or 1}")
     error = _launched(task, [*arguments, *more], config_name)
     found = records(at)
     for number, overrides in enumerate(expected):
@@ -116,7 +123,8 @@ def _shared(arguments: Sequence[str], config_name: str) -> Shared | None:
     kept: list[Shared] = []
 
     def keep(cfg: DictConfig) -> None:
-        kept.append(Shared(cfg=cfg, hydra=HydraConfig.get().copy()))
+        whole: Any = HydraConfig.instance().cfg
+        kept.append(Shared(cfg=cfg, hydra=whole.copy().hydra))
 
     _with_arguments(fixed(arguments), lambda: _decorated(keep, config_name))
     return kept[0] if kept else None
@@ -126,7 +134,9 @@ def _expected(settings: Shared, arguments: Sequence[str]) -> list[tuple[str, ...
     if not settings.is_grid:
         return []
     params = settings.hydra.sweeper.params or {}
-    given = [a for a in arguments if not a.startswith("-") and not a.lstrip("+~").startswith("hydra")]
+    given = [
+        a for a in arguments if not a.startswith("-") and not a.lstrip("+~").startswith("hydra")
+    ]
     return grid([*(f"{k}={v}" for k, v in params.items()), *given])
 
 

@@ -49,8 +49,8 @@ class C2cRayLauncher(Launcher):
     """`hydra/launcher=ray`: see `experiments.sweeping.ray_points`."""
 
     def __init__(self, init: Any = None, remote: Any = None) -> None:
-        self._init = OmegaConf.to_container(OmegaConf.create(init or {}), resolve=True)
-        self._remote = OmegaConf.to_container(OmegaConf.create(remote or {}), resolve=True)
+        self._init: Any = OmegaConf.to_container(OmegaConf.create(init or {}), resolve=True)
+        self._remote: Any = OmegaConf.to_container(OmegaConf.create(remote or {}), resolve=True)
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
