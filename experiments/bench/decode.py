@@ -6,7 +6,7 @@
 Two processes load the same float32 checkpoint, have the same cores and take turns: this
 transformer, and transformers in eager mode with its cache (`.venv-peer`, which `make peer` makes).
 What limits both, the speed at which memory is read, is measured in between. Writes JSON with
-provenance to runs/bench/decode.
+provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The workload is the generator's, with the published volume of C2CServe's trace: 89 models, three
 weeks, 3.5 M requests. Smaller sizes run at the same request rate over less time. Each point is a
-process of its own. Writes JSON and Parquet with provenance to runs/bench/simulator.
+process of its own. Writes JSON and Parquet with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations

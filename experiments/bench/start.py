@@ -4,7 +4,7 @@
 
 Each start is a process of its own, and the kinds take turns. Weights are mapped and the page cache
 is warm before the clock that counts starts; every part is reported. The first start of a kind fills
-the store and is not counted. Writes JSON with provenance to runs/bench/start.
+the store and is not counted. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations

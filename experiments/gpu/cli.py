@@ -24,6 +24,7 @@ from experiments.gpu.cases import Context
 from experiments.gpu.describe import ask
 from experiments.gpu.device import folder_name
 from experiments.gpu.files import pack
+from experiments.gpu.guard import why_not
 from experiments.gpu.runner import Ran, run_section
 from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
@@ -83,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     name = "dry-run" if options.dry_run else folder_name(facts["device"])
     folder = options.out / name
+    if problem := why_not(folder, options.archive):
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
     print(f"{facts['device']}, up to {options.minutes:g} minutes, into {folder}", flush=True)
     context = Context(
         backend="reference" if options.dry_run else "sm90",

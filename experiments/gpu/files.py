@@ -17,7 +17,7 @@ def write_text(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(content, encoding="utf-8")
-    temporary.replace(path)
+    _publish(temporary, path)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -36,7 +36,7 @@ def write_parquet(path: Path, rows: Sequence[Row], notes: Mapping[str, Any]) -> 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     pq.write_table(table, temporary)
-    temporary.replace(path)
+    _publish(temporary, path)
 
 
 def read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
@@ -55,4 +55,11 @@ def pack(folder: Path, archive: Path) -> None:
     temporary = archive.with_name(f".{archive.name}.{os.getpid()}")
     with tarfile.open(temporary, "w:gz") as packed:
         packed.add(folder, arcname=folder.name)
-    temporary.replace(archive)
+    _publish(temporary, archive)
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Give a complete file its name once it is on disk."""
+    with temporary.open("rb") as whole:
+        os.fsync(whole.fileno())
+    temporary.replace(path)

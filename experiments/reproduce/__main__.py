@@ -73,7 +73,11 @@ def run(settings: dict[str, object]) -> int:
 
     figures = settings["figures"]
     specs = choose(figures if isinstance(figures, list) else str(figures))
-    out = Path(str(settings["out"])) if settings["out"] else Path("runs/reproduce") / name(context)
+    out = (
+        Path(str(settings["out"]))
+        if settings["out"]
+        else Path("runs/reproduce") / folder_name(context)
+    )
     outcomes, _ = reproduce(
         specs,
         context,
@@ -89,7 +93,7 @@ def run(settings: dict[str, object]) -> int:
     return int(bool(failed))
 
 
-def name(context: Context) -> str:
+def folder_name(context: Context) -> str:
     """Return the name of the results' folder: other settings have another, none replaces one."""
     link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
     usual = context.seeds == SEEDS[context.profile]

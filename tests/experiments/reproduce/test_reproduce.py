@@ -11,7 +11,7 @@ from rich.console import Console
 from c2c.errors import SettingError
 from experiments.c2cserve.context import Context
 from experiments.reproduce import run as running
-from experiments.reproduce.__main__ import as_lists, context_of, name
+from experiments.reproduce.__main__ import as_lists, context_of, folder_name
 from experiments.reproduce.catalog import FIGURES, choose
 from experiments.reproduce.run import reproduce
 
@@ -156,7 +156,7 @@ def test_a_folder_with_a_page_of_others_is_refused(tmp_path: Path) -> None:
 
 def test_other_settings_have_another_folder() -> None:
     names = {
-        name(context_of(DEFAULTS | more))
+        folder_name(context_of(DEFAULTS | more))
         for more in ({}, {"seeds": 7}, {"link_variant": "datasheet"}, {"profile": "full"})
     }
     assert len(names) == 4
