@@ -52,10 +52,14 @@ def main() -> int:
         # A terminal that cannot show a character shows another in its place.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     given = sys.argv[:]
+    refused: list[Exception] = []
 
     def point(cfg: DictConfig) -> None:
         sys.argv[:] = given  # what provenance is to say
-        generate_point(cfg)
+        try:
+            generate_point(cfg)
+        except (SettingError, DataError) as error:  # Hydra would say a line of its own about it
+            refused.append(error)
 
     try:
         register()
@@ -86,7 +90,9 @@ def main() -> int:
         return PIPE_CLOSED
     finally:
         sys.argv[:] = given
-    return 0
+    for error in refused:
+        note(f"error: {error}")
+    return BAD_SETTINGS if refused else 0
 
 
 def _sweep(arguments: list[str]) -> int:

@@ -17,6 +17,7 @@ import sys
 
 import hydra
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from c2c.config import as_setting_error, config_dir, register
@@ -48,6 +49,14 @@ def main() -> int:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     heed_signals()
     arguments = sys.argv[1:]
+    refused: list[Exception] = []
+
+    def point(cfg: DictConfig) -> None:
+        try:
+            simulate_point(cfg)
+        except (SettingError, DataError) as error:  # Hydra would say a line of its own about it
+            refused.append(error)
+
     try:
         register()
         register_plugins()
@@ -55,7 +64,7 @@ def main() -> int:
         if is_sweep(arguments):
             return _sweep(arguments)
         run = hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")
-        run(simulate_point)()
+        run(point)()
     except (SettingError, DataError) as error:
         return _refused(error)
     except (HydraException, OmegaConfBaseException) as error:
@@ -63,7 +72,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
         return INTERRUPTED
-    return 0
+    return _refused(refused[0]) if refused else 0
 
 
 def _sweep(arguments: list[str]) -> int:

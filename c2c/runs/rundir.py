@@ -69,6 +69,7 @@ class RunDir:
         packages: Sequence[str] = (),
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
+        data: Sequence[str] = (),
         seed: int | None = None,
         resume: bool = True,
         overwrite: bool = False,
@@ -86,6 +87,8 @@ class RunDir:
           packages: see `content_key`.
           files: see `content_key`.
           ignore: see `content_key`.
+          data: top-level keys that describe data: where they change, as where files do, it is the
+            same run, made again.
           seed: recorded in the provenance.
           resume: False runs again even if the folder is complete.
           overwrite: see `check_folder`, and there for the others.
@@ -102,7 +105,7 @@ class RunDir:
 
         def check() -> None:
             check_folder(
-                root, settings, ignore=ignore, overwrite=overwrite, names=names,
+                root, settings, ignore=(*ignore, *data), overwrite=overwrite, names=names,
                 needs_bytes=needs_bytes, field=field,
             )  # fmt: skip
 

@@ -76,11 +76,13 @@ def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
         table.add_column(
             name, justify="left" if name in ("point", "") else "right", overflow="fold"
         )
+    errors: list[str] = []
     shared = set.intersection(*(set(point.overrides) for point in points))
     for point in points:
         name = " ".join(o for o in point.overrides if o not in shared) or "all alike"
         if point.folder is None or point.state == "failed":
-            table.add_row(escape(name), *[""] * 6, escape(f"error: {point.error}"))
+            table.add_row(escape(name), *[""] * 6, "error")
+            errors.append(f"{name}: {point.error}")
             continue
         s = json.loads((point.folder / "summary.json").read_text(encoding="utf-8"))
         table.add_row(
@@ -94,6 +96,8 @@ def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
             {"kept": "skipped", "elsewhere": "made elsewhere"}.get(point.state, ""),
         )
     out.print(table)
+    for error in errors:
+        out.print(error, markup=False, soft_wrap=True)
 
 
 def _latency_table(summary: Mapping[str, Any]) -> Table:

@@ -184,7 +184,8 @@ def test_settings_that_cannot_work_are_one_line(run: Callable[..., Done], tmp_pa
     ):
         done = run(*arguments)
         assert done.status == 2, arguments
-        (line,) = done.err.splitlines()
+        assert done.err.count("\n") == 1, (arguments, done.err)
+        line = done.err.strip()
         assert line.startswith("error: ")
         assert said in line
         assert done.out == ""
