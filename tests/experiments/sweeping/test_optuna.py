@@ -101,10 +101,10 @@ def test_nothing_to_search_is_refused(tmp_path: Path) -> None:
         search(settings(), ["fixed=3"], Launcher(), str(tmp_path))
 
 
-def test_the_command_searches_on_two_cores(tmp_path: Path) -> None:
+def test_the_command_searches_on_two_cores_and_repeats_itself_on_one(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "experiments.simulate", "-m", "hydra/sweeper=optuna",
-        "hydra.sweeper.n_trials=4", "hydra/launcher=cores", "workload=poisson",
+        "hydra.sweeper.n_trials=4", "workload=poisson",
         "workload.requests=40", "figures=false", "workload.rate_rps=interval(1.0,8.0)", "out=out",
     ]  # fmt: skip
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -113,8 +113,10 @@ def test_the_command_searches_on_two_cores(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     command.append("objective=ttft_p99_s + tpot_p50_s")
     printed = []
-    for _ in range(2):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    for launcher in ("cores", "basic"):
+        done = subprocess.run(
+            [*command, f"hydra/launcher={launcher}"], cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     best = [line for text in printed for line in text.splitlines() if line.startswith("best: ")]
