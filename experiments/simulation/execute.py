@@ -37,8 +37,8 @@ __all__ = [
 
 # Where a run goes, whether it may be skipped and what is asked of it say nothing about its result.
 NOT_INPUTS = ("out", "folder", "resume", "overwrite", "objective")
-# About what a run leaves on disk: a request takes 40 to 90 bytes, a phase of the timeline 12.
-REQUEST_BYTES, PHASE_BYTES, FIXED_BYTES = 90, 20, 1_000_000
+# What a run may leave on disk: a request takes about 70 bytes, a phase of the timeline 50.
+REQUEST_BYTES, PHASE_BYTES, FIXED_BYTES = 90, 60, 1_000_000
 RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz", "speed.json")
 # Code a result depends on, beside Hydra's composition of the settings.
 CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
