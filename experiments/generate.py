@@ -90,8 +90,8 @@ def main() -> int:
         return PIPE_CLOSED
     finally:
         sys.argv[:] = given
-    for error in refused:
-        note(f"error: {error}")
+    for refusal in refused:
+        note(f"error: {refusal}")
     return BAD_SETTINGS if refused else 0
 
 
