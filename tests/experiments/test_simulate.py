@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -206,10 +205,13 @@ def test_a_place_or_name_that_cannot_be_meant_is_one_line(
 
 
 def test_a_limit_of_file_size_is_one_line_before_work(tmp_path: Path) -> None:
+    limited = (
+        "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "runpy.run_module('experiments.simulate', run_name='__main__')"
+    )
     done = subprocess.run(
-        [*COMMAND, *SMALL, "folder=here", "workload.requests=300", "timeline.rows=0"],
+        [sys.executable, "-c", limited, *SMALL, "folder=here"],
         cwd=tmp_path, capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)),
     )  # fmt: skip
     assert done.returncode == 2
     assert "limit of a file" in done.stderr

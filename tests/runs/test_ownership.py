@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -154,13 +153,13 @@ def test_too_little_room_is_said_before_work(tmp_path: Path) -> None:
 def limited(code: str, folder: Path, limit_bytes: int) -> subprocess.CompletedProcess[str]:
     """Run code in a process whose files may not grow past a limit."""
     head = (
-        "import sys; from pathlib import Path; import pyarrow as pa\n"
+        "import resource, sys; from pathlib import Path; import pyarrow as pa\n"
         "from c2c.runs import RunDir, check_room; root = Path(sys.argv[1])\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))\n"
     )
     return subprocess.run(
-        [sys.executable, "-c", head + code, str(folder)], capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
-    )  # fmt: skip
+        [sys.executable, "-c", head + code, str(folder)], capture_output=True, text=True
+    )
 
 
 def test_a_limit_of_file_size_is_known_before_work(tmp_path: Path) -> None:
