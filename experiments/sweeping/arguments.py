@@ -32,7 +32,8 @@ def check_arguments(arguments: Sequence[str], single: str = "folder", many: str 
     for argument in arguments:
         if found := _HYDRAS.fullmatch(argument):
             node, key, value = found.groups()
-            meant = f"{single}=<folder> or {many}=<folder>" if node == "run" else f"{many}=<folder>"
+            names = dict.fromkeys((single, many) if node == "run" else (many,))
+            meant = " or ".join(f"{name}=<folder>" for name in names)
             raise SettingError(
                 f"hydra.{node}.{key}",
                 value,
