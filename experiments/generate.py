@@ -14,113 +14,62 @@ output, everything else to standard error; each run leaves a folder in runs/gene
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
-from typing import TYPE_CHECKING
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from c2c.config import as_setting_error, config_dir
 from c2c.errors import DataError, SettingError
-from experiments.generation import Display, note, protected, register, say_warnings, settings_of
-
-if TYPE_CHECKING:
-    from experiments.generation.execute import Loaded
+from experiments.generation import note, protected, register, say_warnings
+from experiments.generation.point import PipeClosed, generate_point
+from experiments.sweeping import (
+    Shared,
+    check_arguments,
+    heed_signals,
+    is_sweep,
+    register_plugins,
+    sweep,
+)
 
 __all__ = ["main"]
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141  # what a shell reports of a program that SIGPIPE ended
-
-
-class _PipeClosed(BaseException):
-    """Nobody reads standard output any more; no `Exception`, of which Hydra would make a report."""
-
-
-_told_to_stop: list[int] = []  # signals, in the one place where a process has such state anyway
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's protocol)
-    if _told_to_stop:
-        return  # it is stopping: what is written now is to be whole
-    _told_to_stop.append(signum)
-    raise KeyboardInterrupt
-
-
-def _point(cfg: DictConfig, loaded: list[Loaded], failed: list[bool]) -> None:
-    """Run one point; a sweep goes on after a point that cannot work."""
-    hydra_cfg = HydraConfig.get()
-    swept = hydra_cfg.mode is RunMode.MULTIRUN
-    if swept:
-        chosen = [
-            o for o in hydra_cfg.overrides.task if not o.startswith(("prompt=", "system_message="))
-        ]
-        print(f"== {' '.join(chosen)}", flush=True)
-    try:
-        settings = settings_of(cfg, swept=swept)
-        if not loaded:
-            from experiments.generation.execute import Loaded
-
-            loaded.append(Loaded())
-        _run(settings, loaded[0])
-    except (SettingError, DataError) as error:
-        note(f"error: {error}")
-        failed.append(True)
-
-
-def _run(settings: object, loaded: Loaded) -> None:
-    from experiments.generation.execute import generate
-    from experiments.generation.settings import Settings
-    from pallas_kernels.host_memory import HostMemoryError
-    from pallas_kernels.repository import RepositoryError
-
-    assert isinstance(settings, Settings)
-    display = Display(lambda: bool(_told_to_stop))
-    try:
-        found = generate(settings, loaded, display.screen())
-    except RepositoryError as error:
-        raise SettingError(
-            "executables", settings.executables, f"a folder that can be used ({error})"
-        ) from error
-    except HostMemoryError as error:
-        raise DataError("host memory", str(error)) from error
-    finally:
-        display.close()
-    display.show(found, [prompt.text for prompt in settings.prompts])
+CONFIG = "generate"
 
 
 def main() -> int:
     """Run what the command line says; return the exit status."""
     # Errors reach us instead of Hydra's own report, so that they get one form.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _terminate)
+    heed_signals(once=True)
     say_warnings()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character shows another in its place.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     given = sys.argv[:]
-    loaded: list[Loaded] = []
-    failed: list[bool] = []
+    refused: list[Exception] = []
 
     def point(cfg: DictConfig) -> None:
         sys.argv[:] = given  # what provenance is to say
         try:
-            _point(cfg, loaded, failed)
-        except BrokenPipeError as error:
-            raise _PipeClosed from error
+            generate_point(cfg)
+        except (SettingError, DataError) as error:  # Hydra would say a line of its own about it
+            refused.append(error)
 
     try:
         register()
-        sys.argv[1:] = protected(given[1:])
-        run = hydra.main(config_path=str(config_dir()), config_name="generate", version_base="1.3")
+        register_plugins()
+        check_arguments(given[1:])
+        arguments = protected(given[1:])
+        if is_sweep(arguments):
+            return _sweep(arguments)
+        sys.argv[1:] = arguments
+        run = hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")
         run(point)()
     except (SettingError, DataError) as error:
         note(f"error: {error}")
@@ -135,13 +84,40 @@ def main() -> int:
     except KeyboardInterrupt:
         note("interrupted")
         return INTERRUPTED
-    except (_PipeClosed, BrokenPipeError):
+    except (PipeClosed, BrokenPipeError):
         # Nobody reads any more. Python would say so again when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     finally:
         sys.argv[:] = given
-    return BAD_SETTINGS if failed else 0
+    for refusal in refused:
+        note(f"error: {refusal}")
+    return BAD_SETTINGS if refused else 0
+
+
+def _sweep(arguments: list[str]) -> int:
+    found = sweep(
+        generate_point,
+        arguments,
+        config_name=CONFIG,
+        check=_check,
+        waiting=lambda folder: note(f"waiting for another process in {folder}"),
+    )
+    if found is None:
+        return 0
+    for one in found.points:
+        if one.state == "failed":
+            note(f"no result: {' '.join(one.overrides)}: {one.error}")
+    if found.error:
+        note(f"error: the sweep was cut short: {found.error}")
+    return found.status
+
+
+def _check(shared: Shared) -> None:
+    if not shared.is_grid:
+        raise SettingError(
+            "hydra/sweeper", "another", "basic: texts have no objective to search by"
+        )
 
 
 if __name__ == "__main__":

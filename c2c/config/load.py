@@ -74,6 +74,6 @@ def load(
         with initialize_config_dir(str(config_dir()), version_base="1.3", job_name="c2c"):
             return compose(name, overrides=chosen)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise as_setting_error(error) from error
+        raise as_setting_error(error, overrides) from error
     finally:
         GlobalHydra.instance().hydra = outer

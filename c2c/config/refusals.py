@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from hydra.errors import (
@@ -33,8 +34,13 @@ _KINDS = {
 }
 
 
-def as_setting_error(error: Exception) -> SettingError | DataError:
-    """Return the error as one that names the field, its value and what is allowed."""
+def as_setting_error(error: Exception, overrides: Sequence[str] = ()) -> SettingError | DataError:
+    """Return the error as one that names the field, its value and what is allowed.
+
+    Args:
+      error: of Hydra or OmegaConf.
+      overrides: as they were given; some errors tell the key only.
+    """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(cause)
@@ -58,7 +64,23 @@ def as_setting_error(error: Exception) -> SettingError | DataError:
     if isinstance(error, ConfigCompositionException | InstantiationException) and override:
         return SettingError(override[0], override[1], f"a setting that exists ({text})")
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
-    return SettingError(named[1] if named else "config", None, f"a setting that exists ({text})")
+    if named is None:
+        return SettingError("config", None, f"a setting that exists ({text})")
+    given = {key.lstrip("+~"): value for key, _, value in (o.partition("=") for o in overrides)}
+    value = given.get(named[1])
+    return SettingError(
+        named[1], value, f"a setting that exists ({text})", _overlay_hint(named[1], value)
+    )
+
+
+def _overlay_hint(key: str, value: str | None) -> str:
+    """Say how an overlay is added, if that is what was meant: it is no default to override."""
+    group, _, inner = key.partition("/")
+    choice = "/".join(filter(None, (inner, value)))
+    files = [conf_dir() / group / f"{one}.yaml" for one in choice.split(",")]
+    if all(f.is_file() and f.read_text("utf-8").startswith("# @package _global_") for f in files):
+        return f"Set +{group}={choice}."
+    return ""
 
 
 def _override(chain: list[BaseException]) -> tuple[str, str] | None:

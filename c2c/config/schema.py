@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra_zen import builds
+from hydra_zen.typing import DataclassOptions
 
 from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
@@ -17,10 +18,23 @@ from c2c.workloads import WorkloadConfig
 
 __all__ = ["RunConf"]
 
-# A policy is a node of its own (`c2c.config.policies`); none here, so that choosing another one
-# leaves nothing of it behind.
-SystemConf = builds(SystemSpec, populate_full_signature=True, **dict.fromkeys(DECISIONS))
-WorkloadConf = builds(WorkloadConfig, populate_full_signature=True)
+
+def _named(name: str) -> DataclassOptions:
+    """Return where a derived dataclass is found: workers of a sweep unpickle it by that name."""
+    return {"module": __name__, "cls_name": name}
+
+
+# A policy is a node of its own (a choice in `system/place` and so on); none here, so that choosing
+# another one leaves nothing of it behind.
+SystemConf = builds(
+    SystemSpec,
+    populate_full_signature=True,
+    zen_dataclass=_named("SystemConf"),
+    **dict.fromkeys(DECISIONS),
+)
+WorkloadConf = builds(
+    WorkloadConfig, populate_full_signature=True, zen_dataclass=_named("WorkloadConf")
+)
 
 
 @dataclass
@@ -69,6 +83,9 @@ class RunConf:
       timeline: what is kept for Perfetto.
       figures: draw PNG and SVG.
       resume: False runs again even if the folder is complete.
+      overwrite: `folder` may hold other files, which stay, or another run's results, which do not.
+      objective: what a run returns to a sweeper: fields of its summary, see
+        `experiments.simulation.objective`.
       out: run folders are made in here, named by their settings.
       folder: or this very folder.
     """
@@ -89,5 +106,7 @@ class RunConf:
     timeline: TimelineConf = field(default_factory=TimelineConf)
     figures: bool = True
     resume: bool = True
+    overwrite: bool = False
+    objective: Any = None
     out: str = "runs/simulate"
     folder: str | None = None

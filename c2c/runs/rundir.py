@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -17,8 +16,21 @@ import pyarrow as pa
 import yaml
 
 from c2c.errors import SettingError
-from c2c.runs.atomic import PARTIAL_SUFFIX, atomic_file, write_json, write_text
+from c2c.runs.atomic import atomic_file, write_json, write_text
 from c2c.runs.content import content_key, file_key, plain
+from c2c.runs.guard import check_folder
+from c2c.runs.locking import take_lock
+from c2c.runs.ownership import (
+    CRASH,
+    DONE,
+    HEADER,
+    JOURNAL,
+    LOCK,
+    OWN,
+    is_inside,
+    own_files,
+    partials,
+)
 from c2c.runs.provenance import provenance
 from c2c.runs.tables import ParquetStream, write_parquet
 
@@ -27,23 +39,20 @@ if TYPE_CHECKING:
 
 __all__ = ["RunDir"]
 
-DONE = "DONE"
-CRASH = "crash.json"
-# These differ between equal runs (time of day), so they are not results and are not hashed.
-JOURNAL = ".results"  # every result this run began, so that a killed run can be cleared
-NOT_RESULTS = frozenset({DONE, CRASH, JOURNAL, "provenance.json", "config.yaml", ".lock"})
-
 
 class RunDir:
     """One run's folder; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
 
     A run is complete when DONE holds the key of its inputs (configuration, code, data) and the
     hashes of its results still match. Anything else (another key, a missing or changed result, a
-    crash) is run again from an empty folder: a stale result is never reused. An error inside the
-    `with` block leaves `crash.json` and no DONE.
+    crash) is run again, the run's own files removed first: a stale result is never reused. Files
+    that no run made are never touched, and another run's only if told so (`check_folder`). An
+    error inside the `with` block leaves `crash.json` and no DONE.
     """
 
-    def __init__(self, path: Path, *, key: str, config: Any, is_complete: bool, lock: int) -> None:
+    def __init__(
+        self, path: Path, *, key: str, config: Any, is_complete: bool, lock: int | None
+    ) -> None:
         self.path = path
         self.key = key
         self.is_complete = is_complete
@@ -60,10 +69,17 @@ class RunDir:
         packages: Sequence[str] = (),
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
+        data: Sequence[str] = (),
         seed: int | None = None,
         resume: bool = True,
+        overwrite: bool = False,
+        names: Iterable[str] = (),
+        needs_bytes: int = 0,
+        field: str = "out",
     ) -> Self:
         """Open a run's folder, and unless it is complete write config and provenance into it.
+
+        A complete run is only read, so its folder may be read-only.
 
         Args:
           root: the folder, made if it is not there.
@@ -71,27 +87,42 @@ class RunDir:
           packages: see `content_key`.
           files: see `content_key`.
           ignore: see `content_key`.
+          data: top-level keys that describe data: where they change, as where files do, it is the
+            same run, made again.
           seed: recorded in the provenance.
           resume: False runs again even if the folder is complete.
+          overwrite: see `check_folder`, and there for the others.
+          names: results that will be written, as far as they are known.
+          needs_bytes: about what will be written.
+          field: the setting that names the folder.
 
         Raises:
-          SettingError: another process works in this folder, or it is a file.
+          FolderInUse: another process works in this folder.
+          SettingError: the folder cannot be had, see `check_folder`; nothing was touched.
         """
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
-        if root.exists() and not root.is_dir():
-            raise SettingError("out", str(root), "a folder")
-        root.mkdir(parents=True, exist_ok=True)
-        lock = _lock(root)
+
+        def check() -> None:
+            check_folder(
+                root, settings, ignore=(*ignore, *data), overwrite=overwrite, names=names,
+                needs_bytes=needs_bytes, field=field,
+            )  # fmt: skip
+
         try:
-            is_complete = resume and _is_complete(root, key)
-            if not is_complete:
-                _clear(root)
-                write_text(root / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
-                write_json(root / "provenance.json", {"key": key, **provenance(seed=seed)})
-        except BaseException:
-            os.close(lock)
-            raise
+            if resume and _is_complete(root, key):
+                return cls(root, key=key, config=settings, is_complete=True, lock=None)
+            check()
+            with _locked(root, field) as lock:
+                check()  # nobody else can change it now
+                is_complete = resume and _is_complete(root, key)
+                if not is_complete:
+                    _clear(root)
+                    write_text(root / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+                    write_json(root / "provenance.json", {"key": key, **provenance(seed=seed)})
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise SettingError(field, str(root), f"a folder that can be written ({why})") from error
         return cls(root, key=key, config=settings, is_complete=is_complete, lock=lock)
 
     @staticmethod
@@ -106,6 +137,11 @@ class RunDir:
         """Return whether the folder holds a complete run of these inputs; changes nothing."""
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
+        return _is_complete(root, key)
+
+    @staticmethod
+    def holds(root: Path, key: str) -> bool:
+        """Return whether the folder holds a complete run of these inputs, by their key."""
         return _is_complete(root, key)
 
     def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
@@ -164,22 +200,29 @@ class RunDir:
                 if not self.is_complete:
                     # A signal may come while a file is being opened, when nobody minds it yet.
                     _remove_unfinished(self.path)
-                    self._write_crash(error)
+                    with suppress(OSError):  # of a full disk, of which `error` tells already
+                        self._write_crash(error)
             elif not self.is_complete:
                 self._finish()
         finally:
-            os.close(self._lock)
+            if self._lock is not None:
+                os.close(self._lock)
 
     def _result(self, name: str) -> Path:
         if self.is_complete:
             raise RuntimeError(f"{self.path} is complete: check is_complete before writing {name}")
-        if name in NOT_RESULTS or Path(name).is_absolute() or ".." in Path(name).parts:
+        path = self.path / name
+        if name in OWN or not is_inside(name):
             raise SettingError("name", name, "a file name inside the run folder that is not taken")
         if name not in self._results:
+            if path.exists() or path.is_symlink():  # what was this folder's own has been removed
+                raise SettingError("out", str(self.path), f"a folder without a {name} of others")
             with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:
                 journal.write(name + "\n")
+                journal.flush()
+                os.fsync(journal.fileno())
             self._results.append(name)
-        return self.path / name
+        return path
 
     def _finish(self) -> None:
         results = {name: file_key(self.path / name) for name in sorted(self._results)}
@@ -214,35 +257,47 @@ def _is_complete(root: Path, key: str) -> bool:
     )
 
 
-def _clear(root: Path) -> None:
-    """Remove what an earlier run of this folder left; DONE first, so a crash here is seen.
+@contextmanager
+def _locked(root: Path, field: str) -> Iterator[int]:
+    """Make the folder and take its lock, which stays; after an error both are undone."""
+    missing = [p for p in (root, *root.parents) if not p.exists()]
+    lock = None
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(root, field)
+        yield lock
+    except BaseException:
+        if lock is not None:
+            if missing:
+                _remove_own(root)
+                (root / LOCK).unlink(missing_ok=True)
+            os.close(lock)
+        for folder in missing:
+            with suppress(OSError):  # somebody may have put something there by now
+                folder.rmdir()
+        raise
 
-    Only files RunDir wrote: those in its journal, its own, and unfinished ones.
+
+def _clear(root: Path) -> None:
+    """Remove what an earlier run of this folder left.
+
+    Its journal is renewed, not removed: in between the folder would be nobody's.
     """
-    (root / DONE).unlink(missing_ok=True)
-    (root / CRASH).unlink(missing_ok=True)
-    journal = root / JOURNAL
-    for name in journal.read_text(encoding="utf-8").splitlines() if journal.exists() else ():
-        path = (root / name).resolve()
-        if path.is_relative_to(root.resolve()):
+    _remove_own(root, keep=(JOURNAL,))
+    write_text(root / JOURNAL, HEADER + "\n")
+
+
+def _remove_own(root: Path, keep: Sequence[str] = ()) -> None:
+    """Remove files a run wrote, its lock excepted; DONE first, so a crash here is seen."""
+    own = own_files(root)
+    if own:
+        (root / DONE).unlink(missing_ok=True)
+    for path in [*partials(root, own), *(root / n for n in sorted(own - {LOCK, *keep}))]:
+        # A folder of results may have become a link to somewhere else.
+        if path.parent.resolve().is_relative_to(root.resolve()):
             path.unlink(missing_ok=True)
-    journal.unlink(missing_ok=True)
-    _remove_unfinished(root)
 
 
 def _remove_unfinished(root: Path) -> None:
-    for path in root.glob(f".*{PARTIAL_SUFFIX}"):
+    for path in partials(root, own_files(root)):
         path.unlink(missing_ok=True)
-
-
-def _lock(root: Path) -> int:
-    """Take the folder's lock; the system releases it when the process ends, however it ends."""
-    handle = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise SettingError(
-            "out", str(root), "a folder no other run is using", "Wait for it or choose another."
-        ) from None
-    return handle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -71,18 +72,24 @@ class ParquetStream:
 
     def close(self) -> None:
         """Write what waits and give the file its name."""
-        if self._waiting_rows or not self.rows:
-            self._writer.write_table(_join(self._waiting or [self._schema.empty_table()]))
-        self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        publish(self._temporary, self.path)
+        try:
+            if self._waiting_rows or not self.rows:
+                self._writer.write_table(_join(self._waiting or [self._schema.empty_table()]))
+            self._writer.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            publish(self._temporary, self.path)
+        except BaseException:
+            self.abandon()
+            raise
 
     def abandon(self) -> None:
         """Drop everything written so far."""
-        self._writer.close()
-        self._file.close()
+        # Both write what they still hold, which a full disk refuses; it is not wanted any more.
+        for held in (self._writer, self._file):
+            with suppress(OSError):
+                held.close()
         self._temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

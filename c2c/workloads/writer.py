@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from c2c.errors import SettingError
 from c2c.workloads.blocks import Workload
 
 __all__ = ["write_trace"]
@@ -23,15 +24,25 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_trace(path: str | Path, workload: Workload) -> int:
+def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
     """Write arrival_s, model, prompt_tokens and output_tokens to Parquet, block by block.
 
-    The file appears under its name only when it is complete.
+    The file appears under its name only when it is complete and on disk.
+
+    Args:
+      path: of the file, which must not be there yet.
+      workload: what is written.
+      overwrite: a file that is there is replaced.
 
     Returns:
       The number of requests written.
+
+    Raises:
+      SettingError: the file is there already.
     """
     path = Path(path)
+    if path.exists() and not overwrite:
+        raise SettingError("path", str(path), "a file that is not there yet", "Or overwrite=True.")
     path.parent.mkdir(parents=True, exist_ok=True)
     names = pa.array(workload.models, pa.string())
     written = 0
@@ -53,6 +64,8 @@ def write_trace(path: str | Path, workload: Workload) -> int:
         umask = os.umask(0)
         os.umask(umask)
         Path(unfinished).chmod(0o666 & ~umask)
+        with Path(unfinished).open("rb") as whole:
+            os.fsync(whole.fileno())
         Path(unfinished).replace(path)
     finally:
         Path(unfinished).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,19 @@ def benchmark(
     *,
     check: Callable[[Any], None],
     packages: tuple[str, ...],
+    name: str,
 ) -> int:
     """Run a benchmark and return the exit status, 2 for settings that cannot work.
 
     Args:
-      schema: dataclass of the settings; its `out` is the run folder.
+      schema: dataclass of the settings; its `out` is the run folder, None for one in `runs/bench`
+        named by the benchmark and the time: a measurement replaces no other. Its
+        `overwrite` lets one replace another in a folder that is named.
       arguments: settings as key=value.
       work: measures, and writes results into the folder.
       check: raises SettingError, or completes the settings, before the folder is made.
       packages: whose source is part of the provenance.
+      name: of the benchmark and of its result.
     """
     try:
         merged = OmegaConf.merge(
@@ -43,8 +48,16 @@ def benchmark(
         settings: Any = OmegaConf.to_object(merged)
         check(settings)
         out = Console(highlight=False, width=116)
-        where = Path(settings.out)
-        with RunDir.open(where, asdict(settings), packages=packages, resume=False) as folder:
+        where = Path(settings.out) if settings.out else _new_folder(name)
+        if not settings.overwrite and where.is_dir() and any(where.iterdir()):
+            raise SettingError(
+                "out", str(where), "a new or empty folder",
+                "It holds a measurement or other files. overwrite=true replaces the measurement.",
+            )  # fmt: skip
+        with RunDir.open(
+            where, asdict(settings), packages=packages, ignore=("out", "overwrite"), resume=False,
+            overwrite=settings.overwrite, names=(f"{name}.json",),
+        ) as folder:  # fmt: skip
             work(settings, folder, out)
         out.print(f"written to {where}")
     except OmegaConfBaseException as error:
@@ -54,3 +67,7 @@ def benchmark(
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _new_folder(name: str) -> Path:
+    return Path("runs") / "bench" / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -6,7 +6,7 @@
 Two processes load the same float32 checkpoint, have the same cores and take turns: this
 transformer, and transformers in eager mode with its cache (`.venv-peer`, which `make peer` makes).
 What limits both, the speed at which memory is read, is measured in between. Writes JSON with
-provenance to runs/bench/decode.
+provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class DecodeSettings:
       cores: that each process may use; 0 for all of this one's.
       pause_s: between turns, so that threads of the one before have gone to sleep.
       seed: of prompts and random weights.
-      out: folder of the results.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     models: list[str] = field(default_factory=lambda: ["smollm2", *SHAPES])
@@ -105,7 +106,8 @@ class DecodeSettings:
     cores: int = 0
     pause_s: float = 0.3
     seed: int = 0
-    out: str = "runs/bench/decode"
+    out: str | None = None
+    overwrite: bool = False
 
 
 _OURS = """
@@ -364,7 +366,9 @@ def main(arguments: Sequence[str]) -> int:
         folder.write_json("decode", {"target_ratio": TARGET, "rows": run(settings, out)})
 
     packages = ("c2c", "pallas_kernels")
-    return benchmark(DecodeSettings, arguments, work, check=_check, packages=packages)
+    return benchmark(
+        DecodeSettings, arguments, work, check=_check, packages=packages, name="decode"
+    )
 
 
 if __name__ == "__main__":

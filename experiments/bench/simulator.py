@@ -4,7 +4,7 @@
 
 The workload is the generator's, with the published volume of C2CServe's trace: 89 models, three
 weeks, 3.5 M requests. Smaller sizes run at the same request rate over less time. Each point is a
-process of its own. Writes JSON and Parquet with provenance to runs/bench/simulator.
+process of its own. Writes JSON and Parquet with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -63,14 +63,16 @@ class BenchSettings:
       superchips: of these points.
       fleets: superchips of the points over instances, 7 instances and 16 models each.
       seed: of the workload.
-      out: folder of the results.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     requests: int = PAPER_REQUESTS
     superchips: int = 16
     fleets: list[int] = field(default_factory=lambda: [1, 10, 100])
     seed: int = 0
-    out: str = "runs/bench/simulator"
+    out: str | None = None
+    overwrite: bool = False
 
 
 def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
@@ -226,7 +228,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def work(settings: BenchSettings, folder: RunDir, out: Console) -> None:
         found = run(settings, out)
-        folder.write_json("bench", found | {"peers": [asdict(p) for p in PEERS]})
+        folder.write_json("simulator", found | {"peers": [asdict(p) for p in PEERS]})
         rows = [
             {"over": over, **point}
             for over in ("by_requests", "by_instances")
@@ -234,7 +236,9 @@ def main(arguments: Sequence[str]) -> int:
         ]
         folder.write_table("points", pa.Table.from_pylist(rows))
 
-    return benchmark(BenchSettings, arguments, work, check=_check, packages=("c2c",))
+    return benchmark(
+        BenchSettings, arguments, work, check=_check, packages=("c2c",), name="simulator"
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Each start is a process of its own, and the kinds take turns. Weights are mapped and the page cache
 is warm before the clock that counts starts; every part is reported. The first start of a kind fills
-the store and is not counted. Writes JSON with provenance to runs/bench/start.
+the store and is not counted. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class StartSettings:
       prompt: tokens of the prompt.
       repeats: counted starts of each kind.
       seed: of the prompt.
-      out: folder of the results.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     checkpoint: str = ""
@@ -54,7 +55,8 @@ class StartSettings:
     prompt: int = 16
     repeats: int = 5
     seed: int = 0
-    out: str = "runs/bench/start"
+    out: str | None = None
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +237,9 @@ def main(arguments: Sequence[str]) -> int:
         folder.write_json("start", {"target_times_less": TARGET, "rows": run(settings, out)})
 
     packages = ("c2c", "pallas_kernels")
-    return benchmark(StartSettings, arguments, work, check=completed, packages=packages)
+    return benchmark(
+        StartSettings, arguments, work, check=completed, packages=packages, name="start"
+    )
 
 
 if __name__ == "__main__":

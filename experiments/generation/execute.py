@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from c2c.runs import RunDir
+from c2c.runs import RunDir, check_folder
 from c2c.transformer import Hybrid, Linear, Model, Request, load
 from c2c.transformer.default_checkpoint import default_checkpoint
 from c2c.transformer.linear import linear_by_name
@@ -20,7 +20,9 @@ from experiments.generation.text import Answer, Asked, asked, tokenizer_of
 
 __all__ = ["Generated", "Loaded", "Screen", "generate"]
 
-_NOT_INPUTS = ("out", "folder", "resume")
+_NOT_INPUTS = ("out", "folder", "resume", "overwrite")
+_DATA = ("checkpoint_files",)
+_RESULTS = ("generations.parquet", "run.parquet", "texts.jsonl", "text.txt")
 _CODE = ("c2c", "pallas_kernels", "experiments.generation")
 
 
@@ -106,6 +108,12 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
     folder = _folder(settings, path, config)
     if settings.resume and RunDir.is_current(folder, config, packages=_CODE, ignore=_NOT_INPUTS):
         return Generated(folder=folder, texts=_texts(folder), statistics=None)
+    rules: dict[str, Any] = {
+        "overwrite": settings.overwrite,
+        "names": _RESULTS,
+        "field": "out" if settings.folder is None else "folder",
+    }
+    check_folder(folder, config, ignore=(*_NOT_INPUTS, *_DATA), **rules)
     model = loaded.model(settings, path)
     prompts = [asked(model, prompt) for prompt in settings.prompts]
     for number, each in enumerate(prompts, 1):
@@ -121,8 +129,10 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
         config,
         packages=_CODE,
         ignore=_NOT_INPUTS,
+        data=_DATA,
         seed=settings.prompts[0].seed,
         resume=False,
+        **rules,
     ) as run:
         screen.started(prompts)
         before = _counts(model)
@@ -229,7 +239,7 @@ def _config(settings: Settings, path: Path) -> dict[str, Any]:
 def _folder(settings: Settings, path: Path, config: Mapping[str, Any]) -> Path:
     if settings.folder is not None:
         return settings.folder
-    kept = {k: v for k, v in config.items() if k not in (*_NOT_INPUTS, "checkpoint_files")}
+    kept = {k: v for k, v in config.items() if k not in (*_NOT_INPUTS, *_DATA)}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
     name = path.stem if path.is_file() else path.resolve().name
     parts = (name, settings.linear.name, f"s{settings.prompts[0].seed}", digest)

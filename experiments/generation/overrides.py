@@ -10,6 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 
+from experiments.sweeping import quoted
+
 __all__ = ["protected"]
 
 # `system` is a group of `conf/` (the serving systems), so here the message has another name.
@@ -42,11 +44,11 @@ def _protected(argument: str, *, swept: bool) -> str:
         return argument
     sign, name, value = found.groups()
     if name in _TEXTS:
-        return f"{sign}{_TEXTS[name]}={_quoted(value)}"
+        return f"{sign}{_TEXTS[name]}={quoted(value)}"
     if name == "stop":
         return f"{sign}{name}={_stops(value)}"
     if name in _PATHS and not swept and not _is_quoted(value) and not _PLAIN_PATH.match(value):
-        return f"{sign}{name}={_quoted(value)}"
+        return f"{sign}{name}={quoted(value)}"
     return argument
 
 
@@ -57,22 +59,11 @@ def _stops(value: str) -> str:
             items = json.loads(value)
         except ValueError:
             return value
-        return f"[{','.join(_quoted(i) if isinstance(i, str) else json.dumps(i) for i in items)}]"
+        return f"[{','.join(quoted(i) if isinstance(i, str) else json.dumps(i) for i in items)}]"
     if re.fullmatch("[0-9]+", value):
         return f"[{int(value)}]"
-    return f"[{_quoted(value)}]"
+    return f"[{quoted(value)}]"
 
 
 def _is_quoted(value: str) -> bool:
     return len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-
-
-def _quoted(text: str) -> str:
-    """Return a quoted string that Hydra and OmegaConf turn back into `text`.
-
-    OmegaConf takes `${` for an interpolation unless a backslash precedes it, and then halves the
-    backslashes before that. Hydra does the same before a quote.
-    """
-    text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
-    text = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
-    return f"'{text}'"

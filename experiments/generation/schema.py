@@ -37,6 +37,7 @@ class GenerateConf:
     out: str = "runs/generate"
     folder: str | None = None
     resume: Any = "auto"
+    overwrite: bool = False
 
 
 def register() -> None:

@@ -46,6 +46,7 @@ class Settings:
       out: run folders are made in here.
       folder: or this very folder.
       resume: whether a complete run is kept.
+      overwrite: whether the folder may hold other files, or another run's results.
     """
 
     given: Mapping[str, Any]
@@ -61,6 +62,7 @@ class Settings:
     out: Path
     folder: Path | None
     resume: bool
+    overwrite: bool
 
 
 def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
@@ -112,6 +114,7 @@ def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
         out=Path(given["out"]).expanduser(),
         folder=None if given["folder"] is None else Path(given["folder"]).expanduser(),
         resume=swept if resume == "auto" else resume,
+        overwrite=given["overwrite"],
     )
 
 

@@ -26,6 +26,7 @@ from experiments.gpu.cases import Context, Limits
 from experiments.gpu.describe import LIMIT_S, ask
 from experiments.gpu.device import folder_name
 from experiments.gpu.files import unpack
+from experiments.gpu.guard import why_not
 from experiments.gpu.sections import DEFAULT, SECTIONS
 from experiments.gpu.session import Session, Settings
 
@@ -121,6 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     name = "dry-run" if options.dry_run else folder_name(facts["device"])
     folder = options.out / name
+    archive = options.archive or options.out / f"{name}.tar.gz"
+    if problem := why_not(folder, archive):
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
     print(f"{facts['device']}, up to {options.minutes:g} minutes, into {folder}", flush=True)
     if options.resume is not None:
         unpack(options.resume, options.out)
@@ -130,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     session = Session(
         Settings(
             folder=folder,
-            archive=options.archive or options.out / f"{name}.tar.gz",
+            archive=archive,
             context=Context(
                 backend="reference" if options.dry_run else "sm90",
                 scale="tiny" if options.dry_run else "quick" if options.quick else "full",

@@ -22,6 +22,8 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
+        with temporary.open("rb") as whole:
+            os.fsync(whole.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -77,8 +79,6 @@ def pack(folder: Path, archive: Path) -> None:
                 entry = tarfile.TarInfo(str(Path(folder.name, path.relative_to(folder))))
                 entry.size, entry.mtime = len(content), int(time.time())
                 packed.addfile(entry, io.BytesIO(content))
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +99,16 @@ class Store:
             )
             return
         self.parts.unlink(missing_ok=True)
-        for key, count in self._started.items():  # must outlive the lines that were dropped
-            for _ in range(count):
+        for key, times in self._started.items():  # must outlive the lines that were dropped
+            for _ in range(times):
                 self._write({"begin": key})
 
     def clear(self) -> None:
-        """Set aside what there is, under a name that is not read."""
+        """Set aside what there is, under a name that is new and not read."""
         for path in (self.table, self.parts):
             if path.exists():
-                path.replace(path.with_name(f"old-{path.name}"))
+                names = (path.with_name(f"old-{number}-{path.name}") for number in count(1))
+                path.replace(next(name for name in names if not name.exists()))
         self._rows, self._runs, self._started = [], {}, Counter()
 
     def _append(self, line: dict[str, Any]) -> None:

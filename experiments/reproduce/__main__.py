@@ -19,6 +19,7 @@ from c2c.errors import DataError, SettingError
 from c2c.hardware import conf_dir
 from c2c.workloads import shared_dir
 from experiments.c2cserve.context import PROFILES, Context
+from experiments.sweeping import check_arguments
 
 SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
 CLAIMS = ("compared", "all")
@@ -72,14 +73,17 @@ def run(settings: dict[str, object]) -> int:
 
     figures = settings["figures"]
     specs = choose(figures if isinstance(figures, list) else str(figures))
-    out = Path(str(settings["out"] or Path("runs") / "reproduce" / context.profile))
-    if out.exists() and not out.is_dir():
-        raise SettingError("out", str(out), "a folder")
+    out = (
+        Path(str(settings["out"]))
+        if settings["out"]
+        else Path("runs/reproduce") / folder_name(context)
+    )
     outcomes, _ = reproduce(
         specs,
         context,
         out,
         resume=bool(settings["resume"]),
+        overwrite=bool(settings["overwrite"]),
         everything=settings["claims"] == "all",
     )
     failed = [o.name for o in outcomes if o.error]
@@ -87,6 +91,14 @@ def run(settings: dict[str, object]) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
+
+
+def folder_name(context: Context) -> str:
+    """Return the name of the results' folder: other settings have another, none replaces one."""
+    link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
+    usual = context.seeds == SEEDS[context.profile]
+    seeds = "" if usual else "_s" + "-".join(str(seed) for seed in context.seeds)
+    return context.profile + link + seeds
 
 
 def settings_of(arguments: list[str]) -> dict[str, object]:
@@ -104,6 +116,7 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
 
     if wrong := [a for a in arguments if a in ("-m", "--multirun")]:
         raise SettingError("option", wrong[0], "no sweep", "Name figures: figures=fig4,fig5.")
+    check_arguments(arguments, single="out")
     sys.argv[1:] = as_lists(arguments)
     keep()
     return found

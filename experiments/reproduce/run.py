@@ -15,7 +15,7 @@ from rich.console import Console
 
 from c2c.cost import in_sample_claims
 from c2c.hardware import conf_dir
-from c2c.runs import RunDir, progress_bar, provenance, write_json, write_parquet, write_text
+from c2c.runs import RunDir, progress_bar
 from experiments.c2cserve.context import Context
 from experiments.claims import (
     Result,
@@ -28,7 +28,7 @@ from experiments.claims import (
 )
 from experiments.figures.style import look
 from experiments.report import report_html
-from experiments.reproduce.catalog import FIGURES, FigureSpec
+from experiments.reproduce.catalog import FIGURES, OURS, FigureSpec
 
 __all__ = ["Outcome", "reproduce"]
 
@@ -43,6 +43,7 @@ CONF_FOLDERS = (
     "policy",
     "workload",
 )
+REPORT = ("fidelity.json", "fidelity.parquet", "index.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ def reproduce(
     out: Path,
     *,
     resume: bool = True,
+    overwrite: bool = False,
     everything: bool = False,
     console: Console | None = None,
 ) -> tuple[list[Outcome], list[Row]]:
@@ -75,6 +77,7 @@ def reproduce(
       context: their settings.
       out: where; one folder a figure, and fidelity.json, fidelity.parquet, index.html.
       resume: keep figures whose inputs have not changed.
+      overwrite: replace what figures and report of other settings there are in `out`.
       everything: print all claims, not only those compared.
       console: where to print.
 
@@ -84,19 +87,31 @@ def reproduce(
     mpl.use("Agg")
     # without a terminal (a log, CI) rich assumes 80 columns, in which no claim id fits
     console = console or (Console() if Console().is_terminal else Console(width=165))
-    write_json(out / "provenance.json", provenance(seed=context.seeds[0]))
     outcomes = []
-    with progress_bar("figures", len(specs)) as advance:
-        for done, spec in enumerate(specs):
+    with RunDir.open(
+        out, _told(context), packages=OURS, seed=context.seeds[0], resume=False,
+        overwrite=overwrite, names=REPORT,
+    ) as report:  # fmt: skip
+        with progress_bar("figures", len(specs)) as advance:
+            for done, spec in enumerate(specs):
 
-            def within(part: float, whole: float, done: int = done) -> None:
-                advance(done + part / whole)
+                def within(part: float, whole: float, done: int = done) -> None:
+                    advance(done + part / whole)
 
-            told = replace(context, progress=within)
-            outcomes.append(_make(spec, told, out, resume=resume))
-            console.print(_line(outcomes[-1]), highlight=False)
-            advance(done + 1)
+                told = replace(context, progress=within)
+                outcomes.append(_make(spec, told, out, resume=resume, overwrite=overwrite))
+                console.print(_line(outcomes[-1]), highlight=False)
+                advance(done + 1)
+        rows = _report(report, context, outcomes, console)
+    print_fidelity(rows, console, everything=everything)
+    return outcomes, rows
 
+
+def _report(
+    report: RunDir, context: Context, outcomes: Sequence[Outcome], console: Console
+) -> list[Row]:
+    """Compare all claims with the figures that are there and up to date, and write the page."""
+    out = report.path
     results: list[Result] = []
     shown: list[dict[str, Any]] = []
     stale = []
@@ -111,8 +126,8 @@ def reproduce(
     if stale:
         console.print(f"not counted, because failed or out of date: {', '.join(stale)}")
     rows = fidelity_rows(load_claims(), results, in_sample_claims())
-    write_json(
-        out / "fidelity.json",
+    report.write_json(
+        "fidelity",
         {
             "profile": context.profile,
             "link_variant": context.link_variant,
@@ -120,11 +135,11 @@ def reproduce(
             "claims": [row.as_dict() for row in rows],
         },
     )
-    write_parquet(out / "fidelity.parquet", fidelity_table(rows))
+    report.write_table("fidelity", fidelity_table(rows))
     record = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
-    write_text(out / "index.html", report_html(out, shown, rows, record, profile=context.profile))
-    print_fidelity(rows, console, everything=everything)
-    return outcomes, rows
+    page = report_html(out, shown, rows, record, profile=context.profile)
+    report.write_text("index.html", page)
+    return rows
 
 
 def _inputs(spec: FigureSpec, context: Context) -> dict[str, Any]:
@@ -132,23 +147,30 @@ def _inputs(spec: FigureSpec, context: Context) -> dict[str, Any]:
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
     return {
-        "config": {
-            "figure": spec.name,
-            "profile": context.profile,
-            "link_variant": context.link_variant,
-            "seeds": list(context.seeds),
-        },
+        "config": {"figure": spec.name, **_told(context)},
         "packages": spec.sources,
         "files": [path for path in (*folders, *traces) if path.exists()],
     }
 
 
-def _make(spec: FigureSpec, context: Context, out: Path, *, resume: bool) -> Outcome:
+def _told(context: Context) -> dict[str, Any]:
+    return {
+        "profile": context.profile,
+        "link_variant": context.link_variant,
+        "seeds": list(context.seeds),
+    }
+
+
+def _make(
+    spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
+) -> Outcome:
     start = time.perf_counter()
     reused, error = False, ""
     try:
         inputs = _inputs(spec, context)
-        with RunDir.open(out / spec.name, **inputs, seed=context.seeds[0], resume=resume) as run:
+        with RunDir.open(
+            out / spec.name, **inputs, seed=context.seeds[0], resume=resume, overwrite=overwrite
+        ) as run:
             reused = run.is_complete
             if not reused:
                 _compute_and_draw(spec, context, run)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from c2c.config import RunSetup, prefers_compiled, run_totals
 from c2c.metrics import RECORD_SCHEMA, SUMMARY_COLUMNS, summarise, write_timeline
-from c2c.runs import RunDir
+from c2c.runs import RunDir, content_key
 from c2c.simulator import (
     RunStats,
     Simulation,
@@ -26,10 +26,20 @@ from c2c.simulator import (
     run_blocks,
 )
 
-__all__ = ["Outcome", "Speed", "chosen_chunks", "execute", "folder_of"]
+__all__ = [
+    "Outcome",
+    "Speed",
+    "chosen_chunks",
+    "execute",
+    "folder_of",
+    "run_key",
+]
 
-# Where a run goes and whether it may be skipped says nothing about its result.
-NOT_INPUTS = ("out", "folder", "resume")
+# Where a run goes, whether it may be skipped and what is asked of it say nothing about its result.
+NOT_INPUTS = ("out", "folder", "resume", "overwrite", "objective")
+# What a run may leave on disk: a request takes about 70 bytes, a phase of the timeline 50.
+REQUEST_BYTES, PHASE_BYTES, FIXED_BYTES = 90, 60, 1_000_000
+RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz", "speed.json")
 # Code a result depends on, beside Hydra's composition of the settings.
 CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
 
@@ -150,9 +160,9 @@ def execute(
         settings,
         packages=CODE,
         files=setup.files,
-        ignore=NOT_INPUTS,
         seed=setup.seed,
         resume=settings["resume"],
+        **_folder_rules(setup),
     ) as run:
         if run.is_complete:
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -166,6 +176,23 @@ def execute(
         if settings["figures"]:
             _draw(setup, run)
     return outcome
+
+
+def run_key(setup: RunSetup) -> str:
+    """Return the key of the run's settings, code and data."""
+    return content_key(setup.settings, packages=CODE, files=setup.files, ignore=NOT_INPUTS)
+
+
+def _folder_rules(setup: RunSetup) -> dict[str, Any]:
+    s = setup.settings
+    count = int(setup.workload.description["requests"])
+    return {
+        "ignore": NOT_INPUTS,
+        "overwrite": s["overwrite"],
+        "names": RESULTS,
+        "needs_bytes": FIXED_BYTES + count * REQUEST_BYTES + setup.timeline_rows * PHASE_BYTES,
+        "field": "folder" if s["folder"] else "out",
+    }
 
 
 def _simulate(

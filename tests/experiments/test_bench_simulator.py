@@ -46,7 +46,7 @@ def test_bad_settings_are_one_line(
 @pytest.mark.slow
 def test_the_whole_benchmark_leaves_its_numbers(tmp_path: Path) -> None:
     assert main(["requests=4000", "fleets=[1]", f"out={tmp_path}"]) == 0
-    found = json.loads((tmp_path / "bench.json").read_text())
+    found = json.loads((tmp_path / "simulator.json").read_text())
     assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
     assert found["start"]["peak_mb"] < 500
     assert pq.read_table(tmp_path / "points.parquet").num_rows == 4

@@ -102,6 +102,7 @@ def test_any_text_reaches_the_model_through_the_shell(checkpoint: Path, tmp_path
     for argument, stdin in ((f"prompt={AWKWARD}", ""), ("prompt=-", AWKWARD + "\n")):
         done = subprocess.run(
             [*COMMAND, f"checkpoint={checkpoint}", argument, "max_new_tokens=8", "folder=here",
+             "overwrite=true",
              "chat=false"],
             cwd=tmp_path, input=stdin, capture_output=True, text=True,
         )  # fmt: skip
@@ -183,7 +184,8 @@ def test_settings_that_cannot_work_are_one_line(run: Callable[..., Done], tmp_pa
     ):
         done = run(*arguments)
         assert done.status == 2, arguments
-        (line,) = done.err.splitlines()
+        assert done.err.count("\n") == 1, (arguments, done.err)
+        line = done.err.strip()
         assert line.startswith("error: ")
         assert said in line
         assert done.out == ""
@@ -197,7 +199,14 @@ def test_stops_end_a_text_before_any_of_them_is_shown(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:
     # At this temperature the bytes are mostly no UTF-8; a stop may be any character.
-    free = ["prompt=abc", "max_new_tokens=40", "temperature=3", "seed=5", "folder=here"]
+    free = [
+        "prompt=abc",
+        "max_new_tokens=40",
+        "temperature=3",
+        "seed=5",
+        "folder=here",
+        "overwrite=true",
+    ]
     text = run(*free).out.removesuffix("\n")
     stop = text[10:13]
     done = run(*free, f"stop={json.dumps([stop, 'never there'])}")
@@ -219,12 +228,20 @@ def test_the_template_is_used_for_what_is_a_sentence(
     said = {}
     for text in ("How are you?", "How are you"):
         for chat in ("auto", "true", "false"):
-            run(f"prompt={text}", f"chat={chat}", "max_new_tokens=1", "folder=here")
+            run(
+                f"prompt={text}",
+                f"chat={chat}",
+                "max_new_tokens=1",
+                "folder=here",
+                "overwrite=true",
+            )
             (row,) = Done(0, "", "").table(tmp_path / "here")
             said[text, chat] = row["prompt_tokens"] - len(text)
     framed = len("<user><assistant>")
     assert list(said.values()) == [framed, framed, 0, 0, framed, 0]
-    run("prompt=How", "system=Be brief, please", "max_new_tokens=1", "folder=here")
+    run(
+        "prompt=How", "system=Be brief, please", "max_new_tokens=1", "folder=here", "overwrite=true"
+    )
     (row,) = Done(0, "", "").table(tmp_path / "here")
     assert row["prompt_tokens"] == len("<system>Be brief, please<user>How<assistant>")
 
@@ -239,14 +256,14 @@ def test_many_prompts_are_one_batch_and_the_same_texts(
     ]
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n\n".join(json.dumps(line) for line in lines))
-    done = run(f"prompts_file={file}", "chat=false", "folder=all", "rows=2")
+    done = run(f"prompts_file={file}", "chat=false", "folder=all", "overwrite=true", "rows=2")
     assert done.status == 0, done.err
     assert "[2] three four\n" in done.out
     rows = done.table(tmp_path / "all")
     for number, line in enumerate(lines):
         each = tmp_path / f"{number}.jsonl"
         each.write_text(json.dumps(line))
-        run(f"prompts_file={each}", "chat=false", "folder=one")
+        run(f"prompts_file={each}", "chat=false", "folder=one", "overwrite=true")
         (row,) = done.table(tmp_path / "one")
         assert rows[number]["tokens"] == row["tokens"]
         assert row["text"] in done.out
@@ -256,7 +273,14 @@ def test_many_prompts_are_one_batch_and_the_same_texts(
 
     file = tmp_path / "prompts.txt"
     file.write_text("same\nsame\n")
-    run(f"prompts_file={file}", "temperature=2", "max_new_tokens=8", "seed=7", "folder=all")
+    run(
+        f"prompts_file={file}",
+        "temperature=2",
+        "max_new_tokens=8",
+        "seed=7",
+        "folder=all",
+        "overwrite=true",
+    )
     first, second = done.table(tmp_path / "all")
     assert (first["seed"], second["seed"]) == (7, 8)
     assert first["tokens"] != second["tokens"]
@@ -268,9 +292,9 @@ def test_a_sweep_keeps_every_point_and_runs_none_twice(
     sweep = ["-m", "prompt=a, b", "linear=hybrid", "max_new_tokens=3", "seed=0,-1",
              "linear.alpha.qkv=0.25,1"]  # fmt: skip
     first = run(*sweep)
-    assert first.status == 2  # of the points that cannot work
-    assert first.err.count("error: seed=-1") == 2
-    folders = [p for p in (tmp_path / "runs" / "generate").iterdir() if p.is_dir()]
+    assert first.status == 1  # of the points that cannot work
+    assert first.err.count("\nerror: seed=-1") == 2
+    folders = list((tmp_path / "runs" / "generate").glob("[!.]*"))
     tables = [first.table(folder)[0] for folder in folders]
     assert sorted(row["alpha_qkv"] for row in tables) == [0.25, 1.0]
     assert {(row["prompt"], row["dtype"], row["alpha_o"]) for row in tables} == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
@@ -18,8 +19,9 @@ import pytest
 import yaml
 
 from c2c.config import build, load
+from c2c.errors import DataError, SettingError
 from c2c.metrics import RECORD_SCHEMA
-from experiments.simulation import execute, folder_of
+from experiments.simulation import execute, folder_of, point
 
 COMMAND = [sys.executable, "-m", "experiments.simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
@@ -97,10 +99,10 @@ def test_a_bad_setting_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_sweep_resumes_and_survives_a_bad_point(tmp_path: Path) -> None:
     points = ["-m", *SMALL, "seed=0,-1,1"]
     first = run(tmp_path, *points)
-    assert first.returncode == 2
+    assert first.returncode == 1
     assert "error: seed=-1" in first.stderr
     assert first.stdout.count("run folder (written)") == 2
-    assert "error, see above" in first.stdout
+    assert "seed=-1: seed=-1: expected" in first.stdout  # below the table
     again = run(tmp_path, *points)
     assert again.stdout.count("complete already, skipped") == 2
     assert "written" not in again.stdout
@@ -165,11 +167,82 @@ def test_a_changed_setting_is_another_run(tmp_path: Path, override: str) -> None
     assert executed(tmp_path).skipped
 
 
-def test_in_a_given_folder_a_changed_setting_replaces_the_run(tmp_path: Path) -> None:
-    first = executed(tmp_path, f"folder={tmp_path / 'here'}")
+def test_in_a_given_folder_another_run_is_replaced_only_if_told_so(tmp_path: Path) -> None:
+    here = f"folder={tmp_path / 'here'}"
+    first = executed(tmp_path, here)
     before = digest(first.folder / RESULTS[0])
-    assert not executed(tmp_path, f"folder={tmp_path / 'here'}", "seed=2").skipped
+    with pytest.raises(SettingError, match=r"folder='.*results of another run \(seed=0\)"):
+        executed(tmp_path, here, "seed=2")
+    assert executed(tmp_path, here).skipped
+    assert not executed(tmp_path, here, "seed=2", "overwrite=true").skipped
     assert digest(first.folder / RESULTS[0]) != before
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("folder=mine", "folder='mine': expected a new or empty folder"),
+        ("out=/dev/null", "out='/dev/null/"),
+        ("hydra.run.dir=there", "hydra.run.dir='there'"),
+        ("hydra.sweep.dir=there", "Set out=<folder>"),
+        ("experiment=c2cserve/quick", "Set +experiment=c2cserve/quick."),
+        ("experiment/c2cserve=quick", "Set +experiment=c2cserve/quick."),
+        ("objective=ttft_p9_s", "Did you mean ttft_p99_s"),
+    ],
+)
+def test_a_place_or_name_that_cannot_be_meant_is_one_line(
+    tmp_path: Path, override: str, said: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    done = run(tmp_path, *SMALL, override)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
+        "mine", "mine/thesis.tex",
+    ]  # fmt: skip
+
+
+def test_a_limit_of_file_size_is_one_line_before_work(tmp_path: Path) -> None:
+    limited = (
+        "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "runpy.run_module('experiments.simulate', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *SMALL, "folder=here"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "limit of a file" in done.stderr
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_disk_that_fills_up_meanwhile_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("c2c.runs.tables.pq.ParquetWriter.write_table", full)
+    setup = build(load([*SMALL, f"folder={tmp_path / 'here'}"]))
+    with pytest.raises(DataError, match=r"here: cannot be written any further \(No space left"):
+        point._run(setup, point.console(), terse=True)
+    assert not list((tmp_path / "here").glob("*.parquet"))
+    assert not list((tmp_path / "here").glob(".*.partial"))
+    assert not (tmp_path / "here" / "DONE").exists()
+
+
+def test_it_says_written_when_all_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        point, "print_folder", lambda _, outcome: seen.append((outcome.folder / "DONE").exists())
+    )
+    setup = build(load([*SMALL, f"out={tmp_path}"]))
+    point._run(setup, point.console(), terse=True)
+    assert seen == [True]
 
 
 def test_a_changed_trace_of_the_same_name_runs_again(tmp_path: Path) -> None:

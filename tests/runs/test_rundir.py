@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from c2c.errors import SettingError
-from c2c.runs import RunDir
+from c2c.runs import FolderInUse, RunDir, is_in_use
 
 CONFIG = {"rate": 2.0, "out": "here"}
 
@@ -45,7 +45,7 @@ def test_complete_run_is_not_repeated(tmp_path: Path) -> None:
 def test_ignored_key_does_not_matter_any_other_does(tmp_path: Path) -> None:
     assert run_once(tmp_path, ignore=("out",))
     assert not run_once(tmp_path, {**CONFIG, "out": "there"}, ignore=("out",))
-    assert run_once(tmp_path, {**CONFIG, "rate": 3.0}, ignore=("out",))
+    assert run_once(tmp_path, {**CONFIG, "rate": 3.0}, ignore=("out",), overwrite=True)
 
 
 def test_changed_data_is_run_again(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_damaged_result_is_run_again(tmp_path: Path, damage: str) -> None:
 def test_results_of_another_run_do_not_stay(tmp_path: Path) -> None:
     run_once(tmp_path)
     (tmp_path / "mine.txt").write_text("not ours")
-    with RunDir.open(tmp_path, {"rate": 9}) as run:
+    with RunDir.open(tmp_path, {"rate": 9}, overwrite=True) as run:
         assert not (run.path / "numbers.parquet").exists()
     assert (tmp_path / "mine.txt").read_text() == "not ours"
 
@@ -114,7 +114,7 @@ def test_a_signal_while_a_file_is_opened_leaves_no_part_of_it(
     def interrupted(*_args: object, **_settings: object) -> None:
         seen.extend(tmp_path.glob(".numbers.parquet.*"))
         # As a signal leaves it that comes before anything minds the file.
-        (tmp_path / ".other.parquet.x.partial").write_bytes(b"")
+        (tmp_path / ".numbers.parquet.x.partial").write_bytes(b"")
         raise KeyboardInterrupt
 
     monkeypatch.setattr("c2c.runs.tables.pq.ParquetWriter", interrupted)
@@ -138,11 +138,12 @@ def test_killed_run_leaves_nothing_that_looks_done(tmp_path: Path) -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        with pytest.raises(SettingError, match="no other run"):
-            RunDir.open(tmp_path, CONFIG)
+        with pytest.raises(FolderInUse, match="no other run"):
+            RunDir.open(tmp_path, {"rate": 1})
+        assert is_in_use(tmp_path)
         os.kill(child.pid, signal.SIGKILL)
     assert not (tmp_path / "late.bin").exists()
-    assert run_once(tmp_path)
+    assert run_once(tmp_path, {"rate": 1})
     assert not (tmp_path / "early.parquet").exists()
     assert not list(tmp_path.glob(".*.partial"))
 

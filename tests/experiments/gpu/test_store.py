@@ -124,4 +124,4 @@ def test_set_aside(folder: Path) -> None:
     store.clear()
     assert store.rows == ()
     assert Store(folder).rows == ()
-    assert (folder / "old-section.parquet").exists()
+    assert (folder / "old-1-section.parquet").exists()

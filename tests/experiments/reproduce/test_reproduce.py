@@ -11,7 +11,7 @@ from rich.console import Console
 from c2c.errors import SettingError
 from experiments.c2cserve.context import Context
 from experiments.reproduce import run as running
-from experiments.reproduce.__main__ import as_lists, context_of
+from experiments.reproduce.__main__ import as_lists, context_of, folder_name
 from experiments.reproduce.catalog import FIGURES, choose
 from experiments.reproduce.run import reproduce
 
@@ -92,7 +92,10 @@ def test_a_run_leaves_all_it_should_and_is_resumed(tmp_path: Path) -> None:
 def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     out = tmp_path / "out"
     make(out, "fig8")
-    make(out, "table1", context=replace(QUICK, link_variant="datasheet"))
+    other = replace(QUICK, link_variant="datasheet")
+    with pytest.raises(SettingError, match="another run"):
+        make(out, "table1", context=other)
+    make(out, "table1", context=other, overwrite=True)
     compared = [
         c
         for c in json.loads((out / "fidelity.json").read_text())["claims"]
@@ -140,3 +143,21 @@ def test_the_command_refuses_a_wrong_name_without_a_traceback(repository: Path) 
     assert "fig99" in done.stderr
     assert "table1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_folder_with_a_page_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "index.html").write_text("my home page")
+    for overwrite in (False, True):
+        with pytest.raises(SettingError, match=r"index\.html"):
+            make(tmp_path / "out", "table1", overwrite=overwrite)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["index.html"]
+
+
+def test_other_settings_have_another_folder() -> None:
+    names = {
+        folder_name(context_of(DEFAULTS | more))
+        for more in ({}, {"seeds": 7}, {"link_variant": "datasheet"}, {"profile": "full"})
+    }
+    assert len(names) == 4
+    assert "quick" in names

@@ -1,0 +1,108 @@
+"""Whether a run may have a folder: never one with other people's files, nor another run's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from c2c.errors import SettingError
+from c2c.runs.content import content_key, plain
+from c2c.runs.ownership import OWN, foreign_files, own_files
+from c2c.runs.room import check_room
+
+__all__ = ["check_folder"]
+
+_SHOWN = 3
+
+
+def check_folder(
+    root: Path,
+    config: Mapping[str, Any],
+    *,
+    ignore: Sequence[str] = (),
+    overwrite: bool = False,
+    names: Iterable[str] = (),
+    needs_bytes: int = 0,
+    field: str = "out",
+) -> None:
+    """Raise unless a run of these settings may have the folder; changes nothing.
+
+    It may if the folder is not there, is empty, or holds this same run, finished or not. With
+    `overwrite` another run's results may be replaced too, and files that no run made stay as they
+    are: a name that both would need is refused even then.
+
+    Args:
+      root: the folder.
+      config: the resolved configuration.
+      ignore: top-level keys of it that do not tell one run from another.
+      overwrite: see above.
+      names: results that will be written, as far as they are known.
+      needs_bytes: about what will be written.
+      field: the setting that names the folder.
+
+    Raises:
+      SettingError: it may not.
+    """
+    if root.exists() and not root.is_dir():
+        raise SettingError(field, str(root), "a folder")
+    check_room(root, needs_bytes, field)
+    if not root.is_dir():
+        return
+    own = own_files(root)
+    foreign = foreign_files(root, own)
+    if taken := sorted({*OWN, *names}.intersection(foreign)):
+        raise SettingError(
+            field, str(root), "a folder in which a run can be kept",
+            f"It holds {_few(taken)}, which no run made and which a run would have to replace.",
+        )  # fmt: skip
+    if overwrite:
+        return
+    wanted = "a new or empty folder, or this run's own"
+    if foreign:
+        raise SettingError(
+            field, str(root), wanted,
+            f"It holds {_few(foreign)}. overwrite=true leaves that and adds the run's files.",
+        )  # fmt: skip
+    if any((root / name).exists() for name in own - OWN):
+        here, there = _told(plain(config), ignore), _told(_settings(root), ignore)
+        if content_key(here) != content_key(there):
+            raise SettingError(
+                field, str(root), wanted,
+                f"It holds results of another run ({_difference(here, there)}). "
+                "overwrite=true replaces them.",
+            )  # fmt: skip
+
+
+def _told(settings: Mapping[str, Any], ignore: Sequence[str]) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if k not in ignore}
+
+
+def _settings(root: Path) -> dict[str, Any]:
+    """Return the settings of the run that is there; of one without readable settings none."""
+    try:
+        found = yaml.safe_load((root / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    ours, theirs = dict(_leaves(here)), dict(_leaves(there))
+    keys = [k for k in {**ours, **theirs} if ours.get(k) != theirs.get(k)]
+    return _few([f"{k}={theirs.get(k)}" for k in sorted(keys)])
+
+
+def _leaves(value: Any, at: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+    else:
+        yield at, value
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

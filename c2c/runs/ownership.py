@@ -1,0 +1,120 @@
+"""Which files of a folder are a run's own; all others are somebody's and stay as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = [
+    "CRASH",
+    "DONE",
+    "HEADER",
+    "JOURNAL",
+    "LOCK",
+    "OWN",
+    "foreign_files",
+    "is_inside",
+    "own_files",
+    "partials",
+]
+
+DONE = "DONE"
+CRASH = "crash.json"
+LOCK = ".lock"
+# Every result a run began, so that a killed run can be cleared. Its first line tells it from a
+# file of the same name that somebody else made.
+JOURNAL = ".results"
+HEADER = "# results of a c2c run, a name a line"
+# What a run folder has beside results.
+OWN = frozenset({DONE, CRASH, JOURNAL, LOCK, "provenance.json", "config.yaml"})
+
+_PARTIAL = re.compile(r"\.(.+)\.[^.]+\.partial", re.DOTALL)
+
+
+def own_files(root: Path) -> frozenset[str]:
+    """Return the names, relative to the folder, that a run may replace or delete there.
+
+    They are a run's own if its journal or its DONE says so; in a folder that has neither nothing
+    is, whatever it is called.
+    """
+    results = _of_journal(root) | _of_done(root)
+    return results | OWN if results else frozenset()
+
+
+def foreign_files(root: Path, own: frozenset[str]) -> list[str]:
+    """Return what of the folder is not a run's own; of a folder inside only its name."""
+    inner = {str(parent) for name in own for parent in Path(name).parents}
+    found: list[str] = []
+    _look(root, "", own, inner, found)
+    return found
+
+
+def partials(root: Path, own: frozenset[str]) -> list[Path]:
+    """Return the unfinished files of a run; of somebody else's program none."""
+    folders = {Path(), *(Path(name).parent for name in own)}
+    return [
+        path
+        for folder in sorted(folders)
+        if (root / folder).is_dir()
+        for path in sorted((root / folder).glob(".*.partial"))
+        if _is_partial(path, str(folder), own)
+    ]
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a name cannot lead out of its folder."""
+    return bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
+def _look(root: Path, at: str, own: frozenset[str], inner: set[str], found: list[str]) -> None:
+    for path in sorted((root / at).iterdir()):
+        name = path.relative_to(root).as_posix()
+        if name in own or (name == LOCK and _is_empty(path)):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            if name in inner:
+                _look(root, name, own, inner, found)
+                continue
+            if own_files(path):  # a run folder, made by a run of its own
+                continue
+        if not _is_partial(path, at, own):
+            found.append(name)
+
+
+def _is_partial(path: Path, at: str, own: frozenset[str]) -> bool:
+    found = _PARTIAL.fullmatch(path.name)
+    # The journal's own, too: it is the first file of a run.
+    return found is not None and (found[1] == JOURNAL or (Path(at) / found[1]).as_posix() in own)
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether this is a lock that a run took and was killed before it wrote its journal."""
+    return path.is_file() and not path.is_symlink() and path.stat().st_size == 0
+
+
+def _of_journal(root: Path) -> frozenset[str]:
+    lines = _text(root / JOURNAL).splitlines()
+    return _names([JOURNAL, *lines[1:]]) if lines[:1] == [HEADER] else frozenset()
+
+
+def _of_done(root: Path) -> frozenset[str]:
+    try:
+        done = json.loads(_text(root / DONE) or "null")
+    except ValueError:
+        return frozenset()
+    if not isinstance(done, dict) or not isinstance(done.get("results"), dict):
+        return frozenset()
+    known = re.fullmatch("[0-9a-f]{64}", str(done.get("key")))
+    return _names([DONE, *done["results"]]) if known else frozenset()
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for name in names if is_inside(name))
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,179 @@
+"""What a run returns to a sweeper: a field of its summary, or arithmetic on several.
+
+`ttft_p99_s`, `attainment_both`, `run_utilisation_link_mean`: the path in summary.json joined by
+`_`, a unit last. `objective='ttft_p99_s + 2 * tpot_p99_s'` and `max(a, b)` work too; a list is
+several objectives. Nothing is evaluated as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from c2c.config import build, load, simulate
+from c2c.errors import SettingError
+
+__all__ = ["check_objective", "known_fields", "objective_of", "summary_fields"]
+
+type Value = float | None
+
+_LONGEST = 300  # characters; deep nesting would exhaust the parser
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs, "log": math.log, "max": max, "min": min, "sqrt": math.sqrt,
+}  # fmt: skip
+_ALLOWED = (
+    f"fields of summary.json, numbers, + - * / ** and {', '.join(sorted(_FUNCTIONS))} of them"
+)
+
+
+def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None:
+    """Raise unless the objective can be computed of any run.
+
+    Args:
+      objective: the setting; None is none.
+      fields: returns the names there are; called if there is an objective.
+
+    Raises:
+      SettingError: it is no expression, or names a field that does not exist.
+    """
+    if objective is None:
+        return
+    trees = [_parsed(one) for one in _several(objective)]
+    known = fields()
+    for tree in trees:
+        for name in _names(tree):
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=3)
+                hint = f"Did you mean {' or '.join(near)}?" if near else ""
+                raise SettingError("objective", name, f"{_ALLOWED} (docs/metrics.md)", hint)
+
+
+def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Value, ...]:
+    """Return the objective's value, of a list of objectives as many; None where it has none.
+
+    A field without a value (the TTFT of a run in which nothing finished), a division by zero and
+    the like give None.
+    """
+    if objective is None:
+        return None
+    fields = summary_fields(summary)
+    values = tuple(_value(_parsed(one), fields) for one in _several(objective))
+    return values if isinstance(objective, list | tuple) else values[0]
+
+
+def known_fields() -> list[str]:
+    """Return the fields of a summary, from a run of two requests (half a second)."""
+    tiny = ["workload=poisson", "workload.requests=2", "catalog=dense6"]
+    return list(summary_fields(simulate(build(load(tiny)), compiled=False).summary))
+
+
+def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the numbers of a summary by name, those of single models left out.
+
+    >>> summary_fields({"ttft_s": {"p99": 0.5}, "failed": 0, "run": {"link_gbps": 375.0}})
+    {'ttft_p99_s': 0.5, 'failed': 0, 'run_link_gbps': 375.0}
+    """
+    kept = {k: v for k, v in summary.items() if k not in ("models", "failures")}
+    return {_name(path): value for path, value in _numbers(kept, ())}
+
+
+def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Value]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(inner, (*path, str(key)))
+    elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        yield path, value
+
+
+def _name(path: tuple[str, ...]) -> str:
+    *parents, last = path
+    if any(p.endswith("_s") for p in parents) and not last.endswith("_s"):
+        return "_".join([*(p.removesuffix("_s") for p in parents), last, "s"])
+    return "_".join(path)
+
+
+def _several(objective: Any) -> list[Any]:
+    several = list(objective) if isinstance(objective, list | tuple) else [objective]
+    if not several:
+        raise SettingError("objective", objective, _ALLOWED)
+    return several
+
+
+def _parsed(text: Any) -> ast.expr:
+    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST:
+        raise SettingError("objective", text, f"{_ALLOWED}, in at most {_LONGEST} characters")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SettingError("objective", text, _ALLOWED) from None
+    _check(tree, text)
+    return tree
+
+
+def _check(tree: ast.expr, text: str) -> None:
+    match tree:
+        case ast.Name():
+            return
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return
+        case ast.BinOp() if type(tree.op) in _BINARY:
+            parts = [tree.left, tree.right]
+        case ast.UnaryOp() if type(tree.op) in _UNARY:
+            parts = [tree.operand]
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS and tree.args:
+            parts = tree.args
+        case _:
+            raise SettingError("objective", text, f"{_ALLOWED}, not {ast.unparse(tree)!r}")
+    for part in parts:
+        _check(part, text)
+
+
+def _names(tree: ast.expr) -> Iterator[str]:
+    functions = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and id(node) not in functions:
+            yield node.id
+
+
+def _value(tree: ast.expr, fields: Mapping[str, Value]) -> Value:
+    try:
+        value = float(_compute(tree, fields))
+    except (_NoValue, ArithmeticError, ValueError, TypeError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+class _NoValue(Exception):
+    """A field has no value in this run."""
+
+
+def _compute(tree: ast.expr, fields: Mapping[str, Value]) -> Any:
+    match tree:
+        case ast.Name(id=name):
+            if (value := fields.get(name)) is None:
+                raise _NoValue(name)
+            return float(value)
+        case ast.Constant(value=int() | float() as number):
+            return float(number)  # of whole numbers a power could grow without end
+        case ast.BinOp():
+            return _BINARY[type(tree.op)](_compute(tree.left, fields), _compute(tree.right, fields))
+        case ast.UnaryOp():
+            return _UNARY[type(tree.op)](_compute(tree.operand, fields))
+        case ast.Call(func=ast.Name(id=name)):
+            return _FUNCTIONS[name](*(_compute(a, fields) for a in tree.args))
+    raise AssertionError(ast.dump(tree))  # _check let it pass

@@ -1,0 +1,131 @@
+"""One point: a run by itself, or one of a sweep in whatever process its launcher has put it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from c2c.config import RunSetup, build, is_machine_code_ready
+from c2c.errors import DataError, SettingError
+from c2c.runs import FolderInUse, is_in_use, progress_bar, storage_error
+from experiments.simulation.execute import Outcome, execute, folder_of, run_key
+from experiments.simulation.objective import check_objective, known_fields, objective_of
+from experiments.simulation.report import console, print_folder, print_outcome, print_setup
+from experiments.sweeping import PointRecord, begin, fail, finish, told_to_stop
+
+__all__ = ["check_shared", "objective_setting", "simulate_point"]
+
+BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+POLL_S = 0.2
+
+
+def simulate_point(cfg: DictConfig) -> Any:
+    """Simulate what a configuration says; return the objective, if there is one.
+
+    Raises:
+      SettingError: it cannot work. In a sweep that is recorded instead, and None returned: other
+        points go on.
+      DataError: a file cannot be used; in a sweep likewise.
+    """
+    hydra = HydraConfig.get()
+    if hydra.mode is not RunMode.MULTIRUN:
+        check_shared(cfg)
+        outcome = _run(build(cfg), console(), terse=False)
+        return _told(outcome, objective_setting(cfg))
+    point = begin(Path(hydra.runtime.output_dir), int(hydra.job.num), list(hydra.overrides.task))
+    return _swept(cfg, point, terse=str(hydra.launcher._target_) != BASIC_LAUNCHER)
+
+
+def objective_setting(cfg: DictConfig) -> Any:
+    """Return the objective as plain data."""
+    found = cfg.objective
+    return OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+
+
+def check_shared(cfg: DictConfig) -> None:
+    """Raise where a setting cannot work that has nothing to do with what is simulated."""
+    check_objective(objective_setting(cfg), known_fields)
+
+
+def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
+    out = console()
+    if not terse:
+        out.rule(" ".join(point.overrides), align="left")
+    try:
+        if cfg.folder is not None:
+            raise SettingError(
+                "folder", cfg.folder, "null in a sweep, whose points need a folder each",
+                "Set out=<folder> for all of them.",
+            )  # fmt: skip
+        setup = build(cfg)
+        objective = objective_setting(cfg)
+        try:
+            outcome = _run(setup, out, terse=terse)
+        except FolderInUse:
+            folder = folder_of(setup)
+            if objective is None:  # the sweep goes on, and waits for it at its end
+                print(f"running elsewhere: {folder}", file=sys.stderr)
+                finish(point, "elsewhere", folder, run_key(setup))
+                return None
+            while is_in_use(folder):
+                time.sleep(POLL_S)
+            outcome = _run(setup, out, terse=terse)
+        finish(point, "kept" if outcome.skipped else "made", outcome.folder)
+        return _told(outcome, objective)
+    except (SettingError, DataError) as error:
+        fail(point, str(error))
+        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 (a fault of ours; the other points are to go on)
+        traceback.print_exc()
+        fail(point, f"{type(error).__name__}: {error}")
+    return None
+
+
+def _told(outcome: Outcome, objective: Any) -> Any:
+    value = objective_of(objective, outcome.summary)
+    if objective is not None:
+        print(f"objective {objective}: {value}")
+    return value
+
+
+def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
+    """Run one point, printing its settings before and its tables as soon as they are known."""
+    with ExitStack() as drawn:
+        bars: list[Callable[[float], None]] = []
+
+        def before(compiled: bool) -> None:
+            if not terse:
+                print_setup(out, setup)
+            if compiled and not is_machine_code_ready():
+                out.print("compiling the event loop, once on this machine: about 20 s ...")
+            if not terse:
+                total = float(setup.workload.description["requests"])
+                bars.append(drawn.enter_context(progress_bar("simulating", total)))
+
+        def progress(done: float) -> None:
+            if told_to_stop():
+                raise KeyboardInterrupt
+            for bar in bars:
+                bar(done)
+
+        def after(outcome: Outcome) -> None:
+            drawn.close()  # the bar goes before the tables come
+            if not terse:
+                print_outcome(out, outcome)
+
+        try:
+            outcome = execute(setup, before=before, on_progress=progress, after=after)
+        except OSError as error:
+            raise storage_error(error, folder_of(setup)) from error
+    print_folder(out, outcome)
+    return outcome

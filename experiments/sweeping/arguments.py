@@ -1,0 +1,88 @@
+"""The command line of a sweep, before Hydra has it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from c2c.errors import SettingError
+
+__all__ = ["check_arguments", "fixed", "grid", "is_sweep", "quoted"]
+
+_SWEEP = ("-m", "--multirun")
+# What Hydra would keep in folders of its choice, and the setting that says where runs go.
+_HYDRAS = re.compile(r"[+~]*hydra\.(run|sweep|runtime|job)\.(dir|subdir|output_dir|chdir)=(.*)")
+
+
+def is_sweep(arguments: Sequence[str]) -> bool:
+    """Return whether several points are asked for."""
+    return any(a in _SWEEP for a in arguments)
+
+
+def check_arguments(arguments: Sequence[str], single: str = "folder", many: str = "out") -> None:
+    """Raise where a folder is named that this command would not use.
+
+    Raises:
+      SettingError: Hydra's own folders; names the setting that is meant.
+    """
+    for argument in arguments:
+        if found := _HYDRAS.fullmatch(argument):
+            node, key, value = found.groups()
+            names = dict.fromkeys((single, many) if node == "run" else (many,))
+            meant = " or ".join(f"{name}=<folder>" for name in names)
+            raise SettingError(
+                f"hydra.{node}.{key}",
+                value,
+                "no value: Hydra's folders are not used",
+                f"Set {meant}.",
+            )
+
+
+def fixed(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that all points share: no sweep, no value that differs."""
+    return [
+        argument
+        for argument in arguments
+        if argument not in _SWEEP and not (_is_override(argument) and _parsed(argument)[0])
+    ]
+
+
+def grid(overrides: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the overrides of each point in the order in which Hydra's own sweeper numbers them.
+
+    >>> grid(["seed=0,1", "link=measured"])
+    [('seed=0', 'link=measured'), ('seed=1', 'link=measured')]
+    """
+    choices: dict[str, list[str]] = {}
+    for override in overrides:
+        swept, parsed = _parsed(override)
+        key = parsed.get_key_element()
+        if swept:
+            choices[key] = [f"{key}={value}" for value in parsed.sweep_string_iterator()]
+        else:
+            choices[key] = [f"{key}={parsed.get_value_element_as_str()}"]
+    return list(itertools.product(*choices.values()))
+
+
+def quoted(text: str) -> str:
+    """Return a quoted string that Hydra and OmegaConf turn back into `text`.
+
+    OmegaConf takes `${` for an interpolation unless a backslash precedes it, and then halves the
+    backslashes before that. Hydra does the same before a quote.
+    """
+    text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
+    text = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
+    return f"'{text}'"
+
+
+def _is_override(argument: str) -> bool:
+    return not argument.startswith("-") and "=" in argument
+
+
+def _parsed(override: str) -> tuple[bool, Override]:
+    (parsed,) = OverridesParser.create().parse_overrides([override])
+    return parsed.is_sweep_override(), parsed

@@ -1,0 +1,80 @@
+"""Hydra's door to this project's launcher and sweeper: it takes plug-ins from `hydra_plugins` only.
+
+Both exist because the published plug-ins for Hydra 1.3 do not go with the locked packages, see
+docs/decisions.md. Hydra imports this at every start, so all that is heavy is imported later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+__all__ = ["C2cOptunaSweeper", "C2cRayLauncher"]
+
+
+class C2cOptunaSweeper(Sweeper):
+    """`hydra/sweeper=optuna`: see `experiments.sweeping.optuna_search`."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Take what Hydra gives a sweeper."""
+        self.hydra_context = hydra_context
+        self.config = config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Search."""
+        from experiments.sweeping.optuna_search import SearchSettings, search
+
+        assert self.config is not None
+        assert self.launcher is not None
+        settings = SearchSettings.of(self._settings)
+        return search(settings, arguments, self.launcher.launch, str(self.config.hydra.sweep.dir))
+
+
+class C2cRayLauncher(Launcher):
+    """`hydra/launcher=ray`: see `experiments.sweeping.ray_points`."""
+
+    def __init__(self, init: Any = None, remote: Any = None) -> None:
+        self._init: Any = OmegaConf.to_container(OmegaConf.create(init or {}), resolve=True)
+        self._remote: Any = OmegaConf.to_container(OmegaConf.create(remote or {}), resolve=True)
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Take what Hydra gives a launcher."""
+        self.hydra_context = hydra_context
+        self.task_function = task_function
+        self.config = config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Run the points of a batch."""
+        from experiments.sweeping.ray_points import launch
+
+        assert self.config is not None
+        assert self.hydra_context is not None
+        assert self.task_function is not None
+        return launch(
+            job_overrides,
+            initial_job_idx,
+            hydra_context=self.hydra_context,
+            task_function=self.task_function,
+            config=self.config,
+            init=dict(self._init),
+            remote=dict(self._remote),
+        )

@@ -1,0 +1,187 @@
+"""A search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` judges.
+
+Proposals depend on the sampler's seed and on earlier values alone, so a search that was stopped
+goes on when it is started again: the points it had finished are found complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
+from hydra.core.utils import JobReturn
+from omegaconf import OmegaConf
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.study import StudyDirection
+from optuna.trial import Trial, TrialState
+
+from c2c.errors import SettingError
+from c2c.runs import write_text
+
+__all__ = ["SearchSettings", "distribution", "search"]
+
+DIRECTIONS = ("minimize", "maximize")
+
+type Launch = Callable[..., Sequence[JobReturn]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """`hydra.sweeper`, with the names of Hydra's published plug-in.
+
+    Attributes:
+      n_trials: points in all.
+      n_jobs: points at the same time.
+      directions: of each objective.
+      sampler: of Optuna.
+      storage: URL of a data base that keeps the study; None keeps it in memory.
+      study_name: in there.
+      params: search space, beside the command line's.
+    """
+
+    n_trials: int
+    n_jobs: int
+    directions: tuple[str, ...]
+    sampler: Any
+    storage: str | None
+    study_name: str | None
+    params: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> SearchSettings:
+        """Return the settings of Hydra's node.
+
+        Raises:
+          SettingError: one cannot work.
+        """
+        plain: dict[str, Any] = {
+            k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v
+            for k, v in settings.items()
+        }
+        direction = plain.pop("direction")
+        directions = tuple(direction) if isinstance(direction, list | tuple) else (direction,)
+        for one in directions:
+            if one not in DIRECTIONS:
+                raise SettingError("hydra.sweeper.direction", one, " or ".join(DIRECTIONS))
+        for name in ("n_trials", "n_jobs"):
+            if type(plain[name]) is not int or plain[name] < 1:
+                raise SettingError(f"hydra.sweeper.{name}", plain[name], "a whole number above 0")
+        plain["params"] = plain["params"] or {}
+        return cls(directions=directions, **plain)
+
+
+def search(
+    settings: SearchSettings, arguments: Sequence[str], launch: Launch, folder: str
+) -> optuna.Study:
+    """Run trials until there are enough of them, and write the best into the sweep's folder."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    texts = [*(f"{k}={v}" for k, v in settings.params.items()), *arguments]
+    parsed = {o.get_key_element(): o for o in OverridesParser.create().parse_overrides(texts)}
+    space = {key: distribution(o) for key, o in parsed.items() if o.is_sweep_override()}
+    if not space:
+        raise SettingError(
+            "hydra/sweeper", "optuna", "something to search",
+            "Such as workload.rate_rps='interval(1,8)' or mig=7x12gb,4x24gb.",
+        )  # fmt: skip
+    fixed = [
+        f"{key}={o.get_value_element_as_str()}"
+        for key, o in parsed.items()
+        if not o.is_sweep_override()
+    ]
+    study = optuna.create_study(
+        study_name=settings.study_name,
+        storage=settings.storage,
+        sampler=settings.sampler,
+        directions=[StudyDirection[one.upper()] for one in settings.directions],
+        load_if_exists=True,
+    )
+    done = sum(trial.state.is_finished() for trial in study.trials)
+    number = 0
+    while (count := min(settings.n_jobs, settings.n_trials - done)) > 0:
+        trials = [study.ask(space) for _ in range(count)]
+        points = [
+            (*fixed, *(f"{k}={_text(v)}" for k, v in trial.params.items())) for trial in trials
+        ]
+        for trial, result in zip(trials, launch(points, initial_job_idx=number), strict=True):
+            _tell(study, trial, result, len(settings.directions))
+        number += count
+        done += count
+    _report(study, Path(folder))
+    return study
+
+
+def distribution(override: Override) -> BaseDistribution:
+    """Return what Optuna draws from for a sweep on the command line: choice, range, interval.
+
+    Raises:
+      SettingError: a kind of sweep that is none of these.
+    """
+    value = override.value()
+    if isinstance(value, IntervalSweep):
+        low: Any = value.start  # Hydra declares float, and keeps a whole number as one
+        high: Any = value.end
+        log = "log" in value.tags
+        if isinstance(low, int) and isinstance(high, int):
+            return IntDistribution(low, high, log=log)
+        return FloatDistribution(float(low), float(high), log=log)
+    if isinstance(value, RangeSweep) and not value.shuffle:
+        steps = list(value.range())
+        if all(isinstance(one, int) for one in steps):
+            return IntDistribution(int(steps[0]), int(steps[-1]), step=abs(int(value.step)))
+    if override.is_discrete_sweep():
+        choices: list[Any] = list(override.sweep_iterator(transformer=Transformer.encode))
+        return CategoricalDistribution(choices)
+    raise SettingError(
+        override.get_key_element(), override.get_value_element_as_str(),
+        "a choice (a,b), range(...) or interval(...)",
+    )  # fmt: skip
+
+
+def _tell(study: optuna.Study, trial: Trial, result: JobReturn, objectives: int) -> None:
+    try:
+        value = result.return_value  # raises what ended the point's process
+    except Exception:  # noqa: BLE001 (any; the sweep's table says it)
+        value = None
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if None in values:
+        study.tell(trial, state=TrialState.FAIL)
+        return
+    if len(values) != objectives:
+        raise SettingError(
+            "hydra.sweeper.direction",
+            list(study.directions),
+            f"{len(values)} of them, as objectives",
+        )
+    study.tell(trial, values)
+
+
+def _report(study: optuna.Study, folder: Path) -> None:
+    """Write and print the best trial, of several objectives the Pareto front."""
+    single = len(study.directions) == 1
+    complete = any(trial.state is TrialState.COMPLETE for trial in study.trials)
+    best = ([study.best_trial] if single else study.best_trials) if complete else []
+    found = [{"params": dict(t.params), "values": list(t.values)} for t in best]
+    write_text(
+        folder / "optimization_results.yaml",
+        yaml.safe_dump({"name": "optuna", "solutions": found}, sort_keys=False),
+    )
+    for one in best:
+        params = " ".join(f"{k}={_text(v)}" for k, v in one.params.items())
+        print(f"best: {', '.join(f'{v:g}' for v in one.values)} at {params}")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

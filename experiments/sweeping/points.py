@@ -1,0 +1,92 @@
+"""What a point of a sweep leaves for the command that started it, wherever it ran.
+
+A launcher may run points in other processes and on other machines, and what they return may be
+lost. So each writes a small file into the sweep's folder, first when it begins, and once more when
+it ends; the result itself is in the run folder that the file names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from c2c.runs import write_json
+
+__all__ = ["PointRecord", "begin", "fail", "finish", "records"]
+
+type State = Literal["begun", "made", "kept", "elsewhere", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRecord:
+    """A point as far as it came.
+
+    Attributes:
+      number: in the sweep, from 0.
+      overrides: what was set.
+      state: `begun` is what a killed one stays; `kept` was complete before; `elsewhere` is in the
+        hands of another process.
+      folder: its run folder, once known.
+      key: of the run's inputs, where another process makes it.
+      error: in one line.
+      at: the sweep's folder.
+    """
+
+    number: int
+    overrides: tuple[str, ...]
+    at: Path
+    state: State = "begun"
+    folder: Path | None = None
+    key: str = ""
+    error: str = ""
+
+
+def begin(at: Path, number: int, overrides: Sequence[str]) -> PointRecord:
+    """Record that a point begins."""
+    return _written(PointRecord(number=number, overrides=tuple(overrides), at=at))
+
+
+def finish(point: PointRecord, state: State, folder: Path, key: str = "") -> PointRecord:
+    """Record in which folder a point's result is, or will be."""
+    return _written(replace(point, state=state, folder=folder.resolve(), key=key))
+
+
+def fail(point: PointRecord, error: str, folder: Path | None = None) -> PointRecord:
+    """Record why a point has no result."""
+    return _written(replace(point, state="failed", error=error, folder=folder))
+
+
+def records(at: Path) -> dict[int, PointRecord]:
+    """Return the points of a sweep that began, by number."""
+    found = {}
+    for path in sorted(_folder(at).glob("*.json")):
+        point = _read(json.loads(path.read_text(encoding="utf-8")), at)
+        found[point.number] = point
+    return found
+
+
+def _written(point: PointRecord) -> PointRecord:
+    write_json(
+        _folder(point.at) / f"{point.number}.json",
+        asdict(point) | {"at": str(point.at), "folder": point.folder and str(point.folder)},
+    )
+    return point
+
+
+def _read(plain: dict[str, Any], at: Path) -> PointRecord:
+    folder = plain["folder"]
+    return PointRecord(
+        **plain
+        | {
+            "at": at,
+            "overrides": tuple(plain["overrides"]),
+            "folder": None if folder is None else Path(folder),
+        }
+    )
+
+
+def _folder(at: Path) -> Path:
+    return at / "points"

@@ -1,0 +1,32 @@
+"""Signals that tell a run to stop, in the one place where a process has such state anyway."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+__all__ = ["heed_signals", "told_to_stop"]
+
+_told: list[int] = []
+
+
+def heed_signals(*, once: bool = False) -> None:
+    """Let SIGTERM end a run as Ctrl-C does: it leaves crash.json and no part of a file.
+
+    Args:
+      once: a second signal does nothing, so that what the first one makes a run write is whole.
+    """
+
+    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's protocol)
+        if _told and once:
+            return
+        _told.append(signum)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+
+
+def told_to_stop() -> bool:
+    """Whether a signal came; what it raised may have got lost in a callback or finaliser."""
+    return bool(_told)

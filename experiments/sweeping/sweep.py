@@ -1,0 +1,183 @@
+"""Runs a sweep on whatever launcher and sweeper was chosen, then reads what became of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.config import config_dir
+from c2c.errors import SettingError
+from c2c.runs import RunDir, check_room, is_in_use
+from experiments.sweeping.arguments import fixed, grid, quoted
+from experiments.sweeping.points import PointRecord, fail, finish, records
+
+__all__ = ["Found", "Shared", "sweep"]
+
+BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+SUBMITIT_LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+RAY = "hydra_plugins.c2c_sweeping.C2cRayLauncher"
+INSTALL_RAY = "pip install -c constraints.txt -c constraints-ray.txt -e '.[ray]'"
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all points share; `hydra` is Hydra's own part."""
+
+    cfg: DictConfig
+    hydra: DictConfig
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether the points are known beforehand."""
+        return str(self.hydra.sweeper._target_) == BASIC_SWEEPER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A sweep that is over, as its folders tell.
+
+    Attributes:
+      points: in their order; one that never began is `failed`.
+      error: what ended the launcher or the sweeper before its time.
+      at: the sweep's folder.
+    """
+
+    points: tuple[PointRecord, ...]
+    error: str
+    at: Path
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 if every point has its result."""
+        return int(bool(self.error) or any(p.state == "failed" for p in self.points))
+
+
+def sweep(
+    task: Callable[[DictConfig], Any],
+    arguments: Sequence[str],
+    *,
+    config_name: str,
+    check: Callable[[Shared], None],
+    waiting: Callable[[Path], None] = lambda folder: None,  # noqa: ARG005
+) -> Found | None:
+    """Run all points of a command line; return what became of them, None if Hydra answered.
+
+    Args:
+      task: runs a point; importable, since launchers pickle it by name. It calls `begin` and then
+        `finish` or `fail`, and returns the point's objective.
+      arguments: of the command line.
+      config_name: of the primary configuration.
+      check: raises SettingError where the sweep cannot work, before anything is made.
+      waiting: is told of a folder that another process still works in.
+
+    Raises:
+      SettingError: the sweep cannot work.
+      HydraException, OmegaConfBaseException: a setting is not understood.
+    """
+    settings = _shared(arguments, config_name)
+    if settings is None:
+        return None
+    check(settings)
+    if str(settings.hydra.launcher._target_) == RAY and not find_spec("ray"):
+        raise SettingError(
+            "hydra/launcher", "ray", "a launcher that is installed", f"Install it: {INSTALL_RAY}"
+        )
+    out = Path(settings.cfg.out).expanduser()
+    check_room(out)
+    expected = _expected(settings, arguments)
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    at = out.resolve() / ".sweeps" / name
+    more = [f"hydra.sweep.dir={quoted(str(at))}"]
+    local_jobs = str(settings.hydra.launcher._target_) == SUBMITIT_LOCAL and settings.is_grid
+    if local_jobs and settings.hydra.sweeper.max_batch_size is None:
+        # It starts all points of a batch at once.
+        more.append(f"hydra.sweeper.max_batch_size={os.cpu_count() or 1}")
+    error = _launched(task, [*arguments, *more], config_name)
+    found = records(at)
+    for number, overrides in enumerate(expected):
+        if number not in found:
+            found[number] = fail(
+                PointRecord(number=number, overrides=overrides, at=at), "it never began"
+            )
+    points = [_settled(found[number], waiting) for number in sorted(found)]
+    return Found(points=tuple(points), error=error, at=at)
+
+
+def _shared(arguments: Sequence[str], config_name: str) -> Shared | None:
+    """Compose what all points share; None where Hydra only answered (--help, --cfg)."""
+    kept: list[Shared] = []
+
+    def keep(cfg: DictConfig) -> None:
+        whole: Any = HydraConfig.instance().cfg
+        kept.append(Shared(cfg=cfg, hydra=whole.copy().hydra))
+
+    _with_arguments(fixed(arguments), lambda: _decorated(keep, config_name))
+    return kept[0] if kept else None
+
+
+def _expected(settings: Shared, arguments: Sequence[str]) -> list[tuple[str, ...]]:
+    if not settings.is_grid:
+        return []
+    params = settings.hydra.sweeper.params or {}
+    given = [
+        a for a in arguments if not a.startswith("-") and not a.lstrip("+~").startswith("hydra")
+    ]
+    return grid([*(f"{k}={v}" for k, v in params.items()), *given])
+
+
+def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], config_name: str) -> str:
+    """Run Hydra; return what went wrong outside the points, such as a worker that was killed."""
+    try:
+        _with_arguments(arguments, lambda: _decorated(task, config_name))
+    except (HydraException, OmegaConfBaseException, SettingError):
+        raise
+    except Exception as error:  # noqa: BLE001 (a launcher's or sweeper's; the folders say the rest)
+        return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[-1]}"
+    return ""
+
+
+def _settled(point: PointRecord, waiting: Callable[[Path], None]) -> PointRecord:
+    """Return the point as its folder says; wait for one that another process works in."""
+    if point.state == "begun":
+        return fail(point, "its process was ended; the same command makes it again")
+    if point.state == "elsewhere":
+        assert point.folder is not None
+        if is_in_use(point.folder):
+            waiting(point.folder)
+        while is_in_use(point.folder):
+            time.sleep(POLL_S)
+        if not RunDir.holds(point.folder, point.key):
+            return fail(
+                point, "the process that worked in its folder ended; the same command makes it",
+                point.folder,
+            )  # fmt: skip
+        return finish(point, "elsewhere", point.folder, point.key)
+    return point
+
+
+def _decorated(task: Callable[[DictConfig], Any], config_name: str) -> None:
+    hydra.main(config_path=str(config_dir()), config_name=config_name, version_base="1.3")(task)()
+
+
+def _with_arguments(arguments: Sequence[str], run: Callable[[], None]) -> None:
+    given = sys.argv[:]
+    sys.argv[1:] = arguments
+    try:
+        run()
+    finally:
+        sys.argv[:] = given
