@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from c2c.policies import jitable, link_is_promised, look_every_s, place, should_drain
-from c2c.serving.actions import ask
 from c2c.serving.hbm import is_in_use, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.queues import take_pending
@@ -72,7 +71,8 @@ def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: flo
     assign(fleet, rules, s, m, i, now_s)
     drop_claim(s, m)
     take_pending(s, m, i)
-    ask(s, inst.on_device)
+    if inst.n_wait > 0:
+        wake(fleet, rules, s, i)
 
 
 @jitable
