@@ -2,7 +2,7 @@
 
     python -m experiments.simulate                                # the defaults of conf/config.yaml
     python -m experiments.simulate workload=file workload.path=trace.csv hardware=gh200 mig=7x12gb
-    python -m experiments.simulate -m system=c2cserve,serverlessllm seed=0,1,2   # a sweep
+    python -m experiments.simulate -m system=c2cserve_letter,serverlessllm   # a sweep
     python -m experiments.simulate --cfg job                        # all settings, nothing is run
 
 A run that is complete is skipped; a sweep that was stopped goes on where it was. The first run on a

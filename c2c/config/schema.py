@@ -19,7 +19,8 @@ __all__ = ["RunConf"]
 
 # A policy is a node of its own (`c2c.config.policies`); none here, so that choosing another one
 # leaves nothing of it behind.
-SystemConf = builds(SystemSpec, populate_full_signature=True, **dict.fromkeys(DECISIONS))
+_NONE: dict[str, Any] = dict.fromkeys(DECISIONS)
+SystemConf: Any = builds(SystemSpec, populate_full_signature=True, **_NONE)
 WorkloadConf = builds(WorkloadConfig, populate_full_signature=True)
 
 

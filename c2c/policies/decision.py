@@ -1,8 +1,8 @@
 """Decision points: one name, an implementation for each type of policy.
 
-A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type of
-its first argument; compiled, Numba picks the implementation when it compiles, so a policy that is not
-used costs nothing and a user's own policy needs no change of the package.
+A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type
+of its first argument; compiled, Numba picks the implementation when it compiles, so a policy that
+is not used costs nothing and a user's own policy needs no change of the package.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ __all__ = [
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
 OPTIONS: Final[dict[str, Any]] = {"_nrt": False}
 # What is called from compiled code only needs no entry from C.
-_INNER: Final[dict[str, Any]] = OPTIONS | {"no_cfunc_wrapper": True}
+_INNER: Final[Any] = OPTIONS | {"no_cfunc_wrapper": True}
 
+_NAMED: Final[Any] = types.BaseNamedTuple  # to Numba: a NamedTuple of any types
 _IMPLEMENTATIONS: Final[dict[type, list[Callable[..., Any]]]] = {}
 
 
@@ -50,6 +51,10 @@ class DecisionPoint(Protocol):
 
     def __call__(self, policy: Any, *args: Any) -> Any:
         """Decide as `policy`, a NamedTuple, says."""
+        ...
+
+    def knows(self, policy_type: type) -> bool:
+        """Return whether there is an implementation of its own for a type of policy."""
         ...
 
     def by[F: Callable[..., Any]](self, policy_type: type) -> Callable[[F], F]:
@@ -113,22 +118,22 @@ def _decision_point(
         return keep
 
     point: Any = decide
-    point.by, point.policies = by, {}
+    point.by, point.policies, point.knows = by, {}, made.__contains__
     point.__name__, point.__qualname__ = protocol.__name__, protocol.__qualname__
     point.__doc__, point.__module__ = protocol.__doc__, protocol.__module__
 
     # A user's implementation may allocate; it then brings its own counting of references.
     @overload(decide, jit_options=_INNER | {"_nrt": True}, strict=False)
-    def _compiled(policy: Any, *args: Any) -> Callable[..., Any] | None:
-        if isinstance(policy, types.BaseNamedTuple):
+    def _compiled(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        if isinstance(policy, _NAMED):
             return made.get(policy.instance_class, default)
         return None
 
-    return cast(DecisionPoint, point)
+    return cast("DecisionPoint", point)
 
 
 def _sees_policy(kind: Any) -> bool:
-    if not isinstance(kind, types.BaseNamedTuple):
+    if not isinstance(kind, _NAMED):
         return False
     return kind.instance_class in _IMPLEMENTATIONS or any(_sees_policy(k) for k in kind)
 

@@ -20,7 +20,16 @@ from c2c.policies.scale import OneInstance, wants_another
 from c2c.policies.step import Whole, step_parts
 from c2c.policies.turn import One, urgency
 
-__all__ = ["DECISIONS", "PREPARATION", "Nothing", "Own", "System", "make_policy", "policy_settings"]
+__all__ = [
+    "DECISIONS",
+    "PREPARATION",
+    "Nothing",
+    "Own",
+    "System",
+    "check_policy",
+    "make_policy",
+    "policy_settings",
+]
 
 
 class System(NamedTuple):
@@ -115,9 +124,26 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
             f"{place_of}.{missing[0]}", None, f"a value; {name} has no default for it"
         )
     policy = made(**given)
+    check_policy(setting, policy, where)
+    return policy
+
+
+def check_policy(setting: str, policy: Any, where: str = "system") -> None:
+    """Raise SettingError for what is no policy of a decision, or has settings that cannot work.
+
+    >>> check_policy("place", Whole())
+    Traceback (most recent call last):
+    c2c.errors.SettingError: system.place=Whole(): expected a policy of place.
+    """
+    point, place_of = DECISIONS[setting], f"{where}.{setting}"
+    if not point.knows(type(policy)):
+        hint = ""
+        if isinstance(policy, str):
+            names = ", ".join(sorted(point.policies))
+            hint = f"Set {where}/{setting}=<name>, one of {names}."
+        raise SettingError(place_of, policy, f"a policy of {point.__name__}", hint)
     if hasattr(policy, "check"):
         policy.check(place_of)
-    return policy
 
 
 def _typed(value: Any, hint: Any, field: str) -> Any:

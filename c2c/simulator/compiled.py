@@ -111,12 +111,13 @@ def variant_key(rules: Any) -> str | None:
     return digest.hexdigest()[:16]
 
 
-class KeyedLocator(UserProvidedCacheLocator):  # type: ignore[misc]
+class KeyedLocator(UserProvidedCacheLocator):
     """Cache files lie by module in the keyed folder, wherever the checkout is."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
-        super().__init__(py_func, py_file)
-        self._cache_path = str(Path(numba.config.CACHE_DIR) / py_func.__module__)
+        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
+        config: Any = numba.config
+        self._cache_path = str(Path(config.CACHE_DIR) / py_func.__module__)
 
 
 @contextlib.contextmanager
@@ -161,9 +162,10 @@ def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
     """
     rules = arguments[1]
     compiled = _dispatcher(variant_key(rules))
+    typeof: Any = numba.typeof
     with _numba_cache(_shared_folder()):  # what sees no policy is kept for all systems
         try:
-            compiled.compile(tuple(numba.typeof(a) for a in arguments))
+            compiled.compile(tuple(typeof(a) for a in arguments))
         except NumbaError as error:
             raise policy_error(error, rules) from error
     found: Callable[..., int] = compiled

@@ -20,7 +20,7 @@ _NOISE = re.compile(
 
 
 def policy_error(error: Exception, rules: Any) -> Exception:
-    """Return the error as one of a user's policy, naming line and reason; itself if none is at fault.
+    """Return the error as a user's policy's, naming line and reason; itself if none is at fault.
 
     Args:
       error: what Numba raised.

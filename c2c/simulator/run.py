@@ -106,7 +106,7 @@ class Simulation:
         )
         cursor = np.zeros(1, np.int64)
         while True:
-            arguments = (
+            arguments: Any = (
                 self.prepared.fleet,
                 self.prepared.rules,
                 self.machine,
