@@ -3,6 +3,7 @@
     python -m experiments.simulate                                # the defaults of conf/config.yaml
     python -m experiments.simulate workload=file workload.path=trace.csv hardware=gh200 mig=7x12gb
     python -m experiments.simulate -m system=c2cserve_letter,serverlessllm   # a sweep
+    python -m experiments.simulate --config-dir mydir system=mine   # a system of one's own
     python -m experiments.simulate --cfg job                        # all settings, nothing is run
 
 A run that is complete is skipped; a sweep that was stopped goes on where it was. The first run on a
@@ -32,11 +33,11 @@ from c2c.config import (
     build,
     config_dir,
     is_machine_code_ready,
-    register,
 )
 from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
 from experiments.simulation.execute import Outcome, execute
+from experiments.simulation.own_settings import with_own_settings
 from experiments.simulation.report import Point, console, print_outcome, print_setup, print_sweep
 
 __all__ = ["main"]
@@ -110,7 +111,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _terminate)
     try:
-        register()
+        sys.argv[1:] = with_own_settings(sys.argv[1:])
         run = hydra.main(config_path=str(config_dir()), config_name="config", version_base="1.3")
         run(lambda cfg: _point(cfg, points))()
     except (SettingError, DataError) as error:

@@ -25,7 +25,7 @@ from c2c.policies.chunk import (
     chunk_tokens,
     largest_chunk,
 )
-from c2c.policies.decision import decision, jitable, policy_name
+from c2c.policies.decision import decision, implementations, jitable, policy_name
 from c2c.policies.evict import (
     AfterWaiting,
     LeastRecentlyUsed,
@@ -57,6 +57,7 @@ from c2c.policies.system import (
     System,
     check_policy,
     make_policy,
+    outside_policies,
     policy_settings,
 )
 from c2c.policies.turn import (
@@ -118,6 +119,7 @@ __all__ = [
     "decision",
     "goes_before",
     "initial_alpha",
+    "implementations",
     "jitable",
     "keeps_weights",
     "knows_costs",
@@ -130,6 +132,7 @@ __all__ = [
     "look_every_s",
     "make_policy",
     "may_join",
+    "outside_policies",
     "place",
     "policy_name",
     "policy_settings",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import types as pytypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, cast
 from typing import overload as overload_typing
 
@@ -19,6 +19,13 @@ from numba.core import types
 from numba.extending import overload
 
 from c2c.errors import PolicyError
+from c2c.policies.guard import (
+    Returns,
+    check_signature,
+    guarded,
+    guarded_compiled,
+    is_outside,
+)
 
 __all__ = [
     "OPTIONS",
@@ -34,6 +41,8 @@ __all__ = [
 OPTIONS: Final[dict[str, Any]] = {"_nrt": False}
 # What is called from compiled code only needs no entry from C.
 _INNER: Final[Any] = OPTIONS | {"no_cfunc_wrapper": True}
+
+_USERS: Final[Any] = _INNER | {"_nrt": True, "boundscheck": True}
 
 _NAMED: Final[Any] = types.BaseNamedTuple  # to Numba: a NamedTuple of any types
 _IMPLEMENTATIONS: Final[dict[type, list[Callable[..., Any]]]] = {}
@@ -80,28 +89,37 @@ def implementations(policy_type: type) -> list[Callable[..., Any]]:
 @overload_typing
 def decision(protocol: Callable[..., Any]) -> DecisionPoint: ...
 @overload_typing
-def decision(*, default: Callable[..., Any]) -> Callable[[Callable[..., Any]], DecisionPoint]: ...
 def decision(
-    protocol: Callable[..., Any] | None = None, *, default: Callable[..., Any] | None = None
+    *, default: Callable[..., Any] | None = None, returns: Returns | None = None
+) -> Callable[[Callable[..., Any]], DecisionPoint]: ...
+def decision(
+    protocol: Callable[..., Any] | None = None,
+    *,
+    default: Callable[..., Any] | None = None,
+    returns: Returns | None = None,
 ) -> Any:
     """Make a decision point of a function whose name and docstring say what is decided.
 
     Args:
       protocol: the function.
       default: the implementation for policies that bring none of their own.
+      returns: what policies from outside the package are held to, at each call.
     """
     if protocol is None:
-        return lambda found: _decision_point(found, default)
-    return _decision_point(protocol, default)
+        return lambda found: _decision_point(found, default, returns)
+    return _decision_point(protocol, default, returns)
 
 
 def _decision_point(
-    protocol: Callable[..., Any], default: Callable[..., Any] | None
+    protocol: Callable[..., Any],
+    default: Callable[..., Any] | None,
+    returns: Returns | None,
 ) -> DecisionPoint:
     made: dict[type, Callable[..., Any]] = {}
+    called: dict[type, Callable[..., Any]] = {}  # the same, guarded where from outside
 
     def decide(policy: Any, *args: Any) -> Any:
-        implementation = made.get(type(policy), default)
+        implementation = called.get(type(policy), default)
         if implementation is None:
             raise PolicyError(
                 type(policy).__name__, f"no implementation of {protocol.__name__!r} for it"
@@ -110,26 +128,56 @@ def _decision_point(
 
     def by(policy_type: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def keep(function: Callable[..., Any]) -> Callable[..., Any]:
-            made[policy_type] = function
+            _check_new(policy_type, point.policies)
+            check_signature(policy_type.__name__, protocol, function)
+            made[policy_type] = called[policy_type] = function
+            if returns is not None and is_outside(function):
+                called[policy_type] = guarded(name, policy_type.__name__, function, returns)
             point.policies[policy_name(policy_type)] = policy_type
             _IMPLEMENTATIONS.setdefault(policy_type, []).append(function)
             return function
 
         return keep
 
+    name = protocol.__name__
     point: Any = decide
     point.by, point.policies, point.knows = by, {}, made.__contains__
     point.__name__, point.__qualname__ = protocol.__name__, protocol.__qualname__
     point.__doc__, point.__module__ = protocol.__doc__, protocol.__module__
 
+    def unguarded(policy: Any, *args: Any) -> Any:
+        return made[type(policy)](policy, *args)
+
     # A user's implementation may allocate; it then brings its own counting of references.
-    @overload(decide, jit_options=_INNER | {"_nrt": True}, strict=False)
+    @overload(unguarded, jit_options=_USERS, strict=False)
+    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any]:  # noqa: ARG001
+        return made[policy.instance_class]
+
+    @overload(decide, jit_options=_USERS, strict=False)
     def _compiled(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
-        if isinstance(policy, _NAMED):
-            return made.get(policy.instance_class, default)
-        return None
+        if not isinstance(policy, _NAMED):
+            return None
+        policy_type = policy.instance_class
+        function = made.get(policy_type, default)
+        if function is None or returns is None or not is_outside(function):
+            return function
+        return guarded_compiled(name, policy_type.__name__, function, returns, unguarded, _USERS)
 
     return cast("DecisionPoint", point)
+
+
+def _check_new(policy_type: Any, known: Mapping[str, type]) -> None:
+    """Raise PolicyError for what is no policy, or has the name of another one."""
+    if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
+        raise PolicyError(
+            getattr(policy_type, "__name__", str(policy_type)),
+            "it is no NamedTuple, which is what holds a policy's parameters",
+        )
+    before = known.get(policy_name(policy_type), policy_type)
+    if before.__module__ != policy_type.__module__:
+        raise PolicyError(
+            policy_type.__name__, f"there is one of this name already, in {before.__module__}"
+        )
 
 
 def _sees_policy(kind: Any) -> bool:
@@ -145,7 +193,7 @@ def jitable[F: Callable[..., Any]](function: F) -> F:
     with each system. A user's helpers may allocate.
     """
     if not function.__module__.startswith("c2c."):
-        overload(function, jit_options=_INNER | {"_nrt": True}, strict=False)(
+        overload(function, jit_options=_USERS, strict=False)(
             lambda *args, **kwargs: function  # noqa: ARG005
         )
         return function

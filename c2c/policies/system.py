@@ -10,8 +10,9 @@ from c2c.errors import SettingError
 from c2c.policies.admit import ReserveAll, may_join
 from c2c.policies.alpha import Feedback, initial_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
-from c2c.policies.decision import DecisionPoint, policy_name
+from c2c.policies.decision import DecisionPoint, implementations, policy_name
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
+from c2c.policies.guard import is_outside
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.place import BandwidthAware, place
@@ -28,6 +29,7 @@ __all__ = [
     "System",
     "check_policy",
     "make_policy",
+    "outside_policies",
     "policy_settings",
 ]
 
@@ -77,6 +79,15 @@ class Own(NamedTuple):
     route: Any = Nothing()
     place: Any = Nothing()
     turn: Any = Nothing()
+
+
+def outside_policies(system: Any) -> dict[str, Any]:
+    """Return the policies of a system that are not the package's own, by setting."""
+    return {
+        setting: policy
+        for setting, policy in system._asdict().items()
+        if any(map(is_outside, implementations(type(policy))))
+    }
 
 
 def policy_settings(policy_type: type) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now
     window = fleet.costs.window[pair]
     profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
     budget = chunk_tokens(rules.system.chunk, profiled, inst.backlog, inst.n_decode)
+    budget = min(budget, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch)  # tables end there
     plan.prefill = 0
     plan.prefills = 0
     plan.pairs = 0.0

@@ -6,6 +6,7 @@ from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
 from c2c.simulator.tables import FAILURES, phases_table, requests_table
+from c2c.simulator.trial import try_policies
 
 __all__ = [
     "FAILURES",
@@ -22,4 +23,5 @@ __all__ = [
     "requests_table",
     "run_blocks",
     "simulate_in_memory",
+    "try_policies",
 ]
