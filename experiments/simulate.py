@@ -74,7 +74,7 @@ def _run(setup: RunSetup, out: Console) -> Outcome:
 
         def before(compiled: bool) -> None:
             print_setup(out, setup)
-            if compiled and not is_machine_code_ready():
+            if compiled and not is_machine_code_ready(setup):
                 out.print("compiling the event loop, once on this machine: about 20 s ...")
             total = float(setup.workload.description["requests"])
             bars.append(drawn.enter_context(progress_bar("simulating", total)))

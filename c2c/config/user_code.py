@@ -69,7 +69,7 @@ def load_code(files: Sequence[str | Path]) -> None:
                     sys.modules.pop(other, None)
                 if isinstance(error, PolicyError):
                     raise
-                raise PolicyError(path.name, _located(error, paths)) from error
+                raise _refused(path, error, paths) from error
     _loaded.update(digests)
 
 
@@ -116,9 +116,9 @@ def _found(paths: Mapping[str, Path]) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def _located(error: Exception, paths: Mapping[str, Path]) -> str:
+def _refused(path: Path, error: Exception, paths: Mapping[str, Path]) -> PolicyError:
     files = {str(path) for path in paths.values()}
     frames = traceback.extract_tb(error.__traceback__)
     at = next((f for f in reversed(frames) if f.filename in files), None)
-    where = f"{Path(at.filename).name}, line {at.lineno}: " if at is not None else ""
-    return f"{where}{type(error).__name__}: {error}"
+    name, where = (Path(at.filename).name, f"line {at.lineno}: ") if at else (path.name, "")
+    return PolicyError(name, f"{where}{type(error).__name__}: {error}")

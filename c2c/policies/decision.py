@@ -7,14 +7,11 @@ is not used costs nothing and a user's own policy needs no change of the package
 
 from __future__ import annotations
 
-import hashlib
 import re
-import types as pytypes
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, cast
 from typing import overload as overload_typing
 
-import numpy as np
 from numba.core import types
 from numba.extending import overload
 
@@ -31,7 +28,6 @@ __all__ = [
     "OPTIONS",
     "DecisionPoint",
     "decision",
-    "fingerprint",
     "implementations",
     "jitable",
     "policy_name",
@@ -128,7 +124,7 @@ def _decision_point(
 
     def by(policy_type: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def keep(function: Callable[..., Any]) -> Callable[..., Any]:
-            _check_new(policy_type, point.policies)
+            _check_new(policy_type, point.policies, function)
             check_signature(policy_type.__name__, protocol, function)
             made[policy_type] = called[policy_type] = function
             if returns is not None and is_outside(function):
@@ -166,12 +162,16 @@ def _decision_point(
     return cast("DecisionPoint", point)
 
 
-def _check_new(policy_type: Any, known: Mapping[str, type]) -> None:
+def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
     """Raise PolicyError for what is no policy, or has the name of another one."""
     if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
         raise PolicyError(
             getattr(policy_type, "__name__", str(policy_type)),
             "it is no NamedTuple, which is what holds a policy's parameters",
+        )
+    if is_outside(function) and not is_outside(policy_type):
+        raise PolicyError(
+            policy_type.__name__, "it is the package's own and stays as it is: make another type"
         )
     before = known.get(policy_name(policy_type), policy_type)
     if before.__module__ != policy_type.__module__:
@@ -207,47 +207,3 @@ def jitable[F: Callable[..., Any]](function: F) -> F:
         return function if any(map(_sees_policy, args)) else None
 
     return function
-
-
-def fingerprint(function: Callable[..., Any]) -> bytes:
-    """Return a digest of a function's code and of everything Numba would freeze into it."""
-    return _fingerprint(function, set())
-
-
-def _fingerprint(function: Any, seen: set[Any]) -> bytes:
-    if function in seen:
-        return b""
-    seen.add(function)
-    digest = hashlib.sha256()
-    _digest_code(function.__code__, digest)
-    closure = function.__closure__ or ()
-    cells = [
-        (f"<{name}>", cell.cell_contents)
-        for name, cell in zip(function.__code__.co_freevars, closure, strict=True)
-    ]
-    scope = function.__globals__
-    names = [n for n in sorted(set(function.__code__.co_names)) if n in scope]
-    for name, found in cells + [(n, scope[n]) for n in names]:
-        value = getattr(found, "py_func", found)
-        if isinstance(value, pytypes.FunctionType):
-            if not value.__module__.startswith(("c2c.", "numpy", "numba")):
-                digest.update(name.encode() + _fingerprint(value, seen))
-        elif isinstance(value, np.ndarray):
-            digest.update(name.encode() + str(value.dtype).encode() + value.tobytes())
-        elif isinstance(value, pytypes.ModuleType):
-            file = getattr(value, "__file__", None) or ""
-            library = value.__name__.split(".")[0] in ("c2c", "math", "numpy", "numba")
-            if file and not library and "site-packages" not in file:
-                with open(file, "rb") as source:  # noqa: PTH123 (a helper module of the user's)
-                    digest.update(source.read())
-        else:
-            digest.update(f"{name}={value!r}".encode())
-    return digest.digest()
-
-
-def _digest_code(code: pytypes.CodeType, digest: Any) -> None:
-    constants = [k for k in code.co_consts if not isinstance(k, pytypes.CodeType)]
-    digest.update(code.co_code + repr((code.co_names, code.co_varnames, constants)).encode())
-    for inner in code.co_consts:
-        if isinstance(inner, pytypes.CodeType):
-            _digest_code(inner, digest)

@@ -48,7 +48,7 @@ _COMPILED: Final[dict[type, tuple[type, ...]]] = {
 
 
 def is_outside(function: Callable[..., Any]) -> bool:
-    """Return whether a function is not the package's own."""
+    """Return whether a function (or a type) is not the package's own."""
     return not function.__module__.startswith("c2c.")
 
 

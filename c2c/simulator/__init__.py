@@ -2,7 +2,7 @@
 
 from c2c.simulator.backend import Machine, World
 from c2c.simulator.collect import Collected, simulate_in_memory
-from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive
+from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive, is_compiled
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
 from c2c.simulator.tables import FAILURES, phases_table, requests_table
@@ -19,6 +19,7 @@ __all__ = [
     "cache_dir",
     "cache_key",
     "compiled_drive",
+    "is_compiled",
     "phases_table",
     "requests_table",
     "run_blocks",
