@@ -23,6 +23,7 @@ from c2c.policies.guard import (
     guarded_compiled,
     is_outside,
 )
+from c2c.policies.linking import InnerCompiler, OuterCompiler
 
 __all__ = [
     "OPTIONS",
@@ -34,9 +35,9 @@ __all__ = [
 ]
 
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
-OPTIONS: Final[dict[str, Any]] = {"_nrt": False}
+OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "pipeline_class": OuterCompiler}
 # What is called from compiled code only needs no entry from C.
-_INNER: Final[Any] = OPTIONS | {"no_cfunc_wrapper": True}
+_INNER: Final[Any] = OPTIONS | {"no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
 
 _USERS: Final[Any] = _INNER | {"_nrt": True, "boundscheck": True}
 
