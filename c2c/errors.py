@@ -32,7 +32,7 @@ class DataError(ValueError):
         self.problem = problem
 
 
-class PolicyError(ValueError):
+class PolicyError(DataError):
     """A policy that cannot decide: which one, and what is wrong with it.
 
     >>> print(PolicyError("Mine", "place returned 7, of 3 rows"))
@@ -40,6 +40,5 @@ class PolicyError(ValueError):
     """
 
     def __init__(self, policy: str, problem: str) -> None:
-        super().__init__(f"policy {policy}: {problem}.")
+        super().__init__(f"policy {policy}", problem)
         self.policy = policy
-        self.problem = problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from c2c.policies import goes_before, jitable
+from c2c.policies import goes_before, inlined, jitable
 from c2c.serving.state import FREE, IDLE, Fleet, Rules, Serving
 
 __all__ = [
@@ -20,21 +20,21 @@ __all__ = [
 ]
 
 
-@jitable
+@inlined
 def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
     """Return the row of the cost tables for instance `i`, which holds a model."""
     inst = s.instance[i]
     return int(fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind)
 
 
-@jitable
+@inlined
 def is_in_use(s: Serving, i: int) -> bool:
     """Return whether instance `i` has any request."""
     inst = s.instance[i]
     return bool(inst.n_wait + inst.n_prefill + inst.n_decode > 0)
 
 
-@jitable
+@inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
     """Return the KV cache of so many tokens of the model on instance `i`."""
     return float(tokens * fleet.costs.kv_bytes[pair_of(fleet, s, i)])
@@ -66,7 +66,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
     dev.capacity_bytes = least - max(0, n - 1) * fleet.engine_bytes if n > 0 else 0.0
 
 
-@jitable
+@inlined
 def room_bytes(s: Serving, d: int) -> float:
     """Return the free HBM of device `d`."""
     dev = s.device[d]

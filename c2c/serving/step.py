@@ -9,6 +9,7 @@ from c2c.policies import (
     AlphaObservation,
     AlphaState,
     adjust_alpha,
+    inlined,
     jitable,
     may_join,
     route,
@@ -39,7 +40,7 @@ from c2c.serving.turns import settle, start_asked, wake
 __all__ = ["on_arrival", "on_ready", "on_step_end", "start_asked"]
 
 
-@jitable
+@inlined
 def _write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     req = s.request[slot]
     out = s.records[s.count[0].out]
@@ -85,7 +86,7 @@ def _fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
     _write_record(s, slot, now_s, reason)
 
 
-@jitable
+@inlined
 def _finish(fleet: Fleet, s: Serving, i: int, slot: int, now_s: float) -> None:
     req = s.request[slot]
     inst = s.instance[i]
@@ -106,7 +107,7 @@ def _largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
     return largest
 
 
-@jitable
+@inlined
 def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     n = 0
     i = s.model[m].active
@@ -123,7 +124,7 @@ def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     return n
 
 
-@jitable
+@inlined
 def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     # The instance that takes a request of model m; -1 where the model has to be placed.
     if s.model[m].active < 0:
@@ -132,7 +133,7 @@ def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     return int(s.routes[row].instance) if row >= 0 else -1
 
 
-@jitable
+@inlined
 def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
     inst = s.instance[i]
     outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
@@ -144,7 +145,7 @@ def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) ->
     return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
-@jitable
+@inlined
 def on_arrival(
     fleet: Fleet,
     rules: Rules,
@@ -218,12 +219,13 @@ def _after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) ->
     if was_draining:
         return_waiting(s, i)
         inst.draining = 0
-    place_pending(fleet, rules, s, inst.chip, now_s)
+    if s.count[0].pending > 0:
+        place_pending(fleet, rules, s, inst.chip, now_s)
     if was_draining and _hand_over(fleet, rules, s, m, now_s):
         place_pending(fleet, rules, s, inst.chip, now_s)  # its claim no longer holds others back
 
 
-@jitable
+@inlined
 def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Instance i has ended a load or a step: its device turns to what is next.
     ask(s, s.instance[i].on_device)
@@ -239,7 +241,7 @@ def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     _go_on(fleet, rules, s, i, now_s)
 
 
-@jitable
+@inlined
 def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
@@ -253,7 +255,7 @@ def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst.n_decode = kept
 
 
-@jitable
+@inlined
 def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
@@ -279,7 +281,7 @@ def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst.n_prefill = kept
 
 
-@jitable
+@inlined
 def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst = s.instance[i]
     plan, report = s.plan[inst.on_device], s.report[inst.on_device]
@@ -292,7 +294,7 @@ def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst.seen_c2c = state.c2c_utilisation
 
 
-@jitable
+@inlined
 def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Device `d` finished the steps it reports: account, control alpha, go on."""
     plan, report = s.plan[d], s.report[d]
@@ -313,5 +315,6 @@ def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
         _end_decodes(fleet, s, i, now_s)
     if plan.prefill > 0:
         _end_prefills(fleet, s, i, now_s)
-    make_room(fleet, rules, s, inst.chip, now_s)
+    if s.count[0].pending > 0:
+        make_room(fleet, rules, s, inst.chip, now_s)
     _go_on(fleet, rules, s, i, now_s)

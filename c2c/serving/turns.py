@@ -8,6 +8,7 @@ from typing import Any
 from c2c.policies import (
     One,
     decision,
+    inlined,
     jitable,
     link_gate,
     may_join,
@@ -48,7 +49,7 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
 
 
-@jitable
+@inlined
 def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     """Return whether instance `i` could do something if its device turned to it."""
     inst = s.instance[i]
@@ -59,7 +60,7 @@ def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     return bool(inst.n_prefill + inst.n_decode > 0) or _head_joins(fleet, rules, s, i)
 
 
-@jitable
+@inlined
 def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_s: float) -> None:
     inst = s.instance[i]
     if inst.state != ASSIGNED:
@@ -295,7 +296,7 @@ def _start_the_one(
         _launch(fleet, rules, s, i, True, now_s)
 
 
-@jitable
+@inlined
 def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     """Start what can start on the devices that the event touched; the last part of every step."""
     for k in range(s.count[0].asked):
@@ -306,7 +307,7 @@ def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     s.count[0].events += 1
 
 
-@jitable
+@inlined
 def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     """Requests were queued at instance `i`: start it, or end a run of decode steps for them."""
     inst = s.instance[i]
@@ -321,7 +322,7 @@ def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
             emit(s, ACT_INTERRUPT, d)
 
 
-@jitable
+@inlined
 def settle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
     """Take instance `i` off its device after a load or a step; return whether it has work left."""
     inst = s.instance[i]
