@@ -145,20 +145,28 @@ def _decision_point(
     def unguarded(policy: Any, *args: Any) -> Any:
         return made[type(policy)](policy, *args)
 
-    # A user's implementation may allocate; it then brings its own counting of references.
+    def implementation(policy: Any) -> Callable[..., Any] | None:
+        return made.get(policy.instance_class, default) if isinstance(policy, _NAMED) else None
+
+    @overload(decide, jit_options=_INNER, strict=False)
+    def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        function = implementation(policy)
+        return None if function is None or is_outside(function) else function
+
+    # From outside: it may allocate, and then brings its own counting of references.
     @overload(unguarded, jit_options=_USERS, strict=False)
-    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any]:  # noqa: ARG001
-        return made[policy.instance_class]
+    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        return implementation(policy)
 
     @overload(decide, jit_options=_USERS, strict=False)
-    def _compiled(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
-        if not isinstance(policy, _NAMED):
+    def _outside(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        function = implementation(policy)
+        if function is None or not is_outside(function):
             return None
-        policy_type = policy.instance_class
-        function = made.get(policy_type, default)
-        if function is None or returns is None or not is_outside(function):
+        if returns is None:
             return function
-        return guarded_compiled(name, policy_type.__name__, function, returns, unguarded, _USERS)
+        who = policy.instance_class.__name__
+        return guarded_compiled(name, who, function, returns, unguarded, _USERS)
 
     return cast("DecisionPoint", point)
 
