@@ -149,28 +149,28 @@ def _decision_point(
     def unguarded(policy: Any, *args: Any) -> Any:
         return made[type(policy)](policy, *args)
 
-    # A user's implementation may allocate; it then brings its own counting of references.
-    @overload(unguarded, jit_options=_USERS, strict=False)
-    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any]:  # noqa: ARG001
-        return made[policy.instance_class]
-
-    def found(policy: Any) -> Callable[..., Any] | None:
+    def implementation(policy: Any) -> Callable[..., Any] | None:
         return made.get(policy.instance_class, default) if isinstance(policy, _NAMED) else None
 
     @overload(decide, jit_options=_INLINED, strict=False)
-    def _ours(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
-        function = found(policy)
+    def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        function = implementation(policy)
         return None if function is None or is_outside(function) else function
 
+    # From outside: it may allocate, and then brings its own counting of references.
+    @overload(unguarded, jit_options=_USERS, strict=False)
+    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        return implementation(policy)
+
     @overload(decide, jit_options=_USERS, strict=False)
-    def _theirs(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
-        function = found(policy)
+    def _outside(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        function = implementation(policy)
         if function is None or not is_outside(function):
             return None
         if returns is None:
             return function
-        of = policy.instance_class.__name__
-        return guarded_compiled(name, of, function, returns, unguarded, _USERS)
+        who = policy.instance_class.__name__
+        return guarded_compiled(name, who, function, returns, unguarded, _USERS)
 
     return cast("DecisionPoint", point)
 

@@ -89,6 +89,8 @@ def _at(file: str, line: int, policies: dict[str, Any]) -> str | None:
 def _reason(lines: list[str], at: int, error: Exception) -> str:
     if "NRT required" in str(error):
         return "it allocates (an array, list or text), which a compiled policy may not"
+    if called := re.search(r"Untyped global name '(\w+)':.*class 'function'", str(error)):
+        return f"{called[1]} is called without the decorator c2c.policies.jitable"
     for line in lines[max(0, at - 3) : at]:
         if called := re.search(r"resolving callee type: Function\((.+?)(?: at 0x\w+>)?\)$", line):
             return f"Numba has no {called[1].strip('<>')} for these types"

@@ -234,11 +234,12 @@ def test_folders_and_names_that_cannot_be_used_are_refused(tmp_path: Path) -> No
         ("return 7 if count > 6 else 0", "place returned something that is not a row"),
         ("return 0.0 if count > 99 else 0", "place returned float64, not a row"),
         ("return table.no_such if count > 99 else 0", "mine.py, line 8: Unknown attribute"),
+        ("return of(count) if count > 99 else 0", "mine.py, line 8: of is called without"),
     ],
 )
 def test_mistakes_that_only_the_compiled_run_meets(tmp_path: Path, body: str, said: str) -> None:
     """Answers and types on a path that the first requests did not take."""
-    load(folder=policy(tmp_path, body))
+    load(folder=policy(tmp_path, body, more="def of(x): return x"))
     mine = sys.modules["mine"].Mine()
     table = np.zeros(8, CANDIDATE_DTYPE).view(np.recarray)
 
