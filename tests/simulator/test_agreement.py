@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from c2c.serving import new_serving, prepare
-from c2c.serving.loop import Arrival, run, step
-from c2c.simulator import build_machine
+from c2c.policies import (
+    AfterWaiting,
+    AtOutstanding,
+    ByLayer,
+    Feedback,
+    FirstIdle,
+    Fixed,
+    RandomIdle,
+    Resident,
+    Roofline,
+    Static,
+)
+from c2c.serving import ServingSetup, prepare
+from c2c.serving.loop import run, step
+from c2c.serving.port import Arrival
+from c2c.simulator import Simulation, build_machine
 from c2c.simulator.port import SimulatorBackend
 from tests.simulator.worlds import random_requests, setup, simulate
 
-SYSTEMS = {
+SYSTEMS: dict[str, dict[str, Any]] = {
     "c2cserve": {},
-    "roofline": {"alpha": "roofline", "scale_out_at": 3},
-    "layers": {"alpha": "layers"},
-    "random": {"placement": "random", "alpha": "static", "chunk_policy": "fixed"},
-    "serverlessllm": {"loading": "resident", "placement": "first_idle", "check_slo": False},
+    "roofline": {"alpha": Roofline(), "scale": AtOutstanding(3)},
+    "layers": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
+    "random": {"place": RandomIdle(), "alpha": Static(), "chunk": Fixed(512)},
+    "serverlessllm": {"load": Resident(), "place": FirstIdle(), "check_slo": False},
 }
 
 
-def _setup(name: str, superchips: int = 1, **more: object):  # type: ignore[no-untyped-def]
-    from c2c.serving import AlphaSettings
-
-    system = dict(SYSTEMS[name])
-    if "alpha" in system:
-        layered = system["alpha"] == "layers"
-        system["alpha"] = AlphaSettings(
-            policy="feedback" if layered else system["alpha"],
-            initial=1.0 if layered else 0.0,
-            boundary="layer" if layered else "request",
-        )
+def _setup(name: str, superchips: int = 1) -> ServingSetup:
     mig = "1x96gb" if name == "serverlessllm" else "7x12gb"
     specs = ["llama-3-3b", "llama-3-8b"] * 5
-    return setup(*specs, mig=mig, superchips=superchips, drain_after_s=3.0, **system, **more)
+    system = {"preempt": AfterWaiting(3.0), **SYSTEMS[name]}
+    return setup(*specs, mig=mig, superchips=superchips, **system)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -53,28 +59,15 @@ def test_pure_step_over_the_port_gives_the_same_records(name: str) -> None:
     prepared = prepare(_setup(name))
     block = random_requests(80, 10, 2.0, 2)
     expected, _, _ = simulate(prepared, block)
-    state = new_serving(
-        prepared.fleet,
-        prepared.chip_of,
-        prepared.kind_of,
-        prepared.budget_gbps,
-        in_host=prepared.in_host,
-    )
     backend = SimulatorBackend(prepared, build_machine(prepared), block)
-    state = run(prepared.fleet, prepared.rules, state, backend)
+    state = run(prepared.fleet, prepared.rules, prepared.new_serving(), backend)
     got = np.sort(state.records[: state.count[0].out], order="id")
     assert got.tobytes() == expected.tobytes()
 
 
 def test_step_leaves_its_argument_alone() -> None:
     prepared = prepare(_setup("c2cserve"))
-    state = new_serving(
-        prepared.fleet,
-        prepared.chip_of,
-        prepared.kind_of,
-        prepared.budget_gbps,
-        in_host=True,
-    )
+    state = prepared.new_serving()
     before = [field.copy() for field in state]
     event = Arrival(at_s=0.0, request_id=0, model=0, prompt_tokens=5, output_tokens=5)
     first = step(prepared.fleet, prepared.rules, state, event)
@@ -99,8 +92,6 @@ def test_two_simulations_in_one_process_do_not_touch_each_other() -> None:
     prepared = prepare(_setup("c2cserve"))
     block = random_requests(60, 10, 2.0, 4)
     alone, _, _ = simulate(prepared, block)
-    from c2c.simulator import Simulation
-
     one, two = (Simulation.start(prepared, build_machine(prepared), compiled=False) for _ in "ab")
     out: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for k in range(0, 60, 10):
