@@ -7,7 +7,7 @@ from c2c.serving.actions import ACT_UNLOAD, emit
 from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, measure, room_bytes
 from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Rules, Serving
 
-__all__ = ["assign", "evict", "idle_victim", "make_room_for"]
+__all__ = ["assign", "evict", "idle_victim", "make_room_for", "vacate"]
 
 
 @jitable
@@ -36,11 +36,8 @@ def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float)
 
 
 @jitable
-def evict(fleet: Fleet, s: Serving, i: int) -> None:
-    """Free instance `i`, which has no work: its engine and kept weights go from HBM.
-
-    The weights stay in host memory.
-    """
+def vacate(fleet: Fleet, s: Serving, i: int) -> None:
+    """Take the model off instance `i`, which has no requests."""
     inst = s.instance[i]
     dev = s.device[inst.on_device]
     model = s.model[inst.model]
@@ -60,6 +57,15 @@ def evict(fleet: Fleet, s: Serving, i: int) -> None:
     if dev.last == i:
         dev.last = -1
     measure(fleet, s, inst.on_device)
+
+
+@jitable
+def evict(fleet: Fleet, s: Serving, i: int) -> None:
+    """Free instance `i`, which has no work: its engine and kept weights go from HBM.
+
+    The weights stay in host memory.
+    """
+    vacate(fleet, s, i)
     s.count[0].evictions += 1
     emit(s, ACT_UNLOAD, i)
 

@@ -1,25 +1,56 @@
 """The serving loop as a pure step over the port, the form that a live engine drives.
 
-`step` is the same code that the compiled simulator runs: only the packing of events and actions is
-added here. The contract suite holds both to the same records.
+`step` runs the same code as the compiled simulator. What only a live engine needs (ends that nobody
+knew before, cancels, deadlines, lost devices) is added around it, in `ending` and `losing`; where
+every length is known and nothing of that happens it changes nothing, and the contract suite holds
+both to the same records.
 """
 
 from __future__ import annotations
 
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_UNLOAD
+import math
+from collections.abc import Mapping
+
+from c2c.errors import BackendError
+from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.ending import (
+    earliest_deadline_s,
+    end_request,
+    expire,
+    slot_of,
+    take_finished,
+    take_leaving,
+)
+from c2c.serving.losing import is_lost, lose_device, restore
 from c2c.serving.port import (
     Action,
     Arrival,
     Backend,
+    Cancelled,
+    DeviceLost,
     Event,
+    Forget,
     Interrupt,
     Load,
     Ready,
     RunSteps,
+    SetTimer,
+    StepEnd,
+    Timer,
     Unload,
 )
-from c2c.serving.state import Fleet, Rules, Serving
-from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
+from c2c.serving.state import (
+    FAIL_CANCELLED,
+    FAIL_NONE,
+    LOADING,
+    RUNNING,
+    Fleet,
+    Rules,
+    Serving,
+    grow_records,
+    grow_requests,
+)
+from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
 
 __all__ = ["run", "step"]
 
@@ -33,32 +64,149 @@ def step(
 ) -> tuple[Serving, tuple[Action, ...]]:
     """Return the state after an event and the actions that follow from it.
 
+    Records of requests that ended lie in `records[:count[0].out]`; set `out` to 0 when they are
+    taken.
+
     Args:
       donate: let the step reuse the arrays of `state` instead of copying them; the caller must
         not use `state` again.
+
+    Raises:
+      BackendError: the event cannot follow from what was asked; `state` is unusable if donated.
     """
-    s = state if donate else _copy(state)
-    now_s = event.at_s
+    s = _with_room(state if donate else _copy(state))
+    _check_device(s, event)
+    count = s.count[0]
+    now_s = max(float(event.at_s), float(count.now_s))
+    count.now_s = now_s
+    first = int(count.out)
+    expire(fleet, rules, s, now_s, also_now=isinstance(event, Timer))
+    restore(s, s.records[first : count.out])
+    first = int(count.out)
+    _take_in(fleet, rules, s, event, now_s)
+    start_asked(fleet, rules, s, now_s)
+    restore(s, s.records[first : count.out])
+    asked = dict.fromkeys((int(c), int(k)) for c, k in s.actions[: count.actions])
+    count.actions = 0
+    actions = [_action(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
+    return s, (*actions, *_timer(s))
+
+
+def _with_room(s: Serving) -> Serving:
+    # One more request, and a record for every request there is.
+    if s.count[0].free_slots == 0:
+        s = grow_requests(s, len(s.request))
+    if s.count[0].out + len(s.request) > len(s.records):
+        s = grow_records(s, 2 * len(s.request))
+    return s
+
+
+def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float) -> None:
     if isinstance(event, Arrival):
-        on_arrival(
-            fleet,
-            rules,
-            s,
-            now_s,
-            event.request_id,
-            event.model,
-            event.prompt_tokens,
-            event.output_tokens,
-        )
+        _arrive(fleet, rules, s, event, now_s)
+    elif isinstance(event, Cancelled):
+        slot = slot_of(s, event.request_id)
+        if slot >= 0:
+            end_request(fleet, rules, s, slot, FAIL_CANCELLED, now_s)
+    elif isinstance(event, Timer):
+        s.count[0].timer_s = math.inf
+    elif is_lost(s, event.device):
+        pass  # it was under way when the device was lost
+    elif isinstance(event, DeviceLost):
+        lose_device(fleet, rules, s, event.device, now_s)
     elif isinstance(event, Ready):
         on_ready(fleet, rules, s, event.device, now_s)
     else:
-        s.report[event.device] = event.report
-        on_step_end(fleet, rules, s, event.device, now_s)
-    start_asked(fleet, rules, s, now_s)
-    actions = tuple(_action(s, int(c), int(k)) for c, k in s.actions[: s.count[0].actions])
-    s.count[0].actions = 0
-    return s, actions
+        _end_steps(fleet, rules, s, event, now_s)
+
+
+def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float) -> None:
+    for field, value in (("prompt_tokens", event.prompt_tokens),
+                         ("max_output_tokens", event.max_output_tokens)):  # fmt: skip
+        if value < 1:
+            raise BackendError("Arrival", field, value, "at least 1")
+    if not 0 <= event.model < len(fleet.deployment):
+        raise BackendError("Arrival", "model", event.model, f"below {len(fleet.deployment)}")
+    if not event.deadline_s > 0.0:
+        raise BackendError("Arrival", "deadline_s", event.deadline_s, "seconds above 0")
+    req = s.request[s.free_slots[s.count[0].free_slots - 1]]  # the slot that it gets
+    req.priority = event.priority
+    req.ends_by_s = now_s + event.deadline_s
+    req.ending = FAIL_NONE
+    req.carried = 0
+    on_arrival(
+        fleet,
+        rules,
+        s,
+        now_s,
+        event.request_id,
+        event.model,
+        event.prompt_tokens,
+        event.max_output_tokens,
+    )
+
+
+def _end_steps(fleet: Fleet, rules: Rules, s: Serving, event: StepEnd, now_s: float) -> None:
+    d = event.device
+    plan = s.plan[d]
+    _check_report(s, event)
+    s.report[d] = event.report
+    if plan.part + 1 == plan.parts:
+        take_finished(fleet, s, d, event.finished)
+    elif event.finished:
+        raise BackendError("StepEnd", "finished", event.finished, "none before the last part")
+    if not account_step(fleet, rules, s, d):
+        take_leaving(fleet, s, d, event.finished, now_s)
+        end_step(fleet, rules, s, d, now_s)
+
+
+def _check_device(s: Serving, event: Event) -> None:
+    name = type(event).__name__
+    if not isinstance(event, Ready | StepEnd | DeviceLost):
+        return
+    if not 0 <= event.device < len(s.device):
+        raise BackendError(name, "device", event.device, f"below {len(s.device)}")
+    running = int(s.device[event.device].running)
+    wanted = {Ready: LOADING, StepEnd: RUNNING}.get(type(event))
+    if wanted is None or is_lost(s, event.device):
+        return
+    if running < 0 or s.instance[running].state != wanted:
+        what = "loads a model" if wanted == LOADING else "runs steps"
+        raise BackendError(name, "device", event.device, f"a device that {what}")
+
+
+def _check_report(s: Serving, event: StepEnd) -> None:
+    plan = s.plan[event.device]
+    inst = s.instance[plan.instance]
+    most = 1
+    if plan.prefill == 0:
+        batch = s.decoding[plan.instance, : inst.n_decode]
+        most = int((s.request.target[batch] - inst.decode_clock).min())
+    report = event.report
+    if not 1 <= report.steps <= most:
+        raise BackendError("StepEnd", "report.steps", int(report.steps), f"1 to {most}")
+    for name in ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes"):
+        if not 0.0 <= report[name] < math.inf:
+            raise BackendError("StepEnd", f"report.{name}", float(report[name]), "at least 0")
+    if not report.available_gbps > 0.0:
+        raise BackendError(
+            "StepEnd", "report.available_gbps", float(report.available_gbps), "above 0"
+        )
+
+
+def _timer(s: Serving) -> tuple[Action, ...]:
+    # The timer stands at the next deadline, or before it.
+    next_s = earliest_deadline_s(s)
+    if next_s >= s.count[0].timer_s:
+        return ()
+    s.count[0].timer_s = next_s
+    return (SetTimer(at_s=next_s),)
+
+
+def _still_runs(s: Serving, d: int, asked: Mapping[tuple[int, int], None]) -> bool:
+    # Whether the run that was to be interrupted is not the one whose end has just come.
+    running = int(s.device[d].running)
+    return running >= 0 and s.instance[running].state == RUNNING and (ACT_RUN, d) not in asked
 
 
 def _action(s: Serving, code: int, where: int) -> Action:
@@ -66,6 +214,8 @@ def _action(s: Serving, code: int, where: int) -> Action:
         return Unload(device=int(s.instance[where].on_device), instance=where)
     if code == ACT_INTERRUPT:
         return Interrupt(device=where)
+    if code == ACT_FORGET:
+        return Forget(request_id=where)
     plan = s.plan[where].copy()
     i = int(plan.instance)
     inst = s.instance[i]
@@ -85,12 +235,8 @@ def _action(s: Serving, code: int, where: int) -> Action:
 
 
 def run(fleet: Fleet, rules: Rules, state: Serving, backend: Backend) -> Serving:
-    """Serve until the backend has no more events.
-
-    `state` is donated. It must have request slots and record space for the whole run; the
-    streaming driver is `c2c.simulator.Simulation`.
-    """
+    """Serve until the backend has no more events; `state` is donated and keeps all records."""
     while (event := backend.next_event()) is not None:
         state, actions = step(fleet, rules, state, event, donate=True)
-        backend.submit(event.at_s, actions)
+        backend.submit(float(state.count[0].now_s), actions)
     return state

@@ -7,7 +7,7 @@ from c2c.serving.actions import ask
 from c2c.serving.hbm import is_in_use, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.queues import take_pending
-from c2c.serving.state import FREE, IDLE, READY, RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import FREE, IDLE, LOST, READY, RUNNING, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
 __all__ = [
@@ -27,7 +27,7 @@ def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
         state = s.instance[i].state
-        if state != FREE and not (busy_only and state == IDLE):
+        if state != FREE and state != LOST and not (busy_only and state == IDLE):
             total += fleet.deployment[s.instance[i].model].demand_gbps
     return total
 

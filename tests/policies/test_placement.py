@@ -75,8 +75,12 @@ def test_bandwidth_aware_order_and_ties() -> None:
         (2, 1, 8.0, 10, 200.0),
         (3, 1, 7.0, 10, 200.0),
     )
-    assert place(BandwidthAware(), OWN, table, 4, 10, 50.0, 0) == 3  # free, most link left, unused for longest
-    assert place(BandwidthAware(), OWN, table, 4, 10, 250.0, 0) == 0  # only the first has the bandwidth
+    assert (
+        place(BandwidthAware(), OWN, table, 4, 10, 50.0, 0) == 3
+    )  # free, most link left, unused for longest
+    assert (
+        place(BandwidthAware(), OWN, table, 4, 10, 250.0, 0) == 0
+    )  # only the first has the bandwidth
     assert place(BandwidthAware(), OWN, table, 4, 11, 50.0, 0) == -1
     table[3].unpromised_gbps = 150.0  # an inactive model on that chip would need 50
     assert place(BandwidthAware(), OWN, table, 4, 10, 50.0, 0) == 2

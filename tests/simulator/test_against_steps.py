@@ -84,9 +84,7 @@ def by_single_steps(prepared: Prepared, block: RequestBlock) -> list[Job]:
 @pytest.mark.parametrize("rate", [0.3, 3.0, 100.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_same_times_as_single_steps(window: int, rate: float, seed: int) -> None:
-    what = setup(
-        "llama-3-8b", mig="3x24gb", max_batch=6, chunk=Fixed(tokens=256), alpha=Static()
-    )
+    what = setup("llama-3-8b", mig="3x24gb", max_batch=6, chunk=Fixed(tokens=256), alpha=Static())
     one = what.deployments[0]
     what = replace(what, deployments=(replace(one, spec=replace(one.spec, sliding_window=window)),))
     prepared = prepare(what)

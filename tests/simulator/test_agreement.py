@@ -69,7 +69,7 @@ def test_step_leaves_its_argument_alone() -> None:
     prepared = prepare(_setup("c2cserve"))
     state = prepared.new_serving()
     before = [field.copy() for field in state]
-    event = Arrival(at_s=0.0, request_id=0, model=0, prompt_tokens=5, output_tokens=5)
+    event = Arrival(at_s=0.0, request_id=0, model=0, prompt_tokens=5, max_output_tokens=5)
     first = step(prepared.fleet, prepared.rules, state, event)
     again = step(prepared.fleet, prepared.rules, state, event)
     for field, kept in zip(state, before, strict=True):

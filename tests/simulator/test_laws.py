@@ -34,13 +34,9 @@ SPECS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b")
 PREPARED = {
     "c2cserve": prepare(setup(*SPECS, superchips=2, preempt=AfterWaiting(2.0))),
     "tight": prepare(setup(*SPECS, mig="2x48gb", max_batch=2, preempt=AfterWaiting(0.5))),
-    "random": prepare(
-        setup(*SPECS, place=RandomIdle(), alpha=Roofline(), scale=AtOutstanding(2))
-    ),
+    "random": prepare(setup(*SPECS, place=RandomIdle(), alpha=Roofline(), scale=AtOutstanding(2))),
     "resident": prepare(
-        setup(
-            *SPECS, mig="1x96gb", load=Resident(), place=FirstIdle(), preempt=AfterWaiting(2.0)
-        )
+        setup(*SPECS, mig="1x96gb", load=Resident(), place=FirstIdle(), preempt=AfterWaiting(2.0))
     ),
 }
 
