@@ -277,7 +277,9 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
         _end_decodes(fleet, s, i, now_s)
     if plan.prefill > 0:
         _end_prefills(fleet, s, i, now_s)
-    make_room(fleet, rules, s, inst.chip, now_s)
+    drained = make_room(fleet, rules, s, inst.chip, now_s)
+    if drained >= 0:
+        after_idle(fleet, rules, s, drained, now_s)
     _go_on(fleet, rules, s, i, now_s)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from c2c.serving import FAIL_CANCELLED, FAIL_DEADLINE, FAIL_NONE
@@ -21,12 +22,15 @@ from tests.simulator.worlds import random_requests, simulate
 
 WHERE = list(itertools.product(SYSTEMS, FLEETS))
 
+# An example takes a second: as it was drawn it is small enough.
+AS_DRAWN = (Phase.explicit, Phase.reuse, Phase.generate)
+
 seeds = st.integers(0, 2**31)
-loads = st.tuples(st.integers(1, 40), st.sampled_from([0.5, 4.0, 2000.0]), seeds)
+loads = st.tuples(st.integers(1, 24), st.sampled_from([0.5, 4.0, 2000.0]), seeds)
 
 
 @pytest.mark.parametrize(("system", "fleet"), WHERE)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None, phases=AS_DRAWN)
 @given(
     load=loads,
     cancel=st.sampled_from([0.0, 0.3]),
@@ -57,3 +61,84 @@ def test_a_stubborn_backend_is_served_in_order(
         tell=tell,
     )
     serve(what, backend)
+
+
+def _backend(system: str, fleet: str, block: Any, **more: Any) -> SimulatorBackend:
+    what = prepared(system, fleet)
+    return SimulatorBackend(what, build_machine(what), block, **more)
+
+
+@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@settings(max_examples=2, deadline=None, phases=AS_DRAWN)
+@given(load=loads)
+def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_port(
+    system: str, fleet: str, load: tuple[int, float, int]
+) -> None:
+    n, rate, seed = load
+    what, block = prepared(system, fleet), random_requests(n, len(MODELS), rate, seed)
+    over_port, state, watch = serve(what, _backend(system, fleet, block))
+    interpreted, stats, _ = simulate(what, block)
+    compiled, compiled_stats, _ = simulate(what, block, compiled=True)
+    assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()
+    for ours, theirs in zip(astuple(stats), astuple(compiled_stats), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    # what was done is what was asked
+    served = over_port[over_port.failure == FAIL_NONE]
+    assert stats.prefill_tokens.sum() == served.prompt_tokens.sum()
+    assert stats.decode_tokens.sum() == (served.output_tokens - 1).sum()
+    assert state.count[0].switches == stats.switches
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=2, deadline=None, phases=AS_DRAWN)
+@given(load=loads, slack=st.integers(1, 50))
+def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
+    system: str, load: tuple[int, float, int], slack: int
+) -> None:
+    n, rate, seed = load
+    block = random_requests(n, len(MODELS), rate, seed)
+    told = block.output_tokens + slack
+    loose, _, _ = serve(
+        prepared(system, "roomy"), _backend(system, "roomy", block, max_output_tokens=told)
+    )
+    exact, _, _ = serve(prepared(system, "roomy"), _backend(system, "roomy", block))
+    for name in exact.dtype.names:
+        np.testing.assert_allclose(loose[name], exact[name], rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@settings(max_examples=2, deadline=None, phases=AS_DRAWN)
+@given(load=loads, slack=st.integers(0, 50), lost=st.integers(0, 14))
+def test_the_simulator_takes_incidents(
+    system: str, fleet: str, load: tuple[int, float, int], slack: int, lost: int
+) -> None:
+    n, rate, seed = load
+    g = np.random.default_rng(seed)
+    block = random_requests(n, len(MODELS), rate, seed)
+    end_s = float(block.arrival_s[-1]) + 1.0
+    cancels = [
+        Cancelled(at_s=float(block.arrival_s[k] + g.exponential(2.0)), request_id=int(k))
+        for k in np.flatnonzero(g.random(n) < 0.2)
+    ]
+    devices = len(prepared(system, fleet).kind_of)
+    losses = [
+        DeviceLost(at_s=float(g.uniform(0.0, end_s)), device=int(d))
+        for d in g.permutation(devices)[:lost]
+    ]
+    records, _, _ = serve(
+        prepared(system, fleet),
+        _backend(
+            system,
+            fleet,
+            block,
+            max_output_tokens=block.output_tokens + slack,
+            deadline_s=np.where(g.random(n) < 0.3, g.exponential(3.0, n) + 1e-3, np.inf),
+            incidents=sorted([*cancels, *losses], key=lambda i: i.at_s),
+        ),
+    )
+    served = records[records.failure == FAIL_NONE]
+    assert (served.output_tokens == block.output_tokens[served.id]).all()
+    cancelled = set(records.id[records.failure == FAIL_CANCELLED].tolist())
+    assert cancelled <= {c.request_id for c in cancels}
+    late = records[records.failure == FAIL_DEADLINE]
+    assert (late.output_tokens < block.output_tokens[late.id] + slack).all()

@@ -27,6 +27,7 @@ from c2c.serving.port import (
     StepEnd,
     Unload,
 )
+from c2c.serving.state import ASSIGNED, FREE, LOST
 
 __all__ = ["Watch", "serve"]
 
@@ -161,15 +162,13 @@ class Watch:
 
     def _check_memory(self) -> None:
         fleet, kinds = self.prepared.fleet, self.prepared.kind_of
-        arch = fleet.deployment.arch
-        for d, kind in enumerate(kinds):
+        arch = np.asarray(fleet.deployment)["arch"]
+        for d in {e.device for e in self.engines.values()}:
             here = [e for e in self.engines.values() if e.device == d]
-            if not here:
-                continue
-            token = {e.model: fleet.costs.kv_bytes[arch[e.model] * fleet.costs.kinds + kind] for e in here}
-            capacity = min(fleet.kv_capacity[arch[e.model], kind] * token[e.model] for e in here)
-            used = sum(token[e.model] * sum(e.kv.values()) for e in here)
-            assert used + (len(here) - 1) * fleet.engine_bytes <= capacity
+            token = fleet.costs.kv_bytes[arch[[e.model for e in here]] * fleet.costs.kinds + kinds[d]]
+            capacity = fleet.kv_capacity[arch[[e.model for e in here]], kinds[d]] * token
+            used = sum(t * sum(e.kv.values()) for t, e in zip(token, here, strict=True))
+            assert used + (len(here) - 1) * fleet.engine_bytes <= capacity.min()
 
     def end(self) -> None:
         """Check that nothing is left, once the backend has no more events."""
@@ -185,13 +184,27 @@ def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
         watch.event(event)
         state, actions = step(prepared.fleet, prepared.rules, state, event, donate=True)
         watch.actions(actions)
-        device = state.device
-        assert (device.kv_bytes + device.weight_bytes <= device.capacity_bytes).all()
+        _check_room(prepared, state)
         backend.submit(float(state.count[0].now_s), actions)
     watch.end()
     records = np.sort(state.records[: state.count[0].out], order="id").view(np.recarray)
     _check_end(watch, records, state)
     return records, state, watch
+
+
+def _check_room(prepared: Prepared, state: Serving) -> None:
+    # Reserved KV caches, kept weights and the engines that are loaded fit each device.
+    fleet, inst = prepared.fleet, np.asarray(state.instance)
+    arch = np.asarray(fleet.deployment)["arch"][inst["model"]]
+    token = fleet.costs.kv_bytes[arch * fleet.costs.kinds + inst["kind"]]
+    is_there = ~np.isin(inst["state"], (FREE, ASSIGNED, LOST))
+    room = np.where(is_there, fleet.kv_capacity[arch, inst["kind"]] * token, np.inf)
+    engines = is_there.reshape(-1, fleet.residents).sum(axis=1)
+    room = room.reshape(-1, fleet.residents).min(axis=1)
+    device = np.asarray(state.device)
+    used = device["kv_bytes"] + device["weight_bytes"]
+    assert (used + np.maximum(0, engines - 1) * fleet.engine_bytes <= room).all()
+    assert not used[engines == 0].any()
 
 
 def _check_end(watch: Watch, records: Any, state: Serving) -> None:
