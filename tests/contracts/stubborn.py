@@ -54,9 +54,7 @@ class StubbornBackend:
         g = self._g = np.random.default_rng(seed)
         n = len(arrivals)
         self._bound = arrivals.output_tokens
-        self._length = np.where(
-            g.random(n) < 0.5, self._bound, g.integers(1, self._bound + 1)
-        )
+        self._length = np.where(g.random(n) < 0.5, self._bound, g.integers(1, self._bound + 1))
         self._prompt = arrivals.prompt_tokens
         self._made = np.zeros(n, np.int64)
         self._reported = g.random(n) < tell
@@ -95,7 +93,7 @@ class StubbornBackend:
         heapq.heappush(self._later, (at_s, number, event))
         return number
 
-    def submit(self, at_s: float, actions: Sequence[Action]) -> None:  # noqa: ARG002 (own clock)
+    def submit(self, at_s: float, actions: Sequence[Action]) -> None:
         """Start what is asked, at random speed."""
         g, now_s = self._g, self._now_s
         for action in actions:
@@ -165,6 +163,4 @@ class StubbornBackend:
         for request, tokens in got.items():
             self._made[request] += tokens
         ended = [r for r in got if self._made[r] >= self._length[r]]
-        return tuple(
-            r for r in ended if self._length[r] < self._bound[r] or self._reported[r]
-        )
+        return tuple(r for r in ended if self._length[r] < self._bound[r] or self._reported[r])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class Engine:
 
 
 class Watch:
-    """Keeps its own books of what the backend was asked and answered, and holds the loop to them."""
+    """Keeps its own books of what was asked and answered, and holds the loop to them."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -165,7 +166,9 @@ class Watch:
         arch = np.asarray(fleet.deployment)["arch"]
         for d in {e.device for e in self.engines.values()}:
             here = [e for e in self.engines.values() if e.device == d]
-            token = fleet.costs.kv_bytes[arch[[e.model for e in here]] * fleet.costs.kinds + kinds[d]]
+            token = fleet.costs.kv_bytes[
+                arch[[e.model for e in here]] * fleet.costs.kinds + kinds[d]
+            ]
             capacity = fleet.kv_capacity[arch[[e.model for e in here]], kinds[d]] * token
             used = sum(t * sum(e.kv.values()) for t, e in zip(token, here, strict=True))
             assert used + (len(here) - 1) * fleet.engine_bytes <= capacity.min()
@@ -220,7 +223,7 @@ def _check_end(watch: Watch, records: Any, state: Serving) -> None:
             assert row.output_tokens == watch.made[int(row.id)]
             assert row.finished_s <= row.arrival_s + asked.deadline_s
     times = ("arrival_s", "admitted_s", "started_s", "first_token_s", "finished_s")
-    for earlier, later in zip(times, times[1:], strict=False):
+    for earlier, later in itertools.pairwise(times):
         assert (records[earlier] <= records[later]).all(), (earlier, later)
     # everything is free again
     assert count.pending == 0
