@@ -115,6 +115,7 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
     elif isinstance(event, DeviceLost):
         lose_device(fleet, rules, s, event.device, now_s)
     elif isinstance(event, Ready):
+        s.report[event.device].available_gbps = event.available_gbps
         on_ready(fleet, rules, s, event.device, now_s)
     else:
         _end_steps(fleet, rules, s, event, now_s)
@@ -170,6 +171,8 @@ def _check_device(s: Serving, event: Event) -> None:
     wanted = {Ready: LOADING, StepEnd: RUNNING}.get(type(event))
     if wanted is None or is_lost(s, event.device):
         return
+    if isinstance(event, Ready) and not event.available_gbps > 0.0:
+        raise BackendError(name, "available_gbps", event.available_gbps, "above 0")
     if running < 0 or s.instance[running].state != wanted:
         what = "loads a model" if wanted == LOADING else "runs steps"
         raise BackendError(name, "device", event.device, f"a device that {what}")

@@ -53,6 +53,7 @@ class Ready:
 
     at_s: float
     device: int
+    available_gbps: float  # what the device can expect of the link now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,8 @@ class SimulatorBackend:
         was_load = end_phase(self._machine, self._mirror, self._world, d, at_s)
         self._ended = (d, at_s)
         if was_load:
-            return Ready(at_s=at_s, device=d)
+            available = float(self._mirror.report[d].available_gbps)
+            return Ready(at_s=at_s, device=d, available_gbps=available)
         report = self._mirror.report[d].copy()
         return StepEnd(at_s=at_s, device=d, report=report, finished=self._finished(d, report.steps))
 

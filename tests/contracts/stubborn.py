@@ -104,7 +104,8 @@ class StubbornBackend:
                 self._timer = self._send(when, Timer(at_s=when))
             elif isinstance(action, Load):
                 when = now_s + float(g.exponential(0.5))
-                self._send(when, Ready(at_s=when, device=action.device))
+                gbps = float(g.uniform(1.0, 500.0))
+                self._send(when, Ready(at_s=when, device=action.device, available_gbps=gbps))
             elif isinstance(action, RunSteps):
                 self._start(action)
             elif isinstance(action, Interrupt) and g.random() < 0.8:
