@@ -95,6 +95,7 @@ class SimulatorBackend:
             mirror.instance[action.instance].cold = int(action.is_cold)
             return ACT_LOAD, action.device
         if isinstance(action, RunSteps):
+            mirror.instance[action.instance].model = action.model
             plan = mirror.plan[action.device]
             mirror.plan[action.device] = action.plan
             for request in action.decodes:

@@ -46,12 +46,16 @@ class Engine:
 class Watch:
     """Keeps its own books of what was asked and answered, and holds the loop to them."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, state: Serving) -> None:
         self.prepared = prepared
         self.asked: dict[int, Arrival] = {}
         self.made: Counter[int] = Counter()
         self.over: set[int] = set()  # finished, forgotten or cancelled
-        self.engines: dict[int, Engine] = {}
+        self.engines = {  # made before the first event
+            i: Engine(int(inst.model), int(inst.on_device), is_ready=True)
+            for i, inst in enumerate(state.instance)
+            if inst.model >= 0
+        }
         self.busy: dict[int, Load | RunSteps] = {}
         self.lost: set[int] = set()
         self.steps = 0
@@ -181,8 +185,8 @@ class Watch:
 
 def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
     """Serve until nothing happens any more; return the records by id, the state and the watch."""
-    watch = Watch(prepared)
     state = prepared.new_serving(slots=2, buffer=1)
+    watch = Watch(prepared, state)
     while (event := backend.next_event()) is not None:
         watch.event(event)
         state, actions = step(prepared.fleet, prepared.rules, state, event, donate=True)
