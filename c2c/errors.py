@@ -1,8 +1,8 @@
-"""The errors users see: a setting that cannot work, data that cannot be read, a policy at fault."""
+"""The errors users see: a setting, data, a policy, a backend that cannot be right."""
 
 from __future__ import annotations
 
-__all__ = ["DataError", "PolicyError", "SettingError"]
+__all__ = ["BackendError", "DataError", "PolicyError", "SettingError"]
 
 
 class SettingError(ValueError):
@@ -42,3 +42,17 @@ class PolicyError(DataError):
     def __init__(self, policy: str, problem: str) -> None:
         super().__init__(f"policy {policy}", problem)
         self.policy = policy
+
+
+class BackendError(ValueError):
+    """An event that the serving loop cannot have caused: which one, and what is wrong with it.
+
+    >>> print(BackendError("StepEnd", "device", 3, "a device that was told to run"))
+    StepEnd.device=3: expected a device that was told to run.
+    """
+
+    def __init__(self, event: str, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{event}.{field}={value!r}: expected {allowed}.")
+        self.event = event
+        self.field = field
+        self.value = value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from c2c.policies import goes_before, inlined, jitable
-from c2c.serving.state import FREE, IDLE, Fleet, Rules, Serving
+from c2c.serving.state import FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
     "could_hold",
@@ -75,13 +75,18 @@ def room_bytes(s: Serving, d: int) -> float:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return whether instance `i` could have so much HBM if kept weights and idle engines went."""
+    """Return whether instance `i` could have so much HBM if kept weights and idle engines went.
+
+    Where no request has KV cache on the device, engines that only wait for room may go as well:
+    nothing that runs would ever make any.
+    """
     dev = s.device[s.instance[i].on_device]
     room = dev.capacity_bytes - dev.kv_bytes
     if need_bytes <= room:
         return True
     for j in range(dev.first, dev.first + fleet.residents):
-        if j != i and s.instance[j].state == IDLE:
+        state = s.instance[j].state
+        if j != i and (state == IDLE or (state == READY and dev.kv_bytes == 0.0)):
             room += fleet.engine_bytes
     return bool(need_bytes <= room)
 

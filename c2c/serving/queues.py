@@ -113,6 +113,7 @@ def return_waiting(s: Serving, i: int) -> None:
     slot = int(inst.wait_head)
     for _ in range(inst.n_wait):
         inst.backlog -= s.request[slot].prompt
+        s.request[slot].instance = -1
         slot = int(s.request[slot].next)
     inst.wait_head = -1
     inst.wait_tail = -1

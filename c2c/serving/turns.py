@@ -19,6 +19,7 @@ from c2c.policies import (
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
 from c2c.serving.batching import compose
 from c2c.serving.hbm import could_hold, pair_of, request_bytes, room_bytes
+from c2c.serving.instances import make_room_for
 from c2c.serving.state import (
     ASSIGNED,
     FREE,
@@ -56,7 +57,7 @@ def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     if inst.state == FREE or inst.state == LOADING:
         return False
     if inst.state == ASSIGNED:
-        return bool(inst.n_wait > 0)
+        return bool(inst.n_wait > 0) and could_hold(fleet, s, i, 0.0)  # there is room for it
     return bool(inst.n_prefill + inst.n_decode > 0) or _head_joins(fleet, rules, s, i)
 
 
@@ -66,6 +67,7 @@ def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     if inst.state != ASSIGNED:
         compose(fleet, rules, s, i, is_alone, now_s)
         return
+    make_room_for(fleet, rules, s, i, 0.0, now_s)
     inst.state = LOADING
     plan = s.plan[inst.on_device]
     plan.instance = i
@@ -115,7 +117,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
             kept_up += 1
             row.token_due_s = min(row.token_due_s, due_s)
     row.token_due_s -= fleet.costs.decode_s[pair_of(fleet, s, i)]
-    return kept_up
+    return int(kept_up)
 
 
 @jitable

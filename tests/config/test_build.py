@@ -85,6 +85,7 @@ def test_a_plain_mapping_builds_the_same_run() -> None:
         (["system.preempt.after_s=-1"], "system.preempt.after_s", "above 0"),
         (["system/chunk=fixed", "system.chunk.tokens=1.5"], "system.chunk.tokens", "whole"),
         (["+system.alpha.foo=1"], "system.alpha.foo", "deadband"),
+        (["system.load.start_s=-1"], "system.load.start_s", "at least 0"),
         (["hardware.gpu.sm_count=-4"], "hardware.gpu.sm_count", "above 0"),
         (["system=serverlessllm", "catalog=dense_70b"], "catalog.llama-3-70b", "room for a KV"),
         (["workload=file"], "workload.path", "Parquet or CSV"),

@@ -34,7 +34,7 @@ def test_policies_lie_over_the_system_and_can_be_combined() -> None:
     cfg = load(["system/alpha=static", "system.alpha.initial=0.5", "system/place=random_idle"])
     assert cfg.system.alpha == {"policy": "static", "initial": 0.5}  # nothing of feedback is left
     assert cfg.system.place.policy == "random_idle"
-    assert cfg.system.name == "c2cserve_letter"
+    assert cfg.system.name == "c2cserve"
 
 
 def test_every_policy_is_a_choice_in_the_group_of_its_decision() -> None:
