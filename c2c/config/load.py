@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -21,6 +22,13 @@ from c2c.policies import DECISIONS, policy_settings
 
 __all__ = ["config_dir", "load", "register"]
 
+# Not in `conf/mig`: chosen by the system, chosen by simulation, and made of the parts one names.
+LAYOUTS: Mapping[str, Mapping[str, Any]] = {
+    "auto": {"name": "auto"},
+    "planned": {"name": "planned", "requests": 3000},
+    "custom": {"name": "custom", "parts": []},
+}
+
 
 def config_dir() -> Path:
     """Return the folder of the settings, `conf/` (see `c2c.hardware.conf_dir`)."""
@@ -28,13 +36,14 @@ def config_dir() -> Path:
 
 
 def register() -> None:
-    """Tell Hydra the schema, the layout chosen by the system (`mig: auto`) and all policies.
+    """Tell Hydra the schema, the layouts that no file names (`auto`, `custom`) and all policies.
 
     A policy is a choice in the group of its decision, such as `system/alpha=roofline`.
     """
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConf, provider="c2c")
-    store.store(group="mig", name="auto", node={"name": "auto"}, provider="c2c")
+    for name, node in LAYOUTS.items():
+        store.store(group="mig", name=name, node=node, provider="c2c")
     for setting, point in DECISIONS.items():
         for name, policy in point.policies.items():
             node = policy_settings(policy)
