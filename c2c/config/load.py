@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -13,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from c2c.config.layout import NAMELESS
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RunConf
 from c2c.config.user_code import code_in, load_code
@@ -22,13 +22,6 @@ from c2c.policies import DECISIONS, policy_settings
 
 __all__ = ["config_dir", "load", "register"]
 
-# Not in `conf/mig`: chosen by the system, chosen by simulation, and made of the parts one names.
-LAYOUTS: Mapping[str, Mapping[str, Any]] = {
-    "auto": {"name": "auto"},
-    "planned": {"name": "planned", "requests": 3000},
-    "custom": {"name": "custom", "parts": []},
-}
-
 
 def config_dir() -> Path:
     """Return the folder of the settings, `conf/` (see `c2c.hardware.conf_dir`)."""
@@ -36,13 +29,13 @@ def config_dir() -> Path:
 
 
 def register() -> None:
-    """Tell Hydra the schema, the layouts that no file names (`auto`, `custom`) and all policies.
+    """Tell Hydra the schema, the layouts that no file names (`auto` and the like) and all policies.
 
     A policy is a choice in the group of its decision, such as `system/alpha=roofline`.
     """
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConf, provider="c2c")
-    for name, node in LAYOUTS.items():
+    for name, node in NAMELESS.items():
         store.store(group="mig", name=name, node=node, provider="c2c")
     for setting, point in DECISIONS.items():
         for name, policy in point.policies.items():

@@ -101,7 +101,7 @@ def _add_candidates(
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m:
         return n  # another model has waited too long for this chip
-    left = chip.budget_gbps - reserved_gbps(fleet, s, c, True)
+    reserved = reserved_gbps(fleet, s, c, True)
     unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
@@ -115,7 +115,8 @@ def _add_candidates(
         row.is_resident = 1 if inst.state != FREE and inst.model == m else 0
         row.last_used_s = inst.last_used_s
         row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
-        row.link_left_gbps = left
+        row.link_left_gbps = chip.budget_gbps - reserved
+        row.is_alone = 1 if reserved == 0.0 else 0
         row.unpromised_gbps = unpromised
         row.load_s = 0.0
         row.kept_share = 0.0
