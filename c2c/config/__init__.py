@@ -9,6 +9,7 @@ from c2c.config.simulate import (
     prefers_compiled,
     run_totals,
     simulate,
+    summary_of,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "register",
     "run_totals",
     "simulate",
+    "summary_of",
 ]
