@@ -2,12 +2,14 @@
 
 The rule, for all requests together and for each model:
 
-1. The queue is the requests that arrived and have no first token yet. At the last arrival it holds
-   W requests. It has been growing since the last time it held at most W / 10.
+1. The queue is the requests that arrived and have no first token yet; where that one does not grow,
+   those that are not finished. At the last arrival it holds W requests. It has been growing since
+   the last time it held at most W / 10.
 2. The load is too high if that growth took at least a quarter of the time between first and last
-   arrival (a burst that drains is shorter or gone), if W is at least twice the square root of the
-   requests that arrived meanwhile (what chance alone does to a queue that is just kept up with) and
-   at least 20, and if most of those that arrived last missed their TTFT target.
+   arrival (a burst that drains is shorter or gone); if half-way W was not nearly reached (a steady
+   crowd does not grow); if W is at least twice the square root of the requests that arrived
+   meanwhile (what chance alone does to a queue that is just kept up with) and at least 20; and if
+   most of those that arrived last missed a target.
 3. Offered are the requests a second that arrived while the queue grew; sustainable those that
    finished, its first fifth left out, in which batches fill.
 4. What binds is looked for while the queue grew, in this order: slices that stood idle beside it;
@@ -35,6 +37,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 LEFT = 0.1  # of the last queue: from where it is said to grow
+HALF_WAY = 0.8  # of the last queue: in the middle of linear growth it is about half
 LONGEST_BURST = 0.25  # of the time between first and last arrival
 CHANCE = 2.0  # standard deviations of as many arrivals
 FEWEST = 20
@@ -100,8 +103,8 @@ def growth_of(
 
     Args:
       arrival_s: of each request, in any order.
-      left_s: when it had its first token (or failed).
-      missed: whether it missed its TTFT target.
+      left_s: when it left the queue.
+      missed: whether it missed a target.
       span: first and last arrival of the run.
     """
     first_s, last_s = span
@@ -122,6 +125,9 @@ def growth_of(
         return None
     if waiting < CHANCE * count**0.5 or np.mean(missed[order][-max(1, count // 4) :]) <= 0.5:
         return None
+    middle = queue[start:][np.abs(arrived[start:] - (since_s + last_s) / 2) < (last_s - since_s) / 10]
+    if len(middle) and np.median(middle) > HALF_WAY * waiting:
+        return None
     return Growth(since_s=since_s, until_s=last_s, arrived=count, waiting=waiting)
 
 
@@ -131,26 +137,34 @@ def judge(
     """Return what to say of a load that was too high, as plain data; None of one that was served.
 
     Args:
-      records: at least model, arrival_s, first_token_s, finished_s and ttft_slo_s.
+      records: at least `SUMMARY_COLUMNS` of `c2c.metrics`.
       room: what the fleet has.
       details: reads further columns of the same records, in the same order.
     """
     if not records.num_rows:
         return None
     arrival, first, finished = (numbers_of(records, c) for c in _TIMES)
-    left = np.where(np.isfinite(first), first, np.where(np.isfinite(finished), finished, arrival))
-    missed = ~(left - arrival <= numbers_of(records, "ttft_slo_s"))
+    ended = np.where(np.isfinite(finished), finished, arrival)
     span = (float(arrival.min()), float(arrival.max()))
-    if np.count_nonzero(left > span[1]) < FEWEST:
+    if np.count_nonzero(ended > span[1]) < FEWEST:
         return None
-    whole = growth_of(arrival, left, missed, span)
-    behind: dict[str, Growth] = {}
     model = _models(records, room)
-    for m in np.unique(model):
-        rows = model == m
-        found = growth_of(arrival[rows], left[rows], missed[rows], span)
-        if found is not None:
-            behind[room.models[m]] = found
+    late = ~(first - arrival <= numbers_of(records, "ttft_slo_s"))
+    gaps = np.maximum(numbers_of(records, "output_tokens") - 1.0, 1.0)
+    slow = (finished - first) / gaps > numbers_of(records, "tpot_slo_s")
+    begun = np.where(np.isfinite(first), first, ended)
+    whole: Growth | None = None
+    behind: dict[str, Growth] = {}
+    left = begun
+    for left, missed in ((begun, late), (ended, late | slow)):
+        whole = growth_of(arrival, left, missed, span)
+        for m in np.unique(model[left > span[1]]):
+            rows = model == m
+            found = growth_of(arrival[rows], left[rows], missed[rows], span)
+            if found is not None:
+                behind[room.models[m]] = found
+        if whole is not None or behind:
+            break
     if whole is None and not behind:
         return None
     window = whole or max(behind.values(), key=lambda g: g.waiting)

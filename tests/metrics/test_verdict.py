@@ -34,19 +34,27 @@ def served(arrival_s: np.ndarray, servers: int = 1, service_s: float = SERVICE_S
     return {"arrival_s": arrival_s, "started_s": start, "slice": where, "service_s": service_s}
 
 
-def table(model: str = "a", link_bytes: float = 0.0, tokens: int = 10, **runs: Any) -> pa.Table:
+def table(
+    model: str = "a",
+    link_bytes: float = 0.0,
+    tokens: int = 10,
+    first_token_s: np.ndarray | None = None,
+    **runs: Any,
+) -> pa.Table:
     n = len(runs["arrival_s"])
     finished = runs["started_s"] + runs["service_s"]
+    first = finished if first_token_s is None else first_token_s
     return pa.table(
         {
             "model": pa.array([model] * n).dictionary_encode(),
             "arrival_s": runs["arrival_s"],
             "started_s": runs["started_s"],
-            "first_token_s": finished,
+            "first_token_s": first,
             "finished_s": finished,
             "ttft_slo_s": np.full(n, 2.0),
+            "tpot_slo_s": np.full(n, 0.1),
             "prompt_tokens": np.full(n, tokens),
-            "output_tokens": np.ones(n, np.int64),
+            "output_tokens": np.full(n, 1 if first_token_s is None else 11),
             "slice": runs["slice"],
             "chip": np.zeros(n, np.int32),
             "start_kind": pa.array(["warm"] * n).dictionary_encode(),
@@ -126,6 +134,20 @@ def test_one_hot_model_beside_calm_ones_is_named() -> None:
     assert found["models"] == ["a"]
     assert found["offered_rps"] == pytest.approx(2.0 / SERVICE_S, rel=0.1)
     assert "of a offered" in found["text"][0]
+
+
+def test_requests_that_start_at_once_and_do_not_end_are_seen_too() -> None:
+    runs = served(poisson(2.0 / SERVICE_S, 3000, 8))
+    found = verdict(table(first_token_s=runs["arrival_s"] + 0.01, **runs))
+    assert found is not None
+    assert found["sustainable_rps"] == pytest.approx(1.0 / SERVICE_S, rel=0.03)
+
+
+def test_a_steady_crowd_that_misses_its_target_is_no_growth() -> None:
+    arrival = poisson(2.0, 600, 9)
+    long = {"arrival_s": arrival, "started_s": arrival, "slice": np.zeros(600, np.int32)}
+    late = table(first_token_s=arrival + 3.0, service_s=40.0, **long)  # 80 at a time, for ever
+    assert verdict(late) is None
 
 
 def test_a_run_without_requests_has_no_verdict() -> None:
