@@ -9,6 +9,7 @@ from c2c.config.simulate import (
     prefers_compiled,
     run_totals,
     simulate,
+    summary_of,
 )
 from c2c.config.user_code import code_in, load_code, settings_folder
 
@@ -27,4 +28,5 @@ __all__ = [
     "run_totals",
     "settings_folder",
     "simulate",
+    "summary_of",
 ]

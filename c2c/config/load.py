@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from c2c.config.layout import NAMELESS
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RunConf
 from c2c.config.user_code import code_in, load_code, settings_folder
@@ -27,7 +28,7 @@ def config_dir() -> Path:
 
 
 def register(code: Sequence[Path] | None = None) -> None:
-    """Tell Hydra the schema, the layout chosen by the system (`mig: auto`) and all policies.
+    """Tell Hydra the schema, the layouts that no file names (`auto` and the like) and all policies.
 
     A policy is a choice in the group of its decision, such as `system/alpha=roofline`.
 
@@ -39,7 +40,8 @@ def register(code: Sequence[Path] | None = None) -> None:
     if code is not None or "schema.yaml" not in store.list(""):
         schema = RunConf(code=[str(file) for file in code or ()])
         store.store(name="schema", node=schema, provider="c2c")
-    store.store(group="mig", name="auto", node={"name": "auto"}, provider="c2c")
+    for name, node in NAMELESS.items():
+        store.store(group="mig", name=name, node=node, provider="c2c")
     for setting, point in DECISIONS.items():
         for name, policy in point.policies.items():
             node = policy_settings(policy)

@@ -33,6 +33,7 @@ CANDIDATE_DTYPE = np.dtype(
         ("kv_capacity", "i8"),  # tokens of the model to place
         ("fits_now", "i8"),  # 1: the request's KV cache fits beside what is there
         ("link_left_gbps", "f8"),  # the chip's link budget not reserved by busy instances
+        ("is_alone", "i8"),  # 1: no busy instance on the chip has link rate reserved
         ("unpromised_gbps", "f8"),  # the same, less what inactive models on the chip would need
         ("load_s", "f8"),  # of the slice: a decode step of every busy engine and their backlogs
         ("kept_share", "f8"),  # of the model's weights, in the slice's HBM
@@ -88,12 +89,16 @@ def link_headroom(policy: Any) -> float:
 class BandwidthAware(NamedTuple):
     """The KV cache and the summed link demand must fit.
 
-    Chips that hold the weights come before those that would read them from disk. Free slices come before evictions, then the chip with most budget left if its inactive models
+    A model that needs more than the whole budget goes where nothing else is promised: it will miss
+    its decode target, but waiting longer would not help.
+
+    Chips that hold the weights come before those that would read them from disk, free slices before
+    evictions, then the chip with most budget left if its inactive models
     were active too (they may be soon), then the model unused for longest; remaining ties go to
     the first row.
 
     Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order
-    among admissible slices is ours.
+    among admissible slices is ours, and so is what happens to a demand beyond the budget.
 
     Attributes:
       headroom: share of the link that may be promised, in (0, 1].
@@ -115,7 +120,9 @@ def _bandwidth_aware(
     best = -1
     for row in range(count):
         c = table[row]
-        if c.is_resident != 0 or c.kv_capacity < tokens or c.link_left_gbps < demand_gbps:
+        if c.is_resident != 0 or c.kv_capacity < tokens:
+            continue
+        if c.link_left_gbps < demand_gbps and c.is_alone == 0:
             continue
         if best < 0:
             best = row

@@ -112,7 +112,7 @@ def _add_candidates(
     home = entry_of(fleet, m, c)
     if not could_hold_weights(fleet, s, home, m):
         return n
-    left = chip.budget_gbps - reserved_gbps(fleet, s, c, True)
+    reserved = reserved_gbps(fleet, s, c, True)
     unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
@@ -126,7 +126,8 @@ def _add_candidates(
         row.is_resident = 1 if inst.state != FREE and inst.model == m else 0
         row.last_used_s = inst.last_used_s
         row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
-        row.link_left_gbps = left
+        row.link_left_gbps = chip.budget_gbps - reserved
+        row.is_alone = 1 if reserved == 0.0 else 0
         row.unpromised_gbps = unpromised
         row.in_host = 1 if s.hold[home].state == HELD else 0
         row.load_s = 0.0

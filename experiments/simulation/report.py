@@ -63,6 +63,8 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
     summary, run = outcome.summary, outcome.summary["run"]
     out.print(_latency_table(summary))
     out.print(_machine_table(summary, run, outcome))
+    for line in (summary["verdict"] or {}).get("text", ()):
+        out.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
 
 
 def print_folder(out: Console, outcome: Outcome) -> None:
