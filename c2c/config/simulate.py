@@ -83,6 +83,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "switches": stats.switches,
         "cold_starts": stats.cold_starts,
         "evictions": stats.evictions,
+        "dropped_from_host": stats.dropped,
         "drains": stats.drains,
         "steps": int(stats.steps.sum()),
         "prefill_tokens": int(stats.prefill_tokens.sum()),

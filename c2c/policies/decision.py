@@ -124,7 +124,7 @@ def _decision_point(
             return made.get(policy.instance_class, default)
         return None
 
-    return cast(DecisionPoint, point)
+    return cast("DecisionPoint", point)
 
 
 def _sees_policy(kind: Any) -> bool:

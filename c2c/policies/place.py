@@ -27,6 +27,7 @@ CANDIDATE_DTYPE = np.dtype(
         ("instance", "i8"),
         ("is_free", "i8"),  # 1: nothing has to go
         ("is_resident", "i8"),  # 1: the model is there already, without work
+        ("in_host", "i8"),  # 0: the weights would come from disk
         ("last_used_s", "f8"),
         ("kv_capacity", "i8"),  # tokens of the model to place
         ("fits_now", "i8"),  # 1: the request's KV cache fits beside what is there
@@ -86,7 +87,7 @@ def link_headroom(policy: Any) -> float:
 class BandwidthAware(NamedTuple):
     """The KV cache and the summed link demand must fit.
 
-    Free slices come before evictions, then the chip with most budget left if its inactive models
+    Chips that hold the weights come before those that would read them from disk. Free slices come before evictions, then the chip with most budget left if its inactive models
     were active too (they may be soon), then the model unused for longest; remaining ties go to
     the first row.
 
@@ -119,7 +120,10 @@ def _bandwidth_aware(
             best = row
             continue
         b = table[best]
-        if c.is_free != b.is_free:
+        if c.in_host != b.in_host:
+            if c.in_host > b.in_host:
+                best = row
+        elif c.is_free != b.is_free:
             if c.is_free > b.is_free:
                 best = row
         elif c.unpromised_gbps != b.unpromised_gbps:
@@ -143,9 +147,8 @@ def _headroom(policy: BandwidthAware) -> float:
 class FirstIdle(NamedTuple):
     """A free slice, else the one unused for longest; the link is not looked at.
 
-    The locality part of a locality-aware scheduler is upstream: only chips that hold the
-    model's checkpoint in host memory offer candidates. Source: ServerlessLLM, its startup-time
-    scheduler with all checkpoints in the same tier.
+    Chips that hold the checkpoint in host memory come before those that would read it from disk.
+    Source: ServerlessLLM, its startup-time scheduler, without the queueing time of either tier.
     """
 
 
@@ -162,7 +165,10 @@ def _first_idle(
             best = row
             continue
         b = table[best]
-        if c.is_free > b.is_free or (c.is_free == b.is_free and c.last_used_s < b.last_used_s):
+        if c.in_host != b.in_host:
+            if c.in_host > b.in_host:
+                best = row
+        elif c.is_free > b.is_free or (c.is_free == b.is_free and c.last_used_s < b.last_used_s):
             best = row
     return best
 
@@ -209,12 +215,14 @@ class LeastLoaded(NamedTuple):
       evict_s: charged where another has to go.
       stream_s: charged for weights that are not in HBM, in proportion.
       full_s: charged where the request's KV cache does not fit now.
+      cold_s: charged where the weights would come from disk.
     """
 
     new_s: float = 0.001
     evict_s: float = 0.01
     stream_s: float = 0.003
     full_s: float = 5.0
+    cold_s: float = 5.0
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
@@ -241,6 +249,8 @@ def _least_loaded(
                 seconds += policy.evict_s
         if c.fits_now == 0:
             seconds += policy.full_s
+        if c.in_host == 0:
+            seconds += policy.cold_s
         if best < 0 or seconds < best_s:
             best = row
             best_s = seconds

@@ -77,7 +77,7 @@ def policy_settings(policy_type: type) -> dict[str, Any]:
     {'policy': 'after_waiting', 'after_s': 10.0}
     """
     defaults: Any = policy_type
-    missing = {name: "???" for name in defaults._fields}
+    missing = dict.fromkeys(defaults._fields, "???")
     return {"policy": policy_name(policy_type)} | missing | dict(defaults._field_defaults)
 
 

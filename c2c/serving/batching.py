@@ -19,7 +19,14 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import step_alone_s, step_bytes
-from c2c.serving.hbm import drop_weights, idle_weight_bytes, kept_bytes, pair_of, request_bytes, room_bytes
+from c2c.serving.hbm import (
+    drop_weights,
+    idle_weight_bytes,
+    kept_bytes,
+    pair_of,
+    request_bytes,
+    room_bytes,
+)
 from c2c.serving.instances import make_room_for
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import RUNNING, Fleet, Rules, Serving
@@ -36,7 +43,7 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         tokens = head.prompt + head.output
         need = request_bytes(fleet, s, i, tokens)
         batch = inst.n_prefill + inst.n_decode
-        make_room_for(fleet, rules, s, i, need)
+        make_room_for(fleet, rules, s, i, need, now_s)
         room = room_bytes(s, inst.on_device)
         if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from c2c.policies import goes_before, initial_alpha, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
 from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, measure, room_bytes
+from c2c.serving.pools import entry_of, hold, let_go
 from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Rules, Serving
 
 __all__ = ["assign", "evict", "idle_victim", "make_room_for"]
@@ -17,7 +18,7 @@ def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float)
     inst.model = m
     inst.state = ASSIGNED
     inst.draining = 0
-    inst.cold = 1 - s.model[m].in_host
+    inst.cold = 1 if hold(fleet, rules, s, entry_of(fleet, m, inst.chip), m, now_s) else 0
     inst.last_used_s = now_s
     inst.kv_used = 0
     inst.kept = 0
@@ -32,11 +33,10 @@ def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float)
         s.report[inst.on_device].available_gbps = s.chip[inst.chip].budget_gbps
     s.count[0].switches += 1
     s.count[0].cold_starts += inst.cold
-    s.model[m].in_host = 1
 
 
 @jitable
-def evict(fleet: Fleet, s: Serving, i: int) -> None:
+def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     """Free instance `i`, which has no work: its engine and kept weights go from HBM.
 
     The weights stay in host memory.
@@ -52,6 +52,7 @@ def evict(fleet: Fleet, s: Serving, i: int) -> None:
             before = s.instance[before].next_same
         s.instance[before].next_same = inst.next_same
     dev.weight_bytes -= kept_bytes(fleet, s, i)
+    let_go(fleet, s, entry_of(fleet, inst.model, inst.chip), inst.model, now_s)
     inst.kept = 0
     inst.next_same = -1
     inst.model = -1
@@ -79,7 +80,9 @@ def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> in
 
 
 @jitable
-def make_room_for(fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: float) -> None:
+def make_room_for(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: float, now_s: float
+) -> None:
     """Free HBM for instance `i`: kept weights go first, then idle engines of its device."""
     d = s.instance[i].on_device
     if need_bytes <= room_bytes(s, d) or not could_hold(fleet, s, i, need_bytes):
@@ -89,4 +92,4 @@ def make_room_for(fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: fl
         victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
         if victim < 0:
             return
-        evict(fleet, s, victim)
+        evict(fleet, s, victim, now_s)

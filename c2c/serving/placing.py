@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from c2c.policies import jitable, link_is_promised, look_every_s, place, should_drain
-from c2c.serving.actions import ask
 from c2c.serving.hbm import is_in_use, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
+from c2c.serving.pools import can_hold, could_hold_weights, entry_of
 from c2c.serving.queues import take_pending
-from c2c.serving.state import FREE, IDLE, READY, RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import FREE, HELD, IDLE, READY, RUNNING, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
 __all__ = [
@@ -59,7 +59,7 @@ def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: flo
     inst = s.instance[i]
     demand = fleet.deployment[m].demand_gbps
     if inst.state != FREE:
-        evict(fleet, s, i)
+        evict(fleet, s, i, now_s)
     c = inst.chip
     if link_is_promised(rules.system.place):
         first = s.device[s.chip[c].first].first
@@ -68,11 +68,19 @@ def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: flo
             victim = idle_victim(rules, s, first, last, i)
             if victim < 0:
                 break
-            evict(fleet, s, victim)
+            evict(fleet, s, victim, now_s)
+    while not can_hold(fleet, s, entry_of(fleet, m, c), m):
+        first = s.device[s.chip[c].first].first
+        last = first + (s.chip[c].last - s.chip[c].first) * fleet.residents
+        victim = idle_victim(rules, s, first, last, i)
+        if victim < 0:
+            break
+        evict(fleet, s, victim, now_s)
     assign(fleet, rules, s, m, i, now_s)
     drop_claim(s, m)
     take_pending(s, m, i)
-    ask(s, inst.on_device)
+    if inst.n_wait > 0:
+        wake(fleet, rules, s, i)
 
 
 @jitable
@@ -101,6 +109,9 @@ def _add_candidates(
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m:
         return n  # another model has waited too long for this chip
+    home = entry_of(fleet, m, c)
+    if not could_hold_weights(fleet, s, home, m):
+        return n
     left = chip.budget_gbps - reserved_gbps(fleet, s, c, True)
     unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
@@ -117,6 +128,7 @@ def _add_candidates(
         row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
         row.link_left_gbps = left
         row.unpromised_gbps = unpromised
+        row.in_host = 1 if s.hold[home].state == HELD else 0
         row.load_s = 0.0
         row.kept_share = 0.0
         row.fits_now = 1
@@ -132,9 +144,7 @@ def _add_candidates(
 
 
 @jitable
-def _choose(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int
-) -> int:
+def _choose(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int) -> int:
     # The row of s.candidates that model m is placed on, or -1.
     n = 0
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
@@ -157,10 +167,8 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
     Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
     """
     for m in range(len(s.model)):
-        if s.model[m].in_host == 0:
-            continue
         row = _choose(fleet, rules, s, m, 1, -1)
-        if row >= 0 and s.candidates[row].is_free != 0:
+        if row >= 0 and s.candidates[row].is_free != 0 and s.candidates[row].in_host != 0:
             i = int(s.candidates[row].instance)
             assign(fleet, rules, s, m, i, 0.0)
             s.instance[i].state = IDLE
@@ -192,14 +200,6 @@ def try_place(
 
 
 @jitable
-def _is_home(fleet: Fleet, m: int, c: int) -> bool:
-    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):  # noqa: SIM110 (Numba)
-        if fleet.home_chip[k] == c:
-            return True
-    return False
-
-
-@jitable
 def _forget_tried(s: Serving) -> None:
     for m in range(len(s.model)):
         s.model[m].tried = 0
@@ -215,7 +215,7 @@ def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
             continue
         if best >= 0 and model.oldest_s >= s.model[best].oldest_s:
             continue
-        if _is_home(fleet, m, c):
+        if entry_of(fleet, m, c) >= 0:
             best = m
     return best
 

@@ -15,12 +15,15 @@ from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Own, System
 from c2c.serving.costs import CostTables
 
 __all__ = [
+    "ABSENT",
     "ASSIGNED",
     "COLD",
+    "COMING",
     "FAIL_CONTEXT",
     "FAIL_KV",
     "FAIL_NONE",
     "FREE",
+    "HELD",
     "IDLE",
     "LOADING",
     "READY",
@@ -47,6 +50,11 @@ RUNNING: Final = 5
 WARM: Final = 0  # active on an instance
 SWITCH: Final = 1  # in host memory, had to be activated
 COLD: Final = 2  # on disk
+
+# Weights in host memory.
+ABSENT: Final = 0
+COMING: Final = 1  # being read from disk
+HELD: Final = 2
 
 FAIL_NONE: Final = 0
 FAIL_CONTEXT: Final = 1  # prompt + output exceed the model's context
@@ -164,6 +172,9 @@ CHIP_DTYPE = np.dtype(
         ("n_held", "i8"),  # devices whose work waits for the link
         ("link_gbps", "f8"),  # what its link carries
         ("budget_gbps", "f8"),  # of which placement may promise this
+        ("host_bytes", "f8"),  # host memory for weights
+        ("free_bytes", "f8"),  # of it
+        ("pinned_bytes", "f8"),  # of models that have an instance on the chip
         ("claim", "i8"),  # model that waits for a slice here before all others, or -1
         ("next_look_s", "f8"),
     ],
@@ -179,7 +190,16 @@ MODEL_DTYPE = np.dtype(
         ("oldest_s", "f8"),
         ("claim_chip", "i8"),
         ("tried", "i8"),
-        ("in_host", "i8"),  # 0: still on disk
+    ],
+    align=True,
+)
+
+# A model's weights in the memory of one of its home chips.
+HOLD_DTYPE = np.dtype(
+    [
+        ("state", "i8"),
+        ("pins", "i8"),  # instances of the model on the chip
+        ("last_used_s", "f8"),
     ],
     align=True,
 )
@@ -243,6 +263,7 @@ COUNT_DTYPE = np.dtype(
         ("switches", "i8"),
         ("cold_starts", "i8"),
         ("evictions", "i8"),
+        ("dropped", "i8"),  # models that gave way in host memory
         ("drains", "i8"),
         ("draws", "i8"),  # placement decisions taken, the key of random ones
         ("out", "i8"),  # records in the buffer
@@ -260,7 +281,11 @@ class Fleet(NamedTuple):
 
     deployment: Any  # DEPLOYMENT_DTYPE [D]
     home_first: Any  # i8[D+1]; chips home_chip[home_first[d]:home_first[d+1]] hold d's weights
-    home_chip: Any  # i8[...]
+    home_chip: Any  # i8[homes]
+    home_model: Any  # i8[homes]
+    chip_first: Any  # i8[C+1]; homes chip_home[chip_first[c]:chip_first[c+1]] are chip c's
+    chip_home: Any  # i8[homes]
+    weight_bytes: Any  # f8[D]
     kv_capacity: Any  # i8[arch, kind] tokens
     chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
     parts: Any  # i8[arch] parts a prefill step is run in, alpha may change between them
@@ -289,6 +314,7 @@ class Serving(NamedTuple):
     plan: Any  # PLAN_DTYPE [devices]
     report: Any  # REPORT_DTYPE [devices]
     chip: Any
+    hold: Any  # HOLD_DTYPE [homes]
     model: Any
     request: Any
     free_slots: Any
@@ -317,7 +343,8 @@ def new_serving(
     *,
     link_gbps: float,
     budget_gbps: float,
-    in_host: bool,
+    host_bytes: float,
+    held: np.ndarray,
     slots: int = 1024,
     buffer: int = 65536,
 ) -> Serving:
@@ -327,7 +354,8 @@ def new_serving(
       chip_of: [devices] ascending chip of each device; kind_of: its slice type.
       link_gbps: what each chip's link carries.
       budget_gbps: of which placement may promise this.
-      in_host: whether all weights are in host memory at the start (else on disk).
+      host_bytes: host memory of each chip for weights.
+      held: [homes] whether a home's weights are there at the start (else on disk).
       slots: request slots to start with; `grow_requests` adds more.
       buffer: records held before they must be taken out.
     """
@@ -349,7 +377,11 @@ def new_serving(
     model = _records(MODEL_DTYPE, len(fleet.deployment))
     for field in ("active", "wait_head", "wait_tail", "claim_chip"):
         model[field] = -1
-    model.in_host = int(in_host)
+    chip.host_bytes = host_bytes
+    hold = _records(HOLD_DTYPE, len(fleet.home_chip))
+    hold.state = np.where(held, HELD, ABSENT)
+    used = np.bincount(fleet.home_chip, fleet.weight_bytes[fleet.home_model] * held, n_chips)
+    chip.free_bytes = host_bytes - used
     count = _records(COUNT_DTYPE, 1)
     count[0].free_slots, count[0].events = slots, 1
     variants = fleet.costs.body_s.shape[2]
@@ -360,6 +392,7 @@ def new_serving(
         plan=_records(PLAN_DTYPE, n_devices),
         report=_records(REPORT_DTYPE, n_devices),
         chip=chip,
+        hold=hold,
         model=model,
         request=_records(REQUEST_DTYPE, slots),
         free_slots=np.arange(slots - 1, -1, -1, dtype=np.int64),

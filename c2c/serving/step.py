@@ -24,6 +24,7 @@ from c2c.serving.placing import (
     place_pending,
     try_place,
 )
+from c2c.serving.pools import arrived, entry_of
 from c2c.serving.queues import (
     append_pending,
     append_waiting,
@@ -233,7 +234,9 @@ def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 @jitable
 def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """The model that device `d` was loading has become active: serve what waits for it."""
-    _go_on(fleet, rules, s, s.plan[d].instance, now_s)
+    i = int(s.plan[d].instance)
+    arrived(fleet, s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
+    _go_on(fleet, rules, s, i, now_s)
 
 
 @jitable

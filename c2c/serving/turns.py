@@ -212,7 +212,7 @@ def _release(s: Serving, d: int) -> None:
 @jitable
 def _is_new(s: Serving, d: int) -> bool:
     # Whether the run of device d is among the actions of this very event.
-    for k in range(s.count[0].actions):  # noqa: SIM110 (Numba)
+    for k in range(s.count[0].actions):
         if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
             return True
     return False

@@ -39,7 +39,10 @@ PHASE_DTYPE = np.dtype(
         ("load_s", "f8"),
         ("total_link", "f8"),
         ("total_hbm", "f8"),
-        ("total_runs", "i8"),  # phases that ran steps; more steps than runs were not walked one by one
+        (
+            "total_runs",
+            "i8",
+        ),  # phases that ran steps; more steps than runs were not walked one by one
         ("total_steps", "i8"),
         ("total_prefill", "i8"),
         ("total_decode", "i8"),

@@ -28,6 +28,7 @@ class RunStats:
     switches: int
     cold_starts: int
     evictions: int
+    dropped: int  # models that gave way in host memory
     drains: int
     end_s: float
     busy_s: np.ndarray
@@ -152,6 +153,7 @@ class Simulation:
             switches=int(count[0].switches),
             cold_starts=int(count[0].cold_starts),
             evictions=int(count[0].evictions),
+            dropped=int(count[0].dropped),
             drains=int(count[0].drains),
             end_s=float(link.at_s.max()),
             busy_s=np.array(phase.busy_s),

@@ -5,13 +5,14 @@ All settings are checked here, before any work: what cannot be served is an erro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps, slices
-from c2c.models import ModelSpec
+from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import ChunkChoice, Own, System, link_headroom, step_parts
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
@@ -49,7 +50,7 @@ class Prepared:
     kind_of: np.ndarray
     budget_gbps: float
     link_capacity_gbps: float
-    in_host: bool
+    held: np.ndarray  # [homes] whose weights are in host memory at the start
 
     def new_serving(self, *, slots: int = 1024, buffer: int = 65536) -> Serving:
         """Return the state before the first event; see `c2c.serving.state.new_serving`."""
@@ -59,7 +60,8 @@ class Prepared:
             self.kind_of,
             link_gbps=self.link_capacity_gbps,
             budget_gbps=self.budget_gbps,
-            in_host=self.in_host,
+            host_bytes=float(self.setup.platform.host.memory_bytes),
+            held=self.held,
             slots=slots,
             buffer=buffer,
         )
@@ -96,6 +98,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     budget = shared_gbps * link_headroom(system.place)
     check(setup, specs, kinds, tables, kv_capacity, demands, budget)
 
+    home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
     for row, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
         deployment[row].arch = specs.index(d.spec)
@@ -105,8 +108,12 @@ def prepare(setup: ServingSetup) -> Prepared:
         deployment[row].max_context = d.spec.max_position
     fleet = Fleet(
         deployment=deployment,
-        home_first=np.cumsum([0] + [len(h) for h in where]).astype(np.int64),
-        home_chip=np.array([c for h in where for c in h], np.int64),
+        home_first=_starts([len(h) for h in where.chips]),
+        home_chip=home_chip,
+        home_model=np.repeat(np.arange(len(where.chips)), [len(h) for h in where.chips]),
+        chip_first=_starts(np.bincount(home_chip, minlength=setup.superchips)),
+        chip_home=np.argsort(home_chip, kind="stable"),
+        weight_bytes=np.array([float(weight_bytes(d.spec)) for d in setup.deployments]),
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
         parts=np.array([step_parts(system.step, s.layers) for s in specs], np.int64),
@@ -131,8 +138,12 @@ def prepare(setup: ServingSetup) -> Prepared:
         kind_of=np.tile([kinds.index(s) for s in per_chip], setup.superchips),
         budget_gbps=budget,
         link_capacity_gbps=shared_gbps,
-        in_host=setup.weights_start == "host",
+        held=np.array([h for row in where.held for h in row]),
     )
+
+
+def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _own(system: System, fleet: Fleet) -> Own:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from c2c.cost import StepTable, chunk_profile, step_table
@@ -29,6 +31,7 @@ from c2c.serving.costs import KeptTables
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 
 __all__ = [
+    "Homes",
     "chunk_choice",
     "cost_tables",
     "demand_gbps",
@@ -119,41 +122,52 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
     return link_demand_gbps(float(moved), deployment.tpot_slo_s)
 
 
-def homes(setup: ServingSetup) -> list[list[int]]:
+class Homes(NamedTuple):
+    """Which chips may hold which models, and which do at the start."""
+
+    chips: list[list[int]]  # of each model, ascending
+    held: list[list[bool]]
+
+
+def homes(setup: ServingSetup) -> Homes:
     """Return the chips whose host memory holds each model, all catalogs in catalog order.
 
-    Every model is held once, by the chip with most memory left; then models are held again in the
+    Every model has a home on the chip with most memory left; then models get further homes in the
     same order while memory is left, so that the first (most popular) ones can run on more chips.
+    Where the catalog is larger than all memory, the last ones of a chip are on disk at the start.
+
+    Raises:
+      SettingError: a model larger than a chip's host memory.
     """
-    memory = setup.platform.host.memory_bytes
+    memory = float(setup.platform.host.memory_bytes)
     sizes = [float(weight_bytes(d.spec)) for d in setup.deployments]
-    total = sum(sizes)
-    if total > memory * setup.superchips:
-        raise SettingError(
-            "catalog",
-            f"{len(sizes)} models, {total / 1e9:.1f} GB",
-            f"at most {memory * setup.superchips / 1e9:.1f} GB, the host memory of "
-            f"{setup.superchips} x {setup.platform.name}",
-            "Serve fewer models or raise superchips.",
-        )
-    left = [float(memory)] * setup.superchips
+    for deployment, size in zip(setup.deployments, sizes, strict=True):
+        if size > memory:
+            raise SettingError(
+                f"catalog.{deployment.name}",
+                f"{size / 1e9:.1f} GB of weights",
+                f"at most {memory / 1e9:.1f} GB, the host memory of {setup.platform.name}",
+            )
+    left = np.full(setup.superchips, memory)
     found: list[list[int]] = [[] for _ in sizes]
-    for _ in range(setup.superchips):
+    held: list[dict[int, bool]] = [{} for _ in sizes]
+    for m, size in enumerate(sizes):
+        c = int(left.argmax())
+        found[m].append(c)
+        held[m][c] = bool(left[c] >= size)
+        left[c] -= size
+    is_crowded = bool((left < 0.0).any())
+    for _ in range(0 if is_crowded else setup.superchips - 1):
         for m, size in enumerate(sizes):
-            free = [c for c in range(setup.superchips) if c not in found[m] and left[c] >= size]
-            if not free:
-                if not found[m]:
-                    raise SettingError(
-                        "catalog",
-                        setup.deployments[m].name,
-                        f"models that pack into {setup.superchips} x {memory / 1e9:.0f} GB",
-                        "Raise superchips.",
-                    )
-                continue
-            best = max(free, key=lambda c: (left[c], -c))
-            found[m].append(best)
-            left[best] -= size
-    return [sorted(h) for h in found]
+            room = np.where(np.isin(np.arange(setup.superchips), found[m]), -1.0, left)
+            c = int(room.argmax())
+            if room[c] >= size:
+                found[m].append(c)
+                held[m][c] = True
+                left[c] -= size
+    start = setup.weights_start == "host"
+    chips = [sorted(h) for h in found]
+    return Homes(chips, [[start and held[m][c] for c in row] for m, row in enumerate(chips)])
 
 
 def kv_tokens(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:

@@ -1,0 +1,94 @@
+"""The host memory of a chip: which models' weights it holds, and which give way."""
+
+from __future__ import annotations
+
+from c2c.policies import goes_before, jitable
+from c2c.serving.state import ABSENT, COMING, HELD, IDLE, Fleet, Rules, Serving
+
+__all__ = ["arrived", "can_hold", "could_hold_weights", "entry_of", "hold", "let_go"]
+
+
+@jitable
+def entry_of(fleet: Fleet, m: int, c: int) -> int:
+    """Return the position of (model, chip) in the list of homes, or -1."""
+    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+        if fleet.home_chip[k] == c:
+            return int(k)
+    return -1
+
+
+@jitable
+def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
+    """Return whether the weights of model `m` are in a chip's memory or have room there now."""
+    if s.hold[k].state != ABSENT:
+        return True
+    chip = s.chip[fleet.home_chip[k]]
+    return bool(chip.host_bytes - chip.pinned_bytes >= fleet.weight_bytes[m])
+
+
+@jitable
+def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
+    """Return the same if the chip's instances without work went first."""
+    if can_hold(fleet, s, k, m):
+        return True
+    chip = s.chip[fleet.home_chip[k]]
+    room = chip.host_bytes - chip.pinned_bytes
+    first = s.device[chip.first].first
+    for i in range(first, first + (chip.last - chip.first) * fleet.residents):
+        if s.instance[i].state == IDLE:
+            held = entry_of(fleet, s.instance[i].model, fleet.home_chip[k])
+            if s.hold[held].pins == 1:
+                room += fleet.weight_bytes[s.instance[i].model]
+    return bool(room >= fleet.weight_bytes[m])
+
+
+@jitable
+def hold(fleet: Fleet, rules: Rules, s: Serving, k: int, m: int, now_s: float) -> bool:
+    """Pin the weights of model `m` in the memory of its chip; True if they come from disk.
+
+    Room is reserved when the read starts. Models without an instance on the chip give way, in the
+    order of eviction.
+    """
+    entry = s.hold[k]
+    chip = s.chip[fleet.home_chip[k]]
+    entry.last_used_s = now_s
+    if entry.pins == 0:
+        chip.pinned_bytes += fleet.weight_bytes[m]
+    entry.pins += 1
+    if entry.state != ABSENT:
+        return bool(entry.state == COMING)
+    while chip.free_bytes < fleet.weight_bytes[m]:
+        victim = -1
+        c = fleet.home_chip[k]
+        for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
+            other = fleet.chip_home[j]
+            if s.hold[other].state != HELD or s.hold[other].pins > 0:
+                continue
+            if victim < 0 or goes_before(
+                rules.system.evict, s.hold[other].last_used_s, s.hold[victim].last_used_s
+            ):
+                victim = other
+        if victim < 0:
+            break
+        s.hold[victim].state = ABSENT
+        chip.free_bytes += fleet.weight_bytes[fleet.home_model[victim]]
+        s.count[0].dropped += 1
+    chip.free_bytes -= fleet.weight_bytes[m]
+    entry.state = COMING
+    return True
+
+
+@jitable
+def arrived(fleet: Fleet, s: Serving, k: int) -> None:
+    """The weights that were read from disk are in memory."""
+    s.hold[k].state = HELD
+
+
+@jitable
+def let_go(fleet: Fleet, s: Serving, k: int, m: int, now_s: float) -> None:
+    """An instance of model `m` on the chip has gone: the weights stay, but may give way."""
+    entry = s.hold[k]
+    entry.pins -= 1
+    entry.last_used_s = now_s
+    if entry.pins == 0:
+        s.chip[fleet.home_chip[k]].pinned_bytes -= fleet.weight_bytes[m]
