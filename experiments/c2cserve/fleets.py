@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from c2c.config import build, load
 from c2c.cost import load_constants
-from c2c.errors import SettingError
 from c2c.hardware import load_mig, load_platform, slices
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures
-from experiments.c2cserve.replay import describe, replay
+from experiments.c2cserve.replay import describe
+from experiments.c2cserve.replay import replay as replay_trace
 
 __all__ = ["OPPONENTS", "OURS", "SYSTEMS", "catalog", "compute"]
 
@@ -42,18 +41,16 @@ LOADS = (3.0, 8.0)
 SIZES = (6, 7, 8, 10, 12, 16, 32)
 CAPPED = (8.0, 16)  # the load and the number of models at which a slice's own link draw is capped
 DRAWS_GBPS = (54.0, 110.0)
-FLEET = "fleet89"
-CHIPS = 3  # whose host memory holds the fleet's weights
+FLEET, FLEET_MODELS = "fleet89", 89  # whose weights are more than the host's memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What one row is of: `load` is the time compression a chip, `draw_gbps` the cap or None."""
+    """What one row is of; `draw_gbps`: the cap of a slice's own draw, None: none."""
 
-    load: float
+    compression: float
     models: int
-    draw_gbps: float | None
-    chips: int
+    draw_gbps: float | None = None
 
 
 def compute(context: Context) -> Computed:
@@ -66,19 +63,16 @@ def compute(context: Context) -> Computed:
     rows: list[dict[str, Any]] = []
     link_gbps = 0.0
     for done, (point, name) in enumerate(runs):
-        got = replay(
+        got = replay_trace(
             context,
-            point.load * point.chips,
+            point.compression,
             (*_settings(context, point), *SYSTEMS[name]),
             context.seeds[0],
         )
         link_gbps = got.stats.link_capacity_gbps
         rows.append(
             {
-                "compression": point.load,
-                "models": point.models,
-                "draw_gbps": point.draw_gbps,
-                "chips": point.chips,
+                **asdict(point),
                 "system": name,
                 "seed": context.seeds[0],
                 **measures(got),
@@ -88,14 +82,15 @@ def compute(context: Context) -> Computed:
             context.progress(done + 1, len(runs))
     leads = _leads(rows)
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
+    one_seed = replace(context, seeds=context.seeds[:1])
     caption = (
-        f"{describe(context, LOADS[0])}{part}, or {LOADS[1]:g} times; here the first seed. One "
+        f"{describe(one_seed, LOADS[-1])}{part}; compression 3 stretches the same trace. One "
         f"GH200, half of the models Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT target "
         f"1 s; {context.link_text(link_gbps)}. Everything ours on 7x12gb unless it says so. "
         "ServerlessLLM copies weights into HBM and pays its published 1.66 s of start, or with "
         "'50 ms' C2CServe's own. Right: what one slice's kernels may draw from the link, set by "
         "the bytes an SM keeps in flight; the copies of ServerlessLLM and of staging are bound "
-        f"alike, less the kernels' efficiency. {_verdict(leads)} {_host_text(context)}"
+        f"alike, less the kernels' efficiency. {_fleet_text(context)}{_verdict(leads)}"
     )
     return Computed(
         tables={"systems": pa.Table.from_pylist(rows), "leads": pa.Table.from_pylist(leads)},
@@ -124,20 +119,19 @@ def inflight_bytes_per_sm(draw_gbps: float, layout: str) -> float:
 
 
 def _points(quick: bool) -> Iterator[Point]:
-    for load_ in LOADS[1:] if quick else LOADS:
+    for compression in LOADS[1:] if quick else LOADS:
         for models in (6, 16, 32) if quick else SIZES:
-            yield Point(load=load_, models=models, draw_gbps=None, chips=1)
-    if quick:
-        return
-    for draw in DRAWS_GBPS:
-        yield Point(load=CAPPED[0], models=CAPPED[1], draw_gbps=draw, chips=1)
-    for load_ in LOADS:
-        yield Point(load=load_, models=89, draw_gbps=None, chips=CHIPS)
+            yield Point(compression=compression, models=models)
+        if not quick:
+            yield Point(compression=compression, models=FLEET_MODELS)
+    if not quick:
+        for draw in DRAWS_GBPS:
+            yield Point(compression=CAPPED[0], models=CAPPED[1], draw_gbps=draw)
 
 
 def _settings(context: Context, point: Point) -> tuple[str, ...]:
-    if point.chips > 1:
-        return (f"catalog={FLEET}", f"superchips={point.chips}")
+    if point.models == FLEET_MODELS:
+        return (f"catalog={FLEET}",)
     chosen = list(catalog(point.models))
     if point.draw_gbps is not None:
         in_flight = inflight_bytes_per_sm(point.draw_gbps, "7x12gb")
@@ -149,7 +143,7 @@ def _settings(context: Context, point: Point) -> tuple[str, ...]:
 
 def _leads(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return for every point and form of ours the best opponent and the lead in points."""
-    keys = ("compression", "models", "draw_gbps", "chips")
+    keys = ("compression", "models", "draw_gbps")
     points = list(dict.fromkeys(tuple(r[k] for k in keys) for r in rows))
     found = []
     for point in points:
@@ -192,16 +186,13 @@ def _named(row: dict[str, Any]) -> str:
     return f"{row['models']} models, compression {row['compression']:g}{draw}"
 
 
-def _host_text(context: Context) -> str:
-    """Say what one Superchip's host memory does with the large fleet."""
-    try:
-        build(load(["hardware=gh200", f"catalog={FLEET}", f"link={context.link_variant}"]))
-    except SettingError as error:
-        asked = f"One Superchip's host memory is too small for the 89 models of {FLEET} ({error})"
-    else:
-        asked = f"One Superchip holds the 89 models of {FLEET}"
-    shown = "not in the quick profile" if context.quick else f"shown on {CHIPS}"
-    return f"{asked}; {shown}, at as much load a chip."
+def _fleet_text(context: Context) -> str:
+    if context.quick:
+        return ""
+    return (
+        f"{FLEET_MODELS} models: catalog {FLEET} with its own targets, whose weights are twice the "
+        "host's memory and are read from disk again. "
+    )
 
 
 def _report(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
@@ -211,7 +202,7 @@ def _report(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
     )  # fmt: skip
     body = [
         (
-            f"{r['models']}" + (f" on {r['chips']} chips" if r["chips"] > 1 else ""),
+            f"{r['models']}",
             f"{r['compression']:g}"
             + ("" if r["draw_gbps"] is None else f", {r['draw_gbps']:g} GB/s a slice"),
             r["system"],

@@ -46,7 +46,7 @@ OWN_DRAW = "own"  # the slice's own draw, not capped
 
 def draw_fleets(tables: Tables, caption: str) -> Figure:
     """Draw missed targets and p99 TTFT over the number of models, and over a slice's link draw."""
-    rows = [r for r in rows_of(tables["systems"]) if r["chips"] == 1]
+    rows = rows_of(tables["systems"])
     loads = sorted({r["compression"] for r in rows})
     caps = sorted({r["draw_gbps"] for r in rows if r["draw_gbps"] is not None})
     columns = len(loads) + bool(caps)

@@ -26,8 +26,8 @@ from experiments.c2cserve import (
     table2,
 )
 from experiments.c2cserve.context import Computed, Context
-from experiments.figures import gemm, hardware, serving, workload
 from experiments.figures import fleets as fleet_figures
+from experiments.figures import gemm, hardware, serving, workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
