@@ -12,8 +12,7 @@ from c2c.cost import load_constants
 from c2c.hardware import load_mig, load_platform, slices
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures
-from experiments.c2cserve.replay import describe
-from experiments.c2cserve.replay import replay as replay_trace
+from experiments.c2cserve.replay import describe, replay
 
 __all__ = ["OPPONENTS", "OURS", "SYSTEMS", "catalog", "compute"]
 
@@ -42,6 +41,12 @@ SIZES = (6, 7, 8, 10, 12, 16, 32)
 CAPPED = (8.0, 16)  # the load and the number of models at which a slice's own link draw is capped
 DRAWS_GBPS = (54.0, 110.0)
 FLEET, FLEET_MODELS = "fleet89", 89  # whose weights are more than the host's memory
+FULL_TEXT = (
+    "Right: what one slice's kernels may draw from the link, set by the bytes an SM keeps in "
+    "flight; copies of ServerlessLLM and of staging are bound alike, less the kernels' efficiency. "
+    f"{FLEET_MODELS} models: catalog {FLEET} with its own targets, whose weights are twice the "
+    "host's memory and are read from disk again. "
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,7 @@ def compute(context: Context) -> Computed:
     rows: list[dict[str, Any]] = []
     link_gbps = 0.0
     for done, (point, name) in enumerate(runs):
-        got = replay_trace(
+        got = replay(
             context,
             point.compression,
             (*_settings(context, point), *SYSTEMS[name]),
@@ -88,9 +93,7 @@ def compute(context: Context) -> Computed:
         f"GH200, half of the models Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT target "
         f"1 s; {context.link_text(link_gbps)}. Everything ours on 7x12gb unless it says so. "
         "ServerlessLLM copies weights into HBM and pays its published 1.66 s of start, or with "
-        "'50 ms' C2CServe's own. Right: what one slice's kernels may draw from the link, set by "
-        "the bytes an SM keeps in flight; the copies of ServerlessLLM and of staging are bound "
-        f"alike, less the kernels' efficiency. {_fleet_text(context)}{_verdict(leads)}"
+        f"'50 ms' C2CServe's own. {'' if context.quick else FULL_TEXT}{_verdict(leads)}"
     )
     return Computed(
         tables={"systems": pa.Table.from_pylist(rows), "leads": pa.Table.from_pylist(leads)},
@@ -184,15 +187,6 @@ def _verdict(leads: list[dict[str, Any]]) -> str:
 def _named(row: dict[str, Any]) -> str:
     draw = "" if row["draw_gbps"] is None else f", {row['draw_gbps']:g} GB/s a slice"
     return f"{row['models']} models, compression {row['compression']:g}{draw}"
-
-
-def _fleet_text(context: Context) -> str:
-    if context.quick:
-        return ""
-    return (
-        f"{FLEET_MODELS} models: catalog {FLEET} with its own targets, whose weights are twice the "
-        "host's memory and are read from disk again. "
-    )
 
 
 def _report(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
