@@ -66,9 +66,8 @@ def compute(context: Context) -> Computed:
         f"{_describe(context)}, as one Llama-3 service on one GH200; "
         f"{context.link_text(link_gbps)}; targets: TTFT 1 s, TPOT 0.3 s (8B) and 0.15 s (3B). "
         "plus asks for another slice when prompts of half a second wait or the KV cache is full; "
-        "c2cserve by the same rule, but with the paper's smallest feasible chunk, which reads the "
-        "weights once for so few tokens that long prompts outrun the link; the letter has one "
-        "instance a model."
+        "c2cserve by the same rule, but with the paper's smallest feasible chunk, so that a prompt "
+        "reads the weights more often; the letter has one instance a model."
     )
     return Computed(
         tables={"services": pa.Table.from_pylist(rows)},

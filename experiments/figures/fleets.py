@@ -161,5 +161,5 @@ def draw_one_service(tables: Tables, caption: str) -> Figure:
     right.set_title("Above the bars: slices that worked", fontsize=9.5)
     for axes in (left, right):
         axes.set_xticks(range(len(settings)), settings, fontsize=8.5)
-    left.legend(loc="upper right")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
     return finish(figure, "One service on all slices", caption)
