@@ -123,9 +123,9 @@ class GateAndTriage(NamedTuple):
     Ours.
 
     Attributes:
-      gate: share of the link.
-      protect: share of the link.
-      late_s: how far behind its line a sequence is given up.
+      gate: share of the link; inf: no step waits for it.
+      protect: share of the link; 0: no engine is protected.
+      late_s: how far behind its line a sequence is given up; inf: never.
       stall_s: the longest a sequence waits for a token.
       ahead_s: a sequence ahead of its line still gets a token this long after its target.
     """
@@ -138,9 +138,10 @@ class GateAndTriage(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
-        for name in ("gate", "protect"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a number in (0, 1]")
+        if not (0.0 < self.gate <= 1.0 or self.gate == np.inf):
+            raise SettingError(f"{where}.gate", self.gate, "a number in (0, 1], or inf")
+        if not 0.0 <= self.protect <= 1.0:
+            raise SettingError(f"{where}.protect", self.protect, "a number in [0, 1]")
         for name in ("late_s", "stall_s", "ahead_s"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
