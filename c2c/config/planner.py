@@ -117,13 +117,13 @@ def plan_layout(
         found.append((Candidate(mig=name, attainment=both or 0.0, ttft_p99_s=p99), prepared))
     candidates = tuple(candidate for candidate, _ in found)
     best = _ranked(candidates)[0]
-    for candidate, prepared in found:
-        if candidate is best and prepared is not None:
+    for candidate, chosen in found:
+        if candidate is best and chosen is not None:
             return Plan(
                 mig=best.mig,
                 requests=int(sample.description["requests"]),
                 candidates=candidates,
-                prepared=prepared,
+                prepared=chosen,
             )
     raise errors[0]
 

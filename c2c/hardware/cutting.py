@@ -97,8 +97,8 @@ def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
         raise SettingError(
             "mig.parts",
             _text(chosen),
-            f"instances that fit {platform.name} together, whose {platform.partition.memory_slices} "
-            f"memory slices hold {_rule(known, platform.partition)}",
+            f"instances that fit {platform.name} together, whose "
+            f"{platform.partition.memory_slices} memory slices hold {_rule(known, platform.partition)}",
             _what_fits(chosen, known, platform.partition),
         )
     return chosen
@@ -131,9 +131,7 @@ def _text(several: Sequence[MigProfile]) -> str:
     return " + ".join(name if n == 1 else f"{n}x{name}" for name, n in counted.items())
 
 
-def _what_fits(
-    chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition
-) -> str:
+def _what_fits(chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition) -> str:
     """Say how far the parts fit, and what there is still room for."""
     n = len(chosen)
     while where_they_go([_extent(p, chip) for p in chosen[:n]], chip) is None:

@@ -68,11 +68,11 @@ def place(
     """
 
 
-def _no_promise(policy: Any) -> bool:  # noqa: ARG001
+def _no_promise(policy: Any) -> bool:
     return False
 
 
-def _whole_link(policy: Any) -> float:  # noqa: ARG001
+def _whole_link(policy: Any) -> float:
     return 1.0
 
 

@@ -198,7 +198,7 @@ def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """The model that device `d` was loading has become active: serve what waits for it."""
     i = int(s.plan[d].instance)
-    arrived(fleet, s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
+    arrived(s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
     _go_on(fleet, rules, s, i, now_s)
 
 

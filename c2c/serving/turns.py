@@ -319,9 +319,12 @@ def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     running = s.device[d].running
     if running < 0:
         ask(s, d)
-    elif s.instance[running].state == RUNNING and s.plan[d].steps > 1:
-        if inst.state == ASSIGNED or _head_joins(fleet, rules, s, i):
-            emit(s, ACT_INTERRUPT, d)
+    elif (
+        s.instance[running].state == RUNNING
+        and s.plan[d].steps > 1
+        and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i))
+    ):
+        emit(s, ACT_INTERRUPT, d)
 
 
 @inlined
