@@ -81,7 +81,7 @@ def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     return n
 
 
-@inlined
+@jitable
 def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     # The instance that takes a request of model m; -1 where the model has to be placed.
     if s.model[m].active < 0:
@@ -90,7 +90,7 @@ def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     return int(s.routes[row].instance) if row >= 0 else -1
 
 
-@inlined
+@jitable
 def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
     inst = s.instance[i]
     outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
@@ -102,7 +102,7 @@ def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) ->
     return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
-@inlined
+@jitable
 def on_arrival(
     fleet: Fleet,
     rules: Rules,

@@ -50,15 +50,24 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
 
 
-@inlined
-def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
-    """Return whether instance `i` could do something if its device turned to it."""
+@jitable
+def _could_begin(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+    # Whether instance i, with nothing in its batch, could load its model or admit a request.
     inst = s.instance[i]
     if inst.state == FREE or inst.state == LOADING:
         return False
     if inst.state == ASSIGNED:
-        return bool(inst.n_wait > 0) and could_hold(fleet, s, i, 0.0)  # there is room for it
-    return bool(inst.n_prefill + inst.n_decode > 0) or _head_joins(fleet, rules, s, i)
+        return could_hold(fleet, s, i, 0.0)  # there is room for it
+    return _head_joins(fleet, rules, s, i)
+
+
+@inlined
+def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+    """Return whether instance `i` could do something if its device turned to it."""
+    inst = s.instance[i]
+    if inst.n_prefill + inst.n_decode > 0:
+        return True
+    return bool(inst.n_wait > 0) and _could_begin(fleet, rules, s, i)
 
 
 @inlined
@@ -309,7 +318,7 @@ def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     s.count[0].events += 1
 
 
-@inlined
+@jitable
 def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     """Requests were queued at instance `i`: start it, or end a run of decode steps for them."""
     inst = s.instance[i]
