@@ -52,7 +52,7 @@ def report_html(
 
     Args:
       out: folder with one folder a figure.
-      figures: name, title and caption of each.
+      figures: name, title, caption and table (`report`) of each.
       rows: the fidelity table.
       provenance: see `c2c.runs.provenance`.
       profile: quick or full.
@@ -128,6 +128,21 @@ def _figure(out: Path, figure: Mapping[str, Any]) -> str:
         f"<img alt='{escape(str(figure['title']))}' src='data:image/png;base64,{picture}'>"
         f"<figcaption class='soft'>{escape(str(figure['caption']))} "
         f"<a href='{escape(name)}/{escape(name)}.svg'>SVG</a></figcaption></figure>"
+        f"{_numbers(figure.get('report') or ())}"
+    )
+
+
+def _numbers(rows: Sequence[Sequence[str]]) -> str:
+    """Return the table below a figure, folded; the first row is its header."""
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:]
+    )
+    return (
+        "<details><summary>Numbers</summary><div class='scroll'><table>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
     )
 
 

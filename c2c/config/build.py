@@ -21,6 +21,7 @@ from c2c.hardware import LinkVariant, conf_dir, platform_from_mapping, scaled
 from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
+from c2c.simulator import try_policies
 from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
 
 __all__ = ["RunSetup", "build"]
@@ -67,6 +68,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     Raises:
       SettingError: a setting that cannot work; names field, value and what is allowed.
       DataError: a file that cannot be used.
+      PolicyError: a policy of the user's own fails within the first requests.
     """
     plain = _plain(cfg)
     seed = plain["seed"]
@@ -105,6 +107,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     if prepared is None:
         plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
         prepared, notes = plan.prepared, plan.notes
+    try_policies(prepared, workload)
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
     folders = [conf_dir() / group for group in ("hardware", "mig", "kernel")]
     return RunSetup(

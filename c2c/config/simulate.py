@@ -14,7 +14,7 @@ from c2c.metrics import Room, judge, summarise, utilisation
 from c2c.serving import Prepared
 from c2c.simulator import (
     RunStats,
-    cache_dir,
+    is_compiled,
     phases_table,
     requests_table,
     simulate_in_memory,
@@ -98,12 +98,19 @@ def _room(prepared: Prepared) -> Room:
 
 def prefers_compiled(setup: RunSetup) -> bool:
     """Return whether machine code is quicker: it is on disk already, or the run is not tiny."""
-    return is_machine_code_ready() or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
+    return (
+        is_machine_code_ready(setup)
+        or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
+    )
 
 
-def is_machine_code_ready() -> bool:
-    """Return whether the event loop was compiled on this machine, as its sources are now."""
-    return any(cache_dir().glob("**/*.nbc"))
+def is_machine_code_ready(setup: RunSetup | None = None) -> bool:
+    """Return whether the event loop was compiled on this machine, as its sources are now.
+
+    Args:
+      setup: policies of the user's own are compiled by themselves; None: there are none.
+    """
+    return is_compiled(None if setup is None else setup.prepared.rules)
 
 
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:

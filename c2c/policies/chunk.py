@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_CHUNK
 
 __all__ = ["ChunkChoice", "Fixed", "Profiled", "choose_chunk", "chunk_tokens", "largest_chunk"]
 
@@ -20,7 +21,7 @@ class ChunkChoice(NamedTuple):
     feasible: bool
 
 
-@decision
+@decision(returns=A_CHUNK)
 def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
     """Return the most prompt tokens of an instance's next step.
 
@@ -32,9 +33,12 @@ def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes
     """
 
 
-@decision
+@decision(returns=A_CHUNK)
 def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
-    """Return the largest chunk that can come out, given the profiling table's candidates."""
+    """Return the largest chunk that can come out, given the profiling table's candidates.
+
+    The cost tables go as far: of a larger chunk the rest is left for the next step.
+    """
 
 
 class Profiled(NamedTuple):
@@ -43,13 +47,13 @@ class Profiled(NamedTuple):
 
 @chunk_tokens.by(Profiled)
 def _profiled(
-    policy: Profiled, profiled_tokens: int, backlog_tokens: int, decodes: int  # noqa: ARG001
+    policy: Profiled, profiled_tokens: int, backlog_tokens: int, decodes: int
 ) -> int:  # fmt: skip
     return profiled_tokens
 
 
 @largest_chunk.by(Profiled)
-def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:  # noqa: ARG001
+def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:
     return max(candidates)
 
 
@@ -65,12 +69,12 @@ class Fixed(NamedTuple):
 
 
 @chunk_tokens.by(Fixed)
-def _fixed(policy: Fixed, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:  # noqa: ARG001
+def _fixed(policy: Fixed, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
     return policy.tokens
 
 
 @largest_chunk.by(Fixed)
-def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:  # noqa: ARG001
+def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:
     return policy.tokens
 
 

@@ -6,20 +6,21 @@ from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import LAYERS, YES_OR_NO
 
 __all__ = ["NothingKept", "WhileRoom", "keeps_weights", "layers_to_keep"]
 
 
-def _yes(policy: Any) -> bool:  # noqa: ARG001
+def _yes(policy: Any) -> bool:
     return True
 
 
-@decision(default=_yes)
+@decision(default=_yes, returns=YES_OR_NO)
 def keeps_weights(policy: Any) -> bool:
     """Return whether weights are ever kept."""
 
 
-@decision
+@decision(returns=LAYERS)
 def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
     """Return how many more layers the next step leaves in HBM.
 
@@ -38,12 +39,12 @@ class NothingKept(NamedTuple):
 
 
 @keeps_weights.by(NothingKept)
-def _never(policy: NothingKept) -> bool:  # noqa: ARG001
+def _never(policy: NothingKept) -> bool:
     return False
 
 
 @layers_to_keep.by(NothingKept)
-def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int) -> int:  # noqa: ARG001
+def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int) -> int:
     return 0
 
 

@@ -6,11 +6,12 @@ from typing import Any, Literal, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_PLACE_IN_WEIGHTS
 
 __all__ = ["Resident", "Staged", "Stream", "weights_in"]
 
 
-@decision
+@decision(returns=A_PLACE_IN_WEIGHTS)
 def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
     """Return where a step finds the weights: see `c2c.cost.step_table`."""
 
@@ -39,7 +40,7 @@ class Stream(NamedTuple):
 
 
 @weights_in.by(Stream)
-def _host(policy: Stream) -> Literal["host"]:  # noqa: ARG001
+def _host(policy: Stream) -> Literal["host"]:
     return "host"
 
 
@@ -58,7 +59,7 @@ class Resident(NamedTuple):
 
 
 @weights_in.by(Resident)
-def _hbm(policy: Resident) -> Literal["hbm"]:  # noqa: ARG001
+def _hbm(policy: Resident) -> Literal["hbm"]:
     return "hbm"
 
 
@@ -79,5 +80,5 @@ class Staged(NamedTuple):
 
 
 @weights_in.by(Staged)
-def _staged(policy: Staged) -> Literal["staged"]:  # noqa: ARG001
+def _staged(policy: Staged) -> Literal["staged"]:
     return "staged"

@@ -8,6 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_CANDIDATE, A_SHARE, YES_OR_NO
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -50,7 +51,7 @@ def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
     return streamed_bytes / tpot_slo_s / 1e9
 
 
-@decision
+@decision(returns=A_CANDIDATE)
 def place(
     policy: Any, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
 ) -> int:
@@ -67,20 +68,20 @@ def place(
     """
 
 
-def _no_promise(policy: Any) -> bool:  # noqa: ARG001
+def _no_promise(policy: Any) -> bool:
     return False
 
 
-def _whole_link(policy: Any) -> float:  # noqa: ARG001
+def _whole_link(policy: Any) -> float:
     return 1.0
 
 
-@decision(default=_no_promise)
+@decision(default=_no_promise, returns=YES_OR_NO)
 def link_is_promised(policy: Any) -> bool:
     """Return whether inactive models give way until the promised link rates fit the budget."""
 
 
-@decision(default=_whole_link)
+@decision(default=_whole_link, returns=A_SHARE)
 def link_headroom(policy: Any) -> float:
     """Return the share of the link that may be promised."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from c2c.policies.decision import decision
+from c2c.policies.returns import PARTS
 
 __all__ = ["ByLayer", "Whole", "step_parts"]
 
 
-@decision
+@decision(returns=PARTS)
 def step_parts(policy: Any, layers: int) -> int:
     """Return the parts of a step with prompt tokens of a model with so many layers."""
 
@@ -19,7 +20,7 @@ class Whole(NamedTuple):
 
 
 @step_parts.by(Whole)
-def _one(policy: Whole, layers: int) -> int:  # noqa: ARG001
+def _one(policy: Whole, layers: int) -> int:
     return 1
 
 
@@ -28,5 +29,5 @@ class ByLayer(NamedTuple):
 
 
 @step_parts.by(ByLayer)
-def _a_layer(policy: ByLayer, layers: int) -> int:  # noqa: ARG001
+def _a_layer(policy: ByLayer, layers: int) -> int:
     return layers

@@ -8,6 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_NUMBER, A_SHARE_OR_NONE, SHARE_OR_NEVER
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -35,7 +36,7 @@ ENGINE_DTYPE = np.dtype(
 )
 
 
-@decision
+@decision(returns=A_NUMBER)
 def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """Return a number for an engine with work: the least runs next; ties to the first place.
 
@@ -47,22 +48,22 @@ def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """
 
 
-def _never_gated(policy: Any) -> float:  # noqa: ARG001
+def _never_gated(policy: Any) -> float:
     return np.inf
 
 
-def _none_protected(policy: Any) -> float:  # noqa: ARG001
+def _none_protected(policy: Any) -> float:
     return 0.0
 
 
 def _on_the_line(
-    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,  # noqa: ARG001
-    now_s: float,  # noqa: ARG001
+    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
+    now_s: float,
 ) -> float:  # fmt: skip
     return first_token_s + generated * tpot_slo_s
 
 
-@decision(default=_never_gated)
+@decision(default=_never_gated, returns=SHARE_OR_NEVER)
 def link_gate(policy: Any) -> float:
     """Return the share of the chip's link at which steps that only decode wait; inf: never.
 
@@ -70,12 +71,12 @@ def link_gate(policy: Any) -> float:
     """
 
 
-@decision(default=_none_protected)
+@decision(default=_none_protected, returns=A_SHARE_OR_NONE)
 def protected_share(policy: Any) -> float:
     """Return the share of the link up to which active engines are protected; 0: none is."""
 
 
-@decision(default=_on_the_line)
+@decision(default=_on_the_line, returns=A_NUMBER)
 def token_due_s(
     policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
     now_s: float,
@@ -97,7 +98,7 @@ class One(NamedTuple):
 
 
 @urgency.by(One)
-def _first(policy: One, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+def _first(policy: One, own: Any, row: Any, now_s: float) -> float:
     return 0.0
 
 
@@ -106,25 +107,25 @@ class RoundRobin(NamedTuple):
 
 
 @urgency.by(RoundRobin)
-def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:
     return float(row.order)
 
 
 class GateAndTriage(NamedTuple):
     """Prompts first, then decodes by their lines; what cannot be kept up is served last.
 
-    A step with prompt tokens starts at once, earliest TTFT target first. Steps that only decode wait
-    while the running steps demand the link's share `gate`. When the link cannot carry all decodes in
-    time, engines are protected in the order of requests served a byte streamed until their demand
-    fills `protect` of the link; a request more than `late_s` behind its line counts no more. Every
-    engine gets a step after `stall_s`.
+    A step with prompt tokens starts at once, earliest TTFT target first. Steps that only decode
+    wait while the running steps demand the link's share `gate`. When the link cannot carry all
+    decodes in time, engines are protected in the order of requests served a byte streamed until
+    their demand fills `protect` of the link; a request more than `late_s` behind its line counts
+    no more. Every engine gets a step after `stall_s`.
 
     Ours.
 
     Attributes:
-      gate: share of the link.
-      protect: share of the link.
-      late_s: how far behind its line a sequence is given up.
+      gate: share of the link; inf: no step waits for it.
+      protect: share of the link; 0: no engine is protected.
+      late_s: how far behind its line a sequence is given up; inf: never.
       stall_s: the longest a sequence waits for a token.
       ahead_s: a sequence ahead of its line still gets a token this long after its target.
     """
@@ -137,16 +138,17 @@ class GateAndTriage(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
-        for name in ("gate", "protect"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a number in (0, 1]")
+        if not (0.0 < self.gate <= 1.0 or self.gate == np.inf):
+            raise SettingError(f"{where}.gate", self.gate, "a number in (0, 1], or inf")
+        if not 0.0 <= self.protect <= 1.0:
+            raise SettingError(f"{where}.protect", self.protect, "a number in [0, 1]")
         for name in ("late_s", "stall_s", "ahead_s"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
 
 
 @urgency.by(GateAndTriage)
-def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
     # Five classes, kept apart by amounts that no slack reaches.
     if row.has_prompt != 0:
         return float(-1e12 + row.prompt_due_s - now_s)

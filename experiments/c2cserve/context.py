@@ -50,8 +50,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """Tidy tables by name, answers to claims, and the caption with its assumptions."""
+    """Tidy tables by name, answers to claims, and the caption with its assumptions.
+
+    `report`: rows of a table that the report shows below the figure, the header first.
+    """
 
     tables: Mapping[str, pa.Table]
     results: tuple[Result, ...]
     caption: str
+    report: tuple[tuple[str, ...], ...] = ()

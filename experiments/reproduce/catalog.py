@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from c2c.errors import SettingError
 from experiments.c2cserve import (
+    ablation_plus,
     alpha_map,
     fig2,
     fig4,
@@ -16,6 +17,8 @@ from experiments.c2cserve import (
     fig8,
     fig12,
     fig14,
+    fleets,
+    one_service,
     projection,
     replay,
     starts,
@@ -23,6 +26,7 @@ from experiments.c2cserve import (
     table2,
 )
 from experiments.c2cserve.context import Computed, Context
+from experiments.figures import fleets as fleet_figures
 from experiments.figures import gemm, hardware, serving, workload
 
 if TYPE_CHECKING:
@@ -143,6 +147,30 @@ FIGURES: dict[str, FigureSpec] = {
             draw=serving.draw_fig14,
             packages=SIMULATOR,
             traces=replay.TRACES,
+        ),
+        FigureSpec(
+            name="fleets",
+            title="More models than slices (beyond the paper)",
+            compute=fleets.compute,
+            draw=fleet_figures.draw_fleets,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
+        ),
+        FigureSpec(
+            name="ablation_plus",
+            title="What each part of plus is worth (beyond the paper)",
+            compute=ablation_plus.compute,
+            draw=fleet_figures.draw_ablation_plus,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
+        ),
+        FigureSpec(
+            name="one_service",
+            title="One service on all slices (beyond the paper)",
+            compute=one_service.compute,
+            draw=fleet_figures.draw_one_service,
+            packages=SIMULATOR,
+            traces=(one_service.TRACE,),
         ),
         FigureSpec(
             name="projection",

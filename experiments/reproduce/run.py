@@ -190,7 +190,11 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
     run.write_json(
         "figure",
-        {"caption": computed.caption, "results": [asdict(r) for r in computed.results]},
+        {
+            "caption": computed.caption,
+            "results": [asdict(r) for r in computed.results],
+            "report": computed.report,
+        },
     )
     # drawn from the files, so that what is drawn is what is kept
     tables = {name: pq.read_table(path) for name, path in paths.items()}

@@ -1,0 +1,124 @@
+"""What each part of `c2cserve_plus` is worth: it is switched off alone (beyond the paper)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.fleets import QUICK_REQUESTS, catalog
+from experiments.c2cserve.measures import measures
+from experiments.c2cserve.replay import describe, replay
+
+__all__ = ["VARIANTS", "compute"]
+
+PLUS = ("system=c2cserve_plus", "mig=7x12gb")
+WHOLE = "plus"
+# What is changed -> settings. The first is the whole system.
+VARIANTS: dict[str, tuple[str, ...]] = {
+    WHOLE: (),
+    "one engine a slice": ("system.residents=1",),
+    "no weights kept": ("system/keep=nothing_kept",),
+    "turns: round robin": ("system/turn=round_robin",),
+    "turns: no gate": ("system.turn.gate=inf",),
+    "turns: no triage": ("system.turn.protect=0", "system.turn.late_s=inf"),
+    "one instance a model": ("system/scale=one_instance",),
+    "chunk: profiled": ("system/chunk=profiled", "~system.chunk.tokens"),
+    "chunk: 512": ("system.chunk.tokens=512",),
+    "chunk: 2048": ("system.chunk.tokens=2048",),
+    "place: bandwidth aware": ("system/place=bandwidth_aware",),
+    "route: least outstanding": ("system/route=least_outstanding",),
+    "alpha: roofline": ("system/alpha=roofline",),
+    "alpha: feedback": ("system/alpha=feedback",),
+    "a turn costs 0 ms": ("system.turn_s=0",),
+    "a turn costs 5 ms": ("system.turn_s=0.005",),
+    "an engine takes 0 GB": ("system.engine_bytes=0",),
+    "an engine takes 1 GB": ("system.engine_bytes=1e9",),
+}
+# Variants that differ in numbers alone: another policy is another program to compile.
+QUICK_VARIANTS = (
+    WHOLE, "one engine a slice", "turns: no triage", "chunk: 512", "chunk: 2048",
+    "a turn costs 5 ms", "an engine takes 1 GB",
+)  # fmt: skip
+# Models, compression: a fleet under load, and one that leaves slices and link idle.
+POINTS = ((16, 8.0), (6, 3.0))
+SHOWN = (
+    ("both_percent", "both met %", 2), ("worst_percent", "worst model %", 1),
+    ("ttft_p50_s", "TTFT p50 s", 3), ("ttft_p99_s", "p99", 3),
+    ("tpot_p50_s", "TPOT p50 s", 3), ("tpot_p99_s", "p99", 3),
+)  # fmt: skip
+
+
+def compute(context: Context) -> Computed:
+    """Return latency and attainment of every variant, load and seed."""
+    names = QUICK_VARIANTS if context.quick else tuple(VARIANTS)
+    points = POINTS[:1] if context.quick else POINTS
+    runs = [(p, name, seed) for p in points for name in names for seed in context.seeds]
+    rows: list[dict[str, Any]] = []
+    link_gbps = 0.0
+    for done, ((models, compression), name, seed) in enumerate(runs):
+        settings = [*catalog(models), *PLUS, *VARIANTS[name]]
+        if context.quick:
+            settings.append(f"workload.max_requests={QUICK_REQUESTS}")
+        got = replay(context, compression, settings, seed)
+        link_gbps = got.stats.link_capacity_gbps
+        rows.append(
+            {
+                "point": f"{models} models, compression {compression:g}",
+                "variant": name,
+                "seed": seed,
+                **measures(got),
+            }
+        )
+        if context.progress is not None:
+            context.progress(done + 1, len(runs))
+    part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
+    caption = (
+        f"{describe(context, points[0][1])}{part}; one GH200, 7x12gb, half of the models Llama-3 "
+        f"3B, half 8B; {context.link_text(link_gbps)}. Each row changes one part of c2cserve_plus "
+        "and leaves the rest. Dots: mean over seeds, lines: range, blue: the whole system. "
+        f"{_worth(rows)}"
+    )
+    return Computed(
+        tables={"ablations": pa.Table.from_pylist(rows)},
+        results=(),
+        caption=caption,
+        report=_report(rows),
+    )
+
+
+def _worth(rows: list[dict[str, Any]]) -> str:
+    """Say which parts change attainment by more than what seeds change of the whole system."""
+    said = []
+    for point in dict.fromkeys(r["point"] for r in rows):
+        here = [r for r in rows if r["point"] == point]
+        whole = [r["both_percent"] for r in here if r["variant"] == WHOLE]
+        parts = {}
+        for name in dict.fromkeys(r["variant"] for r in here if r["variant"] != WHOLE):
+            values = [r["both_percent"] for r in here if r["variant"] == name]
+            parts[name] = float(np.mean(values) - np.mean(whole))
+        noise = max(whole) - min(whole)
+        moved = [f"{n} {v:+.2f}" for n, v in parts.items() if abs(v) > noise]
+        still = [n for n, v in parts.items() if abs(v) <= noise]
+        said.append(
+            f"{point}, points of attainment: {', '.join(moved) or 'none'}; within the seeds' range "
+            f"({noise:.2f}): {', '.join(still) or 'none'}."
+        )
+    return " ".join(said)
+
+
+def _report(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    body = []
+    for point, name in dict.fromkeys((r["point"], r["variant"]) for r in rows):
+        here = [r for r in rows if (r["point"], r["variant"]) == (point, name)]
+        cells = []
+        for column, _, digits in SHOWN:
+            values = [r[column] for r in here]
+            cells.append(
+                f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to "
+                f"{max(values):.{digits}f})"
+            )
+        body.append((point, name, *cells))
+    return (("load", "variant", *(title for _, title, _ in SHOWN)), *body)

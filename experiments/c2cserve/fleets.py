@@ -1,0 +1,211 @@
+"""More models than slices: C2CServe's forms and their opponents on one GH200 (beyond the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from c2c.cost import load_constants
+from c2c.hardware import load_mig, load_platform, slices
+from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.measures import measures
+from experiments.c2cserve.replay import describe, replay
+
+__all__ = ["OPPONENTS", "OURS", "SYSTEMS", "catalog", "compute"]
+
+# Name in figures -> settings. The first is what all others are held against.
+SYSTEMS = {
+    "plus": ("system=c2cserve_plus", "mig=7x12gb"),
+    "plus, 4x24gb": ("system=c2cserve_plus", "mig=4x24gb"),
+    "plus, nothing kept": ("system=c2cserve_plus", "system/keep=nothing_kept", "mig=7x12gb"),
+    "c2cserve": ("system=c2cserve", "mig=7x12gb"),
+    "letter": ("system=c2cserve_letter", "mig=7x12gb"),
+    "ServerlessLLM, 4x24gb, 50 ms": ("system=serverlessllm_fast", "mig=4x24gb"),
+    "ServerlessLLM, 4x24gb": ("system=serverlessllm", "mig=4x24gb"),
+    "ServerlessLLM, whole GPU": ("system=serverlessllm", "mig=1x96gb"),
+    "layer staging": ("system=layer_staging", "mig=7x12gb"),
+}
+OURS = ("plus", "plus, 4x24gb")
+OPPONENTS = tuple(name for name in SYSTEMS if name[:4] in ("Serv", "laye"))
+# The quick profile takes systems that other figures compile too, and the trace's beginning.
+QUICK_SYSTEMS = (
+    "plus", "plus, 4x24gb", "c2cserve",
+    "ServerlessLLM, 4x24gb, 50 ms", "ServerlessLLM, 4x24gb", "ServerlessLLM, whole GPU",
+)  # fmt: skip
+QUICK_REQUESTS = 6_000
+LOADS = (3.0, 8.0)
+SIZES = (6, 7, 8, 10, 12, 16, 32)
+CAPPED = (8.0, 16)  # the load and the number of models at which a slice's own link draw is capped
+DRAWS_GBPS = (54.0, 110.0)
+FLEET, FLEET_MODELS = "fleet89", 89  # whose weights are more than the host's memory
+FULL_TEXT = (
+    "Right: what one slice's kernels may draw from the link, set by the bytes an SM keeps in "
+    "flight; copies of ServerlessLLM and of staging are bound alike, less the kernels' efficiency. "
+    f"{FLEET_MODELS} models: catalog {FLEET} with its own targets, whose weights are twice the "
+    "host's memory and are read from disk again. "
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What one row is of; `draw_gbps`: the cap of a slice's own draw, None: none."""
+
+    compression: float
+    models: int
+    draw_gbps: float | None = None
+
+
+def compute(context: Context) -> Computed:
+    """Return latency, attainment and switches of every system at every point.
+
+    One seed: what seeds change is shown by `ablation_plus`.
+    """
+    names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)
+    runs = [(point, name) for point in _points(context.quick) for name in names]
+    rows: list[dict[str, Any]] = []
+    link_gbps = 0.0
+    for done, (point, name) in enumerate(runs):
+        got = replay(
+            context,
+            point.compression,
+            (*_settings(context, point), *SYSTEMS[name]),
+            context.seeds[0],
+        )
+        link_gbps = got.stats.link_capacity_gbps
+        rows.append(
+            {
+                **asdict(point),
+                "system": name,
+                "seed": context.seeds[0],
+                **measures(got),
+            }
+        )
+        if context.progress is not None:
+            context.progress(done + 1, len(runs))
+    leads = _leads(rows)
+    part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
+    one_seed = replace(context, seeds=context.seeds[:1])
+    caption = (
+        f"{describe(one_seed, LOADS[-1])}{part}; compression 3 stretches the same trace. One "
+        f"GH200, half of the models Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT target "
+        f"1 s; {context.link_text(link_gbps)}. Everything ours on 7x12gb unless it says so. "
+        "ServerlessLLM copies weights into HBM and pays its published 1.66 s of start, or with "
+        f"'50 ms' C2CServe's own. {'' if context.quick else FULL_TEXT}{_verdict(leads)}"
+    )
+    return Computed(
+        tables={"systems": pa.Table.from_pylist(rows), "leads": pa.Table.from_pylist(leads)},
+        results=(),
+        caption=caption,
+        report=_report(rows),
+    )
+
+
+def catalog(models: int) -> tuple[str, ...]:
+    """Return the overrides of a catalog of so many models, half Llama-3 3B, half 8B."""
+    large = models // 2
+    return (
+        "catalog=dense6",
+        f"catalog.models=[{{spec:llama-3-3b,copies:{models - large},tpot_slo_s:0.15}},"
+        f"{{spec:llama-3-8b,copies:{large},tpot_slo_s:0.3}}]",
+    )
+
+
+def inflight_bytes_per_sm(draw_gbps: float, layout: str) -> float:
+    """Return what an SM keeps in flight for a slice's kernels to draw so much from GH200's link."""
+    gh200 = load_platform("gh200")
+    sms = slices(gh200, load_mig(layout))[0].sm_count
+    cap_gbps = draw_gbps / load_constants().link_efficiency
+    return cap_gbps * 1e9 * gh200.link.link_latency_s / sms
+
+
+def _points(quick: bool) -> Iterator[Point]:
+    for compression in LOADS[1:] if quick else LOADS:
+        for models in (6, 16, 32) if quick else SIZES:
+            yield Point(compression=compression, models=models)
+        if not quick:
+            yield Point(compression=compression, models=FLEET_MODELS)
+    if not quick:
+        for draw in DRAWS_GBPS:
+            yield Point(compression=CAPPED[0], models=CAPPED[1], draw_gbps=draw)
+
+
+def _settings(context: Context, point: Point) -> tuple[str, ...]:
+    if point.models == FLEET_MODELS:
+        return (f"catalog={FLEET}",)
+    chosen = list(catalog(point.models))
+    if point.draw_gbps is not None:
+        in_flight = inflight_bytes_per_sm(point.draw_gbps, "7x12gb")
+        chosen.append(f"hardware.link.inflight_bytes_per_sm={in_flight}")
+    if context.quick:
+        chosen.append(f"workload.max_requests={QUICK_REQUESTS}")
+    return tuple(chosen)
+
+
+def _leads(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return for every point and form of ours the best opponent and the lead in points."""
+    keys = ("compression", "models", "draw_gbps")
+    points = list(dict.fromkeys(tuple(r[k] for k in keys) for r in rows))
+    found = []
+    for point in points:
+        here = {r["system"]: r for r in rows if tuple(r[k] for k in keys) == point}
+        best = max((here[n] for n in OPPONENTS if n in here), key=lambda r: r["both_percent"])
+        found += [
+            {
+                **dict(zip(keys, point, strict=True)),
+                "system": name,
+                "both_percent": here[name]["both_percent"],
+                "best_opponent": best["system"],
+                "opponent_percent": best["both_percent"],
+                "lead_points": here[name]["both_percent"] - best["both_percent"],
+                "misses": _misses(here[name]),
+            }
+            for name in OURS
+        ]
+    return found
+
+
+def _misses(row: dict[str, Any]) -> str:
+    """Return the target that is missed more often."""
+    return "TPOT" if row["tpot_percent"] < row["ttft_percent"] else "TTFT"
+
+
+def _verdict(leads: list[dict[str, Any]]) -> str:
+    behind = [r for r in leads if r["lead_points"] < 0]
+    if not behind:
+        return "Both forms of plus meet both targets at least as often as every opponent."
+    said = [
+        f"{r['system']} at {_named(r)} ({r['both_percent']:.2f}% against "
+        f"{r['opponent_percent']:.2f}% of {r['best_opponent']}; it misses {r['misses']})"
+        for r in behind
+    ]
+    return f"Behind the best opponent: {'; '.join(said)}."
+
+
+def _named(row: dict[str, Any]) -> str:
+    draw = "" if row["draw_gbps"] is None else f", {row['draw_gbps']:g} GB/s a slice"
+    return f"{row['models']} models, compression {row['compression']:g}{draw}"
+
+
+def _report(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    head = (
+        "models", "compression", "system", "TTFT p50 s", "p95", "p99", "TPOT p50 ms",
+        "TTFT met %", "TPOT met %", "both met %", "worst model %", "switches",
+    )  # fmt: skip
+    body = [
+        (
+            f"{r['models']}",
+            f"{r['compression']:g}"
+            + ("" if r["draw_gbps"] is None else f", {r['draw_gbps']:g} GB/s a slice"),
+            r["system"],
+            *(f"{r[f'ttft_{p}_s']:.3g}" for p in ("p50", "p95", "p99")),
+            f"{1e3 * r['tpot_p50_s']:.0f}",
+            *(f"{r[f'{t}_percent']:.2f}" for t in ("ttft", "tpot", "both")),
+            f"{r['worst_percent']:.1f}",
+            f"{r['switches']:,}",
+        )
+        for r in rows
+    ]
+    return (head, *body)

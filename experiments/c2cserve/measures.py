@@ -1,0 +1,37 @@
+"""What a comparison of systems shows of each run."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from c2c.config import SimulationResult
+
+__all__ = ["MEASURES", "measures"]
+
+# Column -> the path to its number in a run's summary, and the factor to the column's unit.
+_PATHS: Final[dict[str, tuple[tuple[str, ...], float]]] = {
+    **{f"ttft_{p}_s": (("ttft_s", p), 1.0) for p in ("p50", "p95", "p99")},
+    **{f"tpot_{p}_s": (("tpot_s", p), 1.0) for p in ("p50", "p95", "p99")},
+    **{f"{t}_percent": (("attainment", t), 100.0) for t in ("ttft", "tpot", "both")},
+    "switches": (("run", "switches"), 1.0),
+    "link_percent": (("run", "utilisation", "link_mean"), 100.0),
+    "requests": (("requests",), 1.0),
+    "failed": (("failed",), 1.0),
+}
+MEASURES: Final = (*_PATHS, "worst_percent")
+
+
+def measures(got: SimulationResult) -> dict[str, Any]:
+    """Return latencies, attainment and switches of a run as columns with units in their names.
+
+    `both_percent` is the share of requests that met both targets, `worst_percent` the same of the
+    model that fares worst.
+    """
+    found: dict[str, Any] = {}
+    for column, (path, factor) in _PATHS.items():
+        value: Any = got.summary
+        for key in path:
+            value = value[key]
+        found[column] = None if value is None else factor * value
+    models = got.summary["models"].values()
+    return found | {"worst_percent": 100.0 * min(m["attainment"]["both"] for m in models)}

@@ -1,0 +1,165 @@
+"""Figures of fleets with more models than slices, of the parts of plus, and of one hot model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Tables,
+    canvas,
+    finish,
+    rows_of,
+)
+
+__all__ = ["draw_ablation_plus", "draw_fleets", "draw_one_service"]
+
+LINES: dict[str, tuple[str, str]] = {
+    "plus": (BLUE, "-"),
+    "plus, 4x24gb": (BLUE, "--"),
+    "plus, nothing kept": (SKY, "-"),
+    "c2cserve": (GREEN, "-"),
+    "letter": (GREEN, ":"),
+    "ServerlessLLM, 4x24gb, 50 ms": (ORANGE, "-"),
+    "ServerlessLLM, 4x24gb": (ORANGE, "--"),
+    "ServerlessLLM, whole GPU": (ORANGE, ":"),
+    "layer staging": (PURPLE, "-"),
+}
+FEWEST_PERCENT = (
+    0.01  # of requests: the missed share's axis begins here, none missed is drawn on it
+)
+LEAST_S = 0.02  # where the axis of TTFT begins
+OWN_DRAW = "own"  # the slice's own draw, not capped
+
+
+def draw_fleets(tables: Tables, caption: str) -> Figure:
+    """Draw missed targets and p99 TTFT over the number of models, and over a slice's link draw."""
+    rows = rows_of(tables["systems"])
+    loads = sorted({r["compression"] for r in rows})
+    caps = sorted({r["draw_gbps"] for r in rows if r["draw_gbps"] is not None})
+    columns = len(loads) + bool(caps)
+    figure, panels = canvas(
+        4.0 * columns + 2.4, 7.2, rows=2, columns=columns, sharex="col", sharey="row"
+    )
+    for column, load in enumerate(loads):
+        chosen = [r for r in rows if r["compression"] == load and r["draw_gbps"] is None]
+        _pair(panels, column, columns, chosen, "models", sorted({r["models"] for r in chosen}))
+        panels[column].set_title(f"Compression {load:g}", fontsize=9.5)
+        panels[columns + column].set(xlabel="models")
+    if caps:
+        at = {(r["compression"], r["models"]) for r in rows if r["draw_gbps"] is not None}
+        chosen = [
+            {**r, "draw_gbps": r["draw_gbps"] or OWN_DRAW}
+            for r in rows
+            if (r["compression"], r["models"]) in at
+        ]
+        _pair(panels, columns - 1, columns, chosen, "draw_gbps", [*caps, OWN_DRAW])
+        load, models = next(iter(at))
+        panels[columns - 1].set_title(f"{models} models, compression {load:g}", fontsize=9.5)
+        panels[-1].set(xlabel="a slice's draw from the link (GB/s)")
+    panels[0].set(ylabel="requests that miss a target (%)")
+    panels[columns].set(ylabel="p99 TTFT (s)")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+    return finish(figure, "More models than slices", caption)
+
+
+def _pair(
+    panels: Sequence[Axes],
+    column: int,
+    columns: int,
+    rows: Sequence[dict[str, Any]],
+    over: str,
+    values: Sequence[Any],
+) -> None:
+    """Draw both panels of a column: one line a system over the values of a setting."""
+    top, below = panels[column], panels[columns + column]
+    for name, (colour, style) in LINES.items():
+        found = {r[over]: r for r in rows if r["system"] == name}
+        at = [k for k, value in enumerate(values) if value in found]
+        if not at:
+            continue
+        here = [found[values[k]] for k in at]
+        missed = [max(FEWEST_PERCENT, 100.0 - r["both_percent"]) for r in here]
+        late = [max(LEAST_S, r["ttft_p99_s"]) for r in here]
+        for axes, y in ((top, missed), (below, late)):
+            axes.plot(at, y, color=colour, linestyle=style, marker="o", markersize=3.5, label=name)
+    below.set_xticks(range(len(values)), [v if isinstance(v, str) else f"{v:g}" for v in values])
+    top.set(yscale="log", ylim=(0.8 * FEWEST_PERCENT, 100.0))
+    below.set(yscale="log", ylim=(LEAST_S, None))
+    below.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
+
+
+def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
+    """Draw attainment and p99 TTFT of each variant, a column of panels a load."""
+    rows = rows_of(tables["ablations"])
+    points = list(dict.fromkeys(r["point"] for r in rows))
+    variants = list(dict.fromkeys(r["variant"] for r in rows))
+    figure, panels = canvas(
+        3.6 * 2 * len(points) + 2.0, 0.3 * len(variants) + 2.6, columns=2 * len(points), sharey=True
+    )
+    y = np.arange(len(variants))
+    for k, point in enumerate(points):
+        chosen = [r for r in rows if r["point"] == point]
+        _spread(panels[2 * k], chosen, variants, "both_percent")
+        panels[2 * k].set_title(point, fontsize=9.5)
+        panels[2 * k].set(xlabel="both targets met (%)")
+        _spread(panels[2 * k + 1], chosen, variants, "ttft_p99_s")
+        panels[2 * k + 1].set(xlabel="p99 TTFT (s)", xscale="log")
+    panels[0].set_yticks(y, variants)
+    panels[0].invert_yaxis()
+    for axes in panels:
+        axes.grid(visible=True, axis="x")
+    return finish(figure, "What each part of plus is worth", caption)
+
+
+def _spread(
+    axes: Axes, rows: Sequence[dict[str, Any]], variants: Sequence[str], column: str
+) -> None:
+    """Mark the mean over seeds of each variant, with its range; the whole system is a line."""
+    for at, name in enumerate(variants):
+        values = [r[column] for r in rows if r["variant"] == name]
+        colour = BLUE if at == 0 else GREY
+        axes.plot([min(values), max(values)], [at, at], color=INK, linewidth=1.2)
+        axes.plot(float(np.mean(values)), at, "o", color=colour, markersize=6)
+        if at == 0:
+            axes.axvline(float(np.mean(values)), color=BLUE, linestyle=":", linewidth=1.0)
+
+
+def draw_one_service(tables: Tables, caption: str) -> Figure:
+    """Draw TTFT percentiles and attainment of one hot model, a group of bars a setting."""
+    rows = rows_of(tables["services"])
+    settings = list(dict.fromkeys(r["setting"] for r in rows))
+    systems = list(dict.fromkeys(r["system"] for r in rows))
+    figure, (left, right) = canvas(11.0, 4.6, columns=2)
+    width = 0.8 / len(systems)
+    for k, system in enumerate(systems):
+        chosen = {r["setting"]: r for r in rows if r["system"] == system}
+        x = np.arange(len(settings)) + (k - (len(systems) - 1) / 2) * width
+        colour = LINES[system][0] if system != "letter" else GREY
+        here = [chosen[s] for s in settings]
+        left.bar(x, [r["ttft_p50_s"] for r in here], 0.92 * width, color=colour, label=system)
+        left.vlines(x, [r["ttft_p50_s"] for r in here], [r["ttft_p99_s"] for r in here],
+                    color=INK, linewidth=1.2)  # fmt: skip
+        bars = right.bar(x, [r["both_percent"] for r in here], 0.92 * width, color=colour)
+        right.bar_label(bars, [f"{r['slices_used']} of {r['slices']}" for r in here],
+                        padding=2, fontsize=7)  # fmt: skip
+    left.set(ylabel="TTFT (s): bar p50, line to p99", yscale="log")
+    left.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
+    right.set(ylabel="both targets met (%)", ylim=(0, 108))
+    right.set_title("Above the bars: slices that worked", fontsize=9.5)
+    for axes in (left, right):
+        axes.set_xticks(range(len(settings)), settings, fontsize=8.5)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
+    return finish(figure, "One service on all slices", caption)
