@@ -1,4 +1,4 @@
-"""The comparisons of systems are drawn from tables alone; parts that only full has may be absent."""
+"""The comparisons of systems are drawn from tables alone, of either profile."""
 
 import io
 from typing import Any
