@@ -1,8 +1,8 @@
-"""The errors users see: a setting that cannot work, data that cannot be read, a policy at fault."""
+"""The errors users see: a setting, data, a policy, a backend that cannot be right."""
 
 from __future__ import annotations
 
-__all__ = ["DataError", "PolicyError", "SettingError"]
+__all__ = ["BackendError", "DataError", "PolicyError", "SettingError"]
 
 
 class SettingError(ValueError):
@@ -32,7 +32,7 @@ class DataError(ValueError):
         self.problem = problem
 
 
-class PolicyError(ValueError):
+class PolicyError(DataError):
     """A policy that cannot decide: which one, and what is wrong with it.
 
     >>> print(PolicyError("Mine", "place returned 7, of 3 rows"))
@@ -40,6 +40,19 @@ class PolicyError(ValueError):
     """
 
     def __init__(self, policy: str, problem: str) -> None:
-        super().__init__(f"policy {policy}: {problem}.")
+        super().__init__(f"policy {policy}", problem)
         self.policy = policy
-        self.problem = problem
+
+
+class BackendError(ValueError):
+    """An event that the serving loop cannot have caused: which one, and what is wrong with it.
+
+    >>> print(BackendError("StepEnd", "device", 3, "a device that was told to run"))
+    StepEnd.device=3: expected a device that was told to run.
+    """
+
+    def __init__(self, event: str, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{event}.{field}={value!r}: expected {allowed}.")
+        self.event = event
+        self.field = field
+        self.value = value

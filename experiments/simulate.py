@@ -3,7 +3,8 @@
     python -m experiments.simulate                                # the defaults of conf/config.yaml
     python -m experiments.simulate workload=file workload.path=trace.csv hardware=gh200 mig=7x12gb
     python -m experiments.simulate -m system=c2cserve,serverlessllm seed=0,1,2   # a sweep
-    python -m experiments.simulate -m hydra/launcher=joblib seed=range(8)        # on two cores
+    python -m experiments.simulate -m hydra/launcher=cores seed=range(8)         # on two cores
+    python -m experiments.simulate --config-dir mydir system=mine   # a system of one's own
     python -m experiments.simulate --cfg job                        # all settings, nothing is run
 
 A run that is complete is skipped; a sweep that was stopped goes on where it was, on any launcher.
@@ -20,8 +21,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config import as_setting_error, config_dir, register
+from c2c.config import as_setting_error, config_dir
 from c2c.errors import DataError, SettingError
+from experiments.simulation.own_settings import with_own_settings
 from experiments.simulation.point import check_shared, objective_setting, simulate_point
 from experiments.simulation.report import console, print_sweep
 from experiments.sweeping import (
@@ -58,7 +60,7 @@ def main() -> int:
             refused.append(error)
 
     try:
-        register()
+        arguments = sys.argv[1:] = with_own_settings(sys.argv[1:])
         register_plugins()
         check_arguments(arguments)
         if is_sweep(arguments):

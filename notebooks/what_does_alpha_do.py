@@ -179,7 +179,8 @@ assert np.mean(roofline_s) <= np.mean(feedback_s)
 
 # %%
 from c2c.models import Deployment, load_spec
-from c2c.serving import AlphaSettings, ServingSetup, SystemSpec, prepare
+from c2c.policies import Feedback, Fixed, Roofline, Static
+from c2c.serving import ServingSetup, SystemSpec, prepare
 from c2c.simulator import Simulation, build_machine, run_blocks
 from c2c.workloads import RequestBlock
 
@@ -197,11 +198,9 @@ deployments = tuple(
 )
 
 
-def mean_ttft_s(alpha: AlphaSettings) -> float:
+def mean_ttft_s(alpha: Static | Feedback | Roofline) -> float:
     """Serve the prompts with one alpha policy and return the mean time to first token."""
-    system = SystemSpec(
-        name="c2cserve", alpha=alpha, chunk_policy="fixed", chunk_tokens=2048, max_batch=16
-    )
+    system = SystemSpec(name="c2cserve", alpha=alpha, chunk=Fixed(tokens=2048), max_batch=16)
     setup = ServingSetup(
         platform=gh200,
         mig="3x24gb",
@@ -222,11 +221,11 @@ def mean_ttft_s(alpha: AlphaSettings) -> float:
 
 
 policies = {
-    "static 0 (AsymGEMM)": AlphaSettings(policy="static", initial=0.0),
-    "static 0.5": AlphaSettings(policy="static", initial=0.5),
-    "static 1 (SymGEMM)": AlphaSettings(policy="static", initial=1.0),
-    "Algorithm 2": AlphaSettings(policy="feedback"),
-    "roofline (ours)": AlphaSettings(policy="roofline"),
+    "static 0 (AsymGEMM)": Static(initial=0.0),
+    "static 0.5": Static(initial=0.5),
+    "static 1 (SymGEMM)": Static(initial=1.0),
+    "Algorithm 2": Feedback(),
+    "roofline (ours)": Roofline(),
 }
 ttft = {name: mean_ttft_s(alpha) for name, alpha in policies.items()}
 figure, axis = plt.subplots(figsize=(6, 2.6), layout="constrained")

@@ -9,18 +9,24 @@ from c2c.config.simulate import (
     prefers_compiled,
     run_totals,
     simulate,
+    summary_of,
 )
+from c2c.config.user_code import code_in, load_code, settings_folder
 
 __all__ = [
     "RunSetup",
     "SimulationResult",
     "as_setting_error",
     "build",
+    "code_in",
     "config_dir",
     "is_machine_code_ready",
     "load",
+    "load_code",
     "prefers_compiled",
     "register",
     "run_totals",
+    "settings_folder",
     "simulate",
+    "summary_of",
 ]

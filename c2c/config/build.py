@@ -10,29 +10,21 @@ from typing import Any, get_args
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from c2c.config.layout import choose_layout, planned_requests
+from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RunConf
 from c2c.config.user_code import load_code
 from c2c.cost import load_constants
 from c2c.errors import SettingError
-from c2c.hardware import (
-    LinkVariant,
-    MigConfig,
-    Platform,
-    conf_dir,
-    load_mig,
-    mig_from_mapping,
-    platform_from_mapping,
-    scaled,
-)
+from c2c.hardware import LinkVariant, conf_dir, platform_from_mapping, scaled
 from c2c.models import Deployment, load_catalog
-from c2c.policies import DECISIONS, weights_in
+from c2c.policies import DECISIONS
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
+from c2c.simulator import try_policies
 from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
 
 __all__ = ["RunSetup", "build"]
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +39,7 @@ class RunSetup:
       files: data the result depends on, beside settings and code.
       settings: the resolved configuration as plain data.
       notes: what was chosen for the user, a line each.
+      plan: how the layout was chosen, where it was by simulation.
     """
 
     prepared: Prepared
@@ -56,6 +49,7 @@ class RunSetup:
     files: tuple[Path, ...]
     settings: Mapping[str, Any] = field(repr=False)
     notes: tuple[str, ...] = ()
+    plan: Plan | None = None
 
     @property
     def serving(self) -> ServingSetup:
@@ -66,12 +60,15 @@ class RunSetup:
 def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     """Make a run of a configuration, checking everything before any work.
 
+    Only `mig=planned` simulates here: the first requests, on every layout.
+
     Args:
       cfg: from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
 
     Raises:
       SettingError: a setting that cannot work; names field, value and what is allowed.
       DataError: a file that cannot be used.
+      PolicyError: a policy of the user's own fails within the first requests.
     """
     plain = _plain(cfg)
     seed = plain["seed"]
@@ -89,7 +86,8 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     load_code(plain["code"])
     system = _system(plain["system"])
     platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
-    mig, notes = _mig(plain["mig"], platform, system)
+    to_plan = planned_requests(plain["mig"])
+    mig, notes = choose_layout(plain["mig"], platform, system)
     deployments = _deployments(plain)
     serving = ServingSetup(
         platform=platform,
@@ -102,9 +100,14 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         weights_start=plain["weights_start"],
         seed=seed,
     )
-    prepared = prepare(serving)
+    prepared = None if to_plan else prepare(serving)
     wanted = _workload(plain["workload"])
     workload = build_workload(wanted, [d.name for d in deployments], seed)
+    plan = None
+    if prepared is None:
+        plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
+        prepared, notes = plan.prepared, plan.notes
+    try_policies(prepared, workload)
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
     folders = [conf_dir() / group for group in ("hardware", "mig", "kernel")]
     return RunSetup(
@@ -115,6 +118,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         files=(*sorted(set(workload_files(wanted).values())), constants, *folders, *code),
         settings=plain,
         notes=notes,
+        plan=plan,
     )
 
 
@@ -145,22 +149,6 @@ def _system(settings: Mapping[str, Any]) -> SystemSpec:
 
 def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
     return workload_config(settings)
-
-
-def _mig(
-    settings: Mapping[str, Any], platform: Platform, system: SystemSpec
-) -> tuple[MigConfig, tuple[str, ...]]:
-    """Return the layout; `auto` is the whole GPU for resident weights, else the most slices."""
-    if dict(settings) != {"name": AUTO}:
-        return mig_from_mapping(settings), ()
-    layouts = [load_mig(name) for name in platform.mig]
-    if weights_in(system.load) == "hbm":
-        chosen = min(layouts, key=lambda m: m.instances)
-        why = f"{system.name} keeps weights in HBM, one model a GPU"
-    else:
-        chosen = max(layouts, key=lambda m: m.instances)
-        why = f"{system.name} streams weights: the layout with most slices"
-    return chosen, (f"mig {chosen.name} on {platform.name} (auto: {why})",)
 
 
 def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:

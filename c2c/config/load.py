@@ -12,10 +12,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from c2c.config.layout import NAMELESS
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RunConf
-from c2c.config.user_code import code_in, load_code
-from c2c.errors import SettingError
+from c2c.config.user_code import code_in, load_code, settings_folder
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS, policy_settings
 
@@ -27,14 +27,21 @@ def config_dir() -> Path:
     return conf_dir()
 
 
-def register() -> None:
-    """Tell Hydra the schema, the layout chosen by the system (`mig: auto`) and all policies.
+def register(code: Sequence[Path] | None = None) -> None:
+    """Tell Hydra the schema, the layouts that no file names (`auto` and the like) and all policies.
 
     A policy is a choice in the group of its decision, such as `system/alpha=roofline`.
+
+    Args:
+      code: files with the user's policies, imported already; every run of this process has them
+        as its `code`. None: as before.
     """
     store = ConfigStore.instance()
-    store.store(name="schema", node=RunConf, provider="c2c")
-    store.store(group="mig", name="auto", node={"name": "auto"}, provider="c2c")
+    if code is not None or "schema.yaml" not in store.list(""):
+        schema = RunConf(code=[str(file) for file in code or ()])
+        store.store(name="schema", node=schema, provider="c2c")
+    for name, node in NAMELESS.items():
+        store.store(group="mig", name=name, node=node, provider="c2c")
     for setting, point in DECISIONS.items():
         for name, policy in point.policies.items():
             node = policy_settings(policy)
@@ -58,22 +65,23 @@ def load(
     Raises:
       SettingError: an unknown choice or key, a value of the wrong type, an override not understood.
     """
-    chosen = list(overrides)
+    chosen, code = list(overrides), None
     if folder is not None:
-        found = Path(folder).expanduser().resolve()
-        if not found.is_dir():
-            raise SettingError("folder", str(folder), "a folder of settings")
+        found = settings_folder(folder, "folder")
         code = code_in(found)
         load_code(code)
-        chosen.append(f"hydra.searchpath=[{found.as_uri()}]")
-        chosen += [f"code=[{','.join(map(repr, map(str, code)))}]"] if code else []
+        quoted = str(found).replace("\\", "\\\\").replace("'", "\\'")
+        chosen.append(f"hydra.searchpath=['file://{quoted}']")
     register()
     outer = GlobalHydra.instance().hydra  # set inside a program that Hydra started
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3", job_name="c2c"):
-            return compose(name, overrides=chosen)
+            composed = compose(name, overrides=chosen)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise as_setting_error(error, overrides) from error
     finally:
         GlobalHydra.instance().hydra = outer
+    if code is not None:
+        composed.code = [*composed.code, *map(str, code)]
+    return composed

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.errors import (
     ConfigCompositionException,
     InstantiationException,
@@ -22,6 +23,7 @@ from omegaconf.errors import (
 
 from c2c.errors import DataError, SettingError
 from c2c.hardware import conf_dir
+from c2c.policies import DECISIONS
 
 __all__ = ["as_setting_error"]
 
@@ -95,8 +97,18 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
 def _choices(group: str) -> list[str]:
     """Return what the group holds, folders included; Hydra leaves it out for lists and `+`."""
     folder = conf_dir() / group
-    found = [p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")]
-    return sorted(found) or ["(none found)"]
+    found = {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")}
+    return sorted(found | _stored(group, "config")) or ["(none found)"]
+
+
+def _stored(group: str, kind: str) -> set[str]:
+    """Return the names of a kind (config or group) that Hydra's store has in a group."""
+    try:
+        names = ConfigStore.instance().list(group)
+    except OSError:  # its way to say that there is no such group
+        return set()
+    configs = {n.removesuffix(".yaml") for n in names if n.endswith(".yaml")}
+    return configs if kind == "config" else {n for n in names if not n.endswith(".yaml")}
 
 
 def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | None) -> SettingError:
@@ -105,9 +117,17 @@ def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | Non
     if isinstance(error, MissingMandatoryValue):
         return SettingError(field, "???", "a value", f"Set {field}=<value>.")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        if "/" in field:
+            return _no_group(field, value)
         node = getattr(error, "parent_node", None)
         keys = [str(k) for k in node] if node is not None else []
         known = sorted(k for k in keys if not k.startswith("_") and k != "hydra")
+        if (
+            node is not None
+            and "policy" in keys
+            and (found := re.fullmatch(r"system\.(\w+)\.(\w+)", field))
+        ):
+            return _no_field_of_policy(field, value, str(node["policy"]), found[1], found[2])
         return SettingError(field, value, f"a key among {', '.join(known)}")
     text = _first_line(error)
     if isinstance(error, ValidationError):
@@ -117,6 +137,24 @@ def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | Non
         kind = (wanted[1] or wanted[2]) if wanted else ""
         return SettingError(field, value, _KINDS.get(kind, kind or f"a value that fits ({text})"))
     return SettingError(field, value, f"a setting that works ({text})")
+
+
+def _no_group(field: str, value: Any) -> SettingError:
+    """Return the error of a group that does not exist, such as system/foo."""
+    parent = field.rpartition("/")[0]
+    groups = [f"{parent}/{name}" for name in sorted(_stored(parent, "group"))]
+    return SettingError(field, value, f"a group among {', '.join(groups) or '(none found)'}")
+
+
+def _no_field_of_policy(
+    field: str, value: Any, policy: str, setting: str, name: str
+) -> SettingError:
+    """Return the error of a field that the chosen policy does not have; say which ones do."""
+    policies: Any = DECISIONS[setting].policies if setting in DECISIONS else {}
+    own = ", ".join(policies[policy]._fields) if policy in policies else ""
+    having = [f"system/{setting}={n}" for n, p in sorted(policies.items()) if name in p._fields]
+    hint = f"There is one with {' or '.join(having)}." if having else ""
+    return SettingError(field, value, f"a field of {policy} ({own or 'it has none'})", hint)
 
 
 def _first_line(error: BaseException) -> str:

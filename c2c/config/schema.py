@@ -26,11 +26,12 @@ def _named(name: str) -> DataclassOptions:
 
 # A policy is a node of its own (a choice in `system/place` and so on); none here, so that choosing
 # another one leaves nothing of it behind.
-SystemConf = builds(
+_NONE: dict[str, Any] = dict.fromkeys(DECISIONS)
+SystemConf: Any = builds(
     SystemSpec,
     populate_full_signature=True,
     zen_dataclass=_named("SystemConf"),
-    **dict.fromkeys(DECISIONS),
+    **_NONE,
 )
 WorkloadConf = builds(
     WorkloadConfig, populate_full_signature=True, zen_dataclass=_named("WorkloadConf")

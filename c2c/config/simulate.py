@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.config.build import RunSetup
-from c2c.metrics import summarise, utilisation
+from c2c.metrics import Room, judge, summarise, utilisation
 from c2c.serving import Prepared
 from c2c.simulator import (
     RunStats,
-    cache_dir,
+    is_compiled,
     phases_table,
     requests_table,
     simulate_in_memory,
@@ -26,6 +26,7 @@ __all__ = [
     "prefers_compiled",
     "run_totals",
     "simulate",
+    "summary_of",
 ]
 
 # Interpreted, a request takes about 4 ms; compiling takes about 20 s, once a machine.
@@ -59,18 +60,59 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
         requests=requests,
         phases=phases_table(setup.prepared, got.timeline),
         stats=got.stats,
-        summary=summarise(requests, run_totals(setup.prepared, got.stats)),
+        summary=summary_of(
+            setup, requests, requests.select, run_totals(setup.prepared, got.stats)
+        ),
+    )
+
+
+def summary_of(
+    setup: RunSetup,
+    records: pa.Table,
+    details: Callable[[Sequence[str]], pa.Table],
+    totals: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the summary of a run, with the verdict on its load and the plan of its layout.
+
+    Args:
+      records: at least `c2c.metrics.SUMMARY_COLUMNS`.
+      details: reads other columns of the same records, asked only if the load was too high.
+      totals: of the run, kept under "run".
+    """
+    plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
+    summary = summarise(records, {**totals, **plan})
+    summary["verdict"] = judge(records, _room(setup.prepared), details)
+    return summary
+
+
+def _room(prepared: Prepared) -> Room:
+    deployments, kinds = prepared.setup.deployments, prepared.kind_of
+    arch = np.asarray(prepared.fleet.deployment.arch)
+    return Room(
+        models=tuple(d.name for d in deployments),
+        chips=prepared.setup.superchips,
+        link_gbps=prepared.link_capacity_gbps,
+        hbm_gbps=np.array([prepared.slice_kinds[k].hbm_gbps for k in kinds]),
+        kv_tokens=prepared.fleet.kv_capacity[np.ix_(arch, kinds)],
+        max_batch=prepared.fleet.max_batch,
     )
 
 
 def prefers_compiled(setup: RunSetup) -> bool:
     """Return whether machine code is quicker: it is on disk already, or the run is not tiny."""
-    return is_machine_code_ready() or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
+    return (
+        is_machine_code_ready(setup)
+        or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
+    )
 
 
-def is_machine_code_ready() -> bool:
-    """Return whether the event loop was compiled on this machine, as its sources are now."""
-    return any(cache_dir().glob("**/*.nbc"))
+def is_machine_code_ready(setup: RunSetup | None = None) -> bool:
+    """Return whether the event loop was compiled on this machine, as its sources are now.
+
+    Args:
+      setup: policies of the user's own are compiled by themselves; None: there are none.
+    """
+    return is_compiled(None if setup is None else setup.prepared.rules)
 
 
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:

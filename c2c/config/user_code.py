@@ -1,19 +1,40 @@
 """Policies of the user's own: Python files beside their settings.
 
-A folder given with `--config-dir` (or `load(folder=...)`) may hold `system/mine.yaml` and, beside it,
-`system/mine.py` with the policies that it names.
+A folder given with `--config-dir` (or `load(folder=...)`) may hold `system/mine.yaml` and, beside
+it, `system/mine.py` with the policies that it names.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from c2c.errors import PolicyError, SettingError
 
-__all__ = ["code_in", "load_code"]
+__all__ = ["code_in", "load_code", "settings_folder"]
+
+_loaded: dict[Path, str] = {}  # files that were imported, with the digest of their content
+
+
+def settings_folder(folder: str | Path, field: str) -> Path:
+    """Return a folder of the user's settings, resolved.
+
+    Raises:
+      SettingError: it is none.
+    """
+    found = Path(folder).expanduser().resolve()
+    if not found.is_dir():
+        raise SettingError(field, str(folder), "a folder of settings")
+    return found
 
 
 def code_in(folder: Path) -> tuple[Path, ...]:
@@ -22,28 +43,82 @@ def code_in(folder: Path) -> tuple[Path, ...]:
 
 
 def load_code(files: Sequence[str | Path]) -> None:
-    """Import files, so that the policies in them can be named in settings; once a process.
+    """Import files, so that the policies in them can be named in settings.
+
+    They may import one another. A file that was imported before and has not changed is not
+    imported again; one that has changed is, with the others.
 
     Raises:
       SettingError: no such file, or its name is that of another module.
-      PolicyError: the file cannot be imported.
+      PolicyError: a file cannot be imported.
     """
-    for file in files:
-        path = Path(file).expanduser().resolve()
-        if not path.is_file():
-            raise SettingError("code", str(file), "a Python file")
-        before = sys.modules.get(path.stem)
-        if before is not None:
-            if Path(getattr(before, "__file__", None) or "").resolve() == path:
-                continue
-            raise SettingError("code", str(file), "a file whose name is not that of another module")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[path.stem]
-            raise PolicyError(path.name, f"{type(error).__name__}: {error}") from error
+    paths = {path.stem: path for path in (Path(f).expanduser().resolve() for f in files)}
+    for path in paths.values():
+        _check(path)
+    digests = {path: sha256(path.read_bytes()).hexdigest() for path in paths.values()}
+    if all(_loaded.get(path) == digest for path, digest in digests.items()):
+        return
+    for name in paths:
+        sys.modules.pop(name, None)
+    with _found(paths):
+        for name, path in paths.items():
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                for other in paths:
+                    sys.modules.pop(other, None)
+                if isinstance(error, PolicyError):
+                    raise
+                raise _refused(path, error, paths) from error
+    _loaded.update(digests)
+
+
+def _check(path: Path) -> None:
+    if not path.is_file():
+        raise SettingError("code", str(path), "a Python file")
+    if not path.stem.isidentifier():
+        raise SettingError("code", str(path), "a file whose name is a Python name")
+    before: Any = sys.modules.get(path.stem) or importlib.util.find_spec(path.stem)
+    if before is not None and path not in _loaded:
+        raise SettingError("code", str(path), "a file whose name is not that of another module")
+
+
+class _Loader(SourceFileLoader):
+    """Reads the source each time: bytecode beside it could be of an edit in the same second."""
+
+    def path_stats(self, path: Any) -> Mapping[str, Any]:
+        raise OSError(f"no bytecode is kept of {path}")
+
+
+class _Finder:
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._paths = paths
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 (the import system's protocol)
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if (file := self._paths.get(name)) is None:
+            return None
+        return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file)))
+
+
+@contextlib.contextmanager
+def _found(paths: Mapping[str, Path]) -> Iterator[None]:
+    """Let these modules be imported by name."""
+    finder = _Finder(paths)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def _refused(path: Path, error: Exception, paths: Mapping[str, Path]) -> PolicyError:
+    files = {str(path) for path in paths.values()}
+    frames = traceback.extract_tb(error.__traceback__)
+    at = next((f for f in reversed(frames) if f.filename in files), None)
+    name, where = (Path(at.filename).name, f"line {at.lineno}: ") if at else (path.name, "")
+    return PolicyError(name, f"{where}{type(error).__name__}: {error}")

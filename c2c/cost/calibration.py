@@ -166,10 +166,21 @@ def store(name: str, values: Mapping[str, float]) -> None:
     path = calibration_path(name)
     text = path.read_text(encoding="utf-8")
     for constant, value in values.items():
-        text, found = re.subn(rf"(?m)^(  {constant}:\n    value: ).*$", rf"\g<1>{value:.9g}", text)
+        written = _yaml_float(value)
+        text, found = re.subn(rf"(?m)^(  {constant}:\n    value: ).*$", rf"\g<1>{written}", text)
         if found != 1:
             raise DataError(str(path), f"expected one value of {constant}, found {found}")
     path.write_text(text, encoding="utf-8")
+
+
+def _yaml_float(value: float) -> str:
+    """Return a number that YAML 1.1 reads as a float, which needs a point in it.
+
+    >>> _yaml_float(3e-06), _yaml_float(0.25), _yaml_float(2.0)
+    ('3.0e-06', '0.25', '2.0')
+    """
+    digits, exponent, power = f"{value:.9g}".partition("e")
+    return (digits if "." in digits else f"{digits}.0") + exponent + power
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,15 +1,13 @@
 """Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
 
 from c2c.hardware.conf import conf_dir
-from c2c.hardware.cpu import cpu_platform
+from c2c.hardware.cutting import Slice, profiles, slices
 from c2c.hardware.mig import (
     MigConfig,
     MigProfile,
-    Slice,
     load_mig,
     mig_configs,
     mig_from_mapping,
-    slices,
 )
 from c2c.hardware.platform import (
     Gpu,
@@ -17,6 +15,7 @@ from c2c.hardware.platform import (
     Link,
     LinkVariant,
     Platform,
+    cpu_platform,
     link_gbps,
     load_platform,
     platform_from_mapping,
@@ -42,6 +41,7 @@ __all__ = [
     "mig_from_mapping",
     "platform_from_mapping",
     "platforms",
+    "profiles",
     "scaled",
     "slices",
 ]

@@ -53,7 +53,9 @@ def read_yaml(group: str, name: str) -> dict[str, Any]:
         raise SettingError(group, name, f"one of {', '.join(known) or '(none found)'}")
     path = conf_dir() / group / f"{name}.yaml"
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # libyaml where the wheel has it, ten times as fast
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        data = yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506 (a safe one)
     except yaml.YAMLError as err:
         raise DataError(str(path), f"not YAML: {err}") from err
     if not isinstance(data, dict):

@@ -1,6 +1,7 @@
-"""MIG layouts, and the slices of a chip that they give."""
+"""MIG layouts: equal instances with their profiles, or unlike ones by the profiles' names."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,9 @@ from c2c.hardware.platform import Gpu, Platform, load_platform
 __all__ = [
     "MigConfig",
     "MigProfile",
-    "Slice",
     "load_mig",
     "mig_configs",
     "mig_from_mapping",
-    "slices",
 ]
 
 
@@ -48,17 +47,34 @@ class MigProfile:
                     f"{where}.{name}", value, f"at most {limit:g}, all of {self.platform}"
                 )
 
+    @property
+    def compute_slices(self) -> int:
+        """The compute slices it takes, which the vendor's name begins with."""
+        return int(self.name.partition("g.")[0])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigConfig:
-    """A layout: equal instances, with a profile for each platform it exists on."""
+    """A layout: equal instances, with a profile for each platform it exists on, or `parts`.
+
+    `parts` names a profile for each instance, as the vendor does or without its memory ("3g", which
+    is the profile with least memory of that many compute slices). What that is on a platform, and
+    whether the instances fit together there, `c2c.hardware.slices` says.
+    """
 
     name: str  # "7x12gb"; "1x96gb" is the full GPU
     instances: int
-    profiles: tuple[MigProfile, ...]
+    profiles: tuple[MigProfile, ...] = ()
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_positive(f"mig.{self.name}.instances", self.instances, whole=True)
+        if self.parts:
+            if self.profiles or len(self.parts) != self.instances:
+                raise SettingError(
+                    f"mig.{self.name}.parts", self.parts, "a profile's name for each instance"
+                )
+            return
         if not self.profiles or len({p.platform for p in self.profiles}) != len(self.profiles):
             raise SettingError(
                 f"mig.{self.name}.profiles", self.platforms, "at least one, each platform once"
@@ -87,10 +103,10 @@ class MigConfig:
         for p in self.profiles:
             if p.platform == platform:
                 return p
+        exists = ", ".join(self.platforms) or "no platform as equal instances"
         raise SettingError(
-            "mig", self.name, f"a layout of {platform}; {self.name} exists on "
-            f"{', '.join(self.platforms)}",
-        )  # fmt: skip
+            "mig", self.name, f"a layout of {platform}; {self.name} exists on {exists}"
+        )
 
     @property
     def profile(self) -> MigProfile:
@@ -98,19 +114,6 @@ class MigConfig:
         if len(self.profiles) != 1:
             raise SettingError("platform", None, f"one of {', '.join(self.platforms)}")
         return self.profiles[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """What one MIG instance may use. `link_cap_gbps` is what it draws when alone on the link."""
-
-    name: str
-    sm_count: int
-    hbm_bytes: int
-    hbm_gbps: float
-    bf16_tflops: float
-    l2_bytes: int
-    link_cap_gbps: float
 
 
 def mig_configs(platform: Platform | str) -> tuple[str, ...]:
@@ -131,20 +134,24 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
     """Build a layout from data in the form of `conf/mig/*.yaml`, as Hydra composes it.
 
     Args:
-      data: name, instances, and whole_gpu (platforms on which it is the whole chip) or profiles
-        (platform -> name, sm_count, hbm_bytes, hbm_gbps, source).
+      data: name, and parts (names of profiles, "4x1g" for four of one), or instances and whole_gpu
+        (platforms on which it is the whole chip) or profiles (platform -> name, sm_count,
+        hbm_bytes, hbm_gbps, source).
       where: prefix of the field names in errors.
 
     Raises:
       SettingError: a field is missing, unknown or out of range.
     """
-    known = ("name", "instances", "whole_gpu", "profiles")
+    known = ("name", "parts") if "parts" in data else ("name", "instances", "whole_gpu", "profiles")
     for key in data:
         if key not in known:
             raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
     name, instances = data.get("name"), data.get("instances")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the layout's name")
+    if "parts" in data:
+        parts = _parts(data["parts"], f"{where}.parts")
+        return MigConfig(name=name, instances=len(parts), parts=parts)
     check_positive(f"{where}.instances", instances, whole=True)
     whole = data.get("whole_gpu") or ()
     cut = data.get("profiles") or {}
@@ -184,6 +191,20 @@ class _ProfileRow:
     source: Mapping[str, str]
 
 
+def _parts(given: object, where: str) -> tuple[str, ...]:
+    """Return a profile's name for each instance: `[3g, 4x1g]` has five."""
+    names: list[str] = []
+    for one in given if isinstance(given, Sequence) and not isinstance(given, str) else ():
+        found = re.fullmatch(r"(?:([1-9]\d?)x)?(\d+g(?:\.\d+gb)?)", str(one))
+        if found is None:
+            names.clear()
+            break
+        names += [found[2]] * int(found[1] or 1)
+    if not names:
+        raise SettingError(where, given, "a list of profiles, such as [3g.48gb, 4x1g.12gb]")
+    return tuple(names)
+
+
 def _whole(platform: str, gpu: Gpu) -> MigProfile:
     return MigProfile(
         name="full",
@@ -194,37 +215,3 @@ def _whole(platform: str, gpu: Gpu) -> MigProfile:
         chip=gpu,
         source=gpu.source,
     )
-
-
-def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
-    """Return the slices of a chip in a MIG layout.
-
-    A slice has the profile's share of the chip's SMs and HBM, so a platform whose values were
-    changed gives slices changed in proportion. Tensor-core peak goes by SMs, L2 by HBM capacity.
-    Alone on the link a slice draws at most what its SMs keep in flight over the latency.
-
-    Args:
-      platform: the chip with its link.
-      mig: the layout or its name.
-
-    Raises:
-      SettingError: the layout does not exist on the chip; lists those that do.
-    """
-    name = mig if isinstance(mig, str) else mig.name
-    if name not in platform.mig:
-        raise SettingError("mig", name, f"a layout of {platform.name}: {', '.join(platform.mig)}")
-    config = load_mig(mig) if isinstance(mig, str) else mig
-    profile = config.profile_on(platform.name)
-    gpu, chip, link = platform.gpu, profile.chip, platform.link
-    sm_count = max(1, round(profile.sm_count * gpu.sm_count / chip.sm_count))
-    in_flight_gbps = sm_count * link.inflight_bytes_per_sm / link.link_latency_s / 1e9
-    one = Slice(
-        name=f"{platform.name}/{config.name}",
-        sm_count=sm_count,
-        hbm_bytes=round(profile.hbm_bytes * gpu.hbm_bytes / chip.hbm_bytes),
-        hbm_gbps=profile.hbm_gbps * gpu.hbm_gbps / chip.hbm_gbps,
-        bf16_tflops=gpu.bf16_tflops * sm_count / gpu.sm_count,
-        l2_bytes=round(gpu.l2_bytes * profile.hbm_bytes / chip.hbm_bytes),
-        link_cap_gbps=min(link.datasheet_gbps, in_flight_gbps),
-    )
-    return (one,) * config.instances

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 from c2c.errors import SettingError
 from c2c.hardware.conf import check_positive, conf_names, read_fields, read_yaml
+from c2c.hardware.machine import fill_from_machine
+from c2c.hardware.placement import Partition
 
 __all__ = [
     "Gpu",
@@ -13,6 +15,7 @@ __all__ = [
     "Link",
     "LinkVariant",
     "Platform",
+    "cpu_platform",
     "link_gbps",
     "load_platform",
     "platform_from_mapping",
@@ -106,20 +109,31 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """One GPU with its host and link, and the names of the MIG layouts it can be split into."""
+    """One GPU with its host and link, and the names of the MIG layouts it can be split into.
+
+    `mig` lists those of equal slices, the full GPU first; `mig_more` those of unlike slices and
+    those that leave a part of the chip unused. `partition` is None where the chip cannot be split.
+    """
 
     name: str
     gpu: Gpu
     host: Host
     link: Link
     mig: tuple[str, ...]
+    mig_more: tuple[str, ...] = ()
+    partition: Partition | None = None
     notes: str = ""
 
     def __post_init__(self) -> None:
-        if not self.mig or len(set(self.mig)) != len(self.mig):
+        if not self.mig or len(set(self.layouts)) != len(self.layouts):
             raise SettingError(
-                f"hardware.{self.name}.mig", self.mig, "at least one name, each once"
+                f"hardware.{self.name}.mig", self.layouts, "at least one name, each once"
             )
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """Names of all its layouts."""
+        return (*self.mig, *self.mig_more)
 
 
 def platforms() -> tuple[str, ...]:
@@ -138,11 +152,20 @@ def load_platform(name: str) -> Platform:
     return platform_from_mapping(read_yaml("hardware", name), where=f"hardware.{name}")
 
 
+def cpu_platform() -> Platform:
+    """Return the machine at hand: its cores and memory, with rates assumed per core.
+
+    Rates are assumptions rather than measurements so that equal runs give equal results.
+    Override `hardware.gpu.hbm_gbps` and the like where they matter.
+    """
+    return load_platform("cpu")
+
+
 def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -> Platform:
     """Build a platform from data in the form of `conf/hardware/*.yaml`, as Hydra composes it.
 
     Args:
-      data: name, gpu, host, link, mig, notes; a mapping, OmegaConf's included.
+      data: name, gpu, host, link, mig, mig_more, partition, notes; a mapping, OmegaConf's included.
       where: prefix of the field names in errors.
 
     Raises:
@@ -150,23 +173,17 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     """
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
-    known = ("name", "gpu", "host", "link", "mig", "notes")
+    known = ("name", "gpu", "host", "link", "mig", "mig_more", "partition", "notes")
     for key in data:
         if key not in known:
             raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the platform's name")
-    mig = data.get("mig")
-    names: Sequence[Any] = (
-        mig if isinstance(mig, Sequence) and not isinstance(mig, str) else (None,)
-    )
-    if not all(isinstance(m, str) for m in names):
-        raise SettingError(f"{where}.mig", mig, "a list of names of MIG layouts")
-    gpu, host = data.get("gpu"), data.get("host")
+    mig = _layout_names(data.get("mig"), f"{where}.mig")
+    more = _layout_names(data.get("mig_more") or (), f"{where}.mig_more")
+    gpu, host, cut = data.get("gpu"), data.get("host"), data.get("partition")
     if name == "cpu":
-        from c2c.hardware.cpu import fill_from_machine
-
         gpu, host = fill_from_machine(gpu, host, where)
     try:
         return Platform(
@@ -174,13 +191,23 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
             gpu=read_fields(Gpu, gpu, f"{where}.gpu"),
             host=read_fields(Host, host, f"{where}.host"),
             link=read_fields(Link, data.get("link"), f"{where}.link"),
-            mig=tuple(names),
+            mig=mig,
+            mig_more=more,
+            partition=None if cut is None else read_fields(Partition, cut, f"{where}.partition"),
             notes=" ".join(str(data.get("notes") or "").split()),
         )
     except SettingError as err:
-        if err.field.startswith(("gpu.", "host.", "link.")):  # raised by the dataclass itself
+        if err.field.startswith(("gpu.", "host.", "link.", "partition.")):  # raised by the dataclass itself
             raise SettingError(f"{where}.{err.field}", err.value, err.allowed) from err
         raise
+
+
+def _layout_names(given: object, where: str) -> tuple[str, ...]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        names = tuple(given)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise SettingError(where, given, "a list of names of MIG layouts")
 
 
 def link_gbps(link: Link, variant: LinkVariant) -> float:

@@ -23,18 +23,22 @@ from c2c.metrics.schema import (
 )
 from c2c.metrics.summary import SUMMARY_COLUMNS, summarise, utilisation
 from c2c.metrics.timeline import write_timeline
+from c2c.metrics.verdict import DETAIL_COLUMNS, Room, judge
 
 __all__ = [
+    "DETAIL_COLUMNS",
     "PERCENTILES",
     "PHASE_KINDS",
     "PHASE_SCHEMA",
     "RECORD_SCHEMA",
     "START_KINDS",
     "STATUSES",
+    "Room",
     "SUMMARY_COLUMNS",
     "attainment",
     "e2e_s",
     "goodput_rps",
+    "judge",
     "meets_tpot",
     "meets_ttft",
     "percentiles",

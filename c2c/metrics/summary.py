@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from c2c.errors import DataError
+from c2c.metrics.columns import codes_of, numbers_of
 from c2c.metrics.latency import (
     attainment,
     e2e_s,
@@ -79,8 +80,8 @@ def summarise(records: pa.Table, run_stats: Mapping[str, Any] | None = None) -> 
     """
     if missing := [c for c in SUMMARY_COLUMNS if c not in records.column_names]:
         raise DataError("records", f"missing columns: {', '.join(missing)}")
-    model, model_names = _codes(records, "model")
-    reason, reason_names = _codes(records, "reason")
+    model, model_names = codes_of(records, "model")
+    reason, reason_names = codes_of(records, "reason")
     columns = _derive(records)
     span = span_s(columns.arrival_s, columns.finished_s)
 
@@ -138,15 +139,15 @@ def utilisation(
 
 
 def _derive(records: pa.Table) -> _Columns:
-    start, start_names = _codes(records, "start_kind")
-    status, status_names = _codes(records, "status")
+    start, start_names = codes_of(records, "start_kind")
+    status, status_names = codes_of(records, "status")
     wanted = np.array([START_KINDS.index(n) for n in start_names], dtype=np.int32)
     done = np.array([n == "finished" for n in status_names], dtype=bool)
     arrival, first, finish, ttft_slo, tpot_slo = (
-        _numbers(records, c)
+        numbers_of(records, c)
         for c in ("arrival_s", "first_token_s", "finished_s", "ttft_slo_s", "tpot_slo_s")
     )
-    output = _numbers(records, "output_tokens")
+    output = numbers_of(records, "output_tokens")
     finished = done[status] if len(status) else np.zeros(0, bool)
     # a failed request may have had its first token: it still meets nothing and has no latency
     ttft, e2e = ttft_s(arrival, first), e2e_s(arrival, finish)
@@ -156,7 +157,7 @@ def _derive(records: pa.Table) -> _Columns:
     return _Columns(
         arrival_s=arrival,
         finished_s=finish,
-        prompt_tokens=_numbers(records, "prompt_tokens"),
+        prompt_tokens=numbers_of(records, "prompt_tokens"),
         output_tokens=output,
         start=wanted[start] if len(start) else np.zeros(0, np.int32),
         finished=finished,
@@ -194,21 +195,6 @@ def _block(c: _Columns, span: float) -> dict[str, Any]:
         },
         "starts": {kind: int(n) for kind, n in zip(START_KINDS, starts, strict=True)},
     }
-
-
-def _codes(records: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
-    values = records.column(column)
-    if not pa.types.is_dictionary(values.type):
-        values = values.dictionary_encode()
-    # chunks may bring dictionaries of their own; after unifying, all codes mean the same
-    values = values.unify_dictionaries()
-    names = values.chunk(0).dictionary.to_pylist() if values.num_chunks else []
-    parts = [np.asarray(chunk.indices) for chunk in values.chunks]
-    return np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32), names
-
-
-def _numbers(records: pa.Table, column: str) -> npt.NDArray[np.float64]:
-    return np.asarray(records.column(column).to_numpy(), dtype=np.float64)
 
 
 def _jsonable(value: Any) -> Any:

@@ -25,7 +25,7 @@ from c2c.policies.chunk import (
     chunk_tokens,
     largest_chunk,
 )
-from c2c.policies.decision import decision, jitable, policy_name
+from c2c.policies.decision import decision, implementations, inlined, jitable, policy_name
 from c2c.policies.evict import (
     AfterWaiting,
     LeastRecentlyUsed,
@@ -55,7 +55,9 @@ from c2c.policies.system import (
     Nothing,
     Own,
     System,
+    check_policy,
     make_policy,
+    outside_policies,
     policy_settings,
 )
 from c2c.policies.turn import (
@@ -111,11 +113,14 @@ __all__ = [
     "adjust_alpha",
     "alpha_index",
     "best_alpha_index",
+    "check_policy",
     "choose_chunk",
     "chunk_tokens",
     "decision",
     "goes_before",
+    "implementations",
     "initial_alpha",
+    "inlined",
     "jitable",
     "keeps_weights",
     "knows_costs",
@@ -128,6 +133,7 @@ __all__ = [
     "look_every_s",
     "make_policy",
     "may_join",
+    "outside_policies",
     "place",
     "policy_name",
     "policy_settings",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from c2c.policies.decision import decision, jitable
+from c2c.policies.returns import JOINS
 
 __all__ = ["ReserveAll", "may_join", "prefill_share"]
 
 
-@decision
+@decision(returns=JOINS)
 def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_batch: int) -> bool:
     """Return whether the request at the head of the queue joins the batch now.
 

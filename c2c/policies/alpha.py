@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
+from c2c.policies.guard import Returns
+from c2c.policies.returns import YES_OR_NO
 
 __all__ = [
     "AlphaObservation",
@@ -39,7 +41,15 @@ class AlphaState(NamedTuple):
     c2c_utilisation: float
 
 
-@decision
+@jitable
+def _is_state(state: AlphaState, *args: Any) -> bool:  # noqa: ARG001
+    return 0.0 <= state.alpha <= 1.0
+
+
+_ALPHA = Returns(AlphaState, "an AlphaState with alpha in [0, 1]", _is_state)
+
+
+@decision(returns=_ALPHA)
 def initial_alpha(policy: Any) -> AlphaState:
     """Return the controller's state when a model is activated.
 
@@ -48,7 +58,7 @@ def initial_alpha(policy: Any) -> AlphaState:
     """
 
 
-@decision
+@decision(returns=_ALPHA)
 def adjust_alpha(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     """Return the next state after a step. Pure: equal arguments give equal results."""
 
@@ -57,7 +67,7 @@ def _no(policy: Any) -> bool:  # noqa: ARG001
     return False
 
 
-@decision(default=_no)
+@decision(default=_no, returns=YES_OR_NO)
 def knows_costs(policy: Any) -> bool:
     """Return whether alpha is chosen anew at every step from the cost model's predictions."""
 

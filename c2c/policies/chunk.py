@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_CHUNK
 
 __all__ = ["ChunkChoice", "Fixed", "Profiled", "choose_chunk", "chunk_tokens", "largest_chunk"]
 
@@ -20,7 +21,7 @@ class ChunkChoice(NamedTuple):
     feasible: bool
 
 
-@decision
+@decision(returns=A_CHUNK)
 def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
     """Return the most prompt tokens of an instance's next step.
 
@@ -32,9 +33,12 @@ def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes
     """
 
 
-@decision
+@decision(returns=A_CHUNK)
 def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
-    """Return the largest chunk that can come out, given the profiling table's candidates."""
+    """Return the largest chunk that can come out, given the profiling table's candidates.
+
+    The cost tables go as far: of a larger chunk the rest is left for the next step.
+    """
 
 
 class Profiled(NamedTuple):

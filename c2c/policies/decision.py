@@ -1,40 +1,51 @@
 """Decision points: one name, an implementation for each type of policy.
 
-A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type of
-its first argument; compiled, Numba picks the implementation when it compiles, so a policy that is not
-used costs nothing and a user's own policy needs no change of the package.
+A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type
+of its first argument; compiled, Numba picks the implementation when it compiles, so a policy that
+is not used costs nothing and a user's own policy needs no change of the package.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import types as pytypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, cast
 from typing import overload as overload_typing
 
-import numpy as np
 from numba.core import types
 from numba.extending import overload
 
 from c2c.errors import PolicyError
+from c2c.policies.guard import (
+    Returns,
+    check_signature,
+    guarded,
+    guarded_compiled,
+    is_outside,
+)
+from c2c.policies.linking import InnerCompiler, OuterCompiler
 
 __all__ = [
     "OPTIONS",
     "DecisionPoint",
     "decision",
-    "fingerprint",
     "implementations",
+    "inlined",
     "jitable",
     "policy_name",
 ]
 
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
-OPTIONS: Final[dict[str, Any]] = {"_nrt": False}
+OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "pipeline_class": OuterCompiler}
 # What is called from compiled code only needs no entry from C.
-_INNER: Final[dict[str, Any]] = OPTIONS | {"no_cfunc_wrapper": True}
+_INNER: Final[Any] = OPTIONS | {"no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
 
+# An array is seven numbers to a compiled call and the state has thirty: calls on the way of every
+# event would spend their time on passing them.
+_INLINED: Final[Any] = _INNER | {"forceinline": True}
+_USERS: Final[Any] = _INNER | {"_nrt": True, "boundscheck": True}
+
+_NAMED: Final[Any] = types.BaseNamedTuple  # to Numba: a NamedTuple of any types
 _IMPLEMENTATIONS: Final[dict[type, list[Callable[..., Any]]]] = {}
 
 
@@ -50,6 +61,10 @@ class DecisionPoint(Protocol):
 
     def __call__(self, policy: Any, *args: Any) -> Any:
         """Decide as `policy`, a NamedTuple, says."""
+        ...
+
+    def knows(self, policy_type: type) -> bool:
+        """Return whether there is an implementation of its own for a type of policy."""
         ...
 
     def by[F: Callable[..., Any]](self, policy_type: type) -> Callable[[F], F]:
@@ -75,28 +90,37 @@ def implementations(policy_type: type) -> list[Callable[..., Any]]:
 @overload_typing
 def decision(protocol: Callable[..., Any]) -> DecisionPoint: ...
 @overload_typing
-def decision(*, default: Callable[..., Any]) -> Callable[[Callable[..., Any]], DecisionPoint]: ...
 def decision(
-    protocol: Callable[..., Any] | None = None, *, default: Callable[..., Any] | None = None
+    *, default: Callable[..., Any] | None = None, returns: Returns | None = None
+) -> Callable[[Callable[..., Any]], DecisionPoint]: ...
+def decision(
+    protocol: Callable[..., Any] | None = None,
+    *,
+    default: Callable[..., Any] | None = None,
+    returns: Returns | None = None,
 ) -> Any:
     """Make a decision point of a function whose name and docstring say what is decided.
 
     Args:
       protocol: the function.
       default: the implementation for policies that bring none of their own.
+      returns: what policies from outside the package are held to, at each call.
     """
     if protocol is None:
-        return lambda found: _decision_point(found, default)
-    return _decision_point(protocol, default)
+        return lambda found: _decision_point(found, default, returns)
+    return _decision_point(protocol, default, returns)
 
 
 def _decision_point(
-    protocol: Callable[..., Any], default: Callable[..., Any] | None
+    protocol: Callable[..., Any],
+    default: Callable[..., Any] | None,
+    returns: Returns | None,
 ) -> DecisionPoint:
     made: dict[type, Callable[..., Any]] = {}
+    called: dict[type, Callable[..., Any]] = {}  # the same, guarded where from outside
 
     def decide(policy: Any, *args: Any) -> Any:
-        implementation = made.get(type(policy), default)
+        implementation = called.get(type(policy), default)
         if implementation is None:
             raise PolicyError(
                 type(policy).__name__, f"no implementation of {protocol.__name__!r} for it"
@@ -105,30 +129,72 @@ def _decision_point(
 
     def by(policy_type: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def keep(function: Callable[..., Any]) -> Callable[..., Any]:
-            made[policy_type] = function
+            _check_new(policy_type, point.policies, function)
+            check_signature(policy_type.__name__, protocol, function)
+            made[policy_type] = called[policy_type] = function
+            if returns is not None and is_outside(function):
+                called[policy_type] = guarded(name, policy_type.__name__, function, returns)
             point.policies[policy_name(policy_type)] = policy_type
             _IMPLEMENTATIONS.setdefault(policy_type, []).append(function)
             return function
 
         return keep
 
+    name = protocol.__name__
     point: Any = decide
-    point.by, point.policies = by, {}
+    point.by, point.policies, point.knows = by, {}, made.__contains__
     point.__name__, point.__qualname__ = protocol.__name__, protocol.__qualname__
     point.__doc__, point.__module__ = protocol.__doc__, protocol.__module__
 
-    # A user's implementation may allocate; it then brings its own counting of references.
-    @overload(decide, jit_options=_INNER | {"_nrt": True}, strict=False)
-    def _compiled(policy: Any, *args: Any) -> Callable[..., Any] | None:
-        if isinstance(policy, types.BaseNamedTuple):
-            return made.get(policy.instance_class, default)
-        return None
+    def unguarded(policy: Any, *args: Any) -> Any:
+        return made[type(policy)](policy, *args)
+
+    def implementation(policy: Any) -> Callable[..., Any] | None:
+        return made.get(policy.instance_class, default) if isinstance(policy, _NAMED) else None
+
+    @overload(decide, jit_options=_INLINED, strict=False)
+    def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        function = implementation(policy)
+        return None if function is None or is_outside(function) else function
+
+    # From outside: it may allocate, and then brings its own counting of references.
+    @overload(unguarded, jit_options=_USERS, strict=False)
+    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        return implementation(policy)
+
+    @overload(decide, jit_options=_USERS, strict=False)
+    def _outside(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+        function = implementation(policy)
+        if function is None or not is_outside(function):
+            return None
+        if returns is None:
+            return function
+        who = policy.instance_class.__name__
+        return guarded_compiled(name, who, function, returns, unguarded, _USERS)
 
     return cast("DecisionPoint", point)
 
 
+def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
+    """Raise PolicyError for what is no policy, or has the name of another one."""
+    if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
+        raise PolicyError(
+            getattr(policy_type, "__name__", str(policy_type)),
+            "it is no NamedTuple, which is what holds a policy's parameters",
+        )
+    if is_outside(function) and not is_outside(policy_type):
+        raise PolicyError(
+            policy_type.__name__, "it is the package's own and stays as it is: make another type"
+        )
+    before = known.get(policy_name(policy_type), policy_type)
+    if before.__module__ != policy_type.__module__:
+        raise PolicyError(
+            policy_type.__name__, f"there is one of this name already, in {before.__module__}"
+        )
+
+
 def _sees_policy(kind: Any) -> bool:
-    if not isinstance(kind, types.BaseNamedTuple):
+    if not isinstance(kind, _NAMED):
         return False
     return kind.instance_class in _IMPLEMENTATIONS or any(_sees_policy(k) for k in kind)
 
@@ -139,62 +205,27 @@ def jitable[F: Callable[..., Any]](function: F) -> F:
     What sees no policy is compiled once for all systems and kept on disk; what does is compiled
     with each system. A user's helpers may allocate.
     """
+    return _jitable(function, _INNER)
+
+
+def inlined[F: Callable[..., Any]](function: F) -> F:
+    """Do the same for a function on the way of every event: it becomes part of its caller."""
+    return _jitable(function, _INLINED)
+
+
+def _jitable[F: Callable[..., Any]](function: F, options: Any) -> F:
     if not function.__module__.startswith("c2c."):
-        overload(function, jit_options=_INNER | {"_nrt": True}, strict=False)(
+        overload(function, jit_options=_USERS, strict=False)(
             lambda *args, **kwargs: function  # noqa: ARG005
         )
         return function
 
-    @overload(function, jit_options=_INNER | {"cache": True}, strict=False)
+    @overload(function, jit_options=options | {"cache": True}, strict=False)
     def _for_all(*args: Any, **kwargs: Any) -> F | None:  # noqa: ARG001
         return None if any(map(_sees_policy, args)) else function
 
-    @overload(function, jit_options=_INNER, strict=False)
+    @overload(function, jit_options=options, strict=False)
     def _for_one(*args: Any, **kwargs: Any) -> F | None:  # noqa: ARG001
         return function if any(map(_sees_policy, args)) else None
 
     return function
-
-
-def fingerprint(function: Callable[..., Any]) -> bytes:
-    """Return a digest of a function's code and of everything Numba would freeze into it."""
-    return _fingerprint(function, set())
-
-
-def _fingerprint(function: Any, seen: set[Any]) -> bytes:
-    if function in seen:
-        return b""
-    seen.add(function)
-    digest = hashlib.sha256()
-    _digest_code(function.__code__, digest)
-    closure = function.__closure__ or ()
-    cells = [
-        (f"<{name}>", cell.cell_contents)
-        for name, cell in zip(function.__code__.co_freevars, closure, strict=True)
-    ]
-    scope = function.__globals__
-    names = [n for n in sorted(set(function.__code__.co_names)) if n in scope]
-    for name, found in cells + [(n, scope[n]) for n in names]:
-        value = getattr(found, "py_func", found)
-        if isinstance(value, pytypes.FunctionType):
-            if not value.__module__.startswith(("c2c.", "numpy", "numba")):
-                digest.update(name.encode() + _fingerprint(value, seen))
-        elif isinstance(value, np.ndarray):
-            digest.update(name.encode() + str(value.dtype).encode() + value.tobytes())
-        elif isinstance(value, pytypes.ModuleType):
-            file = getattr(value, "__file__", None) or ""
-            library = value.__name__.split(".")[0] in ("c2c", "math", "numpy", "numba")
-            if file and not library and "site-packages" not in file:
-                with open(file, "rb") as source:  # noqa: PTH123 (a helper module of the user's)
-                    digest.update(source.read())
-        else:
-            digest.update(f"{name}={value!r}".encode())
-    return digest.digest()
-
-
-def _digest_code(code: pytypes.CodeType, digest: Any) -> None:
-    constants = [k for k in code.co_consts if not isinstance(k, pytypes.CodeType)]
-    digest.update(code.co_code + repr((code.co_names, code.co_varnames, constants)).encode())
-    for inner in code.co_consts:
-        if isinstance(inner, pytypes.CodeType):
-            _digest_code(inner, digest)

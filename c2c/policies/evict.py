@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import SECONDS, YES_OR_NO
 
 __all__ = ["AfterWaiting", "LeastRecentlyUsed", "goes_before", "look_every_s", "should_drain"]
 
 
-@decision
+@decision(returns=YES_OR_NO)
 def goes_before(policy: Any, a_last_used_s: float, b_last_used_s: float) -> bool:
     """Return whether idle model a gives way before idle model b.
 
@@ -35,7 +36,7 @@ def _least_recently_used(
     return a_last_used_s < b_last_used_s
 
 
-@decision
+@decision(returns=YES_OR_NO)
 def should_drain(policy: Any, oldest_wait_s: float) -> bool:
     """Return whether a model waited so long for a slice that a busy one must be drained for it.
 
@@ -45,7 +46,7 @@ def should_drain(policy: Any, oldest_wait_s: float) -> bool:
     """
 
 
-@decision
+@decision(returns=SECONDS)
 def look_every_s(policy: Any) -> float:
     """Return after how long a chip looks again whether a model has waited too long."""
 

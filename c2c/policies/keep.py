@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import LAYERS, YES_OR_NO
 
 __all__ = ["NothingKept", "WhileRoom", "keeps_weights", "layers_to_keep"]
 
@@ -14,12 +15,12 @@ def _yes(policy: Any) -> bool:  # noqa: ARG001
     return True
 
 
-@decision(default=_yes)
+@decision(default=_yes, returns=YES_OR_NO)
 def keeps_weights(policy: Any) -> bool:
     """Return whether weights are ever kept."""
 
 
-@decision
+@decision(returns=LAYERS)
 def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
     """Return how many more layers the next step leaves in HBM.
 

@@ -6,11 +6,12 @@ from typing import Any, Literal, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_PLACE_IN_WEIGHTS
 
 __all__ = ["Resident", "Staged", "Stream", "weights_in"]
 
 
-@decision
+@decision(returns=A_PLACE_IN_WEIGHTS)
 def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
     """Return where a step finds the weights: see `c2c.cost.step_table`."""
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_CANDIDATE, A_SHARE, YES_OR_NO
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -32,6 +33,7 @@ CANDIDATE_DTYPE = np.dtype(
         ("kv_capacity", "i8"),  # tokens of the model to place
         ("fits_now", "i8"),  # 1: the request's KV cache fits beside what is there
         ("link_left_gbps", "f8"),  # the chip's link budget not reserved by busy instances
+        ("is_alone", "i8"),  # 1: no busy instance on the chip has link rate reserved
         ("unpromised_gbps", "f8"),  # the same, less what inactive models on the chip would need
         ("load_s", "f8"),  # of the slice: a decode step of every busy engine and their backlogs
         ("kept_share", "f8"),  # of the model's weights, in the slice's HBM
@@ -49,7 +51,7 @@ def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
     return streamed_bytes / tpot_slo_s / 1e9
 
 
-@decision
+@decision(returns=A_CANDIDATE)
 def place(
     policy: Any, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
 ) -> int:
@@ -74,12 +76,12 @@ def _whole_link(policy: Any) -> float:  # noqa: ARG001
     return 1.0
 
 
-@decision(default=_no_promise)
+@decision(default=_no_promise, returns=YES_OR_NO)
 def link_is_promised(policy: Any) -> bool:
     """Return whether inactive models give way until the promised link rates fit the budget."""
 
 
-@decision(default=_whole_link)
+@decision(default=_whole_link, returns=A_SHARE)
 def link_headroom(policy: Any) -> float:
     """Return the share of the link that may be promised."""
 
@@ -87,12 +89,16 @@ def link_headroom(policy: Any) -> float:
 class BandwidthAware(NamedTuple):
     """The KV cache and the summed link demand must fit.
 
-    Chips that hold the weights come before those that would read them from disk. Free slices come before evictions, then the chip with most budget left if its inactive models
+    A model that needs more than the whole budget goes where nothing else is promised: it will miss
+    its decode target, but waiting longer would not help.
+
+    Chips that hold the weights come before those that would read them from disk, free slices before
+    evictions, then the chip with most budget left if its inactive models
     were active too (they may be soon), then the model unused for longest; remaining ties go to
     the first row.
 
     Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order
-    among admissible slices is ours.
+    among admissible slices is ours, and so is what happens to a demand beyond the budget.
 
     Attributes:
       headroom: share of the link that may be promised, in (0, 1].
@@ -114,7 +120,9 @@ def _bandwidth_aware(
     best = -1
     for row in range(count):
         c = table[row]
-        if c.is_resident != 0 or c.kv_capacity < tokens or c.link_left_gbps < demand_gbps:
+        if c.is_resident != 0 or c.kv_capacity < tokens:
+            continue
+        if c.link_left_gbps < demand_gbps and c.is_alone == 0:
             continue
         if best < 0:
             best = row

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_ROUTE
 
 __all__ = ["ROUTE_DTYPE", "LeastOutstanding", "WhereWorkIs", "route"]
 
@@ -23,7 +24,7 @@ ROUTE_DTYPE = np.dtype(
 )
 
 
-@decision
+@decision(returns=A_ROUTE)
 def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
     """Return the row of the instance that takes a request, or -1: place the model.
 

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import YES_OR_NO
 
 __all__ = ["AtBacklog", "AtOutstanding", "OneInstance", "wants_another"]
 
 
-@decision
+@decision(returns=YES_OR_NO)
 def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool) -> bool:
     """Return whether a model should be placed once more.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from c2c.policies.decision import decision
+from c2c.policies.returns import PARTS
 
 __all__ = ["ByLayer", "Whole", "step_parts"]
 
 
-@decision
+@decision(returns=PARTS)
 def step_parts(policy: Any, layers: int) -> int:
     """Return the parts of a step with prompt tokens of a model with so many layers."""
 

@@ -10,8 +10,9 @@ from c2c.errors import SettingError
 from c2c.policies.admit import ReserveAll, may_join
 from c2c.policies.alpha import Feedback, initial_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
-from c2c.policies.decision import DecisionPoint, policy_name
+from c2c.policies.decision import DecisionPoint, implementations, policy_name
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
+from c2c.policies.guard import is_outside
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
 from c2c.policies.place import BandwidthAware, place
@@ -20,7 +21,17 @@ from c2c.policies.scale import OneInstance, wants_another
 from c2c.policies.step import Whole, step_parts
 from c2c.policies.turn import One, urgency
 
-__all__ = ["DECISIONS", "PREPARATION", "Nothing", "Own", "System", "make_policy", "policy_settings"]
+__all__ = [
+    "DECISIONS",
+    "PREPARATION",
+    "Nothing",
+    "Own",
+    "System",
+    "check_policy",
+    "make_policy",
+    "outside_policies",
+    "policy_settings",
+]
 
 
 class System(NamedTuple):
@@ -70,6 +81,15 @@ class Own(NamedTuple):
     turn: Any = Nothing()
 
 
+def outside_policies(system: Any) -> dict[str, Any]:
+    """Return the policies of a system that are not the package's own, by setting."""
+    return {
+        setting: policy
+        for setting, policy in system._asdict().items()
+        if any(map(is_outside, implementations(type(policy))))
+    }
+
+
 def policy_settings(policy_type: type) -> dict[str, Any]:
     """Return the settings that make a policy with its default values.
 
@@ -115,9 +135,26 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
             f"{place_of}.{missing[0]}", None, f"a value; {name} has no default for it"
         )
     policy = made(**given)
+    check_policy(setting, policy, where)
+    return policy
+
+
+def check_policy(setting: str, policy: Any, where: str = "system") -> None:
+    """Raise SettingError for what is no policy of a decision, or has settings that cannot work.
+
+    >>> check_policy("place", Whole())
+    Traceback (most recent call last):
+    c2c.errors.SettingError: system.place=Whole(): expected a policy of place.
+    """
+    point, place_of = DECISIONS[setting], f"{where}.{setting}"
+    if not point.knows(type(policy)):
+        hint = ""
+        if isinstance(policy, str):
+            names = ", ".join(sorted(point.policies))
+            hint = f"Set {where}/{setting}=<name>, one of {names}."
+        raise SettingError(place_of, policy, f"a policy of {point.__name__}", hint)
     if hasattr(policy, "check"):
         policy.check(place_of)
-    return policy
 
 
 def _typed(value: Any, hint: Any, field: str) -> Any:

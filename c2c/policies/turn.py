@@ -8,6 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
+from c2c.policies.returns import A_NUMBER, A_SHARE_OR_NONE, SHARE_OR_NEVER
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -35,7 +36,7 @@ ENGINE_DTYPE = np.dtype(
 )
 
 
-@decision
+@decision(returns=A_NUMBER)
 def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """Return a number for an engine with work: the least runs next; ties to the first place.
 
@@ -62,7 +63,7 @@ def _on_the_line(
     return first_token_s + generated * tpot_slo_s
 
 
-@decision(default=_never_gated)
+@decision(default=_never_gated, returns=SHARE_OR_NEVER)
 def link_gate(policy: Any) -> float:
     """Return the share of the chip's link at which steps that only decode wait; inf: never.
 
@@ -70,12 +71,12 @@ def link_gate(policy: Any) -> float:
     """
 
 
-@decision(default=_none_protected)
+@decision(default=_none_protected, returns=A_SHARE_OR_NONE)
 def protected_share(policy: Any) -> float:
     """Return the share of the link up to which active engines are protected; 0: none is."""
 
 
-@decision(default=_on_the_line)
+@decision(default=_on_the_line, returns=A_NUMBER)
 def token_due_s(
     policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
     now_s: float,

@@ -4,7 +4,10 @@ from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
 from c2c.serving.prepare import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.serving.state import (
     COLD,
+    FAIL_CANCELLED,
     FAIL_CONTEXT,
+    FAIL_DEADLINE,
+    FAIL_DEVICE,
     FAIL_KV,
     FAIL_NONE,
     RECORD_DTYPE,
@@ -22,7 +25,10 @@ __all__ = [
     "ACT_RUN",
     "ACT_UNLOAD",
     "COLD",
+    "FAIL_CANCELLED",
     "FAIL_CONTEXT",
+    "FAIL_DEADLINE",
+    "FAIL_DEVICE",
     "FAIL_KV",
     "FAIL_NONE",
     "RECORD_DTYPE",

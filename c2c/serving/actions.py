@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from c2c.policies import jitable
+from c2c.policies import inlined
 from c2c.serving.state import Serving
 
-__all__ = ["ACT_INTERRUPT", "ACT_LOAD", "ACT_RUN", "ACT_UNLOAD", "ask", "emit"]
+__all__ = ["ACT_FORGET", "ACT_INTERRUPT", "ACT_LOAD", "ACT_RUN", "ACT_UNLOAD", "ask", "emit"]
 
 # The second number is the device, whose plan says the rest.
 ACT_LOAD: Final = 0
 ACT_RUN: Final = 1
 ACT_INTERRUPT: Final = 2  # end the decode run at the next step boundary
 ACT_UNLOAD: Final = 3  # the second number is the instance
+ACT_FORGET: Final = 4  # the second number is the request's id; through the port only
 
 
-@jitable
+@inlined
 def emit(s: Serving, code: int, where: int) -> None:
     """Append an action for the backend."""
     n = s.count[0].actions
@@ -25,7 +26,7 @@ def emit(s: Serving, code: int, where: int) -> None:
     s.count[0].actions = n + 1
 
 
-@jitable
+@inlined
 def ask(s: Serving, d: int) -> None:
     """Let device `d` look for work when the event is taken in (`c2c.serving.turns.start_asked`).
 

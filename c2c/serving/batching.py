@@ -9,7 +9,7 @@ from c2c.policies import (
     alpha_index,
     best_alpha_index,
     chunk_tokens,
-    jitable,
+    inlined,
     keeps_weights,
     knows_costs,
     layers_to_keep,
@@ -34,7 +34,7 @@ from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 __all__ = ["compose", "next_part"]
 
 
-@jitable
+@inlined
 def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     dev = s.device[inst.on_device]
@@ -43,7 +43,8 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         tokens = head.prompt + head.output
         need = request_bytes(fleet, s, i, tokens)
         batch = inst.n_prefill + inst.n_decode
-        make_room_for(fleet, rules, s, i, need, now_s)
+        if need > room_bytes(s, inst.on_device):
+            make_room_for(fleet, rules, s, i, need, now_s)
         room = room_bytes(s, inst.on_device)
         if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
             return
@@ -55,13 +56,14 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         inst.n_prefill += 1
 
 
-@jitable
+@inlined
 def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now_s: float) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
     window = fleet.costs.window[pair]
     profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
     budget = chunk_tokens(rules.system.chunk, profiled, inst.backlog, inst.n_decode)
+    budget = min(budget, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch)  # tables end there
     plan.prefill = 0
     plan.prefills = 0
     plan.pairs = 0.0
@@ -93,7 +95,7 @@ def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now
         plan.slo_s = fleet.deployment[inst.model].tpot_slo_s
 
 
-@jitable
+@inlined
 def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
@@ -118,7 +120,7 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     plan.steps = 1 if plan.prefill > 0 else steps
 
 
-@jitable
+@inlined
 def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     # Which layers the step reads from HBM, and which it leaves there for the next ones.
     inst = s.instance[i]
@@ -148,7 +150,7 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     plan.steps = 1
 
 
-@jitable
+@inlined
 def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
@@ -168,7 +170,7 @@ def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> No
         plan.link_gbps = step_bytes(fleet.costs, pair, plan, layers, plan.alpha)[0] / alone_s / 1e9
 
 
-@jitable
+@inlined
 def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_s: float) -> None:
     """Admit waiting requests and start the next step of instance `i`, which has work.
 
@@ -204,7 +206,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     emit(s, ACT_RUN, inst.on_device)
 
 
-@jitable
+@inlined
 def next_part(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
     """Go on to the next part of the step of device `d`; False if it was the last."""
     plan = s.plan[d]

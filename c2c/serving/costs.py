@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.cost import StepTable
-from c2c.policies import jitable
+from c2c.policies import inlined, jitable
 
 __all__ = [
     "CostTables",
@@ -102,7 +102,7 @@ def _filled(tables: Sequence[KeptTables], part: str) -> np.ndarray:
         .transpose(0, 3, 1, 2).copy()  # fmt: skip
 
 
-@jitable
+@inlined
 def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
     """Return the seconds of the plan's first step with the link to itself.
 
@@ -150,13 +150,13 @@ def _mixed(
     return float(total + costs.filled_head[pair, plan.rows, which, what])
 
 
-@jitable
+@inlined
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
     """Return by how many seconds each following decode step is longer than the one before."""
     return float(costs.kv_read_s[pair] * plan.growth)
 
 
-@jitable
+@inlined
 def step_bytes(
     costs: CostTables, pair: int, plan: Any, layers: int, variant: int
 ) -> tuple[float, float, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from c2c.policies import goes_before, jitable
-from c2c.serving.state import FREE, IDLE, Fleet, Rules, Serving
+from c2c.policies import goes_before, inlined, jitable
+from c2c.serving.state import FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
     "could_hold",
@@ -20,21 +20,21 @@ __all__ = [
 ]
 
 
-@jitable
+@inlined
 def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
     """Return the row of the cost tables for instance `i`, which holds a model."""
     inst = s.instance[i]
     return int(fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind)
 
 
-@jitable
+@inlined
 def is_in_use(s: Serving, i: int) -> bool:
     """Return whether instance `i` has any request."""
     inst = s.instance[i]
     return bool(inst.n_wait + inst.n_prefill + inst.n_decode > 0)
 
 
-@jitable
+@inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
     """Return the KV cache of so many tokens of the model on instance `i`."""
     return float(tokens * fleet.costs.kv_bytes[pair_of(fleet, s, i)])
@@ -66,7 +66,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
     dev.capacity_bytes = least - max(0, n - 1) * fleet.engine_bytes if n > 0 else 0.0
 
 
-@jitable
+@inlined
 def room_bytes(s: Serving, d: int) -> float:
     """Return the free HBM of device `d`."""
     dev = s.device[d]
@@ -75,13 +75,18 @@ def room_bytes(s: Serving, d: int) -> float:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return whether instance `i` could have so much HBM if kept weights and idle engines went."""
+    """Return whether instance `i` could have so much HBM if kept weights and idle engines went.
+
+    Where no request has KV cache on the device, engines that only wait for room may go as well:
+    nothing that runs would ever make any.
+    """
     dev = s.device[s.instance[i].on_device]
     room = dev.capacity_bytes - dev.kv_bytes
     if need_bytes <= room:
         return True
     for j in range(dev.first, dev.first + fleet.residents):
-        if j != i and s.instance[j].state == IDLE:
+        state = s.instance[j].state
+        if j != i and (state == IDLE or (state == READY and dev.kv_bytes == 0.0)):
             room += fleet.engine_bytes
     return bool(need_bytes <= room)
 

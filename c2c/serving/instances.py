@@ -6,9 +6,10 @@ from c2c.policies import goes_before, initial_alpha, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
 from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, measure, room_bytes
 from c2c.serving.pools import entry_of, hold, let_go
-from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Rules, Serving
+from c2c.serving.queues import return_waiting
+from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
 
-__all__ = ["assign", "evict", "idle_victim", "make_room_for"]
+__all__ = ["assign", "evict", "idle_victim", "make_room_for", "vacate"]
 
 
 @jitable
@@ -36,11 +37,8 @@ def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float)
 
 
 @jitable
-def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Free instance `i`, which has no work: its engine and kept weights go from HBM.
-
-    The weights stay in host memory.
-    """
+def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
+    """Take the model off instance `i`, which has no requests."""
     inst = s.instance[i]
     dev = s.device[inst.on_device]
     model = s.model[inst.model]
@@ -61,6 +59,15 @@ def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     if dev.last == i:
         dev.last = -1
     measure(fleet, s, inst.on_device)
+
+
+@jitable
+def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
+    """Free instance `i`, which has no work: its engine and kept weights go from HBM.
+
+    The weights stay in host memory.
+    """
+    vacate(fleet, s, i, now_s)
     s.count[0].evictions += 1
     emit(s, ACT_UNLOAD, i)
 
@@ -80,16 +87,32 @@ def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> in
 
 
 @jitable
+def _youngest_queue(fleet: Fleet, s: Serving, d: int, but: int) -> int:
+    # Of the engines of device d that wait for room, other than `but`, the one that began last.
+    best = -1
+    for i in range(s.device[d].first, s.device[d].first + fleet.residents):
+        if i == but or s.instance[i].state != READY:
+            continue
+        head = s.request[s.instance[i].wait_head]
+        if best < 0 or head.arrival_s > s.request[s.instance[best].wait_head].arrival_s:
+            best = i
+    return best
+
+
+@jitable
 def make_room_for(
     fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: float, now_s: float
 ) -> None:
-    """Free HBM for instance `i`: kept weights go first, then idle engines of its device."""
+    """Free HBM for instance `i`: kept weights go first, then what `could_hold` counts."""
     d = s.instance[i].on_device
     if need_bytes <= room_bytes(s, d) or not could_hold(fleet, s, i, need_bytes):
         return
     drop_weights(fleet, rules, s, d, need_bytes, False)
     while room_bytes(s, d) < need_bytes:
         victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
+        if victim < 0 and s.device[d].kv_bytes == 0.0:
+            victim = _youngest_queue(fleet, s, d, i)
         if victim < 0:
             return
+        return_waiting(s, victim)
         evict(fleet, s, victim, now_s)

@@ -1,122 +1,58 @@
-"""The serving loop as a pure step over a small port, the form a live engine implements.
+"""The serving loop as a pure step over the port, the form that a live engine drives.
 
-`step` is the same code that the compiled simulator runs: only the packing of events and actions
-is added here. A test holds both to the same records.
+`step` runs the same code as the compiled simulator. What only a live engine needs (ends that nobody
+knew before, cancels, deadlines, lost devices) is added around it, in `ending` and `losing`; where
+every length is known and nothing of that happens it changes nothing, and the contract suite holds
+both to the same records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from collections.abc import Mapping
 
-from c2c.serving.batching import ACT_INTERRUPT, ACT_LOAD
-from c2c.serving.state import Fleet, Rules, Serving
-from c2c.serving.step import on_arrival, on_ready, on_step_end
+from c2c.errors import BackendError
+from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.ending import (
+    earliest_deadline_s,
+    end_request,
+    expire,
+    slot_of,
+    take_finished,
+    take_leaving,
+)
+from c2c.serving.losing import is_lost, lose_device, restore
+from c2c.serving.port import (
+    Action,
+    Arrival,
+    Backend,
+    Cancelled,
+    DeviceLost,
+    Event,
+    Forget,
+    Interrupt,
+    Load,
+    Ready,
+    RunSteps,
+    SetTimer,
+    StepEnd,
+    Timer,
+    Unload,
+)
+from c2c.serving.state import (
+    FAIL_CANCELLED,
+    FAIL_NONE,
+    LOADING,
+    RUNNING,
+    Fleet,
+    Rules,
+    Serving,
+    grow_records,
+    grow_requests,
+)
+from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
 
-__all__ = [
-    "Action",
-    "Arrival",
-    "Backend",
-    "Event",
-    "Interrupt",
-    "Load",
-    "Ready",
-    "RunSteps",
-    "StepEnd",
-    "run",
-    "step",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A request has come in."""
-
-    at_s: float
-    request_id: int
-    model: int  # position in Fleet.deployment
-    prompt_tokens: int
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """The model that was being loaded on an instance can take its first step."""
-
-    at_s: float
-    instance: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnd:
-    """An instance did `steps` of the steps it was told to run; what was measured meanwhile."""
-
-    at_s: float
-    instance: int
-    steps: int
-    latency_s: float  # seconds a step
-    hbm_utilisation: float  # of the slice
-    c2c_utilisation: float  # of the chip's link, all tenants
-    available_gbps: float  # link rate the instance can expect next
-    link_bytes: float
-    hbm_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Activate a model on an instance (evicting what it holds)."""
-
-    instance: int
-    model: int
-    is_cold: bool  # the weights are not in host memory yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSteps:
-    """Run one mixed step, or up to `steps` equal decode steps.
-
-    `requests_prefill` holds (request id, first prompt token, tokens) of each prompt in the step,
-    `requests_decode` the request ids that decode one token.
-    """
-
-    instance: int
-    model: int
-    steps: int
-    alpha_index: int
-    part: int  # a step with prompt tokens may be run in `parts` equal parts (layers)
-    parts: int
-    requests_prefill: tuple[tuple[int, int, int], ...]
-    requests_decode: tuple[int, ...]
-    prefill_tokens: int
-    prefill_pairs: float
-    prefill_kv_tokens: int
-    decode_kv_tokens: int
-    kv_growth: int
-    logit_rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupt:
-    """End the run of decode steps at the next step boundary: a request waits to join."""
-
-    instance: int
-
-
-Event = Arrival | Ready | StepEnd
-Action = Load | RunSteps | Interrupt
-
-
-class Backend(Protocol):
-    """The world as the serving loop sees it: virtual in `c2c.simulator`, real in an engine."""
-
-    def submit(self, at_s: float, actions: Sequence[Action]) -> None:
-        """Carry out actions that were decided at `at_s`."""
-        ...
-
-    def next_event(self) -> Event | None:
-        """Return the next event in time order; None ends the run."""
-        ...
+__all__ = ["run", "step"]
 
 
 def _copy(state: Serving) -> Serving:
@@ -128,73 +64,182 @@ def step(
 ) -> tuple[Serving, tuple[Action, ...]]:
     """Return the state after an event and the actions that follow from it.
 
+    Records of requests that ended lie in `records[:count[0].out]`; set `out` to 0 when they are
+    taken.
+
     Args:
       donate: let the step reuse the arrays of `state` instead of copying them; the caller must
         not use `state` again.
+
+    Raises:
+      BackendError: the event cannot follow from what was asked; `state` is unusable if donated.
     """
-    s = state if donate else _copy(state)
+    s = _with_room(state if donate else _copy(state))
+    _check_device(s, event)
+    count = s.count[0]
+    now_s = max(float(event.at_s), float(count.now_s))
+    count.now_s = now_s
+    first = int(count.out)
+    expire(fleet, rules, s, now_s, also_now=isinstance(event, Timer))
+    restore(s, s.records[first : count.out])
+    first = int(count.out)
+    _take_in(fleet, rules, s, event, now_s)
+    start_asked(fleet, rules, s, now_s)
+    restore(s, s.records[first : count.out])
+    asked = dict.fromkeys((int(c), int(k)) for c, k in s.actions[: count.actions])
+    count.actions = 0
+    actions = [_action(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
+    return s, (*actions, *_timer(s))
+
+
+def _with_room(s: Serving) -> Serving:
+    # One more request, and a record for every request there is.
+    if s.count[0].free_slots == 0:
+        s = grow_requests(s, len(s.request))
+    if s.count[0].out + len(s.request) > len(s.records):
+        s = grow_records(s, 2 * len(s.request))
+    return s
+
+
+def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float) -> None:
     if isinstance(event, Arrival):
-        on_arrival(
-            fleet,
-            rules,
-            s,
-            event.at_s,
-            event.request_id,
-            event.model,
-            event.prompt_tokens,
-            event.output_tokens,
-        )
+        _arrive(fleet, rules, s, event, now_s)
+    elif isinstance(event, Cancelled):
+        slot = slot_of(s, event.request_id)
+        if slot >= 0:
+            end_request(fleet, rules, s, slot, FAIL_CANCELLED, now_s)
+    elif isinstance(event, Timer):
+        s.count[0].timer_s = math.inf
+    elif is_lost(s, event.device):
+        pass  # it was under way when the device was lost
+    elif isinstance(event, DeviceLost):
+        lose_device(fleet, rules, s, event.device, now_s)
     elif isinstance(event, Ready):
-        on_ready(fleet, rules, s, event.instance, event.at_s)
+        s.report[event.device].available_gbps = event.available_gbps
+        on_ready(fleet, rules, s, event.device, now_s)
     else:
-        inst = s.instance[event.instance]
-        inst.ran_steps = event.steps
-        inst.ran_latency_s = event.latency_s
-        inst.ran_hbm = event.hbm_utilisation
-        inst.ran_c2c = event.c2c_utilisation
-        inst.available_gbps = event.available_gbps
-        inst.ran_link_bytes = event.link_bytes
-        inst.ran_hbm_bytes = event.hbm_bytes
-        on_step_end(fleet, rules, s, event.instance, event.at_s)
-    actions = tuple(_action(s, int(c), int(i)) for c, i in s.actions[: s.count[0].actions])
-    s.count[0].actions = 0
-    return s, actions
+        _end_steps(fleet, rules, s, event, now_s)
 
 
-def _action(s: Serving, code: int, i: int) -> Action:
-    inst = s.instance[i]
+def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float) -> None:
+    for field, value in (("prompt_tokens", event.prompt_tokens),
+                         ("max_output_tokens", event.max_output_tokens)):  # fmt: skip
+        if value < 1:
+            raise BackendError("Arrival", field, value, "at least 1")
+    if not 0 <= event.model < len(fleet.deployment):
+        raise BackendError("Arrival", "model", event.model, f"below {len(fleet.deployment)}")
+    if not event.deadline_s > 0.0:
+        raise BackendError("Arrival", "deadline_s", event.deadline_s, "seconds above 0")
+    req = s.request[s.free_slots[s.count[0].free_slots - 1]]  # the slot that it gets
+    req.priority = event.priority
+    req.ends_by_s = now_s + event.deadline_s
+    req.ending = FAIL_NONE
+    req.carried = 0
+    on_arrival(
+        fleet,
+        rules,
+        s,
+        now_s,
+        event.request_id,
+        event.model,
+        event.prompt_tokens,
+        event.max_output_tokens,
+    )
+
+
+def _end_steps(fleet: Fleet, rules: Rules, s: Serving, event: StepEnd, now_s: float) -> None:
+    d = event.device
+    plan = s.plan[d]
+    _check_report(s, event)
+    s.report[d] = event.report
+    if plan.part + 1 == plan.parts:
+        take_finished(fleet, s, d, event.finished)
+    elif event.finished:
+        raise BackendError("StepEnd", "finished", event.finished, "none before the last part")
+    if not account_step(fleet, rules, s, d):
+        take_leaving(fleet, s, d, event.finished, now_s)
+        end_step(fleet, rules, s, d, now_s)
+
+
+def _check_device(s: Serving, event: Event) -> None:
+    name = type(event).__name__
+    if not isinstance(event, Ready | StepEnd | DeviceLost):
+        return
+    if not 0 <= event.device < len(s.device):
+        raise BackendError(name, "device", event.device, f"below {len(s.device)}")
+    running = int(s.device[event.device].running)
+    wanted = {Ready: LOADING, StepEnd: RUNNING}.get(type(event))
+    if wanted is None or is_lost(s, event.device):
+        return
+    if isinstance(event, Ready) and not event.available_gbps > 0.0:
+        raise BackendError(name, "available_gbps", event.available_gbps, "above 0")
+    if running < 0 or s.instance[running].state != wanted:
+        what = "loads a model" if wanted == LOADING else "runs steps"
+        raise BackendError(name, "device", event.device, f"a device that {what}")
+
+
+def _check_report(s: Serving, event: StepEnd) -> None:
+    plan = s.plan[event.device]
+    inst = s.instance[plan.instance]
+    most = 1
+    if plan.prefill == 0:
+        batch = s.decoding[plan.instance, : inst.n_decode]
+        most = int((s.request.target[batch] - inst.decode_clock).min())
+    report = event.report
+    if not 1 <= report.steps <= most:
+        raise BackendError("StepEnd", "report.steps", int(report.steps), f"1 to {most}")
+    for name in ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes"):
+        if not 0.0 <= report[name] < math.inf:
+            raise BackendError("StepEnd", f"report.{name}", float(report[name]), "at least 0")
+    if not report.available_gbps > 0.0:
+        raise BackendError(
+            "StepEnd", "report.available_gbps", float(report.available_gbps), "above 0"
+        )
+
+
+def _timer(s: Serving) -> tuple[Action, ...]:
+    # The timer stands at the next deadline, or before it.
+    next_s = earliest_deadline_s(s)
+    if next_s >= s.count[0].timer_s:
+        return ()
+    s.count[0].timer_s = next_s
+    return (SetTimer(at_s=next_s),)
+
+
+def _still_runs(s: Serving, d: int, asked: Mapping[tuple[int, int], None]) -> bool:
+    # Whether the run that was to be interrupted is not the one whose end has just come.
+    running = int(s.device[d].running)
+    return running >= 0 and s.instance[running].state == RUNNING and (ACT_RUN, d) not in asked
+
+
+def _action(s: Serving, code: int, where: int) -> Action:
+    if code == ACT_UNLOAD:
+        return Unload(device=int(s.instance[where].on_device), instance=where)
     if code == ACT_INTERRUPT:
-        return Interrupt(instance=i)
+        return Interrupt(device=where)
+    if code == ACT_FORGET:
+        return Forget(request_id=where)
+    plan = s.plan[where].copy()
+    i = int(plan.instance)
+    inst = s.instance[i]
     if code == ACT_LOAD:
-        return Load(instance=i, model=int(inst.model), is_cold=bool(inst.cold))
+        return Load(device=where, instance=i, model=int(inst.model), is_cold=bool(inst.cold))
     prefills = [s.request[k] for k in s.prefilling[i, : inst.n_prefill]]
     return RunSteps(
+        device=where,
         instance=i,
         model=int(inst.model),
-        steps=int(inst.plan_steps),
-        alpha_index=int(inst.plan_alpha),
-        part=int(inst.plan_part),
-        parts=int(inst.plan_parts),
-        requests_prefill=tuple(
+        plan=plan,
+        prefills=tuple(
             (int(r.id), int(r.prefilled), int(r.step_tokens)) for r in prefills if r.step_tokens
         ),
-        requests_decode=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode]),
-        prefill_tokens=int(inst.plan_prefill),
-        prefill_pairs=float(inst.plan_pairs),
-        prefill_kv_tokens=int(inst.plan_prefill_kv),
-        decode_kv_tokens=int(inst.plan_decode_kv),
-        kv_growth=int(inst.plan_growth),
-        logit_rows=int(inst.plan_rows),
+        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode]),
     )
 
 
 def run(fleet: Fleet, rules: Rules, state: Serving, backend: Backend) -> Serving:
-    """Serve until the backend has no more events.
-
-    `state` is donated. It must have request slots and record space for the whole run; the
-    streaming driver is `c2c.simulator.Simulation`.
-    """
+    """Serve until the backend has no more events; `state` is donated and keeps all records."""
     while (event := backend.next_event()) is not None:
         state, actions = step(fleet, rules, state, event, donate=True)
-        backend.submit(event.at_s, actions)
+        backend.submit(float(state.count[0].now_s), actions)
     return state

@@ -7,7 +7,7 @@ from c2c.serving.hbm import is_in_use, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of
 from c2c.serving.queues import take_pending
-from c2c.serving.state import FREE, HELD, IDLE, READY, RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import FREE, HELD, IDLE, LOST, READY, RUNNING, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
 __all__ = [
@@ -28,7 +28,7 @@ def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
         state = s.instance[i].state
-        if state != FREE and not (busy_only and state == IDLE):
+        if state != FREE and state != LOST and not (busy_only and state == IDLE):
             total += fleet.deployment[s.instance[i].model].demand_gbps
     return total
 
@@ -112,7 +112,7 @@ def _add_candidates(
     home = entry_of(fleet, m, c)
     if not could_hold_weights(fleet, s, home, m):
         return n
-    left = chip.budget_gbps - reserved_gbps(fleet, s, c, True)
+    reserved = reserved_gbps(fleet, s, c, True)
     unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
@@ -126,7 +126,8 @@ def _add_candidates(
         row.is_resident = 1 if inst.state != FREE and inst.model == m else 0
         row.last_used_s = inst.last_used_s
         row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
-        row.link_left_gbps = left
+        row.link_left_gbps = chip.budget_gbps - reserved
+        row.is_alone = 1 if reserved == 0.0 else 0
         row.unpromised_gbps = unpromised
         row.in_host = 1 if s.hold[home].state == HELD else 0
         row.load_s = 0.0
@@ -247,42 +248,51 @@ def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) 
 
 
 @jitable
-def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
+def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> int:
     """Drain the least busy instance of chip `c` if a model has waited too long for a slice.
 
     The model claims the chip: until it is placed no other model is placed there. Looked at only
     at intervals, since waiting changes slowly.
+
+    Returns:
+      The instance if it has nothing to finish and hence is idle now; else -1.
     """
     chip = s.chip[c]
     if s.count[0].pending == 0 or now_s < chip.next_look_s:
-        return
+        return -1
     chip.next_look_s = now_s + look_every_s(rules.system.preempt)
     m = chip.claim
     if m < 0:
         _forget_tried(s)
         m = _oldest_pending(fleet, s, c)
         if m < 0 or s.model[m].claim_chip >= 0:
-            return
+            return -1
         if not should_drain(rules.system.preempt, now_s - s.model[m].oldest_s):
-            return
+            return -1
         chip.claim = m
         s.model[m].claim_chip = c
     if _place_head(fleet, rules, s, m, c, now_s):
         place_pending(fleet, rules, s, c, now_s)
-        return
+        return -1
     victim = -1
     least = 0
     first = s.device[chip.first].first
     for i in range(first, first + (chip.last - chip.first) * fleet.residents):
         inst = s.instance[i]
         if inst.draining != 0:
-            return  # one at a time
+            return -1  # one at a time
         if inst.model == m or not (inst.state == RUNNING or inst.state == READY):
             continue
         busy = inst.n_wait + inst.n_prefill + inst.n_decode
         if victim < 0 or busy < least:
             victim = i
             least = busy
-    if victim >= 0:
-        s.instance[victim].draining = 1
-        s.count[0].drains += 1
+    if victim < 0:
+        return -1
+    inst = s.instance[victim]
+    inst.draining = 1
+    s.count[0].drains += 1
+    if inst.state == READY and inst.n_prefill + inst.n_decode == 0:
+        inst.state = IDLE  # what waits at it had no room beside the slice's other engines
+        return victim
+    return -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from c2c.policies import goes_before, jitable
 from c2c.serving.state import ABSENT, COMING, HELD, IDLE, Fleet, Rules, Serving
 
-__all__ = ["arrived", "can_hold", "could_hold_weights", "entry_of", "hold", "let_go"]
+__all__ = ["arrived", "can_hold", "could_hold_weights", "entry_of", "hold", "let_go", "never_came"]
 
 
 @jitable
@@ -82,6 +82,13 @@ def hold(fleet: Fleet, rules: Rules, s: Serving, k: int, m: int, now_s: float) -
 def arrived(fleet: Fleet, s: Serving, k: int) -> None:
     """The weights that were read from disk are in memory."""
     s.hold[k].state = HELD
+
+
+def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
+    """The instance that was to read the weights of model `m` from disk goes before it has."""
+    if s.hold[k].state == COMING and s.hold[k].pins == 1:
+        s.hold[k].state = ABSENT
+        s.chip[fleet.home_chip[k]].free_bytes += fleet.weight_bytes[m]
 
 
 @jitable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from c2c.policies import jitable
+from c2c.policies import inlined, jitable
 from c2c.serving.state import ASSIGNED, COLD, LOADING, SWITCH, WARM, Serving
 
 __all__ = [
@@ -16,21 +16,21 @@ __all__ = [
 ]
 
 
-@jitable
+@inlined
 def take_slot(s: Serving) -> int:
     """Return a free request slot; the caller made sure there is one."""
     s.count[0].free_slots -= 1
     return int(s.free_slots[s.count[0].free_slots])
 
 
-@jitable
+@inlined
 def release_slot(s: Serving, slot: int) -> None:
     """Give a request slot back."""
     s.free_slots[s.count[0].free_slots] = slot
     s.count[0].free_slots += 1
 
 
-@jitable
+@inlined
 def append_waiting(s: Serving, i: int, slot: int) -> None:
     """Queue a request at instance `i` and note how it found its model."""
     inst, req = s.instance[i], s.request[slot]
@@ -49,7 +49,7 @@ def append_waiting(s: Serving, i: int, slot: int) -> None:
     inst.backlog += req.prompt
 
 
-@jitable
+@inlined
 def pop_waiting(s: Serving, i: int) -> int:
     """Remove and return the request at the head of the queue of instance `i`."""
     inst = s.instance[i]
@@ -113,6 +113,7 @@ def return_waiting(s: Serving, i: int) -> None:
     slot = int(inst.wait_head)
     for _ in range(inst.n_wait):
         inst.backlog -= s.request[slot].prompt
+        s.request[slot].instance = -1
         slot = int(s.request[slot].next)
     inst.wait_head = -1
     inst.wait_tail = -1

@@ -19,21 +19,28 @@ __all__ = [
     "ASSIGNED",
     "COLD",
     "COMING",
+    "FAIL_CANCELLED",
     "FAIL_CONTEXT",
+    "FAIL_DEADLINE",
+    "FAIL_DEVICE",
     "FAIL_KV",
     "FAIL_NONE",
     "FREE",
     "HELD",
     "IDLE",
     "LOADING",
+    "LOST",
+    "PLAN_DTYPE",
     "READY",
     "RECORD_DTYPE",
+    "REPORT_DTYPE",
     "RUNNING",
     "SWITCH",
     "WARM",
     "Fleet",
     "Rules",
     "Serving",
+    "grow_records",
     "grow_requests",
     "new_serving",
 ]
@@ -45,6 +52,7 @@ LOADING: Final = 2
 IDLE: Final = 3  # holds a model, has no work: inactive, may be evicted
 READY: Final = 4  # has work, waits for its turn or for the link
 RUNNING: Final = 5
+LOST: Final = 6  # its device is gone: it holds nothing and takes nothing
 
 # How a request found its model.
 WARM: Final = 0  # active on an instance
@@ -59,6 +67,9 @@ HELD: Final = 2
 FAIL_NONE: Final = 0
 FAIL_CONTEXT: Final = 1  # prompt + output exceed the model's context
 FAIL_KV: Final = 2  # no slice of the model's chips can hold its KV cache
+FAIL_CANCELLED: Final = 3  # by the client
+FAIL_DEADLINE: Final = 4  # not finished by then
+FAIL_DEVICE: Final = 5  # the devices that could hold it are lost
 
 DEPLOYMENT_DTYPE = np.dtype(
     [
@@ -225,6 +236,14 @@ REQUEST_DTYPE = np.dtype(
         ("from_alpha", "f8"),
         ("from_link", "f8"),
         ("from_hbm", "f8"),
+        # what only requests of the port have (`c2c.serving.loop`)
+        ("priority", "i8"),
+        ("ends_by_s", "f8"),  # its deadline; inf: none
+        ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
+        ("carried", "i8"),  # tokens of `prompt` that it had generated before its device was lost
+        ("was_admitted_s", "f8"),  # times of a request that carries such tokens
+        ("was_started_s", "f8"),
+        ("was_first_token_s", "f8"),
     ],
     align=True,
 )
@@ -271,6 +290,8 @@ COUNT_DTYPE = np.dtype(
         ("actions", "i8"),  # actions in the buffer
         ("events", "i8"),  # taken in
         ("asked", "i8"),  # devices in the buffer
+        ("now_s", "f8"),  # of the last event that came through the port
+        ("timer_s", "f8"),  # when the port's timer goes off; inf: it is not set
     ],
     align=True,
 )
@@ -321,7 +342,7 @@ class Serving(NamedTuple):
     prefilling: Any  # i8[I, B] request slots, first come first
     decoding: Any  # i8[I, B]
     count: Any  # i8[0].size
-    actions: Any  # i8[n, 2] (code, device; of ACT_UNLOAD the instance)
+    actions: Any  # i8[n, 2], see `c2c.serving.actions`
     asked: Any  # i8[devices] that look for work when the event is taken in
     records: Any  # RECORD_DTYPE buffer
     routes: Any  # scratch
@@ -383,7 +404,7 @@ def new_serving(
     used = np.bincount(fleet.home_chip, fleet.weight_bytes[fleet.home_model] * held, n_chips)
     chip.free_bytes = host_bytes - used
     count = _records(COUNT_DTYPE, 1)
-    count[0].free_slots, count[0].events = slots, 1
+    count[0].free_slots, count[0].events, count[0].timer_s = slots, 1, np.inf
     variants = fleet.costs.body_s.shape[2]
     widest = int((chip.last - chip.first).max()) * fleet.residents
     return Serving(
@@ -423,3 +444,11 @@ def grow_requests(state: Serving, extra: int) -> Serving:
     free[extra : extra + n_free] = state.free_slots[:n_free]
     state.count[0].free_slots = n_free + extra
     return state._replace(request=request, free_slots=free)
+
+
+def grow_records(state: Serving, extra: int) -> Serving:
+    """Return the state with room for `extra` more records."""
+    n = int(state.count[0].out)
+    records = _records(RECORD_DTYPE, n + extra)
+    records[:n] = state.records[:n]
+    return state._replace(records=records)

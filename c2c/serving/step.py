@@ -9,6 +9,7 @@ from c2c.policies import (
     AlphaObservation,
     AlphaState,
     adjust_alpha,
+    inlined,
     jitable,
     may_join,
     route,
@@ -28,85 +29,42 @@ from c2c.serving.pools import arrived, entry_of
 from c2c.serving.queues import (
     append_pending,
     append_waiting,
-    release_slot,
     return_waiting,
     take_pending,
     take_slot,
 )
-from c2c.serving.state import FAIL_CONTEXT, FAIL_KV, FAIL_NONE, Fleet, Rules, Serving
+from c2c.serving.records import fail, finish
+from c2c.serving.state import FAIL_CONTEXT, FAIL_DEVICE, FAIL_KV, LOST, Fleet, Rules, Serving
 from c2c.serving.turns import settle, start_asked, wake
 
-__all__ = ["on_arrival", "on_ready", "on_step_end", "start_asked"]
+__all__ = [
+    "account_step",
+    "after_idle",
+    "end_step",
+    "hand_over",
+    "largest_kv",
+    "on_arrival",
+    "on_ready",
+    "on_step_end",
+    "start_asked",
+]
 
 
 @jitable
-def _write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
-    req = s.request[slot]
-    out = s.records[s.count[0].out]
-    s.count[0].out += 1
-    out.id = req.id
-    out.model = req.model
-    out.prompt_tokens = req.prompt
-    out.output_tokens = req.output
-    out.instance = req.instance
-    out.failure = failure
-    out.start_kind = req.start_kind
-    out.chunks = req.chunks
-    out.arrival_s = req.arrival_s
-    out.admitted_s = req.admitted_s
-    out.started_s = req.started_s
-    out.first_token_s = req.first_token_s
-    out.finished_s = now_s
-    if req.instance >= 0:
-        inst = s.instance[req.instance]
-        out.slice = inst.on_device
-        out.chip = inst.chip
-        steps = inst.sum_steps - req.from_steps
-        out.alpha_mean = (inst.sum_alpha - req.from_alpha) / steps if steps > 0.0 else 0.0
-        out.link_bytes = inst.sum_link - req.from_link
-        out.hbm_bytes = inst.sum_hbm - req.from_hbm
-    else:
-        out.slice = -1
-        out.chip = -1
-        out.alpha_mean = 0.0
-        out.link_bytes = 0.0
-        out.hbm_bytes = 0.0
-    release_slot(s, slot)
-
-
-@jitable
-def _fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
-    req = s.request[slot]
-    req.instance = -1
-    req.admitted_s = now_s
-    req.started_s = now_s
-    req.first_token_s = now_s
-    s.count[0].failed += 1
-    _write_record(s, slot, now_s, reason)
-
-
-@jitable
-def _finish(fleet: Fleet, s: Serving, i: int, slot: int, now_s: float) -> None:
-    req = s.request[slot]
-    inst = s.instance[i]
-    inst.kv_used -= req.prompt + req.output
-    s.device[inst.on_device].kv_bytes -= request_bytes(fleet, s, i, req.prompt + req.output)
-    s.count[0].finished += 1
-    _write_record(s, slot, now_s, FAIL_NONE)
-
-
-@jitable
-def _largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
-    largest = 0
+def largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
+    """Return the most KV tokens of model `m` that a device of its chips holds; -1: all are lost."""
+    largest = -1
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         chip = s.chip[fleet.home_chip[k]]
         for d in range(chip.first, chip.last):
+            if s.instance[s.device[d].first].state == LOST:
+                continue
             capacity = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind]
             largest = max(largest, capacity)
     return largest
 
 
-@jitable
+@inlined
 def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     n = 0
     i = s.model[m].active
@@ -123,7 +81,7 @@ def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     return n
 
 
-@jitable
+@inlined
 def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     # The instance that takes a request of model m; -1 where the model has to be placed.
     if s.model[m].active < 0:
@@ -132,7 +90,7 @@ def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     return int(s.routes[row].instance) if row >= 0 else -1
 
 
-@jitable
+@inlined
 def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
     inst = s.instance[i]
     outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
@@ -144,7 +102,7 @@ def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) ->
     return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
-@jitable
+@inlined
 def on_arrival(
     fleet: Fleet,
     rules: Rules,
@@ -173,7 +131,7 @@ def on_arrival(
     s.count[0].arrived += 1
     tokens = prompt + output
     if tokens > fleet.deployment[m].max_context:
-        _fail(s, slot, now_s, FAIL_CONTEXT)
+        fail(s, slot, now_s, FAIL_CONTEXT)
         return
     i = _route(fleet, rules, s, m, tokens)
     if i >= 0:
@@ -184,8 +142,9 @@ def on_arrival(
         append_waiting(s, i, slot)
         wake(fleet, rules, s, i)
         return
-    if tokens > _largest_kv(fleet, s, m):
-        _fail(s, slot, now_s, FAIL_KV)
+    largest = largest_kv(fleet, s, m)
+    if tokens > largest:
+        fail(s, slot, now_s, FAIL_KV if largest >= 0 else FAIL_DEVICE)
         return
     append_pending(s, m, slot)
     # Later requests do not overtake: only the first in line asks for a slice.
@@ -194,9 +153,11 @@ def on_arrival(
 
 
 @jitable
-def _hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> bool:
-    # What waits for a model that is active after all (on a slice drained in vain, or on another
-    # one) goes there: nothing would place the model again.
+def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
+    """Send what waits for model `m` to an instance that is active after all, if there is one.
+
+    On a slice drained in vain, or on another one: nothing would place the model again.
+    """
     model = s.model[m]
     if model.n_wait == 0 or model.active < 0:
         return False
@@ -211,24 +172,26 @@ def _hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> 
 
 
 @jitable
-def _after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    """Instance `i` has no work any more: its place may go to a model that waits."""
     inst = s.instance[i]
     m = int(inst.model)
     was_draining = inst.draining != 0
     if was_draining:
         return_waiting(s, i)
         inst.draining = 0
-    place_pending(fleet, rules, s, inst.chip, now_s)
-    if was_draining and _hand_over(fleet, rules, s, m, now_s):
+    if s.count[0].pending > 0:
+        place_pending(fleet, rules, s, inst.chip, now_s)
+    if was_draining and hand_over(fleet, rules, s, m):
         place_pending(fleet, rules, s, inst.chip, now_s)  # its claim no longer holds others back
 
 
-@jitable
+@inlined
 def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Instance i has ended a load or a step: its device turns to what is next.
     ask(s, s.instance[i].on_device)
     if not settle(fleet, rules, s, i, now_s):
-        _after_idle(fleet, rules, s, i, now_s)
+        after_idle(fleet, rules, s, i, now_s)
 
 
 @jitable
@@ -239,21 +202,21 @@ def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     _go_on(fleet, rules, s, i, now_s)
 
 
-@jitable
+@inlined
 def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
     for k in range(inst.n_decode):
         slot = s.decoding[i, k]
         if s.request[slot].target == inst.decode_clock:
-            _finish(fleet, s, i, slot, now_s)
+            finish(fleet, s, i, slot, now_s)
         else:
             s.decoding[i, kept] = slot
             kept += 1
     inst.n_decode = kept
 
 
-@jitable
+@inlined
 def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
@@ -271,7 +234,7 @@ def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
             continue
         req.first_token_s = now_s
         if req.output == 1:
-            _finish(fleet, s, i, slot, now_s)
+            finish(fleet, s, i, slot, now_s)
         else:
             req.target = inst.decode_clock + req.output - 1
             s.decoding[i, inst.n_decode] = slot
@@ -279,7 +242,7 @@ def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst.n_prefill = kept
 
 
-@jitable
+@inlined
 def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst = s.instance[i]
     plan, report = s.plan[inst.on_device], s.report[inst.on_device]
@@ -292,26 +255,42 @@ def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst.seen_c2c = state.c2c_utilisation
 
 
-@jitable
-def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Device `d` finished the steps it reports: account, control alpha, go on."""
+@inlined
+def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
+    """Account what device `d` reports and control alpha; True if the step's next part runs now."""
     plan, report = s.plan[d], s.report[d]
-    i = int(plan.instance)
-    inst = s.instance[i]
+    inst = s.instance[plan.instance]
     steps = report.steps / float(plan.parts)
     participants = float(plan.decodes + plan.prefills)
     inst.sum_steps += steps
     inst.sum_alpha += steps * plan.alpha / max(1, len(s.alone_s) - 1)
     inst.sum_link += report.link_bytes / participants
     inst.sum_hbm += report.hbm_bytes / participants
-    _control_alpha(rules, s, i)
-    if next_part(fleet, rules, s, d):
-        return
+    _control_alpha(rules, s, plan.instance)
+    return next_part(fleet, rules, s, d)
+
+
+@inlined
+def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Give the requests in the step of device `d` what it made, and go on."""
+    plan = s.plan[d]
+    i = int(plan.instance)
+    inst = s.instance[i]
     inst.last_step_s = now_s
     if plan.decodes > 0:
-        inst.decode_clock += report.steps
+        inst.decode_clock += s.report[d].steps
         _end_decodes(fleet, s, i, now_s)
     if plan.prefill > 0:
         _end_prefills(fleet, s, i, now_s)
-    make_room(fleet, rules, s, inst.chip, now_s)
+    if s.count[0].pending > 0:
+        drained = make_room(fleet, rules, s, inst.chip, now_s)
+        if drained >= 0:
+            after_idle(fleet, rules, s, drained, now_s)
     _go_on(fleet, rules, s, i, now_s)
+
+
+@inlined
+def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Device `d` finished the steps it reports: account, control alpha, go on."""
+    if not account_step(fleet, rules, s, d):
+        end_step(fleet, rules, s, d, now_s)

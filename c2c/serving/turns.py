@@ -8,6 +8,7 @@ from typing import Any
 from c2c.policies import (
     One,
     decision,
+    inlined,
     jitable,
     link_gate,
     may_join,
@@ -18,6 +19,7 @@ from c2c.policies import (
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
 from c2c.serving.batching import compose
 from c2c.serving.hbm import could_hold, pair_of, request_bytes, room_bytes
+from c2c.serving.instances import make_room_for
 from c2c.serving.state import (
     ASSIGNED,
     FREE,
@@ -48,23 +50,24 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
 
 
-@jitable
+@inlined
 def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     """Return whether instance `i` could do something if its device turned to it."""
     inst = s.instance[i]
     if inst.state == FREE or inst.state == LOADING:
         return False
     if inst.state == ASSIGNED:
-        return bool(inst.n_wait > 0)
+        return bool(inst.n_wait > 0) and could_hold(fleet, s, i, 0.0)  # there is room for it
     return bool(inst.n_prefill + inst.n_decode > 0) or _head_joins(fleet, rules, s, i)
 
 
-@jitable
+@inlined
 def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_s: float) -> None:
     inst = s.instance[i]
     if inst.state != ASSIGNED:
         compose(fleet, rules, s, i, is_alone, now_s)
         return
+    make_room_for(fleet, rules, s, i, 0.0, now_s)
     inst.state = LOADING
     plan = s.plan[inst.on_device]
     plan.instance = i
@@ -114,7 +117,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
             kept_up += 1
             row.token_due_s = min(row.token_due_s, due_s)
     row.token_due_s -= fleet.costs.decode_s[pair_of(fleet, s, i)]
-    return kept_up
+    return int(kept_up)
 
 
 @jitable
@@ -295,7 +298,7 @@ def _start_the_one(
         _launch(fleet, rules, s, i, True, now_s)
 
 
-@jitable
+@inlined
 def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     """Start what can start on the devices that the event touched; the last part of every step."""
     for k in range(s.count[0].asked):
@@ -306,7 +309,7 @@ def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     s.count[0].events += 1
 
 
-@jitable
+@inlined
 def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     """Requests were queued at instance `i`: start it, or end a run of decode steps for them."""
     inst = s.instance[i]
@@ -321,7 +324,7 @@ def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
             emit(s, ACT_INTERRUPT, d)
 
 
-@jitable
+@inlined
 def settle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
     """Take instance `i` off its device after a load or a step; return whether it has work left."""
     inst = s.instance[i]

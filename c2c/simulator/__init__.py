@@ -2,10 +2,11 @@
 
 from c2c.simulator.backend import Machine, World
 from c2c.simulator.collect import Collected, simulate_in_memory
-from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive
+from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive, is_compiled
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
 from c2c.simulator.tables import FAILURES, phases_table, requests_table
+from c2c.simulator.trial import try_policies
 
 __all__ = [
     "FAILURES",
@@ -18,8 +19,10 @@ __all__ = [
     "cache_dir",
     "cache_key",
     "compiled_drive",
+    "is_compiled",
     "phases_table",
     "requests_table",
     "run_blocks",
     "simulate_in_memory",
+    "try_policies",
 ]

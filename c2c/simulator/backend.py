@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.cost import max_min_rates
-from c2c.policies import jitable
+from c2c.policies import inlined, jitable
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_UNLOAD
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Serving
@@ -92,14 +92,14 @@ def new_world(state: Serving, timeline_rows: int) -> World:
     )
 
 
-@jitable
+@inlined
 def _account(world: World, c: int, now_s: float) -> None:
     link = world.link[c]
     link.moved += link.rate * (now_s - link.at_s)
     link.at_s = now_s
 
 
-@jitable
+@inlined
 def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
     """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
     _account(world, c, now_s)
@@ -129,7 +129,7 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
     link.dirty = 0
 
 
-@jitable
+@inlined
 def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p = world.phase[d]
     c = state.device[d].chip
@@ -166,7 +166,7 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
     _begin(world, state, d, now_s)
 
 
-@jitable
+@inlined
 def _begin_run(
     fleet: Fleet, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> None:
@@ -189,7 +189,7 @@ def _begin_run(
     _begin(world, state, d, now_s)
 
 
-@jitable
+@inlined
 def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: float) -> None:
     """Carry out the actions of the last step and share the links of the chips they touch."""
     for k in range(state.count[0].actions):
@@ -211,7 +211,7 @@ def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: 
     state.count[0].actions = 0
 
 
-@jitable
+@inlined
 def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rate: float) -> None:
     n = world.n_timeline[0]
     if n >= len(world.timeline):
@@ -235,7 +235,7 @@ def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rat
     world.n_timeline[0] = n + 1
 
 
-@jitable
+@inlined
 def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> bool:
     """End the phase of device `d`, report what was measured; True if it was a load."""
     p, plan, report = world.phase[d], state.plan[d], state.report[d]

@@ -26,11 +26,13 @@ import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 from numba.core.errors import NumbaError
 
-from c2c.policies.decision import OPTIONS, fingerprint, implementations
+from c2c.policies.decision import OPTIONS, implementations
+from c2c.policies.fingerprint import fingerprint
 from c2c.simulator.mistakes import policy_error
 
-__all__ = ["KeyedLocator", "cache_dir", "cache_key", "compiled_drive", "variant_key"]
+__all__ = ["KeyedLocator", "cache_dir", "cache_key", "compiled_drive", "is_compiled", "variant_key"]
 
+_USERS = "user"
 _KEPT = 4  # cache folders of earlier versions that are left for other checkouts
 
 
@@ -60,8 +62,8 @@ def cache_dir() -> Path:
     return Path(os.environ.get("C2C_CACHE") or default) / "numba" / cache_key()
 
 
-def _prune(current: Path) -> None:
-    others = [p for p in current.parent.iterdir() if p.is_dir() and p != current]
+def _prune(current: Path, pattern: str = "*") -> None:
+    others = [p for p in current.parent.glob(pattern) if p.is_dir() and p != current]
     for old in sorted(others, key=lambda p: p.stat().st_mtime)[:-_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -111,12 +113,13 @@ def variant_key(rules: Any) -> str | None:
     return digest.hexdigest()[:16]
 
 
-class KeyedLocator(UserProvidedCacheLocator):  # type: ignore[misc]
+class KeyedLocator(UserProvidedCacheLocator):
     """Cache files lie by module in the keyed folder, wherever the checkout is."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
-        super().__init__(py_func, py_file)
-        self._cache_path = str(Path(numba.config.CACHE_DIR) / py_func.__module__)
+        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
+        config: Any = numba.config
+        self._cache_path = str(Path(config.CACHE_DIR) / py_func.__module__)
 
 
 @contextlib.contextmanager
@@ -139,7 +142,8 @@ def _dispatcher(key: str | None) -> Any:
     if key:
         # Numba's index names classes: one folder for all would stop processes that lack a
         # user's module.
-        folder = _writable(folder / f"user-{key}")
+        folder = _writable(folder / f"{_USERS}-{key}")
+        _prune(folder, f"{_USERS}-*")
     with _numba_cache(folder):
         return numba.njit(cache=key is not None, **OPTIONS)(drive)
 
@@ -149,6 +153,15 @@ def _shared_folder() -> Path:
     folder = _writable(cache_dir())
     _prune(folder)
     return folder
+
+
+def is_compiled(rules: Any) -> bool:
+    """Return whether machine code is on disk: for users' policies theirs, else any system's."""
+    key = variant_key(rules)
+    if key is None:
+        return False
+    folder = cache_dir() / f"{_USERS}-{key}" if key else cache_dir()
+    return any(folder.glob("c2c.simulator.core/*.nbc"))
 
 
 def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
@@ -161,9 +174,10 @@ def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
     """
     rules = arguments[1]
     compiled = _dispatcher(variant_key(rules))
+    typeof: Any = numba.typeof
     with _numba_cache(_shared_folder()):  # what sees no policy is kept for all systems
         try:
-            compiled.compile(tuple(numba.typeof(a) for a in arguments))
+            compiled.compile(tuple(typeof(a) for a in arguments))
         except NumbaError as error:
             raise policy_error(error, rules) from error
     found: Callable[..., int] = compiled

@@ -1,14 +1,17 @@
-"""What Numba says of a user's policy, in one line."""
+"""What went wrong in a policy from outside the package, in one line."""
 
 from __future__ import annotations
 
-import inspect
 import re
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from c2c.errors import PolicyError
-from c2c.policies.decision import implementations
+from numba.core.errors import NumbaError
+
+from c2c.errors import DataError, PolicyError
+from c2c.policies import implementations, outside_policies
 
 __all__ = ["policy_error"]
 
@@ -17,35 +20,77 @@ _NOISE = re.compile(
     r"(\^|No match\.|During|raised from|<source elided>|def |With argument|Overload|- |Rejected|"
     r"There are|>>>|Use|File|\()"
 )
+# What the check of a decision's type says (`c2c.policies.guard`).
+_SAID = re.compile(r"policy (\w+): (.+?, line \d+: .+)")
 
 
 def policy_error(error: Exception, rules: Any) -> Exception:
-    """Return the error as one of a user's policy, naming line and reason; itself if none is at fault.
+    """Return the error as one of a policy from outside, naming line and reason.
+
+    Where there is none, or what is wrong was said already, it is the error itself.
 
     Args:
-      error: what Numba raised.
-      rules: the policies it was compiling.
+      error: raised while the rules were compiled or applied.
+      rules: with the policies.
     """
-    files = {}
-    for policy in rules.system:
-        if not type(policy).__module__.startswith("c2c."):
-            for function in implementations(type(policy)):
-                files[Path(inspect.getsourcefile(function) or "").name] = type(policy).__name__
+    policies = outside_policies(rules.system)
+    if not policies or isinstance(error, DataError):
+        return error
+    if isinstance(error, NumbaError):
+        return _of_compiler(error, policies)
+    names = ", ".join(sorted({type(p).__name__ for p in policies.values()}))
+    files = {f.__code__.co_filename: name for name, f in _functions(policies)}
+    frames = traceback.extract_tb(error.__traceback__)
+    if at := next((f for f in reversed(frames) if f.filename in files), None):
+        reason = f"{Path(at.filename).name}, line {at.lineno}: {type(error).__name__}: {error}"
+        return PolicyError(files[at.filename], reason)
+    if isinstance(error, RuntimeError):
+        return PolicyError(names, str(error))
+    return PolicyError(
+        names, f"{type(error).__name__}: {error} (compiled=False runs it where a debugger can look)"
+    )
+
+
+def _functions(policies: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for policy in policies.values():
+        for function in implementations(type(policy)):
+            yield type(policy).__name__, function
+
+
+def _of_compiler(error: NumbaError, policies: dict[str, Any]) -> Exception:
+    if said := _SAID.search(str(error)):
+        return PolicyError(said[1], said[2])
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for k, line in enumerate(lines):
         found = re.match(r'File "(.+)", line (\d+)', line)
-        if found is None or Path(found[1]).name not in files:
+        if found is None:
             continue
-        name = files[Path(found[1]).name]
-        return PolicyError(
-            name, f"{Path(found[1]).name}, line {found[2]}: {_reason(lines, k, error)}"
-        )
+        if name := _at(found[1], int(found[2]), policies):
+            where = f"{Path(found[1]).name}, line {found[2]}"
+            return PolicyError(name, f"{where}: {_reason(lines, k, error)}")
     return error
+
+
+def _at(file: str, line: int, policies: dict[str, Any]) -> str | None:
+    """Return the policy that has an implementation nearest above a line of its file."""
+    best: tuple[int, str] | None = None
+    for name, function in _functions(policies):
+        source = Path(function.__code__.co_filename)
+        given = Path(file)  # Numba shortens it, relative to where the process runs
+        if given.name != source.name or (given.exists() and given.resolve() != source.resolve()):
+            continue
+        behind = line - function.__code__.co_firstlineno
+        distance = behind if behind >= 0 else 1_000_000 - behind
+        if best is None or distance < best[0]:
+            best = (distance, name)
+    return best[1] if best else None
 
 
 def _reason(lines: list[str], at: int, error: Exception) -> str:
     if "NRT required" in str(error):
         return "it allocates (an array, list or text), which a compiled policy may not"
+    if called := re.search(r"Untyped global name '(\w+)':.*class 'function'", str(error)):
+        return f"{called[1]} is called without the decorator c2c.policies.jitable"
     for line in lines[max(0, at - 3) : at]:
         if called := re.search(r"resolving callee type: Function\((.+?)(?: at 0x\w+>)?\)$", line):
             return f"Numba has no {called[1].strip('<>')} for these types"

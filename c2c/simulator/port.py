@@ -2,110 +2,167 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from c2c.serving import Prepared, new_serving
-from c2c.serving.batching import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
-from c2c.serving.loop import Action, Arrival, Event, Interrupt, Load, Ready, RunSteps, StepEnd
+from c2c.serving import Prepared
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.port import (
+    Action,
+    Arrival,
+    Cancelled,
+    DeviceLost,
+    Event,
+    Forget,
+    Interrupt,
+    Load,
+    Ready,
+    RunSteps,
+    SetTimer,
+    StepEnd,
+    Timer,
+)
 from c2c.simulator.backend import Machine, end_phase, new_world, rebalance, submit
-from c2c.simulator.events import next_instance
+from c2c.simulator.events import next_device
 from c2c.workloads import RequestBlock
 
 __all__ = ["SimulatorBackend"]
 
 
 class SimulatorBackend:
-    """Virtual clock and cost model as a `c2c.serving.loop.Backend`.
+    """Virtual clock and cost model as a `c2c.serving.port.Backend`.
 
-    Sees only what the port hands over: it keeps its own copy of each instance's plan.
+    Sees only what the port hands over: it keeps its own copy of each device's plan and counts the
+    tokens of each request, which ends at its length in `arrivals`.
+
+    Args:
+      max_output_tokens: what the loop is told of the lengths; None: the lengths.
+      deadline_s: of each request; None: none has one.
+      incidents: cancels and lost devices, in order of time.
     """
 
-    def __init__(self, prepared: Prepared, machine: Machine, arrivals: RequestBlock) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        machine: Machine,
+        arrivals: RequestBlock,
+        *,
+        max_output_tokens: np.ndarray | None = None,
+        deadline_s: np.ndarray | None = None,
+        incidents: Sequence[Cancelled | DeviceLost] = (),
+    ) -> None:
         self._fleet = prepared.fleet
         self._machine = machine
         self._arrivals = arrivals
+        self._told = arrivals.output_tokens if max_output_tokens is None else max_output_tokens
+        self._deadline_s = np.full(len(arrivals), np.inf) if deadline_s is None else deadline_s
+        self._incidents = list(incidents)
         self._next = 0
-        self._mirror = new_serving(
-            prepared.fleet,
-            prepared.chip_of,
-            prepared.kind_of,
-            prepared.budget_gbps,
-            in_host=prepared.in_host,
-            slots=1,
-        )
+        self._made = np.zeros(len(arrivals), np.int64)
+        self._mirror = prepared.new_serving(slots=1, buffer=1)
         self._world = new_world(self._mirror, 0)
+        self._runs: dict[int, RunSteps] = {}
+        self._timer_s = math.inf
         self._ended: tuple[int, float] | None = None
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
         """Start loads and runs, stop runs; durations follow from the cost tables."""
         mirror = self._mirror
-        for n, action in enumerate(actions):
-            mirror.actions[n] = (self._write(action), action.instance)
-        mirror.count[0].actions = len(actions)
+        n = 0
+        for action in actions:
+            if isinstance(action, SetTimer):
+                self._timer_s = action.at_s
+            elif not isinstance(action, Forget):  # freeing memory takes no time
+                mirror.actions[n] = self._write(action)
+                n += 1
+        mirror.count[0].actions = n
         submit(self._fleet, self._machine, mirror, self._world, at_s)
         if self._ended is not None:
-            chip = mirror.instance[self._ended[0]].chip
+            chip = mirror.device[self._ended[0]].chip
             if self._world.link[chip].dirty:
                 rebalance(self._machine, mirror, self._world, chip, self._ended[1])
             self._ended = None
 
-    def _write(self, action: Action) -> int:
-        inst = self._mirror.instance[action.instance]
+    def _write(self, action: Action) -> tuple[int, int]:
+        mirror = self._mirror
         if isinstance(action, Interrupt):
-            return ACT_INTERRUPT
-        inst.model = action.model
+            return ACT_INTERRUPT, action.device
         if isinstance(action, Load):
-            inst.cold = int(action.is_cold)
-            return ACT_LOAD
-        _write_plan(inst, action)
-        return ACT_RUN
+            mirror.plan[action.device].instance = action.instance
+            mirror.instance[action.instance].model = action.model
+            mirror.instance[action.instance].cold = int(action.is_cold)
+            return ACT_LOAD, action.device
+        if isinstance(action, RunSteps):
+            mirror.instance[action.instance].model = action.model
+            plan = mirror.plan[action.device]
+            mirror.plan[action.device] = action.plan
+            for request in action.decodes:
+                left = self._arrivals.output_tokens[request] - self._made[request]
+                plan.steps = min(plan.steps, left)
+            self._runs[action.device] = action
+            return ACT_RUN, action.device
+        assert not isinstance(action, SetTimer | Forget)
+        return ACT_UNLOAD, action.instance
 
     def next_event(self) -> Event | None:
-        """Return the next arrival or phase end; at equal times phase ends come first."""
-        i = next_instance(self._world.tree)
-        ends_s = float(self._world.end_s[i])
-        block, k = self._arrivals, self._next
-        if k < len(block) and block.arrival_s[k] < ends_s:
-            self._next += 1
-            return Arrival(
-                at_s=float(block.arrival_s[k]),
-                request_id=k,
-                model=int(block.model[k]),
-                prompt_tokens=int(block.prompt_tokens[k]),
-                output_tokens=int(block.output_tokens[k]),
-            )
-        if np.isinf(ends_s):
+        """Return the next event; at equal times phase ends, timer, incidents, arrivals."""
+        d = next_device(self._world.tree)
+        ends_s = float(self._world.end_s[d])
+        arrives_s = math.inf
+        if self._next < len(self._arrivals):
+            arrives_s = float(self._arrivals.arrival_s[self._next])
+        happens_s = self._incidents[0].at_s if self._incidents else math.inf
+        at_s = min(ends_s, self._timer_s, happens_s, arrives_s)
+        if at_s == math.inf:
             return None
-        was_load = end_phase(self._machine, self._mirror, self._world, i, ends_s)
-        self._ended = (i, ends_s)
-        inst = self._mirror.instance[i]
-        if was_load:
-            return Ready(at_s=ends_s, instance=i)
-        return StepEnd(
-            at_s=ends_s,
-            instance=i,
-            steps=int(inst.ran_steps),
-            latency_s=float(inst.ran_latency_s),
-            hbm_utilisation=float(inst.ran_hbm),
-            c2c_utilisation=float(inst.ran_c2c),
-            available_gbps=float(inst.available_gbps),
-            link_bytes=float(inst.ran_link_bytes),
-            hbm_bytes=float(inst.ran_hbm_bytes),
+        if at_s == ends_s:
+            return self._end(d, at_s)
+        if at_s == self._timer_s:
+            self._timer_s = math.inf
+            return Timer(at_s=at_s)
+        if at_s == happens_s:
+            return self._happen(self._incidents.pop(0))
+        return self._arrive()
+
+    def _arrive(self) -> Arrival:
+        block, k = self._arrivals, self._next
+        self._next += 1
+        return Arrival(
+            at_s=float(block.arrival_s[k]),
+            request_id=k,
+            model=int(block.model[k]),
+            prompt_tokens=int(block.prompt_tokens[k]),
+            max_output_tokens=int(self._told[k]),
+            deadline_s=float(self._deadline_s[k]),
         )
 
+    def _happen(self, incident: Cancelled | DeviceLost) -> Event:
+        if isinstance(incident, DeviceLost) and self._world.phase[incident.device].active:
+            end_phase(self._machine, self._mirror, self._world, incident.device, incident.at_s)
+            self._ended = (incident.device, incident.at_s)
+        return incident
 
-def _write_plan(inst: np.record, action: RunSteps) -> None:
-    inst.plan_steps = action.steps
-    inst.plan_alpha = action.alpha_index
-    inst.plan_part = action.part
-    inst.plan_parts = action.parts
-    inst.plan_prefill = action.prefill_tokens
-    inst.plan_prefills = len(action.requests_prefill)
-    inst.plan_pairs = action.prefill_pairs
-    inst.plan_prefill_kv = action.prefill_kv_tokens
-    inst.plan_decodes = len(action.requests_decode)
-    inst.plan_decode_kv = action.decode_kv_tokens
-    inst.plan_growth = action.kv_growth
-    inst.plan_rows = action.logit_rows
+    def _end(self, d: int, at_s: float) -> Event:
+        was_load = end_phase(self._machine, self._mirror, self._world, d, at_s)
+        self._ended = (d, at_s)
+        if was_load:
+            available = float(self._mirror.report[d].available_gbps)
+            return Ready(at_s=at_s, device=d, available_gbps=available)
+        report = self._mirror.report[d].copy()
+        return StepEnd(at_s=at_s, device=d, report=report, finished=self._finished(d, report.steps))
+
+    def _finished(self, d: int, steps: int) -> tuple[int, ...]:
+        run, plan = self._runs[d], self._mirror.plan[d]
+        if plan.part + 1 < plan.parts:
+            return ()
+        got = dict.fromkeys(run.decodes, int(steps))
+        for request, first, tokens in run.prefills:
+            # What it made before a device was lost has become the end of its prompt.
+            if first + tokens == self._arrivals.prompt_tokens[request] + self._made[request]:
+                got[request] = 1
+        for request, tokens in got.items():
+            self._made[request] += tokens
+        lengths = self._arrivals.output_tokens
+        return tuple(r for r in got if self._made[r] >= lengths[r])

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from c2c.serving import Prepared
-from c2c.serving.state import Serving, grow_requests
+from c2c.serving.state import Rules, Serving, grow_requests
 from c2c.simulator.backend import Machine, World, new_world
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, NEED_SLOTS, RECORDS_FULL, drive
+from c2c.simulator.mistakes import policy_error
 from c2c.workloads import RequestBlock, concatenate
 
 __all__ = ["RunStats", "Simulation", "run_blocks"]
@@ -53,6 +54,7 @@ class Simulation:
     """
 
     prepared: Prepared
+    rules: Rules
     machine: Machine
     state: Serving
     world: World
@@ -78,6 +80,7 @@ class Simulation:
         state = prepared.new_serving(buffer=buffer)
         return cls(
             prepared=prepared,
+            rules=prepared.new_rules(),
             machine=machine,
             state=state,
             world=new_world(state, timeline_rows),
@@ -95,6 +98,7 @@ class Simulation:
         """Take a block of arrivals and hand finished requests to `on_records` (copies).
 
         Raises:
+          PolicyError: a policy from outside the package failed.
           RuntimeError: a request was lost, which is a bug.
         """
         arrivals = tuple(
@@ -108,9 +112,9 @@ class Simulation:
         )
         cursor = np.zeros(1, np.int64)
         while True:
-            arguments = (
+            arguments: Any = (
                 self.prepared.fleet,
-                self.prepared.rules,
+                self.rules,
                 self.machine,
                 self.state,
                 self.world,
@@ -119,9 +123,7 @@ class Simulation:
                 self.next_id,
                 is_last,
             )
-            if self._drive is None:
-                self._drive = compiled_drive(arguments) if self.compiled else drive
-            why = self._drive(*arguments)
+            why = self._driven(arguments)
             n_out = int(self.state.count[0].out)
             if n_out > 0 and (why == RECORDS_FULL or is_last):
                 on_records(self.state.records[:n_out].copy())
@@ -136,7 +138,19 @@ class Simulation:
             count = self.state.count
             left = count[0].arrived - count[0].finished - count[0].failed
             if left != 0:
-                raise RuntimeError(f"{left} requests were lost by the simulator")
+                lost = RuntimeError(f"{left} of {count[0].arrived} requests were never served")
+                raise policy_error(lost, self.rules)
+
+    def _driven(self, arguments: Any) -> int:
+        if self._drive is None:
+            self._drive = compiled_drive(arguments) if self.compiled else drive
+        try:
+            return self._drive(*arguments)
+        except Exception as error:
+            found = policy_error(error, self.rules)
+            if found is error:
+                raise
+            raise found from error
 
     def timeline(self) -> Any:
         """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""

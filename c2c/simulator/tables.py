@@ -9,11 +9,26 @@ import pyarrow as pa
 
 from c2c.metrics import PHASE_KINDS, phase_table, record_table
 from c2c.policies import weights_in
-from c2c.serving import FAIL_CONTEXT, FAIL_KV, FAIL_NONE, Prepared
+from c2c.serving import (
+    FAIL_CANCELLED,
+    FAIL_CONTEXT,
+    FAIL_DEADLINE,
+    FAIL_DEVICE,
+    FAIL_KV,
+    FAIL_NONE,
+    Prepared,
+)
 
 __all__ = ["FAILURES", "phases_table", "requests_table"]
 
-FAILURES = {FAIL_NONE: "", FAIL_CONTEXT: "context_exceeds_model", FAIL_KV: "kv_exceeds_slice"}
+FAILURES = {
+    FAIL_NONE: "",
+    FAIL_CONTEXT: "context_exceeds_model",
+    FAIL_KV: "kv_exceeds_slice",
+    FAIL_CANCELLED: "cancelled",
+    FAIL_DEADLINE: "deadline",
+    FAIL_DEVICE: "device_lost",
+}
 
 _COPIED = (
     "id",
@@ -48,7 +63,7 @@ def requests_table(prepared: Prepared, records: Any) -> pa.Table:
     columns["ttft_slo_s"], columns["tpot_slo_s"] = ttft[columns["model"]], tpot[columns["model"]]
     columns["status"] = failed.astype(np.int32)
     columns["reason"] = np.ascontiguousarray(records["failure"])
-    names = {"model": [d.name for d in deployments], "reason": [FAILURES[k] for k in range(3)]}
+    names = {"model": [d.name for d in deployments], "reason": list(FAILURES.values())}
     return record_table(columns, names)
 
 

@@ -20,7 +20,7 @@ COMPRESSIONS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 WINDOW_S = 1800.0
 TARGET_S = 1.0
 SYSTEMS = {
-    "C2CServe": ["catalog=dense6", "system=c2cserve", "mig=7x12gb"],
+    "C2CServe": ["catalog=dense6", "system=c2cserve_letter", "mig=7x12gb"],
     "ServerlessLLM": ["catalog=dense6", "system=serverlessllm", "mig=1x96gb"],
 }
 
@@ -165,7 +165,7 @@ def _out_of_memory(context: Context) -> dict[str, bool]:
         resident = False
     except SettingError:
         resident = True
-    streamed = simulate(build(load([*work, "system=c2cserve", "mig=1x96gb"])))
+    streamed = simulate(build(load([*work, "system=c2cserve_letter", "mig=1x96gb"])))
     return {
         "ServerlessLLM": resident,
         "Aegaeon": resident,

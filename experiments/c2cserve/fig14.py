@@ -16,27 +16,27 @@ __all__ = ["compute"]
 
 # The paper states no load: the one that brings the full system closest to its printed p99 TTFT.
 COMPRESSIONS = (4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 20.0)
-FULL = ("catalog=dense6", "system=c2cserve", "mig=7x12gb")
+FULL = ("catalog=dense6", "system=c2cserve_letter", "mig=7x12gb")
 # On one chip of equal slices every placement is the same; placement has a choice among chips.
 CHIPS = 4
-CLUSTER = ("catalog=dense16", "system=c2cserve", "mig=7x12gb", f"superchips={CHIPS}")
+CLUSTER = ("catalog=dense16", "system=c2cserve_letter", "mig=7x12gb", f"superchips={CHIPS}")
 # Panel, variant, overrides. The paper states neither its default chunk nor its static alpha: we
 # read "default" as the 8192 tokens of current engines, and "static" as plain SymGEMM.
 VARIANTS: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("all", "full system", ()),
     ("placement", "bandwidth aware", ()),
-    ("placement", "random", ("system.placement=random",)),
-    ("placement", "first idle", ("system.placement=first_idle",)),
+    ("placement", "random", ("system/place=random_idle",)),
+    ("placement", "first idle", ("system/place=first_idle",)),
     *(
-        ("chunk", str(c), ("system.chunk_policy=fixed", f"system.chunk_tokens={c}"))
+        ("chunk", str(c), ("system/chunk=fixed", f"system.chunk.tokens={c}"))
         for c in (128, 256, 512, 1024, 2048, 8192)
     ),
     *(
-        ("alpha", f"static {a:g}", ("system.alpha.policy=static", f"system.alpha.initial={a}"))
+        ("alpha", f"static {a:g}", ("system/alpha=static", f"system.alpha.initial={a}"))
         for a in (0.0, 0.5, 1.0)
     ),
-    ("alpha", "roofline (ours)", ("system.alpha.policy=roofline",)),
-    ("alpha", "plus (ours)", ("system=c2cserve_plus",)),
+    ("alpha", "roofline (ours)", ("system/alpha=roofline",)),
+    ("alpha", "plus (ours)", ("system=c2cserve_roofline",)),
 )
 ABLATED = {  # claim's name -> (panel, variant)
     "random_placement": ("placement", "random"),

@@ -20,6 +20,7 @@ __all__ = ["compute_cold", "compute_switch"]
 DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
 PROMPT, OUTPUT = 512, 8
 LAYOUTS = {"c2cserve": "7x12gb", "serverlessllm": "1x96gb"}
+SETTINGS = {"c2cserve": "c2cserve_letter", "serverlessllm": "serverlessllm"}
 
 
 def compute_cold(context: Context) -> Computed:
@@ -158,7 +159,7 @@ def _requests(
     settings = load(
         [
             "hardware=gh200",
-            f"system={system}",
+            f"system={SETTINGS[system]}",
             f"mig={layout}",
             f"link={context.link_variant}",
             f"weights_start={weights_start}",

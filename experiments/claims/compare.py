@@ -11,10 +11,11 @@ from c2c.errors import SettingError
 from experiments.claims.load import Claim
 from experiments.claims.trends import predicate_holds
 
-__all__ = ["TOLERANCE", "Comparison", "Result", "compare"]
+__all__ = ["POINTS", "TOLERANCE", "Comparison", "Result", "compare"]
 
 Sample = Literal["in-sample", "out-of-sample"]
 TOLERANCE = 0.2  # a number is reproduced within 20% of the printed one
+POINTS = 1.0  # a share of 50% or more: within 20% of what it lacks to 100%, or one point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,8 @@ class Result:
 class Comparison:
     """`ratio` is ours over published (the worst one of several, None for predicates).
 
-    `agrees`: within 20%, or on the right side of a bound, or the predicate holds.
+    `agrees`: within 20% (`within_20`; large shares by their complement, see `compare`), or on the
+    right side of a bound, or the predicate holds.
     """
 
     ratio: float | None
@@ -57,6 +59,10 @@ def compare(claim: Claim, result: Result) -> Comparison:
     if ours is on that side. "up_to" is the printed maximum, compared as a number with our maximum.
     A range agrees if ours lies inside or within 20% of the nearer end. All parts of a mapping must
     agree.
+
+    A share between 50 and 100 percent is compared by what it lacks to 100: 20% of 95 would be 19
+    points, and anything from 76 agree with it. Ours must lie within 20% of the complement or within
+    one percentage point, whichever is more. Gains have no such complement and stay numbers.
 
     Raises:
       SettingError: ids or units differ, or ours has not the shape of the claim's value.
@@ -90,12 +96,12 @@ def _parts(published: Any, ours: Any, claim: Claim, where: str) -> Iterator[Comp
     elif isinstance(published, bool | str):
         yield _answer(ours == published)
     elif isinstance(published, int | float):
-        yield _number(float(published), _real(ours, where), claim.qualifier)
+        yield _number(float(published), _real(ours, where), claim)
     elif _is_range(published):
         low, high = (float(v) for v in published)
         ends = ours if isinstance(ours, Sequence) and not isinstance(ours, str) else [ours]
         for value in ends:
-            yield _range(low, high, _real(value, where))
+            yield _range(low, high, _real(value, where), claim)
     else:
         yield _answer(ours == published)
 
@@ -110,15 +116,22 @@ def _real(value: Any, where: str) -> float:
     return float(value)
 
 
-def _number(published: float, ours: float, qualifier: str) -> Comparison:
-    ratio = ours / published if published else None
-    close = ours == published if ratio is None else abs(ratio - 1) <= TOLERANCE
+def _is_close(published: float, ours: float, claim: Claim) -> bool:
+    allowed = TOLERANCE * abs(published)
+    if claim.unit == "percent" and not claim.metric.endswith("gain") and 50 <= published <= 100:
+        allowed = max(TOLERANCE * (100.0 - published), POINTS)
+    return abs(ours - published) <= allowed * (1 + 1e-12)  # 1.2 - 1 is more than 0.2 in floats
+
+
+def _number(published: float, ours: float, claim: Claim) -> Comparison:
+    close = _is_close(published, ours, claim)
     agrees = {
         "at_least": ours >= published,
         "more_than": ours > published,
         "at_most": ours <= published,
         "less_than": ours < published,
-    }.get(qualifier, close)
+    }.get(claim.qualifier, close)
+    ratio = ours / published if published else None
     return Comparison(ratio=ratio, within_20=close, agrees=agrees)
 
 
@@ -131,10 +144,7 @@ def _is_range(value: Any) -> bool:
     )
 
 
-def _range(low: float, high: float, ours: float) -> Comparison:
+def _range(low: float, high: float, ours: float, claim: Claim) -> Comparison:
     nearest = min(max(ours, low), high)
-    if nearest == 0:
-        return Comparison(ratio=None, within_20=ours == 0, agrees=ours == 0)
-    ratio = ours / nearest
-    close = abs(ratio - 1) <= TOLERANCE
-    return Comparison(ratio=ratio, within_20=close, agrees=close)
+    close = _is_close(nearest, ours, claim)
+    return Comparison(ratio=ours / nearest if nearest else None, within_20=close, agrees=close)

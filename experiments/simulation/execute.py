@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from c2c.config import RunSetup, prefers_compiled, run_totals
-from c2c.metrics import RECORD_SCHEMA, SUMMARY_COLUMNS, summarise, write_timeline
+from c2c.config import RunSetup, prefers_compiled, run_totals, summary_of
+from c2c.metrics import RECORD_SCHEMA, SUMMARY_COLUMNS, write_timeline
 from c2c.runs import RunDir, content_key
 from c2c.simulator import (
     RunStats,
@@ -214,8 +214,11 @@ def _simulate(
         events_until = time.perf_counter()
     ended = time.perf_counter()
     records_s = recording.seconds + (ended - events_until)  # what the file still held back
-    columns = pq.read_table(run.path / "requests.parquet", columns=list(SUMMARY_COLUMNS))
-    summary = summarise(columns, _totals(setup, stats))
+
+    def read(columns: Sequence[str]) -> pa.Table:
+        return pq.read_table(run.path / "requests.parquet", columns=list(columns))
+
+    summary = summary_of(setup, read(SUMMARY_COLUMNS), read, _totals(setup, stats))
     run.write_json("summary", summary)
     _write_timeline(setup, run, simulation, stats)
     speed = Speed(

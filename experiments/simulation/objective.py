@@ -88,7 +88,7 @@ def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
     >>> summary_fields({"ttft_s": {"p99": 0.5}, "failed": 0, "run": {"link_gbps": 375.0}})
     {'ttft_p99_s': 0.5, 'failed': 0, 'run_link_gbps': 375.0}
     """
-    kept = {k: v for k, v in summary.items() if k not in ("models", "failures")}
+    kept = {k: v for k, v in summary.items() if k not in ("models", "failures", "verdict")}
     return {_name(path): value for path, value in _numbers(kept, ())}
 
 

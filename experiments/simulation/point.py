@@ -106,7 +106,7 @@ def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
         def before(compiled: bool) -> None:
             if not terse:
                 print_setup(out, setup)
-            if compiled and not is_machine_code_ready():
+            if compiled and not is_machine_code_ready(setup):
                 out.print("compiling the event loop, once on this machine: about 20 s ...")
             if not terse:
                 total = float(setup.workload.description["requests"])

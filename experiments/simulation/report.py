@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from c2c.config import RunSetup
+from c2c.policies import Profiled, policy_name
 from c2c.workloads import describe
 from experiments.simulation.execute import Outcome, chosen_chunks
 from experiments.sweeping import PointRecord
@@ -47,9 +48,10 @@ def print_setup(out: Console, setup: RunSetup) -> None:
         out.print(note, markup=False)
     for line in describe(setup.workload):
         out.print(line, markup=False)
+    policy = serving.system.chunk
+    rule = "profile table" if isinstance(policy, Profiled) else policy_name(type(policy))
     for chunk in chosen_chunks(setup):
         how = "" if chunk["fits"] else " (no candidate keeps every limit; the nearest)"
-        rule = "profile table" if serving.system.chunk_policy == "table" else "fixed"
         out.print(
             f"chunk: {chunk['model']} on {chunk['slice']}: {chunk['tokens']} tokens, {rule}{how}",
             markup=False,
@@ -61,6 +63,8 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
     summary, run = outcome.summary, outcome.summary["run"]
     out.print(_latency_table(summary))
     out.print(_machine_table(summary, run, outcome))
+    for line in (summary["verdict"] or {}).get("text", ()):
+        out.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
 
 
 def print_folder(out: Console, outcome: Outcome) -> None:

@@ -28,7 +28,7 @@ def test_defaults_serve_the_dense_catalog_on_one_gh200() -> None:
     setup = build(load())
     serving = setup.serving
     assert (serving.platform.name, layout(setup), serving.superchips) == ("gh200", "7x12gb", 1)
-    assert (serving.system.name, serving.link_variant) == ("c2cserve", "measured")
+    assert (serving.system.name, serving.link_variant) == ("c2cserve_letter", "measured")
     assert [d.name for d in serving.deployments] == ["llama-3-8b", "llama-3-3b"]
     assert setup.workload.models == tuple(d.name for d in serving.deployments)
 
@@ -80,7 +80,12 @@ def test_a_plain_mapping_builds_the_same_run() -> None:
         (["constants=nope"], "constants", "gh200"),
         (["timeline.rows=-1"], "timeline.rows", "at least 0"),
         (["weights_start=tape"], "weights_start", "'host' or 'disk'"),
-        (["system.loading=magic"], "system.loading", "resident"),
+        (["system.load.policy=magic"], "system.load.policy", "resident"),
+        (["system.place=random_idle"], "system.place", "policy of place"),
+        (["system.preempt.after_s=-1"], "system.preempt.after_s", "above 0"),
+        (["system/chunk=fixed", "system.chunk.tokens=1.5"], "system.chunk.tokens", "whole"),
+        (["+system.alpha.foo=1"], "system.alpha.foo", "deadband"),
+        (["system.load.start_s=-1"], "system.load.start_s", "at least 0"),
         (["hardware.gpu.sm_count=-4"], "hardware.gpu.sm_count", "above 0"),
         (["system=serverlessllm", "catalog=dense_70b"], "catalog.llama-3-70b", "room for a KV"),
         (["workload=file"], "workload.path", "Parquet or CSV"),

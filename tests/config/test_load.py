@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from c2c.config import load
 from c2c.errors import SettingError
-from c2c.serving import AlphaSettings, SystemSpec
+from c2c.policies import DECISIONS, Feedback
+from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
 
 
@@ -17,10 +18,10 @@ def test_schema_has_every_field_of_the_dataclasses() -> None:
     cfg = load()
     for node, cls in (
         (cfg.system, SystemSpec),
-        (cfg.system.alpha, AlphaSettings),
         (cfg.workload, WorkloadConfig),
     ):
         assert {f.name for f in fields(cls)} == {k for k in node if not k.startswith("_")}
+    assert set(cfg.system.alpha) == {"policy", *Feedback._fields}
 
 
 def test_overrides_reach_fields_the_yaml_does_not_name() -> None:
@@ -30,9 +31,16 @@ def test_overrides_reach_fields_the_yaml_does_not_name() -> None:
 
 
 def test_policies_lie_over_the_system_and_can_be_combined() -> None:
-    cfg = load(["policy=[alpha_static,placement_random]"])
-    assert (cfg.system.alpha.policy, cfg.system.placement) == ("static", "random")
+    cfg = load(["system/alpha=static", "system.alpha.initial=0.5", "system/place=random_idle"])
+    assert cfg.system.alpha == {"policy": "static", "initial": 0.5}  # nothing of feedback is left
+    assert cfg.system.place.policy == "random_idle"
     assert cfg.system.name == "c2cserve"
+
+
+def test_every_policy_is_a_choice_in_the_group_of_its_decision() -> None:
+    for setting, point in DECISIONS.items():
+        for name in point.policies:
+            assert load([f"system/{setting}={name}"]).system[setting].policy == name
 
 
 def test_command_line_wins_over_an_experiment() -> None:
@@ -42,7 +50,7 @@ def test_command_line_wins_over_an_experiment() -> None:
 
 
 @pytest.mark.parametrize("name", ["fig12_dense", "fig14a_placement", "fig14b_chunk",
-                                  "fig14c_alpha", "full"])  # fmt: skip
+                                  "fig14c_alpha", "full", "main_job"])  # fmt: skip
 def test_every_experiment_composes_with_quick(name: str) -> None:
     cfg = load([f"+experiment=[c2cserve/{name},c2cserve/quick]"])
     assert (cfg.workload.max_requests, cfg.figures) == (3000, False)
@@ -54,7 +62,10 @@ def test_every_experiment_composes_with_quick(name: str) -> None:
     [
         ("mig=9x9gb", "mig", "9x9gb", "7x12gb"),
         ("catalog=nope", "catalog", "nope", "dense"),
-        ("policy=[nope]", "policy", "nope", "alpha_static"),
+        ("system/alpha=nope", "system/alpha", "nope", "feedback, roofline, static"),
+        ("system/alpha=[nope]", "system/alpha", "nope", "feedback, roofline, static"),
+        ("system/nope=static", "system/nope", "static", "system/alpha"),
+        ("system.chunk.tokens=3", "system.chunk.tokens", "3", "a field of profiled (it has none)"),
         ("+experiment=nope", "experiment", "nope", "c2cserve/fig12_dense"),
         ("system.max_batch=x", "system.max_batch", "x", "whole number"),
         ("system.check_slo=7x", "system.check_slo", "7x", "true or false"),

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from c2c.cost import Constants, in_sample_claims, kernel_names, load_constants, load_kernel
-from c2c.cost.calibration import fit, fit_kernel, main
+from c2c.cost.calibration import fit, fit_kernel, main, store
 from c2c.cost.constants import calibration_inputs
 from c2c.cost.traffic import KernelTiles
 from c2c.errors import DataError, SettingError
@@ -96,6 +96,14 @@ def test_write_stores_the_fit_and_keeps_the_comments(
     main(["gh200", "--write"])
     assert "switch_dense_s" in capsys.readouterr().out
     assert own_conf.read_text() == original
+
+
+@pytest.mark.parametrize("value", [3e-06, 1e-12, 1e22, 0.25, 2.0, 123456789.0, 1.5e-07])
+def test_what_is_stored_is_read_back_as_the_number_it_was(own_conf: Path, value: float) -> None:
+    store("gh200", {"launch_s": value})
+    read = yaml.safe_load(own_conf.read_text())["constants"]["launch_s"]["value"]
+    assert isinstance(read, float)
+    assert read == value
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def executed(tmp_path: Path, *overrides: str) -> Any:
 
 def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     write_trace(tmp_path / "trace.csv")
-    done = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve",
+    done = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
                "hardware=gh200", "mig=7x12gb")  # fmt: skip
     assert done.returncode == 0, done.stderr
     for said in ("variant measured, 375 GB/s", "svc-0", "popularity_rank", "profile table",
@@ -70,7 +70,7 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     assert requests.schema.equals(RECORD_SCHEMA)
     assert sorted(requests.column("id").to_pylist()) == list(range(50))
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    assert (config["system"]["name"], config["link"]) == ("c2cserve", "measured")
+    assert (config["system"]["name"], config["link"]) == ("c2cserve_letter", "measured")
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["run"]["workload"]["assignment"]["map"]["svc-0"] == "llama-3-8b"
     events = json.loads(gzip.decompress((folder / "timeline.json.gz").read_bytes()))["traceEvents"]

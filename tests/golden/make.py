@@ -43,7 +43,9 @@ def main(arguments: list[str]) -> int:
         for name, table in made.items():
             buffer = io.BytesIO()
             np.save(buffer, table)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), buffer.getvalue(), zipfile.ZIP_DEFLATED)
+            archive.writestr(
+                zipfile.ZipInfo(f"{name}.npy"), buffer.getvalue(), zipfile.ZIP_DEFLATED
+            )
     return 0
 
 

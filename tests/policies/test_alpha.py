@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.policies import (
-    ALPHA_POLICIES,
     AlphaObservation,
-    AlphaParams,
     AlphaState,
+    Feedback,
     adjust_alpha,
     alpha_index,
     best_alpha_index,
@@ -18,7 +17,7 @@ from c2c.policies import (
 )
 
 unit = st.floats(0.0, 1.0)
-PARAMS = AlphaParams(ALPHA_POLICIES["feedback"], 0.0, 0.05, 0.125, 0.0625, 0.5)
+POLICY = Feedback()
 
 
 @given(unit, unit, unit, st.floats(0.0, 2.0))
@@ -27,12 +26,12 @@ def test_alpha_moves_against_the_saturated_side(
 ) -> None:
     start = AlphaState(alpha, -1.0, 0.0, 0.0)
     seen = AlphaObservation(latency, 1.0, hbm, c2c)
-    late = adjust_alpha(start, seen._replace(latency_s=2.0), PARAMS).alpha
-    on_time = adjust_alpha(start, seen._replace(latency_s=0.5), PARAMS).alpha
+    late = adjust_alpha(POLICY, start, seen._replace(latency_s=2.0)).alpha
+    on_time = adjust_alpha(POLICY, start, seen._replace(latency_s=0.5)).alpha
     for after in (late, on_time):
         assert 0.0 <= after <= 1.0
         assert (after - alpha) * (c2c - hbm) <= 0.0
-        if abs(c2c - hbm) <= PARAMS.deadband:
+        if abs(c2c - hbm) <= POLICY.deadband:
             assert after == alpha
     assert abs(late - alpha) >= abs(on_time - alpha)  # faster while the target is missed
 
@@ -43,7 +42,7 @@ def test_alpha_stays_in_range_whatever_it_sees(
 ) -> None:
     state = AlphaState(alpha, -1.0, 0.0, 0.0)
     for hbm, c2c, latency in signals:
-        state = adjust_alpha(state, AlphaObservation(latency, 1.0, hbm, c2c), PARAMS)
+        state = adjust_alpha(POLICY, state, AlphaObservation(latency, 1.0, hbm, c2c))
         assert 0.0 <= state.alpha <= 1.0
         assert 0.0 <= state.c2c_utilisation <= 1.0
 
@@ -55,14 +54,14 @@ def test_settles_after_a_step_change_of_the_link() -> None:
         return AlphaObservation(0.5, 1.0, 0.9 - 0.6 * alpha, min(1.0, (0.2 + 0.6 * alpha) / link))
 
     for start in (0.0, 0.5, 1.0):
-        state = initial_alpha(PARAMS)._replace(alpha=start)
+        state = initial_alpha(POLICY)._replace(alpha=start)
         history = []
         for step in range(80):
-            state = adjust_alpha(state, plant(state.alpha, 1.0 if step < 40 else 0.5), PARAMS)
+            state = adjust_alpha(POLICY, state, plant(state.alpha, 1.0 if step < 40 else 0.5))
             history.append(state.alpha)
         before, after = history[30:40], history[70:]
-        assert max(before) - min(before) <= PARAMS.step_slow  # no sustained oscillation
-        assert max(after) - min(after) <= PARAMS.step_slow
+        assert max(before) - min(before) <= POLICY.step_slow  # no sustained oscillation
+        assert max(after) - min(after) <= POLICY.step_slow
         assert np.mean(after) < np.mean(before)  # half the link: more AsymGEMM
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
-from c2c.serving import AlphaSettings, Prepared, prepare
+from c2c.policies import Fixed, Static
+from c2c.serving import Prepared, prepare
 from c2c.workloads import RequestBlock
 from tests.simulator.worlds import random_requests, setup, simulate
 
@@ -49,7 +50,7 @@ def by_single_steps(prepared: Prepared, block: RequestBlock) -> list[Job]:
         for a, p, o in zip(block.arrival_s, block.prompt_tokens, block.output_tokens, strict=True)
     ]
     now = jobs[0].at_s + prepared.setup.constants.switch_dense_s
-    chunk, window = prepared.chunks[0][0].tokens, prepared.tables[0][0].sliding_window
+    chunk, window = 256, prepared.tables[0][0].sliding_window
     waiting, batch = list(jobs), []
     while waiting or batch:
         if not batch:
@@ -83,10 +84,7 @@ def by_single_steps(prepared: Prepared, block: RequestBlock) -> list[Job]:
 @pytest.mark.parametrize("rate", [0.3, 3.0, 100.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_same_times_as_single_steps(window: int, rate: float, seed: int) -> None:
-    what = setup(
-        "llama-3-8b", mig="3x24gb", max_batch=6, chunk_policy="fixed", chunk_tokens=256,
-        alpha=AlphaSettings(policy="static"),
-    )  # fmt: skip
+    what = setup("llama-3-8b", mig="3x24gb", max_batch=6, chunk=Fixed(tokens=256), alpha=Static())
     one = what.deployments[0]
     what = replace(what, deployments=(replace(one, spec=replace(one.spec, sliding_window=window)),))
     prepared = prepare(what)

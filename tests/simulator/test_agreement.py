@@ -1,82 +1,26 @@
-"""One code, three ways to run it: interpreted, compiled, and as a pure step over the port."""
+"""A run does not depend on how it is cut up, nor on what else runs; a step is pure."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from c2c.serving import new_serving, prepare
-from c2c.serving.loop import Arrival, run, step
-from c2c.simulator import build_machine
-from c2c.simulator.port import SimulatorBackend
+from c2c.policies import AfterWaiting
+from c2c.serving import Prepared, prepare
+from c2c.serving.loop import step
+from c2c.serving.port import Arrival
+from c2c.simulator import Simulation, build_machine
 from tests.simulator.worlds import random_requests, setup, simulate
 
-SYSTEMS = {
-    "c2cserve": {},
-    "roofline": {"alpha": "roofline", "scale_out_at": 3},
-    "layers": {"alpha": "layers"},
-    "random": {"placement": "random", "alpha": "static", "chunk_policy": "fixed"},
-    "serverlessllm": {"loading": "resident", "placement": "first_idle", "check_slo": False},
-}
 
-
-def _setup(name: str, superchips: int = 1, **more: object):  # type: ignore[no-untyped-def]
-    from c2c.serving import AlphaSettings
-
-    system = dict(SYSTEMS[name])
-    if "alpha" in system:
-        layered = system["alpha"] == "layers"
-        system["alpha"] = AlphaSettings(
-            policy="feedback" if layered else system["alpha"],
-            initial=1.0 if layered else 0.0,
-            boundary="layer" if layered else "request",
-        )
-    mig = "1x96gb" if name == "serverlessllm" else "7x12gb"
-    specs = ["llama-3-3b", "llama-3-8b"] * 5
-    return setup(*specs, mig=mig, superchips=superchips, drain_after_s=3.0, **system, **more)
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_compiled_equals_interpreted_to_the_bit(name: str) -> None:
-    prepared = prepare(_setup(name, superchips=2))
-    blocks = [random_requests(150, 10, 2.0, 1)]
-    slow, slow_stats, _ = simulate(prepared, *blocks, compiled=False, timeline_rows=500)
-    fast, fast_stats, _ = simulate(prepared, *blocks, compiled=True, timeline_rows=500)
-    assert slow.tobytes() == fast.tobytes()
-    assert len(slow) == 150
-    np.testing.assert_array_equal(slow_stats.instance_link_bytes, fast_stats.instance_link_bytes)
-    np.testing.assert_array_equal(slow_stats.busy_s, fast_stats.busy_s)
-
-
-@pytest.mark.parametrize("name", ["c2cserve", "layers", "serverlessllm"])
-def test_pure_step_over_the_port_gives_the_same_records(name: str) -> None:
-    prepared = prepare(_setup(name))
-    block = random_requests(80, 10, 2.0, 2)
-    expected, _, _ = simulate(prepared, block)
-    state = new_serving(
-        prepared.fleet,
-        prepared.chip_of,
-        prepared.kind_of,
-        prepared.budget_gbps,
-        in_host=prepared.in_host,
-    )
-    backend = SimulatorBackend(prepared, build_machine(prepared), block)
-    state = run(prepared.fleet, prepared.rules, state, backend)
-    got = np.sort(state.records[: state.count[0].out], order="id")
-    assert got.tobytes() == expected.tobytes()
+def _prepared() -> Prepared:
+    return prepare(setup(*["llama-3-3b", "llama-3-8b"] * 5, preempt=AfterWaiting(3.0)))
 
 
 def test_step_leaves_its_argument_alone() -> None:
-    prepared = prepare(_setup("c2cserve"))
-    state = new_serving(
-        prepared.fleet,
-        prepared.chip_of,
-        prepared.kind_of,
-        prepared.budget_gbps,
-        in_host=True,
-    )
+    prepared = _prepared()
+    state = prepared.new_serving()
     before = [field.copy() for field in state]
-    event = Arrival(at_s=0.0, request_id=0, model=0, prompt_tokens=5, output_tokens=5)
+    event = Arrival(at_s=0.0, request_id=0, model=0, prompt_tokens=5, max_output_tokens=5)
     first = step(prepared.fleet, prepared.rules, state, event)
     again = step(prepared.fleet, prepared.rules, state, event)
     for field, kept in zip(state, before, strict=True):
@@ -87,7 +31,7 @@ def test_step_leaves_its_argument_alone() -> None:
 
 
 def test_blocks_and_buffers_do_not_change_the_result() -> None:
-    prepared = prepare(_setup("c2cserve"))
+    prepared = _prepared()
     whole = random_requests(200, 10, 3.0, 3)
     parts = [whole.take(slice(k, k + 17)) for k in range(0, 200, 17)]
     expected, _, _ = simulate(prepared, whole, buffer=10_000)
@@ -96,11 +40,9 @@ def test_blocks_and_buffers_do_not_change_the_result() -> None:
 
 
 def test_two_simulations_in_one_process_do_not_touch_each_other() -> None:
-    prepared = prepare(_setup("c2cserve"))
+    prepared = _prepared()
     block = random_requests(60, 10, 2.0, 4)
     alone, _, _ = simulate(prepared, block)
-    from c2c.simulator import Simulation
-
     one, two = (Simulation.start(prepared, build_machine(prepared), compiled=False) for _ in "ab")
     out: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for k in range(0, 60, 10):

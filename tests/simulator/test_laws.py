@@ -1,4 +1,4 @@
-"""Conservation, capacity, order and monotonicity, whatever the workload."""
+"""Capacity, order, ties and monotonicity; what holds for every system is in `tests/contracts`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from hypothesis import strategies as st
 from c2c.cost import step_time
 from c2c.hardware import load_platform, scaled
 from c2c.models import load_spec
-from c2c.serving import FAIL_CONTEXT, FAIL_KV, AlphaSettings, prepare
+from c2c.policies import (
+    AfterWaiting,
+    AtOutstanding,
+    BandwidthAware,
+    ByLayer,
+    Feedback,
+    FirstIdle,
+    Fixed,
+    Resident,
+    Static,
+    Stream,
+    Whole,
+)
+from c2c.serving import FAIL_CONTEXT, FAIL_KV, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 SPECS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b")
-PREPARED = {
-    "c2cserve": prepare(setup(*SPECS, superchips=2, drain_after_s=2.0)),
-    "tight": prepare(setup(*SPECS, mig="2x48gb", max_batch=2, drain_after_s=0.5)),
-    "random": prepare(
-        setup(*SPECS, placement="random", alpha=AlphaSettings(policy="roofline"), scale_out_at=2)
-    ),
-    "resident": prepare(
-        setup(*SPECS, mig="1x96gb", loading="resident", placement="first_idle", drain_after_s=2.0)
-    ),
-}
-
 workloads = st.integers(0, 2**31).flatmap(
     lambda seed: st.tuples(
         st.just(seed), st.integers(1, 60), st.sampled_from([0.2, 2.0, 20.0, 2000.0])
@@ -34,62 +36,12 @@ workloads = st.integers(0, 2**31).flatmap(
 )
 
 
-@pytest.mark.parametrize("name", PREPARED)
-@settings(max_examples=12, deadline=None)
-@given(what=workloads)
-def test_nothing_is_lost_and_nothing_is_exceeded(name: str, what: tuple[int, int, float]) -> None:
-    seed, n, rate = what
-    prepared = PREPARED[name]
-    block = random_requests(n, len(SPECS), rate, seed)
-    records, stats, simulation = simulate(prepared, block, timeline_rows=100_000)
-
-    # every request ends in exactly one record, with its times in order
-    assert records.id.tolist() == list(range(n))
-    assert stats.arrived == n == stats.finished + stats.failed
-    for earlier, later in (
-        ("arrival_s", "admitted_s"),
-        ("admitted_s", "started_s"),
-        ("started_s", "first_token_s"),
-        ("first_token_s", "finished_s"),
-    ):
-        assert (records[earlier] <= records[later] + 1e-9).all(), (earlier, later)
-
-    # work done equals work asked
-    assert stats.prefill_tokens.sum() == records.prompt_tokens.sum()
-    assert stats.decode_tokens.sum() == (records.output_tokens - 1).sum()
-    # bytes: what requests are charged is what steps moved, which is what the link carried
-    loads = simulation.world.timeline[: simulation.world.n_timeline[0]]
-    loaded = float(simulation.machine.load_link_bytes[loads.model[loads.is_load == 1], 0].sum())
-    moved = float(stats.instance_link_bytes.sum())
-    assert records.link_bytes.sum() + loaded == pytest.approx(moved, rel=1e-9)
-    # `chip_link_bytes` integrates the granted rates; attention that grows within a run of decode
-    # steps makes the real rate fall slightly below the granted one
-    assert moved <= stats.chip_link_bytes.sum() * (1 + 1e-9)
-    assert moved >= stats.chip_link_bytes.sum() * 0.97
-
-    # capacity: the link, at any moment; the KV cache, by replaying admissions and ends
-    assert (stats.chip_peak_gbps <= stats.link_capacity_gbps * (1 + 1e-9)).all()
-    for i in np.unique(records.instance):
-        mine = records[records.instance == i]
-        times = np.concatenate([mine.finished_s, mine.admitted_s])  # at a tie, ends come first
-        joins = np.repeat([-1, 1], len(mine))
-        size = np.tile(mine.prompt_tokens + mine.output_tokens, 2)
-        order = np.argsort(times, kind="stable")
-        used = np.cumsum((joins * size)[order])
-        assert used.max() <= prepared.fleet.kv_capacity.max()
-        assert np.cumsum(joins[order]).max() <= prepared.fleet.max_batch
-    # the state is empty again
-    assert simulation.state.count[0].pending == 0
-    assert simulation.state.count[0].free_slots == len(simulation.state.request)
-    assert not simulation.state.instance.kv_used.any()
-
-
 @settings(max_examples=10, deadline=None)
 @given(what=workloads)
 def test_promised_bandwidth_never_exceeds_the_link(what: tuple[int, int, float]) -> None:
     """Placement admits a set of models only while sum S_m/TPOT_m is within the budget."""
     seed, n, rate = what
-    prepared = PREPARED["c2cserve"]
+    prepared = prepare(setup(*SPECS, superchips=2, preempt=AfterWaiting(2.0)))
     block = random_requests(n, len(SPECS), rate, seed)
     _, _, simulation = simulate(prepared, block, timeline_rows=100_000)
     phases = simulation.world.timeline[: simulation.world.n_timeline[0]]
@@ -98,11 +50,11 @@ def test_promised_bandwidth_never_exceeds_the_link(what: tuple[int, int, float])
         running = phases[(phases.start_s <= t) & (phases.end_s > t)]
         for chip in np.unique(running.chip):
             here = running[running.chip == chip]
-            assert demand[here.model].sum() <= prepared.budget_gbps[chip] * (1 + 1e-9)
+            assert demand[here.model].sum() <= prepared.budget_gbps * (1 + 1e-9)
 
 
 def test_one_slice_alone_equals_the_closed_form() -> None:
-    prepared = prepare(setup("llama-3-8b", mig="3x24gb", alpha=AlphaSettings(policy="static")))
+    prepared = prepare(setup("llama-3-8b", mig="3x24gb", alpha=Static()))
     table, chunk = prepared.tables[0][0], prepared.chunks[0][0].tokens
     prompt, output = 2 * chunk + 37, 5
     records, _, _ = simulate(prepared, requests([1.0], prompt=prompt, output=output))
@@ -129,17 +81,16 @@ def test_one_slice_alone_equals_the_closed_form() -> None:
 
 
 def test_layer_boundaries_change_alpha_within_a_step_and_nothing_else() -> None:
-    def run(**alpha: Any) -> Any:
-        what = setup("llama-3-8b", mig="3x24gb", chunk_policy="fixed", chunk_tokens=2048,
-                     alpha=AlphaSettings(**alpha))  # fmt: skip
+    def run(alpha: Any, step: Any) -> Any:
+        what = setup("llama-3-8b", mig="3x24gb", chunk=Fixed(2048), alpha=alpha, step=step)
         return simulate(what, requests([0.0], prompt=2000, output=3))[0]
 
-    step, layer = (run(policy="static", initial=1.0, boundary=b) for b in ("request", "layer"))
+    step, layer = (run(Static(initial=1.0), parts) for parts in (Whole(), ByLayer()))
     assert layer.finished_s[0] == pytest.approx(step.finished_s[0], rel=1e-12)
     assert layer.link_bytes[0] == pytest.approx(step.link_bytes[0], rel=1e-12)
     assert layer.chunks[0] == step.chunks[0] == 1
     # from alpha = 1 a saturated link pulls alpha down layer by layer: fewer bytes in one prompt
-    step, layer = (run(policy="feedback", initial=1.0, boundary=b) for b in ("request", "layer"))
+    step, layer = (run(Feedback(initial=1.0), parts) for parts in (Whole(), ByLayer()))
     assert layer.link_bytes[0] < 0.7 * step.link_bytes[0]
     assert layer.alpha_mean[0] < step.alpha_mean[0]
 
@@ -182,7 +133,7 @@ def test_more_hardware_never_hurts(axis: str, system: str) -> None:
     """With a slice for every model: where models fight for slices, being faster can change who
     waits for whom, as in any scheduler."""
     mig = "7x12gb" if system == "stream" else "1x96gb"
-    placement = "bandwidth_aware" if system == "stream" else "first_idle"
+    streams = system == "stream"
     block = random_requests(120, 3, 1.5, 5)
 
     def times(factor: float) -> tuple[np.ndarray, np.ndarray]:
@@ -192,10 +143,10 @@ def test_more_hardware_never_hurts(axis: str, system: str) -> None:
             mig=mig,
             superchips=3,
             platform=platform,
-            loading=system,
-            placement=placement,
-            alpha=AlphaSettings(policy="static"),
-            chunk_policy="fixed",
+            load=Stream() if streams else Resident(),
+            place=BandwidthAware() if streams else FirstIdle(),
+            alpha=Static(),
+            chunk=Fixed(512),
         )
         records, _, _ = simulate(what, block)
         tpot = (records.finished_s - records.first_token_s) / np.maximum(
@@ -237,7 +188,7 @@ def test_no_model_starves() -> None:
     """A steady stream to one model does not keep another from the only slice."""
     arrivals = np.sort(np.concatenate([np.arange(0, 120, 0.2), [1.0]]))
     model = (np.arange(len(arrivals)) == np.searchsorted(arrivals, 1.0) + 1).astype(int)
-    what = setup("llama-3-3b", "llama-3-8b", mig="1x96gb", drain_after_s=5.0)
+    what = setup("llama-3-3b", "llama-3-8b", mig="1x96gb", preempt=AfterWaiting(5.0))
     records, stats, _ = simulate(what, requests(arrivals, model=model, output=50))
     waited = records.started_s - records.arrival_s
     assert stats.drains >= 1
@@ -248,8 +199,9 @@ def test_no_model_starves() -> None:
 def test_a_model_drained_from_its_only_slices_gets_its_requests_back(seed: int) -> None:
     """Found by fuzzing: a model kept both slices it was drained from, and its queue was lost."""
     what = setup(
-        *["llama-3-8b"] * 5, "llama-3-70b", mig="2x48gb", placement="first_idle", scale_out_at=3,
-        max_batch=3, drain_after_s=1.0, check_slo=False, tpot=2.0, chunk_candidates=(64, 256),
+        *["llama-3-8b"] * 5, "llama-3-70b", mig="2x48gb", place=FirstIdle(), tpot=2.0, max_batch=3,
+        scale=AtOutstanding(3), preempt=AfterWaiting(1.0), check_slo=False,
+        chunk_candidates=(64, 256),
     )  # fmt: skip
     records, _, simulation = simulate(what, random_requests(80, 6, 1.0, seed), compiled=True)
     assert len(records) == 80
@@ -257,7 +209,7 @@ def test_a_model_drained_from_its_only_slices_gets_its_requests_back(seed: int) 
 
 
 def test_a_prompt_longer_than_the_token_budget_is_chunked() -> None:
-    what = setup("llama-3-3b", chunk_policy="fixed", chunk_tokens=64, chunk_candidates=(64,))
+    what = setup("llama-3-3b", chunk=Fixed(64), chunk_candidates=(64,))
     records, _, _ = simulate(what, requests([0.0], prompt=5000, output=2))
     assert records.chunks[0] == -(-5000 // 64)
     assert records.failure[0] == 0

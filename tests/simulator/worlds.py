@@ -33,10 +33,10 @@ def setup(
     constants: Constants | None = None,
     **system: Any,
 ) -> ServingSetup:
+    """Return a setup of these models; `system` is what `SystemSpec` takes."""
     defaults: dict[str, Any] = {
         "name": "test",
         "chunk_candidates": (128, 256, 512),
-        "chunk_tokens": 512,
         "max_batch": 32,
     }
     return ServingSetup(

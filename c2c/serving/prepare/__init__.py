@@ -13,10 +13,11 @@ import numpy as np
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps, slices
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import ChunkChoice, Own, System, link_headroom, step_parts
+from c2c.policies import ChunkChoice, link_headroom, step_parts
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check
+from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.tables import (
     chunk_choice,
@@ -51,6 +52,10 @@ class Prepared:
     budget_gbps: float
     link_capacity_gbps: float
     held: np.ndarray  # [homes] whose weights are in host memory at the start
+
+    def new_rules(self) -> Rules:
+        """Return the rules of one run, with memory of its own for policies that have some."""
+        return self.rules._replace(own=copied(self.rules.own))
 
     def new_serving(self, *, slots: int = 1024, buffer: int = 65536) -> Serving:
         """Return the state before the first event; see `c2c.serving.state.new_serving`."""
@@ -125,7 +130,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         engine_bytes=float(system.engine_bytes),
         costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
     )
-    rules = Rules(system=system.policies, own=_own(system.policies, fleet), seed=setup.seed)
+    rules = Rules(system=system.policies, own=own_memory(system.policies, fleet), seed=setup.seed)
     return Prepared(
         setup=setup,
         fleet=fleet,
@@ -144,13 +149,3 @@ def prepare(setup: ServingSetup) -> Prepared:
 
 def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def _own(system: System, fleet: Fleet) -> Own:
-    """Return the arrays that policies want for themselves."""
-    made = {
-        name: getattr(system, name).memory(fleet)
-        for name in Own._fields
-        if hasattr(getattr(system, name), "memory")
-    }
-    return Own(**made)

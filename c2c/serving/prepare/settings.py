@@ -10,7 +10,7 @@ from c2c.cost import Constants
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
-from c2c.policies import DECISIONS, PREPARATION, System, make_policy, weights_in
+from c2c.policies import DECISIONS, PREPARATION, System, check_policy, make_policy, weights_in
 
 __all__ = ["ServingSetup", "SystemSpec"]
 
@@ -83,8 +83,8 @@ class SystemSpec:
             given = getattr(self, setting)
             if isinstance(given, Mapping):
                 object.__setattr__(self, setting, make_policy(setting, given))
-            elif hasattr(given, "check"):
-                given.check(f"system.{setting}")
+            else:
+                check_policy(setting, given)
         object.__setattr__(self, "chunk_candidates", tuple(self.chunk_candidates))
         where = "system."
         for name in ("profile_prompt_tokens", "max_batch", "residents"):

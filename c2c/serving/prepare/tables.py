@@ -64,12 +64,14 @@ def layer_bytes(spec: ModelSpec) -> float:
 
 def largest_step_chunk(system: SystemSpec) -> int:
     """Return the most prompt tokens of any step."""
-    return max(largest_chunk(system.chunk, system.chunk_candidates), *system.chunk_candidates)
+    largest: int = largest_chunk(system.chunk, system.chunk_candidates)
+    return max(largest, *system.chunk_candidates)
 
 
 def first_variant(system: SystemSpec, table: StepTable) -> int:
     """Return the position on the alpha grid that a model starts with."""
-    return round(initial_alpha(system.alpha).alpha * (len(table.alphas) - 1))
+    start: float = initial_alpha(system.alpha).alpha
+    return round(start * (len(table.alphas) - 1))
 
 
 def _table(

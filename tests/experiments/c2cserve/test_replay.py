@@ -28,7 +28,7 @@ def test_switch_times_are_the_printed_ones() -> None:
 
 def test_replay_without_traces_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(replay, "SYNTHETIC_REQUESTS", 60)
-    system = ["catalog=dense6", "system=c2cserve", "mig=7x12gb"]
+    system = ["catalog=dense6", "system=c2cserve_letter", "mig=7x12gb"]
     context = replace(QUICK, traces=tmp_path)
     got = replay.replay(context, 100.0, system, seed=1)
     assert got.summary["requests"] == got.summary["finished"] == 60

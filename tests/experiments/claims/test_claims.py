@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,32 @@ def test_bad_file(tmp_path: Path, text: str) -> None:
 )
 def test_compare(published: Any, qualifier: str, ours: Any, agrees: bool) -> None:
     assert compare(made(published, qualifier=qualifier), result(ours)).agrees is agrees
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "agrees"),
+    [
+        (95, 96.0, True),
+        (95, 93.9, False),  # 20% of 95 would reach down to 76
+        (95, 100.0, False),
+        (80, 84.0, True),
+        (80, 84.1, False),
+        (50, 40.0, True),
+        (49, 58.0, True),  # below a half by the number itself
+        (99.5, 98.5, True),
+        ([61, 75], 79.0, True),
+        ([61, 75], 81.0, False),
+        ({"share": 83, "below": 20}, {"share": 90, "below": 20}, False),
+    ],
+)
+def test_a_large_share_is_compared_by_what_it_lacks(
+    published: Any, ours: Any, agrees: bool
+) -> None:
+    found = compare(made(published, unit="percent"), result(ours, unit="percent"))
+    assert (found.agrees, found.within_20) == (agrees, agrees)
+    gain = replace(made(published, unit="percent"), metric="throughput_gain")
+    if published == 95:
+        assert compare(gain, result(ours, unit="percent")).agrees
 
 
 def test_worst_ratio_of_a_mapping_is_shown() -> None:

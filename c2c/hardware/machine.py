@@ -1,4 +1,4 @@
-"""The machine at hand as a platform: cores stand for SMs, main memory for HBM and host memory."""
+"""What the machine at hand has: cores stand for SMs, main memory for HBM and host memory."""
 
 import os
 from collections.abc import Mapping
@@ -6,20 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.hardware.platform import Platform, load_platform
 
-__all__ = ["cpu_platform", "fill_from_machine"]
+__all__ = ["fill_from_machine"]
 
 _FLOPS_PER_CORE = "bf16_tflops_per_core"
-
-
-def cpu_platform() -> Platform:
-    """Return the machine at hand: its cores and memory, with rates assumed per core.
-
-    Rates are assumptions rather than measurements so that equal runs give equal results.
-    Override `hardware.gpu.hbm_gbps` and the like where they matter.
-    """
-    return load_platform("cpu")
 
 
 def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:

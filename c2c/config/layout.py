@@ -1,0 +1,62 @@
+"""The MIG layout of a run: named, made of parts, or left to the system or to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from c2c.errors import SettingError
+from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
+from c2c.policies import weights_in
+from c2c.serving import SystemSpec
+
+__all__ = ["NAMELESS", "choose_layout", "planned_requests"]
+
+AUTO, PLANNED, CUSTOM = "auto", "planned", "custom"
+
+# Choices of the group `mig` that no file holds: by the system, by simulation, of parts one names.
+NAMELESS: Mapping[str, Mapping[str, Any]] = {
+    AUTO: {"name": AUTO},
+    PLANNED: {"name": PLANNED, "requests": 3000},
+    CUSTOM: {"name": CUSTOM, "parts": []},
+}
+
+
+def planned_requests(settings: Mapping[str, Any]) -> int:
+    """Return how many requests to plan the layout with; 0 where it is not planned.
+
+    Raises:
+      SettingError: not a whole number above 0, or another setting beside it.
+    """
+    if settings.get("name") != PLANNED:
+        return 0
+    known = tuple(NAMELESS[PLANNED])
+    for key in settings:
+        if key not in known:
+            raise SettingError(f"mig.{key}", settings[key], f"one of {', '.join(known)}")
+    count = settings.get("requests", NAMELESS[PLANNED]["requests"])
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise SettingError("mig.requests", count, "a whole number above 0")
+    return count
+
+
+def choose_layout(
+    settings: Mapping[str, Any], platform: Platform, system: SystemSpec
+) -> tuple[MigConfig, tuple[str, ...]]:
+    """Return the layout and what to say of the choice.
+
+    `auto` is the whole GPU for resident weights, else the most slices. A layout that is planned
+    begins as the whole GPU.
+    """
+    if settings.get("name") == PLANNED:
+        return load_mig(platform.mig[0]), ()
+    if dict(settings) != {"name": AUTO}:
+        return mig_from_mapping(settings), ()
+    layouts = [load_mig(name) for name in platform.mig]
+    if weights_in(system.load) == "hbm":
+        chosen = min(layouts, key=lambda m: m.instances)
+        why = f"{system.name} keeps weights in HBM, one model a GPU"
+    else:
+        chosen = max(layouts, key=lambda m: m.instances)
+        why = f"{system.name} streams weights: the layout with most slices"
+    return chosen, (f"mig {chosen.name} on {platform.name} (auto: {why})",)

@@ -1,0 +1,136 @@
+"""Choose the MIG layout for a workload: simulate its first requests on every layout there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from c2c.errors import SettingError
+from c2c.hardware import load_mig
+from c2c.metrics import summarise
+from c2c.serving import Prepared, ServingSetup, prepare
+from c2c.simulator import requests_table, simulate_in_memory
+from c2c.workloads import RequestBlock, Workload, concatenate
+
+__all__ = ["Candidate", "Plan", "first_requests", "plan_layout"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """How one layout served the first requests.
+
+    Attributes:
+      mig: its name.
+      attainment: share of the requests that met both targets; None where it was refused.
+      ttft_p99_s: of the finished ones.
+      refused: why it cannot serve the catalog, or empty.
+    """
+
+    mig: str
+    attainment: float | None = None
+    ttft_p99_s: float | None = None
+    refused: str = ""
+
+    def __str__(self) -> str:
+        if self.attainment is None:
+            return f"{self.mig}: {self.refused}"
+        p99 = "-" if self.ttft_p99_s is None else f"{self.ttft_p99_s:.3f} s"
+        return f"{self.mig}: both targets {100 * self.attainment:.2f} %, TTFT p99 {p99}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The layout chosen, and what every candidate did."""
+
+    mig: str
+    requests: int
+    candidates: tuple[Candidate, ...]
+    prepared: Prepared = field(repr=False, compare=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to tell the user, a line each, the chosen layout first."""
+        what = f"mig {self.mig} (planned: the first {self.requests:,} requests on every layout)"
+        return (what, *(f"  {one}" for one in _ranked(self.candidates)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, the candidates best first."""
+        ranked: Sequence[Mapping[str, Any]] = [asdict(one) for one in _ranked(self.candidates)]
+        return {"mig": self.mig, "requests": self.requests, "candidates": ranked}
+
+
+def first_requests(workload: Workload, count: int) -> Workload:
+    """Return the first `count` requests of a workload, held in memory."""
+
+    def upto() -> Iterable[RequestBlock]:
+        left = count
+        for block in workload.blocks():
+            yield block.take(slice(0, left))
+            left -= len(block)
+            if left <= 0:
+                return
+
+    held = concatenate(upto())
+    return Workload(workload.models, lambda: iter([held]), {"requests": len(held)})
+
+
+def plan_layout(
+    serving: ServingSetup,
+    layouts: Sequence[str],
+    workload: Workload,
+    *,
+    requests: int,
+    compiled: bool = True,
+) -> Plan:
+    """Return the layout that serves the first requests best.
+
+    Best is the largest share that meets both targets, then the lower p99 of TTFT, then the order
+    the layouts are given in. Equal arguments give equal plans: the requests are the workload's own,
+    and the simulation has no chance in it but the setup's seed.
+
+    Args:
+      serving: what serves; its layout does not matter.
+      layouts: names to try.
+      workload: what is served.
+      requests: how many of its requests to simulate.
+      compiled: machine code or interpreter, with equal results.
+
+    Raises:
+      SettingError: no layout can serve the catalog.
+    """
+    if not layouts:
+        raise SettingError("layouts", list(layouts), "at least one name")
+    sample = first_requests(workload, requests)
+    found: list[tuple[Candidate, Prepared | None]] = []
+    errors: list[SettingError] = []
+    for name in layouts:
+        try:
+            prepared = prepare(replace(serving, mig=load_mig(name)))
+        except SettingError as error:
+            errors.append(error)
+            found.append((Candidate(mig=name, refused=str(error)), None))
+            continue
+        got = simulate_in_memory(prepared, sample, compiled=compiled)
+        summary = summarise(requests_table(prepared, got.records))
+        both, p99 = summary["attainment"]["both"], summary["ttft_s"]["p99"]
+        found.append((Candidate(mig=name, attainment=both or 0.0, ttft_p99_s=p99), prepared))
+    candidates = tuple(candidate for candidate, _ in found)
+    best = _ranked(candidates)[0]
+    for candidate, prepared in found:
+        if candidate is best and prepared is not None:
+            return Plan(
+                mig=best.mig,
+                requests=int(sample.description["requests"]),
+                candidates=candidates,
+                prepared=prepared,
+            )
+    raise errors[0]
+
+
+def _ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
+    def key(one: Candidate) -> tuple[float, float]:
+        share = -1.0 if one.attainment is None else one.attainment
+        return -share, float("inf") if one.ttft_p99_s is None else one.ttft_p99_s
+
+    return sorted(candidates, key=key)

@@ -1,0 +1,144 @@
+"""The slices of a chip that a MIG layout gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from c2c.errors import SettingError
+from c2c.hardware.mig import MigConfig, MigProfile, load_mig
+from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
+from c2c.hardware.platform import Platform
+
+__all__ = ["Slice", "profiles", "slices"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What one MIG instance may use. `link_cap_gbps` is what it draws when alone on the link."""
+
+    name: str
+    sm_count: int
+    hbm_bytes: int
+    hbm_gbps: float
+    bf16_tflops: float
+    l2_bytes: int
+    link_cap_gbps: float
+
+
+def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
+    """Return the slices of a chip in a MIG layout, in the order of its parts.
+
+    A slice has the profile's share of the chip's SMs and HBM, so a platform whose values were
+    changed gives slices changed in proportion. Tensor-core peak goes by SMs, L2 by HBM capacity.
+    Alone on the link a slice draws at most what its SMs keep in flight over the latency.
+
+    Args:
+      platform: the chip with its link.
+      mig: the layout or its name.
+
+    Raises:
+      SettingError: the layout does not exist on the chip; lists those that do, or for a layout of
+        parts what fits.
+    """
+    name = mig if isinstance(mig, str) else mig.name
+    is_listed = name in platform.layouts
+    if not is_listed and (isinstance(mig, str) or not mig.parts):
+        raise SettingError("mig", name, f"a layout of {platform.name}: {_listed(platform)}")
+    config = load_mig(mig) if isinstance(mig, str) else mig
+    if config.parts:
+        chosen = _chosen(platform, config)
+        return tuple(_slice(platform, p, f"{platform.name}/{p.name}") for p in chosen)
+    profile = config.profile_on(platform.name)
+    return (_slice(platform, profile, f"{platform.name}/{config.name}"),) * config.instances
+
+
+def profiles(platform: Platform) -> tuple[MigProfile, ...]:
+    """Return the profiles an instance may have on a platform, small ones first.
+
+    They stand in the platform's layouts of equal instances.
+    """
+    found: dict[str, MigProfile] = {}
+    for config in map(load_mig, platform.layouts):
+        for p in config.profiles:
+            if p.platform == platform.name and p.name != "full":
+                found.setdefault(p.name, p)
+    return tuple(sorted(found.values(), key=lambda p: (p.compute_slices, p.hbm_bytes)))
+
+
+def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
+    gpu, chip, link = platform.gpu, profile.chip, platform.link
+    sm_count = max(1, round(profile.sm_count * gpu.sm_count / chip.sm_count))
+    in_flight_gbps = sm_count * link.inflight_bytes_per_sm / link.link_latency_s / 1e9
+    return Slice(
+        name=name,
+        sm_count=sm_count,
+        hbm_bytes=round(profile.hbm_bytes * gpu.hbm_bytes / chip.hbm_bytes),
+        hbm_gbps=profile.hbm_gbps * gpu.hbm_gbps / chip.hbm_gbps,
+        bf16_tflops=gpu.bf16_tflops * sm_count / gpu.sm_count,
+        l2_bytes=round(gpu.l2_bytes * profile.hbm_bytes / chip.hbm_bytes),
+        link_cap_gbps=min(link.datasheet_gbps, in_flight_gbps),
+    )
+
+
+def _listed(platform: Platform) -> str:
+    return ", ".join(platform.layouts)
+
+
+def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
+    """Return the profile of each part, all of which fit together."""
+    if platform.partition is None:
+        raise SettingError("mig", config.name, f"a layout of {platform.name}: {_listed(platform)}")
+    known = profiles(platform)
+    chosen = tuple(_named(part, known, platform) for part in config.parts)
+    extents = [_extent(p, platform.partition) for p in chosen]
+    if where_they_go(extents, platform.partition) is None:
+        raise SettingError(
+            "mig.parts",
+            _text(chosen),
+            f"instances that fit {platform.name} together, whose {platform.partition.memory_slices} "
+            f"memory slices hold {_rule(known, platform.partition)}",
+            _what_fits(chosen, known, platform.partition),
+        )
+    return chosen
+
+
+def _named(part: str, known: Sequence[MigProfile], platform: Platform) -> MigProfile:
+    for p in known:  # without its memory: the first one, which has least
+        if part in (p.name, p.name.split(".")[0]):
+            return p
+    raise SettingError(
+        "mig.parts", part, f"a profile of {platform.name}: {', '.join(p.name for p in known)}"
+    )
+
+
+def _extent(profile: MigProfile, chip: Partition) -> Extent:
+    share = profile.hbm_bytes / profile.chip.hbm_bytes
+    return Extent(profile.compute_slices, max(1, round(share * chip.memory_slices)))
+
+
+def _rule(known: Sequence[MigProfile], chip: Partition) -> str:
+    def line(p: MigProfile) -> str:
+        one = _extent(p, chip)
+        return f"{p.name} ({one.memory}, from {' '.join(map(str, starts(one, chip)))})"
+
+    return ", ".join(map(line, known))
+
+
+def _text(several: Sequence[MigProfile]) -> str:
+    counted = Counter(p.name for p in several)
+    return " + ".join(name if n == 1 else f"{n}x{name}" for name, n in counted.items())
+
+
+def _what_fits(
+    chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition
+) -> str:
+    """Say how far the parts fit, and what there is still room for."""
+    n = len(chosen)
+    while where_they_go([_extent(p, chip) for p in chosen[:n]], chip) is None:
+        n -= 1
+    fitting = [_extent(p, chip) for p in chosen[:n]]
+    room = [(free_for(fitting, _extent(p, chip), chip), p.name) for p in known]
+    more = " or ".join(f"{count}x{name}" for count, name in room if count)
+    return f"Beside {_text(chosen[:n])} there is room for {more or 'nothing'}."

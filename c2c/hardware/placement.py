@@ -1,0 +1,97 @@
+"""Which GPU instances fit on a chip together, by the vendor's rule for where they may start.
+
+A chip has a row of memory slices; behind all but perhaps the last of them stands one compute slice.
+An instance of `compute` and `memory` slices takes neighbouring ones of both, from the same place on,
+and starts at a multiple of `memory`. On a chip of 7 compute and 8 memory slices that gives exactly
+what the driver lists: 1 slice of memory starts at 0 to 6, 1g with 2 at 0, 2, 4, 6, 2g at 0, 2, 4,
+3g at 0 and 4, 4g and 7g at 0.
+
+Source: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles" (fractions and numbers of
+instances) and "Getting Started with MIG" (`nvidia-smi mig -lgipp`, possible placements); NVML's
+`nvmlGpuInstancePlacement_t`, start and size in memory slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from c2c.errors import SettingError
+from c2c.hardware.conf import check_positive
+
+__all__ = ["Extent", "Partition", "free_for", "starts", "where_they_go"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Into how many slices a chip's SMs and its memory can be cut."""
+
+    compute_slices: int
+    memory_slices: int
+    source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("compute_slices", "memory_slices"):
+            check_positive(f"partition.{name}", getattr(self, name), whole=True)
+        if self.compute_slices > self.memory_slices:
+            raise SettingError(
+                "partition.compute_slices",
+                self.compute_slices,
+                f"at most memory_slices ({self.memory_slices})",
+            )
+
+
+class Extent(NamedTuple):
+    """How many slices an instance takes."""
+
+    compute: int
+    memory: int
+
+
+def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
+    """Return the memory slices at which an instance may start.
+
+    >>> starts(Extent(2, 2), Partition(compute_slices=7, memory_slices=8))
+    (0, 2, 4)
+    """
+    return tuple(
+        at
+        for at in range(0, chip.memory_slices - one.memory + 1, one.memory)
+        if at + one.compute <= chip.compute_slices
+    )
+
+
+def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...] | None:
+    """Return a start for each instance so that none overlap, or None if there is no such choice.
+
+    Large ones are tried first; the choice does not depend on the order they are given in.
+    """
+    order = sorted(range(len(several)), key=lambda i: (-several[i].memory, -several[i].compute, i))
+    taken = [False] * chip.memory_slices
+    found = [-1] * len(several)
+
+    def place(k: int) -> bool:
+        if k == len(order):
+            return True
+        one = several[order[k]]
+        for at in starts(one, chip):
+            span = slice(at, at + one.memory)
+            if any(taken[span]):
+                continue
+            taken[span] = [True] * one.memory
+            found[order[k]] = at
+            if place(k + 1):
+                return True
+            taken[span] = [False] * one.memory
+        return False
+
+    return tuple(found) if place(0) else None
+
+
+def free_for(several: Sequence[Extent], more: Extent, chip: Partition) -> int:
+    """Return how many instances like `more` still fit beside the others, wherever these stand."""
+    count = 0
+    while where_they_go([*several, *[more] * (count + 1)], chip) is not None:
+        count += 1
+    return count

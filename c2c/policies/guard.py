@@ -1,0 +1,165 @@
+"""What policies from outside the package may decide: checked at each decision, interpreted or not.
+
+The package's own policies are held to the same by its tests, and pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numba.core import types
+from numba.core.errors import NumbaTypeError
+from numba.extending import overload
+
+from c2c.errors import PolicyError
+
+__all__ = ["Returns", "check_signature", "guarded", "guarded_compiled", "is_outside", "where_is"]
+
+
+class Returns(NamedTuple):
+    """What an implementation may return.
+
+    Attributes:
+      kind: its type: int, float, bool, str or a NamedTuple.
+      allowed: said in errors.
+      test: takes the result and the decision's arguments without the policy; compiled, too.
+    """
+
+    kind: type
+    allowed: str
+    test: Callable[..., bool] | None = None
+
+
+_PYTHON: Final[dict[type, tuple[type, ...]]] = {
+    bool: (bool, np.bool_),
+    int: (int, np.integer),
+    float: (float, int, np.floating, np.integer),
+}
+_COMPILED: Final[dict[type, tuple[type, ...]]] = {
+    bool: (types.Boolean,),
+    int: (types.Integer,),
+    float: (types.Float, types.Integer),
+}
+
+
+def is_outside(function: Callable[..., Any]) -> bool:
+    """Return whether a function (or a type) is not the package's own."""
+    return not function.__module__.startswith("c2c.")
+
+
+def where_is(function: Callable[..., Any]) -> str:
+    """Return file and line of a function.
+
+    >>> where_is(where_is).startswith("guard.py, line ")
+    True
+    """
+    code = function.__code__
+    return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+
+
+def check_signature(name: str, protocol: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Raise PolicyError where an implementation does not take what the decision gives it."""
+    wanted = list(inspect.signature(protocol).parameters)
+    given = inspect.signature(function).parameters.values()
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if len(given) != len(wanted) or any(p.kind not in plain for p in given):
+        raise PolicyError(
+            name,
+            f"{where_is(function)}: {protocol.__name__} is given ({', '.join(wanted)}), "
+            f"this takes ({', '.join(map(str, given))})",
+        )
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if kind is int and isinstance(value, bool):
+        return False
+    return isinstance(value, _PYTHON.get(kind, (kind,)))
+
+
+def _located(error: Exception, function: Callable[..., Any]) -> str:
+    """Return file, line and reason of an error that a function raised."""
+    file = function.__code__.co_filename
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next(f.lineno for f in reversed(frames) if f.filename == file)
+    return f"{Path(file).name}, line {line}: {type(error).__name__}: {error}"
+
+
+def guarded(
+    decision: str, policy: str, function: Callable[..., Any], returns: Returns
+) -> Callable[..., Any]:
+    """Return an implementation that raises PolicyError when it returns what it may not."""
+
+    def guard(policy_value: Any, *args: Any) -> Any:
+        try:
+            found = function(policy_value, *args)
+        except PolicyError:
+            raise
+        except Exception as error:
+            raise PolicyError(policy, _located(error, function)) from error
+        if not _fits(found, returns.kind) or not (
+            returns.test is None or returns.test(found, *args)
+        ):
+            raise PolicyError(
+                policy,
+                f"{where_is(function)}: {decision} returned {found!r}, not {returns.allowed}",
+            )
+        return found
+
+    return guard
+
+
+def guarded_compiled(
+    decision: str,
+    policy: str,
+    function: Callable[..., Any],
+    returns: Returns,
+    call: Callable[..., Any],
+    options: Any,
+) -> Callable[..., Any]:
+    """Return the same for the compiler.
+
+    Args:
+      decision: name of the decision point.
+      policy: name of the policy.
+      function: the implementation.
+      returns: what it may return.
+      call: stands for the implementation in compiled code.
+      options: how the check of the type is compiled.
+    """
+    at = f"{where_is(function)}: {decision} returned"
+    problem = f"{at} something that is not {returns.allowed}"
+    test = returns.test
+
+    def typed(value: Any) -> Any:
+        return value
+
+    @overload(typed, jit_options=options, strict=False)
+    def _typed(value: Any) -> Callable[..., Any]:
+        kinds = _COMPILED.get(returns.kind)
+        if kinds is None:
+            fits = getattr(value, "instance_class", None) is returns.kind
+        else:
+            fits = isinstance(value, kinds)
+        if not fits:
+            raise NumbaTypeError(f"policy {policy}: {at} {value}, not {returns.allowed}")
+        return typed
+
+    if test is None:
+
+        def guard_type(policy_value: Any, *args: Any) -> Any:
+            return typed(call(policy_value, *args))
+
+        return guard_type
+
+    def guard(policy_value: Any, *args: Any) -> Any:
+        found = typed(call(policy_value, *args))
+        if not test(found, *args):
+            raise PolicyError(policy, problem)
+        return found
+
+    return guard

@@ -1,0 +1,144 @@
+"""Compile inner functions without machine code of their own.
+
+Numba optimises every function it compiles together with all that it calls, and makes machine code
+of it, although inner functions are only ever linked into what calls them: with a call graph ten
+levels deep most of the compile time goes into code that is never run. Here an inner function stays
+what the front end made of it; the outermost one links every function once, and is optimised as a
+whole. That takes half the compile time, and what is inlined across levels runs faster.
+
+Numba lets a function have a compiler of its own (`pipeline_class`); the libraries below it are its
+internals, whose names may change with a version: a test holds them.
+"""
+
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from llvmlite import binding, ir
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+
+__all__ = ["InnerCompiler", "OuterCompiler"]
+
+_Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
+_Compiler: Final[Any] = CompilerBase
+_ENVIRONMENT: Final = "_ZN08NumbaEnv"
+
+
+class _NoMachineCode:
+    """Numba's code generator for a function that has no environment in memory to set."""
+
+    def __init__(self, codegen: Any) -> None:
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, env_name: str, env: Any) -> None:
+        """Do nothing: only the outermost function's environment is ever used."""
+
+
+class _InnerLibrary(_Library):  # type: ignore[misc]
+    """A function that is only linked into others."""
+
+    @property
+    def codegen(self) -> Any:
+        return _NoMachineCode(self._codegen)
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        self._finalize_dynamic_globals()
+        for library in self._linking_libraries:
+            self._reload_init.update(library._reload_init)
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002
+        self._ensure_finalized()
+        return 0  # Numba's word for "not here"
+
+    def alone(self) -> Any:
+        """Return the function's own module, without what it calls."""
+        return super()._get_module_for_linking()
+
+    def _get_module_for_linking(self) -> Any:
+        module = self.alone().clone()
+        for library in _called(self):
+            module.link_in(_module(library), preserve=True)
+        return module
+
+    def serialize_using_object_code(self) -> Any:
+        # What is loaded from disk has its environment set: that much machine code it needs.
+        module = self._codegen._create_empty_module(self.name)
+        for found in self._final_module.global_variables:
+            if found.name.startswith(_ENVIRONMENT):
+                variable = ir.GlobalVariable(module, ir.IntType(8).as_pointer(), found.name)
+                variable.linkage, variable.initializer = "common", variable.value_type(None)
+        machine_code = self._codegen._tm.emit_object(binding.parse_assembly(str(module)))
+        return self.name, "object", (machine_code, self._get_module_for_linking().as_bitcode())
+
+
+class _Linked:
+    """Stands for a library whose callees the caller links itself."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._reload_init = library._reload_init
+
+    def _get_module_for_linking(self) -> Any:
+        return _module(self._library)
+
+
+class _OuterLibrary(_Library):  # type: ignore[misc]
+    """A function that is called from Python: takes in all that it calls, each once."""
+
+    def finalize(self) -> None:
+        self._linking_libraries = [_Linked(library) for library in _called(self)]
+        super().finalize()
+
+
+def _module(library: Any) -> Any:
+    return library.alone() if isinstance(library, _InnerLibrary) else _shared(library)
+
+
+def _shared(library: Any) -> Any:
+    return library._get_module_for_linking()
+
+
+def _called(library: Any) -> Iterator[Any]:
+    """Yield all that a library calls, at whatever depth, each once."""
+    seen: set[Any] = set()
+    waiting = list(library._linking_libraries)
+    while waiting:
+        found = waiting.pop(0)
+        if found in seen:
+            continue
+        seen.add(found)
+        yield found
+        if isinstance(found, _InnerLibrary):
+            waiting += found._linking_libraries
+
+
+class _OwnCompiler(_Compiler):  # type: ignore[misc]
+    library: Any
+
+    def define_pipelines(self) -> list[Any]:
+        state = self.state
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        builder: Any = DefaultPassBuilder
+        return [builder.define_nopython_pipeline(state)]
+
+
+class InnerCompiler(_OwnCompiler):
+    """For what is called from compiled code only."""
+
+    library = _InnerLibrary
+
+
+class OuterCompiler(_OwnCompiler):
+    """For what is called from Python."""
+
+    library = _OuterLibrary

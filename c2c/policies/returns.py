@@ -1,0 +1,98 @@
+"""What each decision may return; held against policies from outside the package."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from c2c.policies.decision import jitable
+from c2c.policies.guard import Returns
+
+__all__ = [
+    "A_CANDIDATE",
+    "A_CHUNK",
+    "A_NUMBER",
+    "A_PLACE_IN_WEIGHTS",
+    "A_ROUTE",
+    "A_SHARE",
+    "A_SHARE_OR_NONE",
+    "JOINS",
+    "LAYERS",
+    "PARTS",
+    "SECONDS",
+    "SHARE_OR_NEVER",
+    "YES_OR_NO",
+]
+
+
+@jitable
+def _is_route(row: int, own: Any, table: Any, count: int, tokens: int) -> bool:  # noqa: ARG001
+    if row < 0 or row >= count:
+        return row == -1
+    return bool(table[row].draining == 0 and table[row].kv_capacity >= tokens)
+
+
+@jitable
+def _is_candidate(
+    row: int, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int  # noqa: ARG001
+) -> bool:  # fmt: skip
+    if row < 0 or row >= count:
+        return row == -1
+    return bool(table[row].kv_capacity >= tokens)
+
+
+@jitable
+def _may_join(joins: bool, need_bytes: float, room_bytes: float, batch: int, most: int) -> bool:
+    return not joins or (need_bytes <= room_bytes and batch < most)
+
+
+@jitable
+def _fit(layers: int, room_bytes: float, layer_bytes: float, left: int) -> bool:
+    return layers == 0 or (0 < layers <= left and layers * layer_bytes <= room_bytes)
+
+
+@jitable
+def _is_number(value: float, *args: Any) -> bool:  # noqa: ARG001
+    return value == value
+
+
+@jitable
+def _is_positive(value: float, *args: Any) -> bool:  # noqa: ARG001
+    return value > 0
+
+
+@jitable
+def _is_not_negative(value: float, *args: Any) -> bool:  # noqa: ARG001
+    return value >= 0.0
+
+
+@jitable
+def _is_share(value: float, *args: Any) -> bool:  # noqa: ARG001
+    return 0.0 < value <= 1.0
+
+
+@jitable
+def _is_part_of(parts: int, layers: int) -> bool:
+    return 1 <= parts <= layers
+
+
+A_ROUTE: Final = Returns(
+    int, "a row of the first `count` that takes requests and can hold `tokens`, or -1", _is_route
+)
+A_CANDIDATE: Final = Returns(
+    int, "a row of the first `count` that can hold `tokens`, or -1", _is_candidate
+)
+JOINS: Final = Returns(
+    bool, "true or false, true only where the request fits and the batch has a place", _may_join
+)
+LAYERS: Final = Returns(int, "a number of layers up to `left` that fit the room", _fit)
+PARTS: Final = Returns(int, "a whole number from 1 to `layers`", _is_part_of)
+A_CHUNK: Final = Returns(int, "a whole number above 0", _is_positive)
+YES_OR_NO: Final = Returns(bool, "true or false")
+A_NUMBER: Final = Returns(float, "a number", _is_number)
+SECONDS: Final = Returns(float, "seconds, at least 0", _is_not_negative)
+A_SHARE_OR_NONE: Final = Returns(float, "a share, at least 0", _is_not_negative)
+A_SHARE: Final = Returns(float, "a number in (0, 1]", _is_share)
+SHARE_OR_NEVER: Final = Returns(float, "a share above 0, or inf", _is_positive)
+A_PLACE_IN_WEIGHTS: Final = Returns(
+    str, "'host', 'hbm' or 'staged'", lambda where: where in ("host", "hbm", "staged")
+)

@@ -1,0 +1,272 @@
+"""Requests that end otherwise than by their last possible token.
+
+By the backend's report, by the client, by their deadline. Reached through the port only; a request
+that is computed in the step under way ends with that step, all others at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from c2c.errors import BackendError
+from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ask, emit
+from c2c.serving.instances import vacate
+from c2c.serving.placing import drop_claim, place_pending, try_place
+from c2c.serving.pools import entry_of, never_came
+from c2c.serving.records import fail, release_kv, write_record
+from c2c.serving.state import (
+    ASSIGNED,
+    FAIL_DEADLINE,
+    FAIL_NONE,
+    IDLE,
+    READY,
+    RUNNING,
+    Fleet,
+    Rules,
+    Serving,
+)
+from c2c.serving.step import after_idle, hand_over
+from c2c.serving.turns import has_work, wake
+
+__all__ = [
+    "earliest_deadline_s",
+    "end_request",
+    "expire",
+    "fail_unserved",
+    "generated",
+    "place_again",
+    "slot_of",
+    "take_finished",
+    "take_leaving",
+]
+
+
+def _live(s: Serving) -> np.ndarray:
+    live = np.ones(len(s.request), np.bool_)
+    live[s.free_slots[: s.count[0].free_slots]] = False
+    return live
+
+
+def slot_of(s: Serving, request_id: int) -> int:
+    """Return the slot of a request that has not ended, or -1."""
+    found = np.flatnonzero(_live(s) & (s.request.id == request_id))
+    return int(found[0]) if len(found) else -1
+
+
+def earliest_deadline_s(s: Serving) -> float:
+    """Return when the next deadline passes; inf: none will."""
+    waits = _live(s) & (s.request.ending == FAIL_NONE)
+    return float(np.min(s.request.ends_by_s, initial=np.inf, where=waits))
+
+
+def expire(fleet: Fleet, rules: Rules, s: Serving, now_s: float, *, also_now: bool) -> None:
+    """End the requests whose deadline has passed, in order of arrival."""
+    late = s.request.ends_by_s <= now_s if also_now else s.request.ends_by_s < now_s
+    slots = np.flatnonzero(_live(s) & late & (s.request.ending == FAIL_NONE))
+    for slot in sorted(slots, key=lambda k: (s.request[k].arrival_s, s.request[k].id)):
+        end_request(fleet, rules, s, int(slot), FAIL_DEADLINE, now_s)
+
+
+def generated(s: Serving, slot: int) -> int:
+    """Return how many tokens a request has on its instance, up to the last report."""
+    req = s.request[slot]
+    inst = s.instance[req.instance]
+    if slot in s.decoding[req.instance, : inst.n_decode]:
+        return int(req.output - (req.target - inst.decode_clock))
+    return 0
+
+
+def take_finished(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...]) -> None:
+    """Shorten the requests that a report says are finished to what they have generated with it.
+
+    The end of the step then ends them as if their length had been known: with known lengths this
+    changes nothing. The backend is told of those that end by their length and are not reported.
+
+    Raises:
+      BackendError: a finished request got no token in the step.
+    """
+    plan, steps = s.plan[d], int(s.report[d].steps)
+    i = int(plan.instance)
+    inst = s.instance[i]
+    left = set(finished)
+    for slot in s.decoding[i, : inst.n_decode]:
+        req = s.request[slot]
+        if int(req.id) in left:
+            _shorten(fleet, s, i, slot, int(req.target - inst.decode_clock) - steps)
+            left.remove(int(req.id))
+        elif req.target - inst.decode_clock == steps and req.ending == FAIL_NONE:
+            emit(s, ACT_FORGET, req.id)
+    for slot in s.prefilling[i, : inst.n_prefill]:
+        req = s.request[slot]
+        if req.step_tokens == 0 or req.prefilled + req.step_tokens < req.prompt:
+            continue
+        if int(req.id) in left:
+            _shorten(fleet, s, i, slot, int(req.output) - 1)
+            left.remove(int(req.id))
+        elif req.output == 1 and req.ending == FAIL_NONE:
+            emit(s, ACT_FORGET, req.id)
+    if left:
+        raise BackendError("StepEnd", "finished", min(left), "a request with a token in this step")
+
+
+def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
+    req = s.request[slot]
+    req.output -= tokens
+    req.target -= tokens
+    release_kv(fleet, s, i, tokens)
+
+
+def take_leaving(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...], now_s: float) -> None:
+    """End the requests that were only waiting for the end of the step of device `d` to leave it."""
+    i = int(s.plan[d].instance)
+    inst = s.instance[i]
+    batch = [*s.decoding[i, : inst.n_decode], *s.prefilling[i, : inst.n_prefill]]
+    for slot in batch:
+        req = s.request[slot]
+        if req.ending != FAIL_NONE:
+            if int(req.id) not in finished:
+                emit(s, ACT_FORGET, req.id)
+            _end_in_batch(fleet, s, slot, now_s)
+
+
+def _take_out(slots: np.ndarray, n: int, slot: int) -> None:
+    # Removes a slot from the first n of a row, in order.
+    kept = slots[:n][slots[:n] != slot]
+    slots[: len(kept)] = kept
+
+
+def _end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
+    # A request that had joined a batch, and whose KV cache nothing uses any more.
+    req = s.request[slot]
+    i = int(req.instance)
+    inst = s.instance[i]
+    made = generated(s, slot)
+    if made > 0:
+        _take_out(s.decoding[i], inst.n_decode, slot)
+        inst.n_decode -= 1
+    else:
+        _take_out(s.prefilling[i], inst.n_prefill, slot)
+        inst.n_prefill -= 1
+        inst.backlog -= req.prompt - req.prefilled
+        if req.prefilled + req.step_tokens == 0:
+            req.started_s = now_s
+            req.from_steps, req.from_alpha = inst.sum_steps, inst.sum_alpha
+            req.from_link, req.from_hbm = inst.sum_link, inst.sum_hbm
+        req.first_token_s = now_s
+    release_kv(fleet, s, i, req.prompt + req.output)
+    req.output = made
+    s.count[0].failed += 1
+    write_record(s, slot, now_s, int(req.ending))
+
+
+def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
+    """End a request that stands nowhere any more and has no tokens on an instance."""
+    s.request[slot].output = 0
+    fail(s, slot, now_s, reason)
+
+
+def _is_in_step(s: Serving, slot: int) -> bool:
+    req = s.request[slot]
+    if s.instance[req.instance].state != RUNNING:
+        return False
+    return bool(req.step_tokens > 0) or generated(s, slot) > 0
+
+
+def end_request(
+    fleet: Fleet, rules: Rules, s: Serving, slot: int, reason: int, now_s: float
+) -> None:
+    """End a request for a reason, wherever it stands: with its step if one computes it."""
+    req = s.request[slot]
+    i = int(req.instance)
+    if i < 0:
+        _end_pending(fleet, rules, s, slot, reason, now_s)
+        return
+    inst = s.instance[i]
+    if _is_in_step(s, slot):
+        if req.ending == FAIL_NONE:
+            req.ending = reason
+        if s.plan[inst.on_device].steps > 1:
+            emit(s, ACT_INTERRUPT, inst.on_device)
+        return
+    if slot in s.prefilling[i, : inst.n_prefill] or slot in s.decoding[i, : inst.n_decode]:
+        req.ending = reason
+        emit(s, ACT_FORGET, req.id)
+        _end_in_batch(fleet, s, slot, now_s)
+    else:
+        before, last = _before(s, int(inst.wait_head), slot)
+        following = int(req.next)
+        if before < 0:
+            inst.wait_head = following
+        else:
+            s.request[before].next = following
+        inst.wait_tail = before if last else inst.wait_tail
+        inst.n_wait -= 1
+        inst.backlog -= req.prompt
+        fail_unserved(s, slot, now_s, reason)
+    _after_leaving(fleet, rules, s, i, now_s)
+
+
+def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:
+    # The slot before this one in its queue, or -1, and whether this one is the last.
+    before, here = -1, head
+    while here != slot:
+        before, here = here, int(s.request[here].next)
+    return before, bool(s.request[slot].next < 0)
+
+
+def _after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    # A request that no step computes has left instance i: what it held may serve others.
+    inst = s.instance[i]
+    d = int(inst.on_device)
+    if inst.state == ASSIGNED and inst.n_wait == 0:
+        # Nothing was loaded yet, and nothing needs it any more.
+        never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
+        s.count[0].switches -= 1
+        s.count[0].cold_starts -= inst.cold
+        vacate(fleet, s, i, now_s)
+        place_pending(fleet, rules, s, inst.chip, now_s)
+    elif (
+        inst.state == READY
+        and not has_work(fleet, rules, s, i)
+        and (inst.draining != 0 or inst.n_wait == 0)
+    ):
+        inst.state = IDLE
+        after_idle(fleet, rules, s, i, now_s)
+    ask(s, d)
+    for j in range(s.device[d].first, s.device[d].first + fleet.residents):
+        if s.instance[j].n_wait > 0:
+            wake(fleet, rules, s, j)
+
+
+def _end_pending(
+    fleet: Fleet, rules: Rules, s: Serving, slot: int, reason: int, now_s: float
+) -> None:
+    m = int(s.request[slot].model)
+    model = s.model[m]
+    before, last = _before(s, int(model.wait_head), slot)
+    following = int(s.request[slot].next)
+    if before < 0:
+        model.wait_head = following
+    else:
+        s.request[before].next = following
+    model.wait_tail = before if last else model.wait_tail
+    model.n_wait -= 1
+    s.count[0].pending -= 1
+    fail_unserved(s, slot, now_s, reason)
+    if before < 0:
+        place_again(fleet, rules, s, m, now_s)
+
+
+def place_again(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
+    """Another request is the first that waits for model `m`, or none: ask for a slice anew."""
+    model = s.model[m]
+    claimed = int(model.claim_chip)
+    if model.n_wait == 0:
+        drop_claim(s, m)
+    else:
+        head = s.request[model.wait_head]
+        model.oldest_s = head.arrival_s
+        if not hand_over(fleet, rules, s, m):
+            try_place(fleet, rules, s, m, head.prompt + head.output, -1, now_s)
+    if claimed >= 0 and model.claim_chip < 0:
+        place_pending(fleet, rules, s, claimed, now_s)  # the claim held others back

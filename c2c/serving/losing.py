@@ -1,0 +1,136 @@
+"""A device is lost: its requests are served elsewhere, from the start, or fail.
+
+What a request has generated it keeps: its tokens become the end of its prompt, so that another
+instance computes their KV cache anew and goes on from there. Reached through the port only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from c2c.serving.ending import fail_unserved, generated, place_again
+from c2c.serving.instances import vacate
+from c2c.serving.placing import drop_claim, place_pending
+from c2c.serving.pools import entry_of, never_came
+from c2c.serving.queues import append_pending
+from c2c.serving.state import (
+    ASSIGNED,
+    FAIL_DEVICE,
+    FAIL_NONE,
+    FREE,
+    LOADING,
+    LOST,
+    Fleet,
+    Rules,
+    Serving,
+)
+from c2c.serving.step import largest_kv
+
+__all__ = ["is_lost", "lose_device", "restore"]
+
+
+def is_lost(s: Serving, d: int) -> bool:
+    """Return whether device `d` is gone."""
+    return bool(s.instance[s.device[d].first].state == LOST)
+
+
+def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Take device `d` and all its instances out of service."""
+    dev = s.device[d]
+    homeless: dict[int, list[int]] = {m: [] for m in range(len(s.model)) if s.model[m].n_wait > 0}
+    for i in range(dev.first, dev.first + fleet.residents):
+        if s.instance[i].state != FREE:
+            m = int(s.instance[i].model)
+            homeless.setdefault(m, []).extend(_clear(fleet, s, i, now_s))
+    s.instance.state[dev.first : dev.first + fleet.residents] = LOST
+    dev.running, dev.last, dev.residents = -1, -1, 0
+    dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
+    if dev.is_held != 0:
+        dev.is_held = 0
+        s.chip[dev.chip].n_held -= 1
+    if s.chip[dev.chip].claim >= 0:
+        drop_claim(s, int(s.chip[dev.chip].claim))
+    for m, slots in sorted(homeless.items()):
+        _queue_again(fleet, s, m, slots, now_s)
+    for m in sorted(homeless):
+        place_again(fleet, rules, s, m, now_s)
+    place_pending(fleet, rules, s, int(dev.chip), now_s)
+
+
+def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
+    # Empties instance i and returns the slots of its requests.
+    inst = s.instance[i]
+    batch = [int(k) for k in s.decoding[i, : inst.n_decode]]
+    batch += [int(k) for k in s.prefilling[i, : inst.n_prefill]]
+    slots = []
+    for slot in batch:
+        _start_over(s, slot)
+        req = s.request[slot]
+        if req.ending != FAIL_NONE:
+            fail_unserved(s, slot, now_s, int(req.ending))
+        else:
+            slots.append(slot)
+    slot = int(inst.wait_head)
+    while slot >= 0:
+        slots.append(slot)
+        slot = int(s.request[slot].next)
+    if inst.state == ASSIGNED or inst.state == LOADING:
+        never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
+    inst.wait_head, inst.wait_tail = -1, -1
+    inst.n_wait, inst.n_prefill, inst.n_decode = 0, 0, 0
+    inst.backlog, inst.kv_used = 0, 0
+    vacate(fleet, s, i, now_s)
+    return slots
+
+
+def _start_over(s: Serving, slot: int) -> None:
+    req = s.request[slot]
+    made = generated(s, slot)
+    if made > 0:
+        if req.carried == 0:
+            req.was_admitted_s, req.was_started_s = req.admitted_s, req.started_s
+            req.was_first_token_s = req.first_token_s
+        req.carried += made
+        req.prompt += made
+        req.output -= made
+    req.prefilled, req.step_tokens = 0, 0
+
+
+def _queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:
+    # All that waits for model m, in order of arrival; what fits nowhere any more fails.
+    model = s.model[m]
+    slot = int(model.wait_head)
+    while slot >= 0:
+        slots.append(slot)
+        slot = int(s.request[slot].next)
+    s.count[0].pending -= model.n_wait
+    model.wait_head, model.wait_tail, model.n_wait = -1, -1, 0
+    most = largest_kv(fleet, s, m)
+    for slot in sorted(slots, key=lambda k: (s.request[k].arrival_s, s.request[k].id)):
+        if s.request[slot].prompt + s.request[slot].output > most:
+            fail_unserved(s, slot, now_s, FAIL_DEVICE)
+        else:
+            append_pending(s, m, slot)
+
+
+def restore(s: Serving, records: Any) -> None:
+    """Make the records of requests that lost a device those of the whole request.
+
+    Args:
+      records: written since the last event.
+    """
+    if not (s.request.carried > 0).any():
+        return
+    for slot in s.free_slots[: s.count[0].free_slots]:
+        req = s.request[slot]
+        if req.carried == 0:
+            continue
+        for k in np.flatnonzero(records.id == req.id):
+            row = records[k]
+            row.prompt_tokens -= req.carried
+            row.output_tokens += req.carried
+            row.admitted_s, row.started_s = req.was_admitted_s, req.was_started_s
+            row.first_token_s = req.was_first_token_s
+        req.carried = 0

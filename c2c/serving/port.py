@@ -1,0 +1,183 @@
+"""The port between the serving loop and what serves: events in, actions out.
+
+The fields of a plan and of a report are stated once, in `c2c.serving.state`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from c2c.serving.state import REPORT_DTYPE
+
+__all__ = [
+    "Action",
+    "Arrival",
+    "Backend",
+    "Cancelled",
+    "DeviceLost",
+    "Event",
+    "Forget",
+    "Interrupt",
+    "Load",
+    "Ready",
+    "RunSteps",
+    "SetTimer",
+    "StepEnd",
+    "Timer",
+    "Unload",
+    "new_report",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A request has come in."""
+
+    at_s: float
+    request_id: int  # of no other request
+    model: int  # position in Fleet.deployment
+    prompt_tokens: int
+    max_output_tokens: int  # it ends here, or before it by a `StepEnd`
+    priority: int = 0
+    deadline_s: float = math.inf  # it fails if it has not finished so long after its arrival
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The model that a device was loading can take its first step."""
+
+    at_s: float
+    device: int
+    available_gbps: float  # what the device can expect of the link now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd:
+    """A device did the steps it reports, of those it was told to run.
+
+    `finished` are the requests whose last token came in the last of them: by an end-of-sequence
+    token, a stop string, or because they have all their tokens.
+    """
+
+    at_s: float
+    device: int
+    report: np.record  # REPORT_DTYPE; see `new_report`
+    finished: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The client wants nothing more of a request, which may have ended already."""
+
+    at_s: float
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLost:
+    """A device is gone with all that it held; what it still reports is ignored."""
+
+    at_s: float
+    device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """The time of the last `SetTimer` has come."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Make a model runnable as an instance of a device; ends with `Ready`."""
+
+    device: int
+    instance: int
+    model: int
+    is_cold: bool  # the weights are not in host memory yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSteps:
+    """Run one mixed step, or up to `plan.steps` equal decode steps; ends with `StepEnd`.
+
+    A request whose device was lost comes back with its own tokens as the end of its prompt.
+    """
+
+    device: int
+    instance: int
+    model: int
+    plan: np.record  # PLAN_DTYPE
+    prefills: tuple[tuple[int, int, int], ...]  # (request id, first prompt token, tokens)
+    decodes: tuple[int, ...]  # request ids that get one token a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt:
+    """End the run of decode steps at the next step boundary: something waits for the device."""
+
+    device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unload:
+    """Free what an instance holds; it has no requests."""
+
+    device: int
+    instance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Free the KV cache of a request that has ended and was not reported as finished."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Send `Timer` at this time; it takes the place of an earlier one that has not gone off."""
+
+    at_s: float
+
+
+Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer
+Action = Load | RunSteps | Interrupt | Unload | Forget | SetTimer
+
+
+class Backend(Protocol):
+    """The world as the serving loop sees it: virtual in `c2c.simulator`, real in an engine.
+
+    What it owes the loop:
+
+    - `Load` and `RunSteps` are answered by exactly one `Ready` or `StepEnd`, at any later time and
+      in any order between devices, unless the device is lost first. A device is told to do one
+      thing at a time.
+    - A run of several steps ends with the first step in which one of its requests ends, and at the
+      next step boundary after an `Interrupt`, which may come too late. At least one step is done.
+    - The timer goes off once; late is allowed, early and needless, too.
+
+    Clocks may jump: the loop takes an event that seems older than the last one as of the same time.
+    """
+
+    def submit(self, at_s: float, actions: Sequence[Action]) -> None:
+        """Carry out actions that were decided at `at_s`, in this order."""
+        ...
+
+    def next_event(self) -> Event | None:
+        """Return the next event; None ends the run."""
+        ...
+
+
+def new_report(**fields: Any) -> np.record:
+    """Return a report with the given fields of `REPORT_DTYPE`; the others are zero."""
+    made: np.record = np.zeros(1, REPORT_DTYPE).view(np.recarray)[0]
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made

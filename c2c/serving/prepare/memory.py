@@ -1,0 +1,45 @@
+"""Arrays that policies keep for themselves between decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from c2c.errors import PolicyError
+from c2c.policies import Own, System
+from c2c.serving.state import Fleet
+
+__all__ = ["copied", "own_memory"]
+
+
+def own_memory(system: System, fleet: Fleet) -> Own:
+    """Return what the policies' `memory(fleet)` make, as they are before the first event.
+
+    Raises:
+      PolicyError: it is no NamedTuple of arrays, or nobody would pass it to the policy.
+    """
+    made = {}
+    for setting, policy in system._asdict().items():
+        if not hasattr(policy, "memory"):
+            continue
+        name = type(policy).__name__
+        if setting not in Own._fields:
+            raise PolicyError(name, f"only policies of {', '.join(Own._fields)} have memory")
+        try:
+            found = policy.memory(fleet)
+        except Exception as error:
+            raise PolicyError(name, f"memory: {type(error).__name__}: {error}") from error
+        if not hasattr(found, "_fields") or not all(isinstance(a, np.ndarray) for a in found):
+            raise PolicyError(name, f"memory returned {found!r}, not a NamedTuple of arrays")
+        made[setting] = found
+    return Own(**made)
+
+
+def copied(own: Own) -> Own:
+    """Return the same memory for one more run."""
+    return Own(*(_copied(memory) for memory in own))
+
+
+def _copied(memory: Any) -> Any:
+    return type(memory)(*(array.copy() for array in memory))

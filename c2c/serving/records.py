@@ -1,0 +1,75 @@
+"""How a request ends: its record, and what it held is free."""
+
+from __future__ import annotations
+
+from c2c.policies import inlined, jitable
+from c2c.serving.hbm import request_bytes
+from c2c.serving.queues import release_slot
+from c2c.serving.state import FAIL_NONE, Fleet, Serving
+
+__all__ = ["fail", "finish", "release_kv", "write_record"]
+
+
+@inlined
+def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
+    """Write the record of a request that ends now and free its slot."""
+    req = s.request[slot]
+    out = s.records[s.count[0].out]
+    s.count[0].out += 1
+    out.id = req.id
+    out.model = req.model
+    out.prompt_tokens = req.prompt
+    out.output_tokens = req.output
+    out.instance = req.instance
+    out.failure = failure
+    out.start_kind = req.start_kind
+    out.chunks = req.chunks
+    out.arrival_s = req.arrival_s
+    out.admitted_s = req.admitted_s
+    out.started_s = req.started_s
+    out.first_token_s = req.first_token_s
+    out.finished_s = now_s
+    if req.instance >= 0:
+        inst = s.instance[req.instance]
+        out.slice = inst.on_device
+        out.chip = inst.chip
+        steps = inst.sum_steps - req.from_steps
+        out.alpha_mean = (inst.sum_alpha - req.from_alpha) / steps if steps > 0.0 else 0.0
+        out.link_bytes = inst.sum_link - req.from_link
+        out.hbm_bytes = inst.sum_hbm - req.from_hbm
+    else:
+        out.slice = -1
+        out.chip = -1
+        out.alpha_mean = 0.0
+        out.link_bytes = 0.0
+        out.hbm_bytes = 0.0
+    release_slot(s, slot)
+
+
+@jitable
+def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
+    """End a request that was not served; it stands in no queue any more."""
+    req = s.request[slot]
+    req.instance = -1
+    req.admitted_s = now_s
+    req.started_s = now_s
+    req.first_token_s = now_s
+    s.count[0].failed += 1
+    write_record(s, slot, now_s, reason)
+
+
+@inlined
+def release_kv(fleet: Fleet, s: Serving, i: int, tokens: int) -> None:
+    """Give back the KV cache of so many tokens that was reserved on instance `i`."""
+    inst = s.instance[i]
+    inst.kv_used -= tokens
+    s.device[inst.on_device].kv_bytes -= request_bytes(fleet, s, i, tokens)
+
+
+@inlined
+def finish(fleet: Fleet, s: Serving, i: int, slot: int, now_s: float) -> None:
+    """End a request that instance `i` has served; it stands in no batch any more."""
+    req = s.request[slot]
+    release_kv(fleet, s, i, req.prompt + req.output)
+    s.count[0].finished += 1
+    write_record(s, slot, now_s, FAIL_NONE)

@@ -1,0 +1,45 @@
+"""`--config-dir mydir`: settings and policies of the user's own, without touching the package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from c2c.config import code_in, load_code, register, settings_folder
+from c2c.errors import SettingError
+
+__all__ = ["with_own_settings"]
+
+_FLAGS = ("--config-dir", "-cd")
+
+
+def with_own_settings(arguments: Sequence[str]) -> list[str]:
+    """Import what a command line's `--config-dir` brings; return the command line for Hydra.
+
+    The folder is searched for settings beside `conf/`; Python files in its `system/` may define
+    policies, which `system/mine.yaml` then names. Every run has those files as its `code`, so that
+    workers of a sweep import them, too.
+
+    Raises:
+      SettingError: no such folder.
+      PolicyError: a file cannot be imported.
+    """
+    rest: list[str] = []
+    folder: str | None = None
+    given = iter(arguments)
+    for argument in given:
+        flag, is_joined, value = argument.partition("=")
+        if flag not in _FLAGS:
+            rest.append(argument)
+            continue
+        folder = value if is_joined else next(given, None)
+        if folder is None:
+            raise SettingError(flag, "", "a folder of settings")
+    if folder is None:
+        register()
+        return rest
+    found = settings_folder(folder, "config-dir")
+    code = code_in(found)
+    load_code(code)
+    register(code)
+    # One argument: what reads the overrides of a sweep takes all that begin with no dash.
+    return [f"--config-dir={found}", *rest]

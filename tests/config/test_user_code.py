@@ -1,0 +1,264 @@
+"""Policies from a folder of the user's: the example of docs/howto.md, imports, mistakes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+
+from c2c.config import build, load, load_code
+from c2c.errors import PolicyError, SettingError
+from c2c.policies import CANDIDATE_DTYPE, DECISIONS, Nothing, System, place
+from c2c.policies.decision import OPTIONS
+from c2c.simulator import simulate_in_memory, try_policies
+from c2c.simulator.compiled import variant_key
+from c2c.simulator.mistakes import policy_error
+
+# Sixteen models on seven slices, several of which are idle when one is placed.
+BUSY = (
+    "catalog=dense16", "workload=poisson", "workload.models=16", "workload.requests=120",
+    "workload.rate_rps=0.3",
+)  # fmt: skip
+PLACE = "policy, own, table, count, tokens, demand_gbps, key"
+
+
+@pytest.fixture(autouse=True)
+def _own_names() -> Iterator[None]:
+    """Forget the modules and policies that a test brings."""
+    modules = set(sys.modules)
+    policies = {setting: dict(point.policies) for setting, point in DECISIONS.items()}
+    yield
+    for name in set(sys.modules) - modules:
+        if name.startswith(("mine", "helper")):
+            del sys.modules[name]
+    for setting, known in policies.items():
+        DECISIONS[setting].policies.clear()
+        DECISIONS[setting].policies.update(known)
+
+
+def examples(repository: Path) -> dict[str, str]:
+    """Return the blocks of docs/howto.md that begin with a file's name, and the one of a cell."""
+    text = (repository / "docs" / "howto.md").read_text("utf-8")
+    blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", text, re.DOTALL)
+    files = {found[1]: block for block in blocks if (found := re.match(r"# (mydir/\S+)\n", block))}
+    (cell,) = [block for block in blocks if "wants_another.by" in block]
+    return files | {"cell": cell}
+
+
+def written(folder: Path, repository: Path) -> Path:
+    for name, block in examples(repository).items():
+        if name != "cell":
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(block)
+    return folder / "mydir"
+
+
+def policy(folder: Path, body: str, name: str = "mine", more: str = "") -> Path:
+    """Write a policy of placing, `Mine`, into a folder of settings."""
+    (folder / "system").mkdir(parents=True, exist_ok=True)
+    (folder / "system" / f"{name}.py").write_text(
+        "from typing import NamedTuple\n"
+        "from c2c.policies import jitable, place\n"
+        f"{more}\n"
+        "class Mine(NamedTuple):\n    at: int = 1\n"
+        f"@place.by(Mine)\ndef mine({PLACE}):\n    {body}\n"
+    )
+    return folder
+
+
+def test_the_documented_system_runs_alike_interpreted_and_compiled(
+    tmp_path: Path, repository: Path
+) -> None:
+    folder = written(tmp_path, repository)
+    setup = build(load([*BUSY, "system=mine"], folder=folder))
+    assert type(setup.serving.system.place).__name__ == "SpreadOut"
+    assert setup.serving.system.place.free_bonus == 3.0
+    assert folder / "system" / "mine.py" in setup.files
+    interpreted = simulate_in_memory(setup.prepared, setup.workload, compiled=False)
+    again = simulate_in_memory(setup.prepared, setup.workload, compiled=False)
+    assert interpreted.records.tobytes() == again.records.tobytes()  # memory is a run's own
+    compiled = simulate_in_memory(setup.prepared, setup.workload, compiled=True)
+    assert interpreted.records.tobytes() == compiled.records.tobytes()
+    plain = build(load([*BUSY, "system=c2cserve_letter"]))
+    others = simulate_in_memory(plain.prepared, plain.workload, compiled=False)
+    assert interpreted.records.tobytes() != others.records.tobytes()
+
+
+def test_the_documented_command_and_its_mistakes(tmp_path: Path, repository: Path) -> None:
+    written(tmp_path, repository)
+    few = ["workload=poisson", "workload.requests=20", "figures=false", f"out={tmp_path / 'out'}"]
+    command = [sys.executable, "-m", "experiments.simulate", "--config-dir", "mydir"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments, *few], cwd=tmp_path, capture_output=True, text=True
+        )
+
+    done = run("system=mine")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("mine on 1 x gh200")
+    assert "skipped" in run("system=mine").stdout
+    swept = run("-m", "system=mine,c2cserve_letter", "seed=0,1")
+    assert swept.returncode == 0, swept.stderr
+    assert swept.stdout.count("written") == 3
+
+    code = tmp_path / "mydir" / "system" / "mine.py"
+    code.write_text(code.read_text().replace("    return best\n", "    return best + 9\n"))
+    done = run("system=mine")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert re.match(r"error: policy SpreadOut: mine.py, line \d+: place returned \d+, not", line)
+
+    done = run("system=mine", "system.place.speed=3")
+    assert done.stderr == (
+        "error: system.place.speed='3': expected a field of spread_out (free_bonus).\n"
+    )
+
+
+def test_the_documented_cell_runs_outside_of_any_file(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", examples(repository)["cell"]],
+        capture_output=True, text=True, env=os.environ | {"PYTHONSTARTUP": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "p99" in done.stdout
+
+
+def test_a_changed_file_is_loaded_again_and_is_other_machine_code(tmp_path: Path) -> None:
+    folder = policy(tmp_path, "return helper.pick(FIRST)", more="import helper\nFIRST = 0")
+    helper = folder / "system" / "helper.py"
+
+    def key() -> str | None:
+        setup = build(load([*BUSY, "system/place=mine"], folder=folder))
+        return variant_key(setup.prepared.rules)
+
+    helper.write_text("def pick(row):\n    return row\n")
+    first = key()
+    assert first
+    assert key() == first
+    helper.write_text("def pick(row):\n    return 0 * row\n")
+    changed = key()
+    assert changed not in (None, "", first)
+    code = folder / "system" / "mine.py"
+    code.write_text(code.read_text().replace("FIRST = 0", "FIRST = 0.0"))
+    load_code([code, helper])
+    assert variant_key(sys.modules["mine"].Mine()) not in (None, "", first, changed)
+    helper.write_text("def pick(row):\n    return row\n")
+    code.write_text(code.read_text().replace("FIRST = 0.0", "FIRST = 0"))
+    assert key() == first
+
+
+def test_machine_code_of_a_policy_without_a_module_is_not_kept() -> None:
+    class Local(NamedTuple):
+        at: int = 0
+
+    @place.by(Local)
+    def _(policy: Any, own: Any, table: Any, count: Any, tokens: Any, demand_gbps: Any, key: Any) -> int:  # fmt: skip  # noqa: E501
+        return 0
+
+    assert variant_key(Local()) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 7 if count < 7 else 0", r"place returned 7, not a row of the first"),
+        ("return -2", r"place returned -2, not a row"),
+        ("return 1.0 * (count - 1)", r"place returned 6\.0, not a row"),
+        ("pass", r"place returned None, not a row"),
+        ("return table[count].instance", r"line 8: IndexError: index 7 is out of bounds"),
+        ("return 0 if table[0].no_such else 1", r"line 8: AttributeError: .*no_such"),
+        ("return 1 // (policy.at - 1)", r"line 8: ZeroDivisionError"),
+        ("return -1", r"of 60 requests were never served"),
+    ],
+)
+def test_mistakes_are_found_before_the_run(tmp_path: Path, body: str, said: str) -> None:
+    with pytest.raises(PolicyError, match=r"^policy Mine: .*" + said) as caught:
+        build(load([*BUSY, "system/place=mine"], folder=policy(tmp_path, body)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f(:", "policy mine.py: SyntaxError"),
+        ("\nnone_such", "policy mine.py: line 2: NameError"),
+        ("from c2c.policies import place, One\nplace.by(One)(lambda policy: 0)", "policy One: "),
+        (
+            "from typing import NamedTuple\nfrom c2c.policies import place\n"
+            "class FirstIdle(NamedTuple): pass\n@place.by(FirstIdle)\n"
+            f"def f({PLACE}): return 0",
+            "policy FirstIdle: there is one of this name already",
+        ),
+        (
+            "from typing import NamedTuple\nfrom c2c.policies import place\n"
+            "class Mine(NamedTuple): pass\n@place.by(Mine)\ndef f(policy, table): return 0",
+            r"policy Mine: mine.py, line 4: place is given \(policy, own, .*this takes \(policy, t",
+        ),
+        (
+            "from c2c.policies import place\nclass Mine: pass\n@place.by(Mine)\n"
+            f"def f({PLACE}): return 0",
+            "policy Mine: it is no NamedTuple",
+        ),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine.py").write_text(text)
+    with pytest.raises(PolicyError, match=said):
+        load(folder=tmp_path)
+    assert "mine" not in sys.modules
+
+
+def test_folders_and_names_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="folder='/no/such': expected a folder"):
+        load(folder="/no/such")
+    for name in ("json", "my-policy"):
+        file = tmp_path / f"{name}.py"
+        file.write_text("")
+        with pytest.raises(SettingError, match="expected a file whose name is"):
+            load_code([file])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 7 if count > 6 else 0", "place returned something that is not a row"),
+        ("return 0.0 if count > 99 else 0", "place returned float64, not a row"),
+        ("return table.no_such if count > 99 else 0", "mine.py, line 8: Unknown attribute"),
+        ("return of(count) if count > 99 else 0", "mine.py, line 8: of is called without"),
+    ],
+)
+def test_mistakes_that_only_the_compiled_run_meets(tmp_path: Path, body: str, said: str) -> None:
+    """Answers and types on a path that the first requests did not take."""
+    load(folder=policy(tmp_path, body, more="def of(x): return x"))
+    mine = sys.modules["mine"].Mine()
+    table = np.zeros(8, CANDIDATE_DTYPE).view(np.recarray)
+
+    def decide(policy: Any, own: Any, table: Any) -> int:
+        return place(policy, own, table, 7, 0, 0.0, 1)
+
+    class Rules:
+        system = System(place=mine)
+
+    try:
+        numba.njit(**OPTIONS)(decide)(mine, Nothing(), table)
+    except Exception as error:  # noqa: BLE001 (the compiler's, or the policy's)
+        found = policy_error(error, Rules)
+    assert isinstance(found, PolicyError)
+    assert str(found).startswith("policy Mine: mine.py, line ")
+    assert said in str(found)
+
+
+def test_policies_of_the_package_need_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = build(load(["workload=poisson", "workload.requests=5"]))
+    monkeypatch.setattr("c2c.simulator.trial.run_blocks", None)
+    try_policies(setup.prepared, setup.workload)

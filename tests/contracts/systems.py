@@ -1,0 +1,87 @@
+"""The systems and fleets that the contract suite serves on: those of `conf/system`, and mixes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from c2c.config import build, config_dir, load
+from c2c.policies import (
+    AfterWaiting,
+    AtBacklog,
+    AtOutstanding,
+    ByLayer,
+    Feedback,
+    Fixed,
+    GateAndTriage,
+    LeastLoaded,
+    RandomIdle,
+    Roofline,
+    RoundRobin,
+    Static,
+    WhereWorkIs,
+    WhileRoom,
+    weights_in,
+)
+from c2c.serving import Prepared, prepare
+from tests.simulator.worlds import setup
+
+__all__ = ["FLEETS", "MODELS", "SYSTEMS", "prepared"]
+
+# Policies that no file of `conf/system` names, and those of several engines a slice.
+SPREAD = {
+    "turn": RoundRobin(),
+    "place": RandomIdle(),
+    "alpha": Static(0.5),
+    "scale": AtOutstanding(2),
+    "chunk": Fixed(200),
+}
+TURNS = {
+    "turn": GateAndTriage(),
+    "route": WhereWorkIs(),
+    "place": LeastLoaded(),
+    "scale": AtBacklog(),
+    "alpha": Roofline(),
+    "keep": WhileRoom(spare_bytes=0.05e9),
+}
+MIXES: dict[str, dict[str, Any]] = {
+    "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
+    "round_robin_1": SPREAD | {"residents": 1},
+    "round_robin_3": SPREAD | {"residents": 3, "turn_s": 0.002},
+    "triage_1": TURNS | {"residents": 1},
+    "triage_3": TURNS | {"residents": 3},
+}
+SYSTEMS = (*sorted(p.stem for p in (config_dir() / "system").glob("*.yaml")), *MIXES)
+
+MODELS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b")
+
+# What fits easily; what is short of slices, of KV cache, and starts from disk.
+FLEETS: dict[str, dict[str, Any]] = {
+    "roomy": {"superchips": 2},
+    "tight": {"superchips": 1, "weights_start": "disk"},
+}
+
+
+@functools.cache
+def prepared(system: str, fleet: str) -> Prepared:
+    """Return a system on a fleet, ready to serve."""
+    tight = fleet == "tight"
+    if system in MIXES:
+        made = setup(*MODELS, **FLEETS[fleet], **MIXES[system])
+    else:
+        made = setup(*MODELS, **FLEETS[fleet])
+        spec = build(load([f"system={system}", "workload=poisson"])).serving.system
+        made = replace(made, system=spec)
+    resident = weights_in(made.system.load) == "hbm"
+    changes: dict[str, Any] = {
+        "check_slo": False,
+        "chunk_candidates": (128, 512),
+        "preempt": AfterWaiting(0.7 if tight else 5.0),
+        "max_batch": 3 if tight else 16,
+    }
+    if tight:  # the smallest model that must fit leaves room for two or three requests
+        changes["hbm_reserve_bytes"] = 7.5e9 if resident else 23.75e9
+        changes["engine_bytes"] = 0.04e9
+    mig = ("4x24gb" if tight else "1x96gb") if resident else ("3x24gb" if tight else "7x12gb")
+    return prepare(replace(made, mig=mig, system=replace(made.system, **changes)))

@@ -1,0 +1,158 @@
+"""What every backend may count on, and what it may do: all systems, on any backend."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from c2c.serving import FAIL_CANCELLED, FAIL_DEADLINE, FAIL_NONE
+from c2c.serving.port import Cancelled, DeviceLost
+from c2c.simulator import build_machine
+from c2c.simulator.port import SimulatorBackend
+from tests.contracts.stubborn import StubbornBackend
+from tests.contracts.systems import FLEETS, MODELS, SYSTEMS, prepared
+from tests.contracts.watching import serve
+from tests.simulator.worlds import random_requests, simulate
+
+# A prefill by layers is tens of steps: once is enough.
+WHERE = [w for w in itertools.product(SYSTEMS, FLEETS) if w != ("by_layer", "tight")]
+
+# An example takes a second: as it was drawn it is small enough.
+AS_DRAWN = (Phase.explicit, Phase.reuse, Phase.generate)
+
+seeds = st.integers(0, 2**31)
+loads = st.tuples(st.integers(1, 24), st.sampled_from([0.5, 4.0, 2000.0]), seeds)
+
+
+@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@settings(max_examples=5, deadline=None, phases=AS_DRAWN)
+@given(
+    load=loads,
+    cancel=st.sampled_from([0.0, 0.3]),
+    deadline=st.sampled_from([0.0, 0.5]),
+    lost=st.lists(st.integers(0, 13), max_size=14),
+    jump_s=st.sampled_from([0.0, 0.5]),
+    tell=st.sampled_from([0.0, 1.0]),
+)
+def test_a_stubborn_backend_is_served_in_order(
+    system: str,
+    fleet: str,
+    load: tuple[int, float, int],
+    cancel: float,
+    deadline: float,
+    lost: list[int],
+    jump_s: float,
+    tell: float,
+) -> None:
+    what = prepared(system, fleet)
+    n, rate, seed = load
+    backend = StubbornBackend(
+        random_requests(n, len(MODELS), rate, seed),
+        seed=seed,
+        cancel=cancel,
+        lose=[d for d in lost if d < len(what.kind_of)],
+        deadline=deadline,
+        jump_s=jump_s,
+        tell=tell,
+    )
+    serve(what, backend)
+
+
+def _backend(system: str, fleet: str, block: Any, **more: Any) -> SimulatorBackend:
+    what = prepared(system, fleet)
+    return SimulatorBackend(what, build_machine(what), block, **more)
+
+
+@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@settings(max_examples=2, deadline=None, phases=AS_DRAWN)
+@given(load=loads)
+def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_port(
+    system: str, fleet: str, load: tuple[int, float, int]
+) -> None:
+    n, rate, seed = load
+    what, block = prepared(system, fleet), random_requests(n, len(MODELS), rate, seed)
+    over_port, state, _ = serve(what, _backend(system, fleet, block))
+    interpreted, stats, simulation = simulate(what, block, timeline_rows=100_000)
+    compiled, compiled_stats, _ = simulate(what, block, compiled=True)
+    assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()
+    for ours, theirs in zip(astuple(stats), astuple(compiled_stats), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    # what was done is what was asked
+    served = over_port[over_port.failure == FAIL_NONE]
+    assert stats.prefill_tokens.sum() == served.prompt_tokens.sum()
+    assert stats.decode_tokens.sum() == (served.output_tokens - 1).sum()
+    assert state.count[0].switches == stats.switches
+    # bytes: what requests are charged is what steps moved, which is what the link carried
+    phases = simulation.timeline()
+    loaded = float(simulation.machine.load_link_bytes[phases.model[phases.is_load == 1], 0].sum())
+    moved = float(stats.instance_link_bytes.sum())
+    assert over_port.link_bytes.sum() + loaded == pytest.approx(moved, rel=1e-9)
+    # `chip_link_bytes` integrates the granted rates; attention that grows within a run of decode
+    # steps makes the real rate fall slightly below the granted one
+    assert moved <= stats.chip_link_bytes.sum() * (1 + 1e-9)
+    assert moved >= stats.chip_link_bytes.sum() * 0.97
+    assert (stats.chip_peak_gbps <= stats.link_capacity_gbps * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=2, deadline=None, phases=AS_DRAWN)
+@given(
+    load=st.tuples(st.integers(1, 10), st.sampled_from([0.5, 2000.0]), seeds),
+    slack=st.integers(1, 50),
+)
+def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
+    system: str, load: tuple[int, float, int], slack: int
+) -> None:
+    n, rate, seed = load
+    block = random_requests(n, len(MODELS), rate, seed)
+    told = block.output_tokens + slack
+    loose, _, _ = serve(
+        prepared(system, "roomy"), _backend(system, "roomy", block, max_output_tokens=told)
+    )
+    exact, _, _ = serve(prepared(system, "roomy"), _backend(system, "roomy", block))
+    for name in exact.dtype.names:
+        np.testing.assert_allclose(loose[name], exact[name], rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@settings(max_examples=2, deadline=None, phases=AS_DRAWN)
+@given(load=loads, slack=st.integers(0, 50), lost=st.integers(0, 14))
+def test_the_simulator_takes_incidents(
+    system: str, fleet: str, load: tuple[int, float, int], slack: int, lost: int
+) -> None:
+    n, rate, seed = load
+    g = np.random.default_rng(seed)
+    block = random_requests(n, len(MODELS), rate, seed)
+    end_s = float(block.arrival_s[-1]) + 1.0
+    cancels = [
+        Cancelled(at_s=float(block.arrival_s[k] + g.exponential(2.0)), request_id=int(k))
+        for k in np.flatnonzero(g.random(n) < 0.2)
+    ]
+    devices = len(prepared(system, fleet).kind_of)
+    losses = [
+        DeviceLost(at_s=float(g.uniform(0.0, end_s)), device=int(d))
+        for d in g.permutation(devices)[:lost]
+    ]
+    records, _, _ = serve(
+        prepared(system, fleet),
+        _backend(
+            system,
+            fleet,
+            block,
+            max_output_tokens=block.output_tokens + slack,
+            deadline_s=np.where(g.random(n) < 0.3, g.exponential(3.0, n) + 1e-3, np.inf),
+            incidents=sorted([*cancels, *losses], key=lambda i: i.at_s),
+        ),
+    )
+    served = records[records.failure == FAIL_NONE]
+    assert (served.output_tokens == block.output_tokens[served.id]).all()
+    cancelled = set(records.id[records.failure == FAIL_CANCELLED].tolist())
+    assert cancelled <= {c.request_id for c in cancels}
+    late = records[records.failure == FAIL_DEADLINE]
+    assert (late.output_tokens < block.output_tokens[late.id] + slack).all()

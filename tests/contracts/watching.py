@@ -1,0 +1,240 @@
+"""What must hold between a serving loop and its backend, seen from between them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from c2c.serving import FAIL_NONE, Prepared, Serving
+from c2c.serving.loop import step
+from c2c.serving.port import (
+    Action,
+    Arrival,
+    Backend,
+    Cancelled,
+    DeviceLost,
+    Event,
+    Forget,
+    Interrupt,
+    Load,
+    Ready,
+    RunSteps,
+    SetTimer,
+    StepEnd,
+    Unload,
+)
+from c2c.serving.state import ASSIGNED, FREE, LOST
+
+__all__ = ["Watch", "serve"]
+
+
+@dataclass
+class Engine:
+    """An instance, as the backend sees it: its model and the KV tokens of each request."""
+
+    model: int
+    device: int
+    is_ready: bool = False
+    kv: dict[int, int] = field(default_factory=dict)
+
+
+class Watch:
+    """Keeps its own books of what was asked and answered, and holds the loop to them."""
+
+    def __init__(self, prepared: Prepared, state: Serving) -> None:
+        self.prepared = prepared
+        self.asked: dict[int, Arrival] = {}
+        self.made: Counter[int] = Counter()
+        self.over: set[int] = set()  # finished, forgotten or cancelled
+        self.engines = {  # made before the first event
+            i: Engine(int(inst.model), int(inst.on_device), is_ready=True)
+            for i, inst in enumerate(state.instance)
+            if inst.model >= 0
+        }
+        self.busy: dict[int, Load | RunSteps] = {}
+        self.lost: set[int] = set()
+        self.steps = 0
+
+    def event(self, event: Event) -> None:
+        """Take note of what the backend says, before the loop does."""
+        if isinstance(event, Arrival):
+            self.asked[event.request_id] = event
+        elif isinstance(event, Cancelled):
+            if event.request_id in self.asked:
+                self.over.add(event.request_id)
+        elif isinstance(event, DeviceLost):
+            self.lost.add(event.device)
+            self.busy.pop(event.device, None)
+            for i in [i for i, e in self.engines.items() if e.device == event.device]:
+                del self.engines[i]
+        elif isinstance(event, Ready | StepEnd) and event.device not in self.lost:
+            doing = self.busy.pop(event.device)
+            if isinstance(event, Ready):
+                assert isinstance(doing, Load)
+                self.engines[doing.instance].is_ready = True
+            else:
+                assert isinstance(doing, RunSteps)
+                self._step_ended(doing, event)
+
+    def _step_ended(self, run: RunSteps, event: StepEnd) -> None:
+        if run.plan.part + 1 < run.plan.parts:
+            return
+        self.steps += int(event.report.steps)
+        kv = self.engines[run.instance].kv
+        for request, first, tokens in run.prefills:
+            kv[request] = first + tokens
+            if kv[request] == self._prompt(request):
+                self.made[request] += 1
+                kv[request] += 1
+        for request in run.decodes:
+            kv[request] += int(event.report.steps)
+            self.made[request] += int(event.report.steps)
+        for request in event.finished:
+            self._end(request)
+
+    def _prompt(self, request: int) -> int:
+        return self.asked[request].prompt_tokens + self.made[request]
+
+    def _end(self, request: int) -> None:
+        self.over.add(request)
+        for engine in self.engines.values():
+            engine.kv.pop(request, None)
+
+    def actions(self, actions: Sequence[Action]) -> None:
+        """Check what the loop asks."""
+        for action in actions:
+            if isinstance(action, Forget):
+                assert action.request_id in self.asked
+                self._end(action.request_id)
+            elif isinstance(action, SetTimer):
+                assert np.isfinite(action.at_s)
+            elif isinstance(action, Interrupt):
+                run = self.busy[action.device]
+                assert isinstance(run, RunSteps)
+                assert run.plan.steps > 1
+            elif isinstance(action, Unload):
+                engine = self.engines.pop(action.instance)
+                assert engine.is_ready
+                assert not engine.kv
+            else:
+                self._start(action)
+        self._check_memory()
+
+    def _start(self, action: Load | RunSteps) -> None:
+        d = action.device
+        assert d not in self.lost
+        assert d not in self.busy, "a device runs one thing at a time"
+        self.busy[d] = action
+        if isinstance(action, Load):
+            assert action.instance not in self.engines
+            self.engines[action.instance] = Engine(action.model, d)
+            here = [e for e in self.engines.values() if e.device == d]
+            assert len(here) <= self.prepared.fleet.residents
+            return
+        engine = self.engines[action.instance]
+        assert engine.is_ready
+        assert (engine.model, engine.device) == (action.model, d)
+        self._check_run(action, engine)
+
+    def _check_run(self, run: RunSteps, engine: Engine) -> None:
+        plan, fleet = run.plan, self.prepared.fleet
+        prompts = [r for r, _, _ in run.prefills]
+        assert len(set(prompts) | set(run.decodes)) == len(prompts) + len(run.decodes) > 0
+        assert len(prompts) + len(run.decodes) <= fleet.max_batch
+        assert (plan.prefills, plan.decodes) == (len(prompts), len(run.decodes))
+        assert plan.prefill == sum(tokens for _, _, tokens in run.prefills)
+        assert plan.steps >= 1
+        if prompts:
+            assert plan.steps == 1
+        if plan.part == 0:
+            assert not self.over & {*prompts, *run.decodes}, "served after its end"
+        for request, first, tokens in run.prefills:
+            assert self.asked[request].model == run.model
+            assert first == engine.kv.get(request, 0), "a prompt is computed in order, once"
+            assert 0 < tokens <= self._prompt(request) - first
+        for request in run.decodes:
+            left = self.asked[request].max_output_tokens - self.made[request]
+            assert engine.kv[request] == self._prompt(request)
+            assert plan.steps <= left, "past the longest output"
+        rows = len(run.decodes)
+        rows += sum(first + tokens == self._prompt(r) for r, first, tokens in run.prefills)
+        assert plan.rows == rows
+
+    def _check_memory(self) -> None:
+        fleet, kinds = self.prepared.fleet, self.prepared.kind_of
+        arch = np.asarray(fleet.deployment)["arch"]
+        for d in {e.device for e in self.engines.values()}:
+            here = [e for e in self.engines.values() if e.device == d]
+            token = fleet.costs.kv_bytes[
+                arch[[e.model for e in here]] * fleet.costs.kinds + kinds[d]
+            ]
+            capacity = fleet.kv_capacity[arch[[e.model for e in here]], kinds[d]] * token
+            used = sum(t * sum(e.kv.values()) for t, e in zip(token, here, strict=True))
+            assert used + (len(here) - 1) * fleet.engine_bytes <= capacity.min()
+
+    def end(self) -> None:
+        """Check that nothing is left, once the backend has no more events."""
+        assert not self.busy
+        assert not any(e.kv for e in self.engines.values())
+
+
+def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
+    """Serve until nothing happens any more; return the records by id, the state and the watch."""
+    state = prepared.new_serving(slots=2, buffer=1)
+    watch = Watch(prepared, state)
+    while (event := backend.next_event()) is not None:
+        watch.event(event)
+        state, actions = step(prepared.fleet, prepared.rules, state, event, donate=True)
+        watch.actions(actions)
+        _check_room(prepared, state)
+        backend.submit(float(state.count[0].now_s), actions)
+    watch.end()
+    records = np.sort(state.records[: state.count[0].out], order="id").view(np.recarray)
+    _check_end(watch, records, state)
+    return records, state, watch
+
+
+def _check_room(prepared: Prepared, state: Serving) -> None:
+    # Reserved KV caches, kept weights and the engines that are loaded fit each device.
+    fleet, inst = prepared.fleet, np.asarray(state.instance)
+    arch = np.asarray(fleet.deployment)["arch"][inst["model"]]
+    token = fleet.costs.kv_bytes[arch * fleet.costs.kinds + inst["kind"]]
+    is_there = ~np.isin(inst["state"], (FREE, ASSIGNED, LOST))
+    room = np.where(is_there, fleet.kv_capacity[arch, inst["kind"]] * token, np.inf)
+    engines = is_there.reshape(-1, fleet.residents).sum(axis=1)
+    room = room.reshape(-1, fleet.residents).min(axis=1)
+    device = np.asarray(state.device)
+    used = device["kv_bytes"] + device["weight_bytes"]
+    assert (used + np.maximum(0, engines - 1) * fleet.engine_bytes <= room).all()
+    assert not used[engines == 0].any()
+
+
+def _check_end(watch: Watch, records: Any, state: Serving) -> None:
+    count = state.count[0]
+    assert records.id.tolist() == sorted(watch.asked), "one record a request"
+    assert count.arrived == len(records) == count.finished + count.failed
+    served = records[records.failure == FAIL_NONE]
+    assert count.finished == len(served)
+    for row in records:
+        asked = watch.asked[int(row.id)]
+        assert row.prompt_tokens == asked.prompt_tokens
+        if row.failure == FAIL_NONE:
+            assert row.output_tokens == watch.made[int(row.id)]
+            assert row.finished_s <= row.arrival_s + asked.deadline_s
+    times = ("arrival_s", "admitted_s", "started_s", "first_token_s", "finished_s")
+    for earlier, later in itertools.pairwise(times):
+        assert (records[earlier] <= records[later]).all(), (earlier, later)
+    # everything is free again
+    assert count.pending == 0
+    assert count.free_slots == len(state.request)
+    for field_ in ("n_wait", "n_prefill", "n_decode", "backlog", "kv_used"):
+        assert not state.instance[field_].any(), field_
+    assert not state.device.kv_bytes.any()
+    assert (state.device.running == -1).all()
+    assert (state.chip.claim == -1).all()
+    assert not state.chip.n_held.any()

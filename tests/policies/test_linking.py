@@ -1,0 +1,92 @@
+"""Inner functions are linked, not turned into machine code of their own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import pytest
+
+from c2c.errors import PolicyError
+from c2c.policies import decision, jitable
+from c2c.policies.decision import OPTIONS
+from c2c.policies.guard import Returns
+from c2c.policies.linking import _InnerLibrary
+
+
+@jitable
+def leaf(x: int) -> int:
+    if x < 0:
+        raise ValueError("below 0")
+    return x + 1
+
+
+@jitable
+def left(x: int) -> int:
+    return leaf(x) * 2
+
+
+@jitable
+def right(x: int) -> int:
+    return leaf(x) * left(x)
+
+
+def root(x: int) -> int:
+    return left(x) + right(x)
+
+
+def test_a_call_graph_is_linked_once_and_only_its_root_is_machine_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    real = numba.core.codegen.CPUCodeLibrary._finalize_final_module
+    monkeypatch.setattr(
+        numba.core.codegen.CPUCodeLibrary,
+        "_finalize_final_module",
+        lambda library: (made.append(library), real(library))[1],
+    )
+    compiled = numba.njit(**OPTIONS)(root)
+    assert [compiled(x) for x in range(5)] == [root(x) for x in range(5)]
+    with pytest.raises(ValueError, match="below 0"):
+        compiled(-1)
+    assert not any(isinstance(library, _InnerLibrary) for library in made)
+    assert sum("root" in library.name for library in made) == 1
+    assert not any("leaf" in library.name for library in made)
+
+
+def test_an_inner_function_is_whole_where_others_link_it() -> None:
+    """A function that Numba compiles in its own way may call ours."""
+
+    def caller(x: int) -> int:
+        return right(x) - 1
+
+    assert numba.njit(caller)(3) == caller(3)
+
+
+def test_what_a_policy_from_outside_answers_is_checked_in_machine_code() -> None:
+    @decision(returns=Returns(int, "a whole number"))
+    def pick(policy: Any, count: int) -> int: ...
+
+    class Mine(NamedTuple):
+        at: int = 1
+
+    class Late(NamedTuple):
+        at: float = 1.5
+
+    @pick.by(Mine)
+    def mine(policy: Mine, count: int) -> int:
+        return policy.at + count
+
+    @pick.by(Late)
+    def late(policy: Late, count: int) -> float:
+        return policy.at + count
+
+    def ask(policy: Any, count: int) -> int:
+        return pick(policy, count)
+
+    compiled = numba.njit(**OPTIONS)(ask)
+    assert compiled(Mine(), 3) == ask(Mine(), 3) == 4
+    with pytest.raises(PolicyError, match=r"policy Late: .*pick returned 4\.5, not a whole number"):
+        ask(Late(), 3)
+    with pytest.raises(numba.TypingError, match="pick returned float64, not a whole number"):
+        compiled(Late(), 3)
