@@ -94,7 +94,7 @@ def _place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
             if free < 0:
                 free = i
         elif inst.model == m:
-            if fleet.residents > 1 and inst.draining == 0:
+            if inst.draining == 0 and (fleet.residents > 1 or inst.state == IDLE):
                 return i
             return -1
     if free >= 0:

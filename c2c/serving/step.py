@@ -148,8 +148,16 @@ def on_arrival(
         return
     append_pending(s, m, slot)
     # Later requests do not overtake: only the first in line asks for a slice.
-    if s.model[m].n_wait == 1:
-        try_place(fleet, rules, s, m, tokens, -1, now_s)
+    if s.model[m].n_wait == 1 and try_place(fleet, rules, s, m, tokens, -1, now_s) < 0:
+        hand_over(fleet, rules, s, m)
+
+
+@jitable
+def _any_active(s: Serving, m: int, tokens: int) -> int:
+    i = s.model[m].active
+    while i >= 0 and (s.instance[i].draining != 0 or s.instance[i].kv_capacity < tokens):
+        i = s.instance[i].next_same
+    return int(i)
 
 
 @jitable
@@ -162,7 +170,10 @@ def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
     if model.n_wait == 0 or model.active < 0:
         return False
     head = s.request[model.wait_head]
-    i = _route(fleet, rules, s, m, head.prompt + head.output)
+    tokens = head.prompt + head.output
+    i = _route(fleet, rules, s, m, tokens)
+    if i < 0:  # routing would rather have the model placed, and it was not
+        i = _any_active(s, m, tokens)
     if i < 0:
         return False
     drop_claim(s, m)

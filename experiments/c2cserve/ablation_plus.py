@@ -28,8 +28,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "chunk: profiled": ("system/chunk=profiled", "~system.chunk.tokens"),
     "chunk: 512": ("system.chunk.tokens=512",),
     "chunk: 2048": ("system.chunk.tokens=2048",),
-    "place: bandwidth aware": ("system/place=bandwidth_aware",),
     "route: least outstanding": ("system/route=least_outstanding",),
+    # which does not place a model where it is: routing has to find it there
+    "route and place: c2cserve's": (
+        "system/route=least_outstanding",
+        "system/place=bandwidth_aware",
+    ),
     "alpha: roofline": ("system/alpha=roofline",),
     "alpha: feedback": ("system/alpha=feedback",),
     "a turn costs 0 ms": ("system.turn_s=0",),

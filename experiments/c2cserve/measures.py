@@ -9,14 +9,14 @@ from c2c.config import SimulationResult
 __all__ = ["MEASURES", "measures"]
 
 # Column -> the path to its number in a run's summary, and the factor to the column's unit.
-_PATHS: Final[dict[str, tuple[tuple[str, ...], float]]] = {
-    **{f"ttft_{p}_s": (("ttft_s", p), 1.0) for p in ("p50", "p95", "p99")},
-    **{f"tpot_{p}_s": (("tpot_s", p), 1.0) for p in ("p50", "p95", "p99")},
-    **{f"{t}_percent": (("attainment", t), 100.0) for t in ("ttft", "tpot", "both")},
-    "switches": (("run", "switches"), 1.0),
-    "link_percent": (("run", "utilisation", "link_mean"), 100.0),
-    "requests": (("requests",), 1.0),
-    "failed": (("failed",), 1.0),
+_PATHS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
+    **{f"ttft_{p}_s": (("ttft_s", p), 1) for p in ("p50", "p95", "p99")},
+    **{f"tpot_{p}_s": (("tpot_s", p), 1) for p in ("p50", "p95", "p99")},
+    **{f"{t}_percent": (("attainment", t), 100) for t in ("ttft", "tpot", "both")},
+    "switches": (("run", "switches"), 1),
+    "link_percent": (("run", "utilisation", "link_mean"), 100),
+    "requests": (("requests",), 1),
+    "failed": (("failed",), 1),
 }
 MEASURES: Final = (*_PATHS, "worst_percent")
 

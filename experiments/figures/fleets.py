@@ -69,9 +69,11 @@ def draw_fleets(tables: Tables, caption: str) -> Figure:
         load, models = next(iter(at))
         panels[columns - 1].set_title(f"{models} models, compression {load:g}", fontsize=9.5)
         panels[-1].set(xlabel="a slice's draw from the link (GB/s)")
-    panels[0].set(ylabel="requests that miss a target (%)")
-    panels[columns].set(ylabel="p99 TTFT (s)")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+    panels[0].set(ylabel=f"requests that miss a target (%; none: {FEWEST_PERCENT:g})")
+    panels[0].set(yscale="log", ylim=(0.8 * FEWEST_PERCENT, 100.0))
+    highest = max(r["ttft_p99_s"] for r in rows)
+    panels[columns].set(ylabel="p99 TTFT (s)", yscale="log", ylim=(LEAST_S, 2.0 * highest))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", handlelength=3)
     return finish(figure, "More models than slices", caption)
 
 
@@ -85,7 +87,10 @@ def _pair(
 ) -> None:
     """Draw both panels of a column: one line a system over the values of a setting."""
     top, below = panels[column], panels[columns + column]
-    for name, (colour, style) in LINES.items():
+    for order, (name, (colour, style)) in enumerate(LINES.items()):
+        # the first are on top, and what they hide is wider than they are
+        look = {"color": colour, "linestyle": style, "label": name, "zorder": 3.0 - 0.01 * order}
+        width = 1.8 if colour != PURPLE else 4.5
         found = {r[over]: r for r in rows if r["system"] == name}
         at = [k for k, value in enumerate(values) if value in found]
         if not at:
@@ -94,10 +99,8 @@ def _pair(
         missed = [max(FEWEST_PERCENT, 100.0 - r["both_percent"]) for r in here]
         late = [max(LEAST_S, r["ttft_p99_s"]) for r in here]
         for axes, y in ((top, missed), (below, late)):
-            axes.plot(at, y, color=colour, linestyle=style, marker="o", markersize=3.5, label=name)
+            axes.plot(at, y, marker="o", markersize=3.5, linewidth=width, **look)
     below.set_xticks(range(len(values)), [v if isinstance(v, str) else f"{v:g}" for v in values])
-    top.set(yscale="log", ylim=(0.8 * FEWEST_PERCENT, 100.0))
-    below.set(yscale="log", ylim=(LEAST_S, None))
     below.axhline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
 
 

@@ -99,13 +99,18 @@ def test_the_full_grid_has_every_size_the_caps_and_the_large_fleet() -> None:
 def test_who_is_behind_is_said() -> None:
     rows = [
         {"compression": 8.0, "models": 16, "draw_gbps": None, "system": name, "both_percent": both,
-         "tpot_percent": 90.0, "ttft_percent": 99.0}
-        for name, both in (("plus", 95.0), ("plus, 4x24gb", 98.0), ("layer staging", 96.0))
+         "tpot_percent": tpot, "ttft_percent": 99.0}
+        for name, both, tpot in (
+            ("plus", 95.0, 99.1), ("plus, 4x24gb", 98.0, 100.0), ("layer staging", 96.0, 100.0)
+        )
     ]  # fmt: skip
     leads = fleets._leads(rows)
     assert [r["lead_points"] for r in leads] == [-1.0, 2.0]
     said = fleets._verdict(leads)
-    assert "plus at 16 models, compression 8 (95.00% against 96.00% of layer staging" in said
+    assert (
+        "plus at 16 models, compression 8 (95.00% against 96.00% of layer staging; behind" in said
+    )
+    assert "behind in TPOT" in said
     assert "4x24gb" not in said
     assert "at least as often as every opponent" in fleets._verdict(leads[1:])
 

@@ -1,4 +1,4 @@
-"""The comparisons of systems are drawn from tables alone; parts of the full profile may lack."""
+"""The comparisons of systems are drawn from tables alone, of either profile."""
 
 import io
 from typing import Any
