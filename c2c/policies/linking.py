@@ -109,8 +109,8 @@ def _module(library: Any) -> Any:
 def _kept_apart(module: Any) -> Any:
     """Keep functions that do not ask to be inlined out of their callers.
 
-    Left to itself the optimiser copies what is rarely called into every place that calls it: most of
-    the machine code, and of the time to make it, would be copies of eviction and placement.
+    Left to itself the optimiser copies what is rarely called into every place that calls it: most
+    of the machine code, and of the time to make it, would be copies of eviction and placement.
     """
     for function in module.functions:
         is_ours = function.name.startswith(_OURS) and not function.name.startswith(_FORMULAS)
