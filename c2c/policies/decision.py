@@ -38,7 +38,12 @@ __all__ = [
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
 OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "pipeline_class": OuterCompiler}
 # What is called from compiled code only needs no entry from C.
-_INNER: Final[Any] = OPTIONS | {"no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
+# Said outright, since Numba hands a caller's options down to what it calls.
+_INNER: Final[Any] = OPTIONS | {
+    "no_cfunc_wrapper": True,
+    "pipeline_class": InnerCompiler,
+    "forceinline": False,
+}
 
 # An array is seven numbers to a compiled call and the state has thirty: calls on the way of every
 # event would spend their time on passing them.

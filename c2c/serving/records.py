@@ -10,7 +10,7 @@ from c2c.serving.state import FAIL_NONE, Fleet, Serving
 __all__ = ["fail", "finish", "release_kv", "write_record"]
 
 
-@jitable
+@inlined
 def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     """Write the record of a request that ends now and free its slot."""
     req = s.request[slot]

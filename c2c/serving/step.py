@@ -81,7 +81,7 @@ def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     return n
 
 
-@jitable
+@inlined
 def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     # The instance that takes a request of model m; -1 where the model has to be placed.
     if s.model[m].active < 0:
@@ -90,7 +90,7 @@ def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
     return int(s.routes[row].instance) if row >= 0 else -1
 
 
-@jitable
+@inlined
 def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
     inst = s.instance[i]
     outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
@@ -102,7 +102,7 @@ def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) ->
     return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
-@jitable
+@inlined
 def on_arrival(
     fleet: Fleet,
     rules: Rules,
@@ -201,7 +201,8 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
 def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Instance i has ended a load or a step: its device turns to what is next.
     ask(s, s.instance[i].on_device)
-    if not settle(fleet, rules, s, i, now_s):
+    is_idle = not settle(fleet, rules, s, i, now_s)
+    if is_idle and (s.count[0].pending > 0 or s.instance[i].draining != 0):
         after_idle(fleet, rules, s, i, now_s)
 
 

@@ -35,7 +35,7 @@ from c2c.serving.state import (
 __all__ = ["has_work", "settle", "start_asked", "wake"]
 
 
-@jitable
+@inlined
 def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     # Whether the first waiting request could join the batch of instance i now.
     inst = s.instance[i]
@@ -50,7 +50,7 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
 
 
-@jitable
+@inlined
 def _could_begin(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     # Whether instance i, with nothing in its batch, could load its model or admit a request.
     inst = s.instance[i]
@@ -318,7 +318,7 @@ def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     s.count[0].events += 1
 
 
-@jitable
+@inlined
 def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     """Requests were queued at instance `i`: start it, or end a run of decode steps for them."""
     inst = s.instance[i]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.policies import inlined, jitable
+from c2c.policies import inlined
 
 __all__ = ["new_tournament", "next_device", "set_end"]
 
@@ -23,7 +23,7 @@ def new_tournament(devices: int) -> np.ndarray:
     return tree
 
 
-@jitable
+@inlined
 def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
     """Set the end time of device `i` and replay its matches: O(log devices)."""
     end_s[i] = at_s

@@ -54,7 +54,7 @@ PHASE_DTYPE = np.dtype(
 _ON_BOUNDARY: Final = 1e-9
 
 
-@jitable
+@inlined
 def span_s(base_s: float, slope_s: float, limit_s: float, first: int, count: int) -> float:
     """Return the seconds of steps first .. first+count-1, the sum of max(base+slope*j, limit)."""
     if count <= 0:
@@ -79,7 +79,7 @@ def _step_s(p: Any, j: int) -> float:
     return float(max(p.base_s + p.slope_s * j, p.limit_s))
 
 
-@jitable
+@inlined
 def remaining_s(p: Any) -> float:
     """Return the seconds from `p.at_s` to the end of the phase at the present share."""
     if p.done >= p.steps:
@@ -112,7 +112,7 @@ def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
     return n
 
 
-@jitable
+@inlined
 def advance(p: Any, now_s: float) -> None:
     """Bring the progress of phase `p` up to `now_s` at the share it had until now."""
     seconds = now_s - p.at_s
