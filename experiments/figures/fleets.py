@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.figures.style import (
     BLUE,
@@ -122,6 +123,9 @@ def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
         panels[2 * k].set(xlabel="both targets met (%)")
         _spread(panels[2 * k + 1], chosen, variants, "ttft_p99_s")
         panels[2 * k + 1].set(xlabel="p99 TTFT (s)", xscale="log")
+        panels[2 * k + 1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        panels[2 * k + 1].xaxis.set_major_formatter("{x:g}")
+        panels[2 * k + 1].xaxis.set_minor_formatter(NullFormatter())
     panels[0].set_yticks(y, variants)
     panels[0].invert_yaxis()
     for axes in panels:
