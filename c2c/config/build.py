@@ -117,8 +117,22 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         timeline_rows=rows,
         files=(*sorted(set(workload_files(wanted).values())), constants, *folders, *code),
         settings=plain,
-        notes=notes,
+        notes=(*notes, *_on_disk(prepared)),
         plan=plan,
+    )
+
+
+def _on_disk(prepared: Prepared) -> tuple[str, ...]:
+    """Say that host memory is smaller than the catalog, where it is."""
+    fleet, setup = prepared.fleet, prepared.setup
+    absent = len(fleet.weight_bytes) - len(set(fleet.home_model[prepared.held].tolist()))
+    if setup.weights_start != "host" or absent == 0:
+        return ()
+    memory_gb = setup.superchips * setup.platform.host.memory_bytes / 1e9
+    return (
+        f"host memory of {memory_gb:.0f} GB holds less than the catalog's "
+        f"{fleet.weight_bytes.sum() / 1e9:.0f} GB: {absent} of {len(fleet.weight_bytes)} models are "
+        "read from disk when they are asked for, and others give way",
     )
 
 

@@ -28,9 +28,16 @@ def test_defaults_serve_the_dense_catalog_on_one_gh200() -> None:
     setup = build(load())
     serving = setup.serving
     assert (serving.platform.name, layout(setup), serving.superchips) == ("gh200", "7x12gb", 1)
-    assert (serving.system.name, serving.link_variant) == ("c2cserve_letter", "measured")
+    assert (serving.system.name, serving.link_variant) == ("c2cserve", "measured")
     assert [d.name for d in serving.deployments] == ["llama-3-8b", "llama-3-3b"]
     assert setup.workload.models == tuple(d.name for d in serving.deployments)
+
+
+def test_a_catalog_larger_than_host_memory_is_served_and_said() -> None:
+    setup = made("catalog=fleet89")
+    assert 0 < setup.prepared.held.sum() < len(setup.prepared.held)
+    assert "of 89 models" in setup.notes[-1]
+    assert not any("from disk" in note for note in made("catalog=dense16").notes)
 
 
 def test_auto_layout_follows_the_system_and_is_said() -> None:
@@ -68,7 +75,7 @@ def test_a_plain_mapping_builds_the_same_run() -> None:
     [
         (["mig=7x12gb", "hardware=b200"], "mig", "7x23gb"),
         (["catalog.models=[{spec: nope}]"], "model", "llama-3-8b"),
-        (["catalog=fleet89"], "catalog", "host memory"),
+        (["hardware.host.memory_bytes=10e9"], "catalog.llama-3-8b", "host memory"),
         (["slo.ttft_s=0.001"], "catalog.llama-3-8b.ttft_slo_s", "fastest any slice"),
         (["slo.tpot_s=0.001"], "catalog.llama-3-8b.tpot_slo_s", "streaming the weights"),
         (["slo.tpot_s=-1"], "slo.tpot_s", "above 0"),

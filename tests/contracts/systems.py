@@ -73,7 +73,8 @@ def prepared(system: str, fleet: str) -> Prepared:
         made = setup(*MODELS, **FLEETS[fleet])
         spec = build(load([f"system={system}", "workload=poisson"])).serving.system
         made = replace(made, system=spec)
-    resident = weights_in(made.system.load) == "hbm"
+    where = weights_in(made.system.load)
+    resident = where == "hbm"
     changes: dict[str, Any] = {
         "check_slo": False,
         "chunk_candidates": (128, 512),
@@ -81,7 +82,7 @@ def prepared(system: str, fleet: str) -> Prepared:
         "max_batch": 3 if tight else 16,
     }
     if tight:  # the smallest model that must fit leaves room for two or three requests
-        changes["hbm_reserve_bytes"] = 7.5e9 if resident else 23.75e9
+        changes["hbm_reserve_bytes"] = {"hbm": 7.5e9, "staged": 22.8e9, "host": 23.75e9}[where]
         changes["engine_bytes"] = 0.04e9
     mig = ("4x24gb" if tight else "1x96gb") if resident else ("3x24gb" if tight else "7x12gb")
     return prepare(replace(made, mig=mig, system=replace(made.system, **changes)))

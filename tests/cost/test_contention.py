@@ -78,8 +78,8 @@ def test_equal_demands_get_equal_shares(demands: list[float], capacity: float) -
 def test_compiled_equals_interpreted_bit_for_bit(demands: list[float], capacity: float) -> None:
     wanted = np.array(demands)
     plain, native = np.empty_like(wanted), np.empty_like(wanted)
-    max_min_rates(wanted, capacity, plain)
-    compiled(wanted, capacity, native)
+    max_min_rates(wanted, len(wanted), capacity, plain)
+    compiled(wanted, len(wanted), capacity, native)
     assert plain.tobytes() == native.tobytes()
 
 
