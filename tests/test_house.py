@@ -146,6 +146,19 @@ def test_start_up_is_light(module: str) -> None:
     assert heavy_modules_after(f"import {module}") == set()
 
 
+@pytest.mark.parametrize("package", ["c2c", "pallas_kernels"])
+def test_a_package_gives_all_it_names_and_says_what_it_has_not(package: str) -> None:
+    code = (
+        f"import {package} as p\n"
+        "assert set(p.__all__) <= set(dir(p))\n"
+        "assert all(getattr(p, name) is not None for name in p.__all__)\n"
+        "try:\n    p.nothing\nexcept AttributeError as e:\n    print(e)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == f"module {package!r} has no attribute 'nothing'"
+
+
 def test_policies_draw_no_random_numbers() -> None:
     """Import-linter sees top-level modules only, so numpy.random is looked for here."""
     found = [

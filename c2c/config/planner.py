@@ -117,15 +117,15 @@ def plan_layout(
         found.append((Candidate(mig=name, attainment=both or 0.0, ttft_p99_s=p99), prepared))
     candidates = tuple(candidate for candidate, _ in found)
     best = _ranked(candidates)[0]
-    for candidate, prepared in found:
-        if candidate is best and prepared is not None:
-            return Plan(
-                mig=best.mig,
-                requests=int(sample.description["requests"]),
-                candidates=candidates,
-                prepared=prepared,
-            )
-    raise errors[0]
+    chosen = dict(zip(layouts, (prepared for _, prepared in found), strict=True))[best.mig]
+    if chosen is None:
+        raise errors[0]
+    return Plan(
+        mig=best.mig,
+        requests=int(sample.description["requests"]),
+        candidates=candidates,
+        prepared=chosen,
+    )
 
 
 def _ranked(candidates: Sequence[Candidate]) -> list[Candidate]:

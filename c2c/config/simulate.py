@@ -60,9 +60,7 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
         requests=requests,
         phases=phases_table(setup.prepared, got.timeline),
         stats=got.stats,
-        summary=summary_of(
-            setup, requests, requests.select, run_totals(setup.prepared, got.stats)
-        ),
+        summary=summary_of(setup, requests, requests.select, run_totals(setup.prepared, got.stats)),
     )
 
 

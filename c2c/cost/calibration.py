@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from c2c.atomic import write_text
 from c2c.cost.constants import Constants, calibration_inputs, calibration_path, load_constants
 from c2c.cost.gemm_time import KernelConstants, gemm_time
 from c2c.errors import DataError
@@ -170,7 +171,7 @@ def store(name: str, values: Mapping[str, float]) -> None:
         text, found = re.subn(rf"(?m)^(  {constant}:\n    value: ).*$", rf"\g<1>{written}", text)
         if found != 1:
             raise DataError(str(path), f"expected one value of {constant}, found {found}")
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
 def _yaml_float(value: float) -> str:

@@ -92,14 +92,14 @@ def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
         raise SettingError("mig", config.name, f"a layout of {platform.name}: {_listed(platform)}")
     known = profiles(platform)
     chosen = tuple(_named(part, known, platform) for part in config.parts)
-    extents = [_extent(p, platform.partition) for p in chosen]
-    if where_they_go(extents, platform.partition) is None:
+    chip = platform.partition
+    if where_they_go([_extent(p, chip) for p in chosen], chip) is None:
         raise SettingError(
             "mig.parts",
             _text(chosen),
-            f"instances that fit {platform.name} together, whose {platform.partition.memory_slices} "
-            f"memory slices hold {_rule(known, platform.partition)}",
-            _what_fits(chosen, known, platform.partition),
+            f"instances that fit {platform.name} together; its {chip.memory_slices} memory slices "
+            f"hold {_rule(known, chip)}",
+            _what_fits(chosen, known, chip),
         )
     return chosen
 
@@ -131,9 +131,7 @@ def _text(several: Sequence[MigProfile]) -> str:
     return " + ".join(name if n == 1 else f"{n}x{name}" for name, n in counted.items())
 
 
-def _what_fits(
-    chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition
-) -> str:
+def _what_fits(chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition) -> str:
     """Say how far the parts fit, and what there is still room for."""
     n = len(chosen)
     while where_they_go([_extent(p, chip) for p in chosen[:n]], chip) is None:

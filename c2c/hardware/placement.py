@@ -1,10 +1,10 @@
 """Which GPU instances fit on a chip together, by the vendor's rule for where they may start.
 
-A chip has a row of memory slices; behind all but perhaps the last of them stands one compute slice.
-An instance of `compute` and `memory` slices takes neighbouring ones of both, from the same place on,
-and starts at a multiple of `memory`. On a chip of 7 compute and 8 memory slices that gives exactly
-what the driver lists: 1 slice of memory starts at 0 to 6, 1g with 2 at 0, 2, 4, 6, 2g at 0, 2, 4,
-3g at 0 and 4, 4g and 7g at 0.
+A chip has a row of memory slices; behind all but perhaps the last of them stands one compute
+slice. An instance of `compute` and `memory` slices takes neighbouring ones of both, from the same
+place on, and starts at a multiple of `memory`. On a chip of 7 compute and 8 memory slices that
+gives exactly what the driver lists: 1g starts at 0 to 6, 1g with two slices of memory at 0, 2, 4
+and 6, 2g at 0, 2 and 4, 3g at 0 and 4, 4g and 7g at 0.
 
 Source: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles" (fractions and numbers of
 instances) and "Getting Started with MIG" (`nvidia-smi mig -lgipp`, possible placements); NVML's

@@ -197,7 +197,9 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
             notes=" ".join(str(data.get("notes") or "").split()),
         )
     except SettingError as err:
-        if err.field.startswith(("gpu.", "host.", "link.", "partition.")):  # raised by the dataclass itself
+        if err.field.startswith(
+            ("gpu.", "host.", "link.", "partition.")
+        ):  # raised by the dataclass itself
             raise SettingError(f"{where}.{err.field}", err.value, err.allowed) from err
         raise
 

@@ -125,7 +125,9 @@ def growth_of(
         return None
     if waiting < CHANCE * count**0.5 or np.mean(missed[order][-max(1, count // 4) :]) <= 0.5:
         return None
-    middle = queue[start:][np.abs(arrived[start:] - (since_s + last_s) / 2) < (last_s - since_s) / 10]
+    middle = queue[start:][
+        np.abs(arrived[start:] - (since_s + last_s) / 2) < (last_s - since_s) / 10
+    ]
     if len(middle) and np.median(middle) > HALF_WAY * waiting:
         return None
     return Growth(since_s=since_s, until_s=last_s, arrived=count, waiting=waiting)

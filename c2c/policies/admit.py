@@ -33,7 +33,7 @@ class ReserveAll(NamedTuple):
 
 @may_join.by(ReserveAll)
 def _reserve_all(
-    policy: ReserveAll, need_bytes: float, room_bytes: float, batch: int, max_batch: int  # noqa: ARG001
+    policy: ReserveAll, need_bytes: float, room_bytes: float, batch: int, max_batch: int
 ) -> bool:  # fmt: skip
     return need_bytes <= room_bytes and batch < max_batch
 

@@ -42,7 +42,7 @@ class AlphaState(NamedTuple):
 
 
 @jitable
-def _is_state(state: AlphaState, *args: Any) -> bool:  # noqa: ARG001
+def _is_state(state: AlphaState, *args: Any) -> bool:
     return 0.0 <= state.alpha <= 1.0
 
 
@@ -63,7 +63,7 @@ def adjust_alpha(policy: Any, state: AlphaState, seen: AlphaObservation) -> Alph
     """Return the next state after a step. Pure: equal arguments give equal results."""
 
 
-def _no(policy: Any) -> bool:  # noqa: ARG001
+def _no(policy: Any) -> bool:
     return False
 
 
@@ -93,7 +93,7 @@ class Static(NamedTuple):
 
 
 @adjust_alpha.by(Static)
-def _stay(policy: Static, state: AlphaState, seen: AlphaObservation) -> AlphaState:  # noqa: ARG001
+def _stay(policy: Static, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     return state
 
 
@@ -155,12 +155,12 @@ class Roofline(NamedTuple):
 
 
 @adjust_alpha.by(Roofline)
-def _leave(policy: Roofline, state: AlphaState, seen: AlphaObservation) -> AlphaState:  # noqa: ARG001
+def _leave(policy: Roofline, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     return state
 
 
 @knows_costs.by(Roofline)
-def _yes(policy: Roofline) -> bool:  # noqa: ARG001
+def _yes(policy: Roofline) -> bool:
     return True
 
 

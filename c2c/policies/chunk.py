@@ -47,13 +47,13 @@ class Profiled(NamedTuple):
 
 @chunk_tokens.by(Profiled)
 def _profiled(
-    policy: Profiled, profiled_tokens: int, backlog_tokens: int, decodes: int  # noqa: ARG001
+    policy: Profiled, profiled_tokens: int, backlog_tokens: int, decodes: int
 ) -> int:  # fmt: skip
     return profiled_tokens
 
 
 @largest_chunk.by(Profiled)
-def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:  # noqa: ARG001
+def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:
     return max(candidates)
 
 
@@ -69,12 +69,12 @@ class Fixed(NamedTuple):
 
 
 @chunk_tokens.by(Fixed)
-def _fixed(policy: Fixed, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:  # noqa: ARG001
+def _fixed(policy: Fixed, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
     return policy.tokens
 
 
 @largest_chunk.by(Fixed)
-def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:  # noqa: ARG001
+def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:
     return policy.tokens
 
 

@@ -38,7 +38,12 @@ __all__ = [
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
 OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "pipeline_class": OuterCompiler}
 # What is called from compiled code only needs no entry from C.
-_INNER: Final[Any] = OPTIONS | {"no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
+# Said outright, since Numba hands a caller's options down to what it calls.
+_INNER: Final[Any] = OPTIONS | {
+    "no_cfunc_wrapper": True,
+    "pipeline_class": InnerCompiler,
+    "forceinline": False,
+}
 
 # An array is seven numbers to a compiled call and the state has thirty: calls on the way of every
 # event would spend their time on passing them.
@@ -153,17 +158,17 @@ def _decision_point(
         return made.get(policy.instance_class, default) if isinstance(policy, _NAMED) else None
 
     @overload(decide, jit_options=_INLINED, strict=False)
-    def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+    def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:
         function = implementation(policy)
         return None if function is None or is_outside(function) else function
 
     # From outside: it may allocate, and then brings its own counting of references.
     @overload(unguarded, jit_options=_USERS, strict=False)
-    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+    def _unguarded(policy: Any, *args: Any) -> Callable[..., Any] | None:
         return implementation(policy)
 
     @overload(decide, jit_options=_USERS, strict=False)
-    def _outside(policy: Any, *args: Any) -> Callable[..., Any] | None:  # noqa: ARG001
+    def _outside(policy: Any, *args: Any) -> Callable[..., Any] | None:
         function = implementation(policy)
         if function is None or not is_outside(function):
             return None
@@ -221,11 +226,11 @@ def _jitable[F: Callable[..., Any]](function: F, options: Any) -> F:
         return function
 
     @overload(function, jit_options=options | {"cache": True}, strict=False)
-    def _for_all(*args: Any, **kwargs: Any) -> F | None:  # noqa: ARG001
+    def _for_all(*args: Any, **kwargs: Any) -> F | None:
         return None if any(map(_sees_policy, args)) else function
 
     @overload(function, jit_options=options, strict=False)
-    def _for_one(*args: Any, **kwargs: Any) -> F | None:  # noqa: ARG001
+    def _for_one(*args: Any, **kwargs: Any) -> F | None:
         return function if any(map(_sees_policy, args)) else None
 
     return function

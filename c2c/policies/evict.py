@@ -31,7 +31,7 @@ class LeastRecentlyUsed(NamedTuple):
 
 @goes_before.by(LeastRecentlyUsed)
 def _least_recently_used(
-    policy: LeastRecentlyUsed, a_last_used_s: float, b_last_used_s: float  # noqa: ARG001
+    policy: LeastRecentlyUsed, a_last_used_s: float, b_last_used_s: float
 ) -> bool:  # fmt: skip
     return a_last_used_s < b_last_used_s
 

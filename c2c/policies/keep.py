@@ -11,7 +11,7 @@ from c2c.policies.returns import LAYERS, YES_OR_NO
 __all__ = ["NothingKept", "WhileRoom", "keeps_weights", "layers_to_keep"]
 
 
-def _yes(policy: Any) -> bool:  # noqa: ARG001
+def _yes(policy: Any) -> bool:
     return True
 
 
@@ -39,12 +39,12 @@ class NothingKept(NamedTuple):
 
 
 @keeps_weights.by(NothingKept)
-def _never(policy: NothingKept) -> bool:  # noqa: ARG001
+def _never(policy: NothingKept) -> bool:
     return False
 
 
 @layers_to_keep.by(NothingKept)
-def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int) -> int:  # noqa: ARG001
+def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int) -> int:
     return 0
 
 

@@ -26,6 +26,9 @@ __all__ = ["InnerCompiler", "OuterCompiler"]
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
 _ENVIRONMENT: Final = "_ZN08NumbaEnv"
+# Beginnings of symbols: of the package, and of its small formulas that are inlined as always.
+_OURS: Final = "_ZN3c2c"
+_FORMULAS: Final = "_ZN3c2c4cost"
 
 
 class _NoMachineCode:
@@ -100,7 +103,22 @@ class _OuterLibrary(_Library):  # type: ignore[misc]
 
 
 def _module(library: Any) -> Any:
-    return library.alone() if isinstance(library, _InnerLibrary) else _shared(library)
+    return _kept_apart(library.alone() if isinstance(library, _InnerLibrary) else _shared(library))
+
+
+def _kept_apart(module: Any) -> Any:
+    """Keep functions that do not ask to be inlined out of their callers.
+
+    Left to itself the optimiser copies what is rarely called into every place that calls it: most
+    of the machine code, and of the time to make it, would be copies of eviction and placement.
+    """
+    for function in module.functions:
+        is_ours = function.name.startswith(_OURS) and not function.name.startswith(_FORMULAS)
+        if is_ours and not function.is_declaration:
+            attributes = b" ".join(function.attributes)
+            if b"alwaysinline" not in attributes and b"noinline" not in attributes:
+                function.add_function_attribute("noinline")
+    return module
 
 
 def _shared(library: Any) -> Any:

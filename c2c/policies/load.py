@@ -40,7 +40,7 @@ class Stream(NamedTuple):
 
 
 @weights_in.by(Stream)
-def _host(policy: Stream) -> Literal["host"]:  # noqa: ARG001
+def _host(policy: Stream) -> Literal["host"]:
     return "host"
 
 
@@ -59,7 +59,7 @@ class Resident(NamedTuple):
 
 
 @weights_in.by(Resident)
-def _hbm(policy: Resident) -> Literal["hbm"]:  # noqa: ARG001
+def _hbm(policy: Resident) -> Literal["hbm"]:
     return "hbm"
 
 
@@ -80,5 +80,5 @@ class Staged(NamedTuple):
 
 
 @weights_in.by(Staged)
-def _staged(policy: Staged) -> Literal["staged"]:  # noqa: ARG001
+def _staged(policy: Staged) -> Literal["staged"]:
     return "staged"

@@ -68,11 +68,11 @@ def place(
     """
 
 
-def _no_promise(policy: Any) -> bool:  # noqa: ARG001
+def _no_promise(policy: Any) -> bool:
     return False
 
 
-def _whole_link(policy: Any) -> float:  # noqa: ARG001
+def _whole_link(policy: Any) -> float:
     return 1.0
 
 
@@ -93,9 +93,8 @@ class BandwidthAware(NamedTuple):
     its decode target, but waiting longer would not help.
 
     Chips that hold the weights come before those that would read them from disk, free slices before
-    evictions, then the chip with most budget left if its inactive models
-    were active too (they may be soon), then the model unused for longest; remaining ties go to
-    the first row.
+    evictions, then the chip with most budget left if its inactive models were active too (they may
+    be soon), then the model unused for longest; remaining ties go to the first row.
 
     Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order
     among admissible slices is ours, and so is what happens to a demand beyond the budget.

@@ -25,7 +25,7 @@ __all__ = [
 
 
 @jitable
-def _is_route(row: int, own: Any, table: Any, count: int, tokens: int) -> bool:  # noqa: ARG001
+def _is_route(row: int, own: Any, table: Any, count: int, tokens: int) -> bool:
     if row < 0 or row >= count:
         return row == -1
     return bool(table[row].draining == 0 and table[row].kv_capacity >= tokens)
@@ -33,7 +33,7 @@ def _is_route(row: int, own: Any, table: Any, count: int, tokens: int) -> bool: 
 
 @jitable
 def _is_candidate(
-    row: int, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int  # noqa: ARG001
+    row: int, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
 ) -> bool:  # fmt: skip
     if row < 0 or row >= count:
         return row == -1
@@ -51,22 +51,22 @@ def _fit(layers: int, room_bytes: float, layer_bytes: float, left: int) -> bool:
 
 
 @jitable
-def _is_number(value: float, *args: Any) -> bool:  # noqa: ARG001
+def _is_number(value: float, *args: Any) -> bool:
     return value == value
 
 
 @jitable
-def _is_positive(value: float, *args: Any) -> bool:  # noqa: ARG001
+def _is_positive(value: float, *args: Any) -> bool:
     return value > 0
 
 
 @jitable
-def _is_not_negative(value: float, *args: Any) -> bool:  # noqa: ARG001
+def _is_not_negative(value: float, *args: Any) -> bool:
     return value >= 0.0
 
 
 @jitable
-def _is_share(value: float, *args: Any) -> bool:  # noqa: ARG001
+def _is_share(value: float, *args: Any) -> bool:
     return 0.0 < value <= 1.0
 
 

@@ -47,7 +47,7 @@ class LeastOutstanding(NamedTuple):
 
 @route.by(LeastOutstanding)
 def _least_outstanding(
-    policy: LeastOutstanding, own: Any, table: Any, count: int, tokens: int  # noqa: ARG001
+    policy: LeastOutstanding, own: Any, table: Any, count: int, tokens: int
 ) -> int:  # fmt: skip
     best = -1
     for row in range(count):
@@ -68,7 +68,7 @@ class WhereWorkIs(NamedTuple):
 
 @route.by(WhereWorkIs)
 def _where_work_is(
-    policy: WhereWorkIs, own: Any, table: Any, count: int, tokens: int  # noqa: ARG001
+    policy: WhereWorkIs, own: Any, table: Any, count: int, tokens: int
 ) -> int:  # fmt: skip
     best = -1
     for row in range(count):

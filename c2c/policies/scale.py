@@ -28,7 +28,7 @@ class OneInstance(NamedTuple):
 
 
 @wants_another.by(OneInstance)
-def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: bool) -> bool:  # noqa: ARG001
+def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: bool) -> bool:
     return False
 
 
@@ -45,7 +45,7 @@ class AtOutstanding(NamedTuple):
 
 @wants_another.by(AtOutstanding)
 def _at_outstanding(
-    policy: AtOutstanding, outstanding: int, backlog_s: float, is_full: bool  # noqa: ARG001
+    policy: AtOutstanding, outstanding: int, backlog_s: float, is_full: bool
 ) -> bool:  # fmt: skip
     return outstanding >= policy.at
 
@@ -65,5 +65,5 @@ class AtBacklog(NamedTuple):
 
 
 @wants_another.by(AtBacklog)
-def _at_backlog(policy: AtBacklog, outstanding: int, backlog_s: float, is_full: bool) -> bool:  # noqa: ARG001
+def _at_backlog(policy: AtBacklog, outstanding: int, backlog_s: float, is_full: bool) -> bool:
     return is_full or backlog_s >= policy.seconds

@@ -20,7 +20,7 @@ class Whole(NamedTuple):
 
 
 @step_parts.by(Whole)
-def _one(policy: Whole, layers: int) -> int:  # noqa: ARG001
+def _one(policy: Whole, layers: int) -> int:
     return 1
 
 
@@ -29,5 +29,5 @@ class ByLayer(NamedTuple):
 
 
 @step_parts.by(ByLayer)
-def _a_layer(policy: ByLayer, layers: int) -> int:  # noqa: ARG001
+def _a_layer(policy: ByLayer, layers: int) -> int:
     return layers

@@ -48,17 +48,17 @@ def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """
 
 
-def _never_gated(policy: Any) -> float:  # noqa: ARG001
+def _never_gated(policy: Any) -> float:
     return np.inf
 
 
-def _none_protected(policy: Any) -> float:  # noqa: ARG001
+def _none_protected(policy: Any) -> float:
     return 0.0
 
 
 def _on_the_line(
-    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,  # noqa: ARG001
-    now_s: float,  # noqa: ARG001
+    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
+    now_s: float,
 ) -> float:  # fmt: skip
     return first_token_s + generated * tpot_slo_s
 
@@ -98,7 +98,7 @@ class One(NamedTuple):
 
 
 @urgency.by(One)
-def _first(policy: One, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+def _first(policy: One, own: Any, row: Any, now_s: float) -> float:
     return 0.0
 
 
@@ -107,18 +107,18 @@ class RoundRobin(NamedTuple):
 
 
 @urgency.by(RoundRobin)
-def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:
     return float(row.order)
 
 
 class GateAndTriage(NamedTuple):
     """Prompts first, then decodes by their lines; what cannot be kept up is served last.
 
-    A step with prompt tokens starts at once, earliest TTFT target first. Steps that only decode wait
-    while the running steps demand the link's share `gate`. When the link cannot carry all decodes in
-    time, engines are protected in the order of requests served a byte streamed until their demand
-    fills `protect` of the link; a request more than `late_s` behind its line counts no more. Every
-    engine gets a step after `stall_s`.
+    A step with prompt tokens starts at once, earliest TTFT target first. Steps that only decode
+    wait while the running steps demand the link's share `gate`. When the link cannot carry all
+    decodes in time, engines are protected in the order of requests served a byte streamed until
+    their demand fills `protect` of the link; a request more than `late_s` behind its line counts
+    no more. Every engine gets a step after `stall_s`.
 
     Ours.
 
@@ -148,7 +148,7 @@ class GateAndTriage(NamedTuple):
 
 
 @urgency.by(GateAndTriage)
-def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:  # noqa: ARG001
+def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
     # Five classes, kept apart by amounts that no slack reaches.
     if row.has_prompt != 0:
         return float(-1e12 + row.prompt_due_s - now_s)

@@ -1,6 +1,6 @@
 """Run folders: configuration and provenance first, atomic results, resume keyed by content."""
 
-from c2c.runs.atomic import atomic_file, write_json, write_text
+from c2c.atomic import atomic_file, write_json, write_text
 from c2c.runs.content import content_key, file_key, plain, source_key
 from c2c.runs.guard import check_folder
 from c2c.runs.locking import FolderInUse, is_in_use

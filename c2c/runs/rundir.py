@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import yaml
 
+from c2c.atomic import atomic_file, write_json, write_text
 from c2c.errors import SettingError
-from c2c.runs.atomic import atomic_file, write_json, write_text
 from c2c.runs.content import content_key, file_key, plain
 from c2c.runs.guard import check_folder
 from c2c.runs.locking import take_lock

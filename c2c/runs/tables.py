@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from c2c.runs.atomic import PARTIAL_SUFFIX, atomic_file, publish
+from c2c.atomic import atomic_file
 
 __all__ = ["ParquetStream", "write_parquet"]
 
@@ -27,6 +25,10 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         pq.write_table(table, file, row_group_size=ROW_GROUP, **OPTIONS)
 
 
+class _Abandoned(Exception):
+    """What is open is to be dropped."""
+
+
 class ParquetStream:
     """A Parquet file that grows by batches and appears under its name when it is closed.
 
@@ -35,21 +37,13 @@ class ParquetStream:
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX
-        )
         self.path = path
         self.rows = 0
-        self._temporary = Path(name)
-        self._file = os.fdopen(handle, "wb")
         self._schema = schema
-        try:
-            self._writer = pq.ParquetWriter(self._file, schema, **OPTIONS)
-        except BaseException:
-            self._file.close()
-            self._temporary.unlink(missing_ok=True)
-            raise
+        with ExitStack() as stack:
+            file = stack.enter_context(atomic_file(path))
+            self._writer = pq.ParquetWriter(file, schema, **OPTIONS)
+            self._open = stack.pop_all()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
 
@@ -76,21 +70,18 @@ class ParquetStream:
             if self._waiting_rows or not self.rows:
                 self._writer.write_table(_join(self._waiting or [self._schema.empty_table()]))
             self._writer.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            publish(self._temporary, self.path)
         except BaseException:
             self.abandon()
             raise
+        self._open.close()
 
     def abandon(self) -> None:
         """Drop everything written so far."""
         # Both write what they still hold, which a full disk refuses; it is not wanted any more.
-        for held in (self._writer, self._file):
-            with suppress(OSError):
-                held.close()
-        self._temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._writer.close()
+        with suppress(_Abandoned, OSError), self._open:
+            raise _Abandoned
 
     def __enter__(self) -> Self:
         return self

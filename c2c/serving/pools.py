@@ -79,7 +79,7 @@ def hold(fleet: Fleet, rules: Rules, s: Serving, k: int, m: int, now_s: float) -
 
 
 @jitable
-def arrived(fleet: Fleet, s: Serving, k: int) -> None:
+def arrived(s: Serving, k: int) -> None:
     """The weights that were read from disk are in memory."""
     s.hold[k].state = HELD
 

@@ -201,7 +201,8 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
 def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Instance i has ended a load or a step: its device turns to what is next.
     ask(s, s.instance[i].on_device)
-    if not settle(fleet, rules, s, i, now_s):
+    is_idle = not settle(fleet, rules, s, i, now_s)
+    if is_idle and (s.count[0].pending > 0 or s.instance[i].draining != 0):
         after_idle(fleet, rules, s, i, now_s)
 
 
@@ -209,7 +210,7 @@ def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """The model that device `d` was loading has become active: serve what waits for it."""
     i = int(s.plan[d].instance)
-    arrived(fleet, s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
+    arrived(s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
     _go_on(fleet, rules, s, i, now_s)
 
 

@@ -35,7 +35,7 @@ from c2c.serving.state import (
 __all__ = ["has_work", "settle", "start_asked", "wake"]
 
 
-@jitable
+@inlined
 def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     # Whether the first waiting request could join the batch of instance i now.
     inst = s.instance[i]
@@ -51,14 +51,23 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
 
 
 @inlined
-def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
-    """Return whether instance `i` could do something if its device turned to it."""
+def _could_begin(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+    # Whether instance i, with nothing in its batch, could load its model or admit a request.
     inst = s.instance[i]
     if inst.state == FREE or inst.state == LOADING:
         return False
     if inst.state == ASSIGNED:
-        return bool(inst.n_wait > 0) and could_hold(fleet, s, i, 0.0)  # there is room for it
-    return bool(inst.n_prefill + inst.n_decode > 0) or _head_joins(fleet, rules, s, i)
+        return could_hold(fleet, s, i, 0.0)  # there is room for it
+    return _head_joins(fleet, rules, s, i)
+
+
+@inlined
+def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+    """Return whether instance `i` could do something if its device turned to it."""
+    inst = s.instance[i]
+    if inst.n_prefill + inst.n_decode > 0:
+        return True
+    return bool(inst.n_wait > 0) and _could_begin(fleet, rules, s, i)
 
 
 @inlined
@@ -319,9 +328,12 @@ def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     running = s.device[d].running
     if running < 0:
         ask(s, d)
-    elif s.instance[running].state == RUNNING and s.plan[d].steps > 1:
-        if inst.state == ASSIGNED or _head_joins(fleet, rules, s, i):
-            emit(s, ACT_INTERRUPT, d)
+    elif (
+        s.instance[running].state == RUNNING
+        and s.plan[d].steps > 1
+        and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i))
+    ):
+        emit(s, ACT_INTERRUPT, d)
 
 
 @inlined

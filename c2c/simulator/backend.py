@@ -190,8 +190,14 @@ def _begin_run(
 
 
 @inlined
-def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: float) -> None:
-    """Carry out the actions of the last step and share the links of the chips they touch."""
+def submit(
+    fleet: Fleet, machine: Machine, state: Serving, world: World, ended: int, now_s: float
+) -> None:
+    """Carry out the actions of the last step and share the links of the chips it touched.
+
+    Args:
+      ended: the device whose phase ended, or -1.
+    """
     for k in range(state.count[0].actions):
         code, d = state.actions[k, 0], state.actions[k, 1]
         if code == ACT_INTERRUPT:
@@ -202,20 +208,20 @@ def submit(fleet: Fleet, machine: Machine, state: Serving, world: World, now_s: 
             _begin_load(machine, state, world, d, now_s)
         elif code != ACT_UNLOAD:  # freeing memory takes no time
             _begin_run(fleet, machine, state, world, d, now_s)
-    for k in range(state.count[0].actions):
-        if state.actions[k, 0] == ACT_UNLOAD:
-            continue
-        c = state.device[state.actions[k, 1]].chip
-        if world.link[c].dirty != 0:
-            rebalance(machine, state, world, c, now_s)
+    for k in range(state.count[0].actions + 1):
+        d = ended
+        if k < state.count[0].actions:
+            if state.actions[k, 0] == ACT_UNLOAD:
+                continue
+            d = state.actions[k, 1]
+        if d >= 0 and world.link[state.device[d].chip].dirty != 0:
+            rebalance(machine, state, world, state.device[d].chip, now_s)
     state.count[0].actions = 0
 
 
-@inlined
+@jitable
 def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rate: float) -> None:
     n = world.n_timeline[0]
-    if n >= len(world.timeline):
-        return
     plan, p = state.plan[d], world.phase[d]
     inst = state.instance[plan.instance]
     row = world.timeline[n]
@@ -267,7 +273,8 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
         p.total_steps += p.steps
         p.total_prefill += plan.prefill
         p.total_decode += plan.decodes * p.steps
-    _write_timeline(state, world, d, now_s, chip_rate)
+    if world.n_timeline[0] < len(world.timeline):
+        _write_timeline(state, world, d, now_s, chip_rate)
     p.active = 0
     link.dirty = 1
     set_end(world.tree, world.end_s, d, np.inf)

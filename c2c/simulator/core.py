@@ -9,7 +9,7 @@ import numpy as np
 from c2c.policies import jitable
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
-from c2c.simulator.backend import Machine, World, end_phase, rebalance, submit
+from c2c.simulator.backend import Machine, World, end_phase, submit
 from c2c.simulator.events import next_device
 
 __all__ = ["BLOCK_DONE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
@@ -74,6 +74,4 @@ def drive(
         else:
             on_step_end(fleet, rules, state, d, now_s)
         start_asked(fleet, rules, state, now_s)
-        submit(fleet, machine, state, world, now_s)
-        if d >= 0 and world.link[state.device[d].chip].dirty != 0:
-            rebalance(machine, state, world, state.device[d].chip, now_s)
+        submit(fleet, machine, state, world, d, now_s)

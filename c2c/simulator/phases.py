@@ -139,7 +139,7 @@ def advance(p: Any, now_s: float) -> None:
         p.part = min(max(seconds / _step_s(p, p.done), 0.0), 1.0 - 1e-16)
 
 
-@inlined
+@jitable
 def stop_at_boundary(p: Any, now_s: float) -> None:
     """End a run of steps at the next step boundary (at least one step is done)."""
     advance(p, now_s)

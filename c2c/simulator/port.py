@@ -24,7 +24,7 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
 )
-from c2c.simulator.backend import Machine, end_phase, new_world, rebalance, submit
+from c2c.simulator.backend import Machine, end_phase, new_world, submit
 from c2c.simulator.events import next_device
 from c2c.workloads import RequestBlock
 
@@ -65,7 +65,7 @@ class SimulatorBackend:
         self._world = new_world(self._mirror, 0)
         self._runs: dict[int, RunSteps] = {}
         self._timer_s = math.inf
-        self._ended: tuple[int, float] | None = None
+        self._ended = -1
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
         """Start loads and runs, stop runs; durations follow from the cost tables."""
@@ -78,12 +78,8 @@ class SimulatorBackend:
                 mirror.actions[n] = self._write(action)
                 n += 1
         mirror.count[0].actions = n
-        submit(self._fleet, self._machine, mirror, self._world, at_s)
-        if self._ended is not None:
-            chip = mirror.device[self._ended[0]].chip
-            if self._world.link[chip].dirty:
-                rebalance(self._machine, mirror, self._world, chip, self._ended[1])
-            self._ended = None
+        submit(self._fleet, self._machine, mirror, self._world, self._ended, at_s)
+        self._ended = -1
 
     def _write(self, action: Action) -> tuple[int, int]:
         mirror = self._mirror
@@ -141,12 +137,12 @@ class SimulatorBackend:
     def _happen(self, incident: Cancelled | DeviceLost) -> Event:
         if isinstance(incident, DeviceLost) and self._world.phase[incident.device].active:
             end_phase(self._machine, self._mirror, self._world, incident.device, incident.at_s)
-            self._ended = (incident.device, incident.at_s)
+            self._ended = incident.device
         return incident
 
     def _end(self, d: int, at_s: float) -> Event:
         was_load = end_phase(self._machine, self._mirror, self._world, d, at_s)
-        self._ended = (d, at_s)
+        self._ended = d
         if was_load:
             available = float(self._mirror.report[d].available_gbps)
             return Ready(at_s=at_s, device=d, available_gbps=available)

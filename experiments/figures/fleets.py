@@ -90,7 +90,9 @@ def _pair(
     top, below = panels[column], panels[columns + column]
     for order, (name, (colour, style)) in enumerate(LINES.items()):
         # the first are on top, and what they hide is wider than they are
-        look = {"color": colour, "linestyle": style, "label": name, "zorder": 3.0 - 0.01 * order}
+        look: dict[str, Any] = {
+            "color": colour, "linestyle": style, "label": name, "zorder": 3.0 - 0.01 * order,
+        }  # fmt: skip
         width = 1.8 if colour != PURPLE else 4.5
         found = {r[over]: r for r in rows if r["system"] == name}
         at = [k for k, value in enumerate(values) if value in found]

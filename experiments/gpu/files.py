@@ -67,18 +67,20 @@ def pack(folder: Path, archive: Path) -> None:
 
     Files that others are still writing, which have a dot in front or end in ".part", are left out.
     """
-    with replacing(archive) as temporary:
-        with tarfile.open(temporary, "w:gz", compresslevel=6) as packed:
-            for path in sorted(folder.rglob("*")):
-                if path.name.startswith(".") or path.suffix == ".part" or not path.is_file():
-                    continue
-                try:
-                    content = path.read_bytes()
-                except FileNotFoundError:  # replaced or removed since it was listed
-                    continue
-                entry = tarfile.TarInfo(str(Path(folder.name, path.relative_to(folder))))
-                entry.size, entry.mtime = len(content), int(time.time())
-                packed.addfile(entry, io.BytesIO(content))
+    with (
+        replacing(archive) as temporary,
+        tarfile.open(temporary, "w:gz", compresslevel=6) as packed,
+    ):
+        for path in sorted(folder.rglob("*")):
+            if path.name.startswith(".") or path.suffix == ".part" or not path.is_file():
+                continue
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:  # replaced or removed since it was listed
+                continue
+            entry = tarfile.TarInfo(str(Path(folder.name, path.relative_to(folder))))
+            entry.size, entry.mtime = len(content), int(time.time())
+            packed.addfile(entry, io.BytesIO(content))
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -16,9 +16,7 @@ def made(*overrides: str) -> RunSetup:
 
 
 def planned(setup: RunSetup, *layouts: str, requests: int = 40) -> list[tuple[str, float | None]]:
-    plan = plan_layout(
-        setup.serving, layouts, setup.workload, requests=requests, compiled=False
-    )
+    plan = plan_layout(setup.serving, layouts, setup.workload, requests=requests, compiled=False)
     assert plan.requests == requests
     assert plan.mig == plan.as_dict()["candidates"][0]["mig"]
     return [(one.mig, one.attainment) for one in plan.candidates]
@@ -78,7 +76,7 @@ def test_a_run_says_how_its_layout_was_planned(monkeypatch: pytest.MonkeyPatch) 
 
     run = planner.simulate_in_memory
 
-    def interpreted(*given: object, compiled: bool) -> object:  # noqa: ARG001
+    def interpreted(*given: object, compiled: bool) -> object:
         return run(*given, compiled=False)  # type: ignore[arg-type]
 
     monkeypatch.setattr(planner, "simulate_in_memory", interpreted)

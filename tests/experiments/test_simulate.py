@@ -76,7 +76,8 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     events = json.loads(gzip.decompress((folder / "timeline.json.gz").read_bytes()))["traceEvents"]
     assert {e["ph"] for e in events} == {"M", "X", "C"}
 
-    again = run(tmp_path, "workload=file", "workload.path=trace.csv", "mig=7x12gb")
+    again = run(tmp_path, "workload=file", "workload.path=trace.csv", "system=c2cserve_letter",
+                "mig=7x12gb")  # fmt: skip
     assert "complete already, skipped" in again.stdout
 
 

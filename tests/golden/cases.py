@@ -1,4 +1,4 @@
-"""The runs whose records are kept: small, with queues, switches, evictions, drains and cold starts."""
+"""The runs whose records are kept: small, with queues, switches, drains and cold starts."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ def table(n: int, *, failed: tuple[int, ...] = (), seed: int = 0) -> pa.Table:
         "prompt_tokens": rng.integers(1, 1000, n),
         "output_tokens": output,
         "instance": np.zeros(n, int),
+        "slice": np.zeros(n, int),
         "chip": np.zeros(n, int),
         "start_kind": rng.integers(0, 3, n),
         "chunks": np.ones(n, int),

@@ -82,7 +82,7 @@ def prepare(setup: ServingSetup) -> Prepared:
       SettingError: a MIG layout that the chip lacks, a catalog larger than host memory, a model
         whose KV cache or weights fit no slice, an SLO that no slice can meet even when alone.
     """
-    system, constants = setup.system, setup.constants
+    system = setup.system
     shared_gbps = link_gbps(setup.platform.link, setup.link_variant)
     per_chip = slices(setup.platform, setup.mig)
     kinds = tuple(dict.fromkeys(per_chip))

@@ -24,6 +24,7 @@ def check(
     demands: Sequence[float],
     budget_gbps: float,
 ) -> None:
+    """Raise SettingError for what no slice can serve, naming model, value and what is allowed."""
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     for d, demand in zip(setup.deployments, demands, strict=True):
         arch = specs.index(d.spec)

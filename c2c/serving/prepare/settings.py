@@ -17,10 +17,6 @@ __all__ = ["ServingSetup", "SystemSpec"]
 _DEFAULTS = System()._asdict() | dict(PREPARATION)
 
 
-def _policy(name: str) -> Any:
-    return field(default=_DEFAULTS[name])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSpec:
     """A serving system: its policies, and what they do not decide.
@@ -55,18 +51,18 @@ class SystemSpec:
     """
 
     name: str
-    route: Any = _policy("route")
-    scale: Any = _policy("scale")
-    place: Any = _policy("place")
-    evict: Any = _policy("evict")
-    preempt: Any = _policy("preempt")
-    admit: Any = _policy("admit")
-    turn: Any = _policy("turn")
-    chunk: Any = _policy("chunk")
-    alpha: Any = _policy("alpha")
-    keep: Any = _policy("keep")
-    step: Any = _policy("step")
-    load: Any = _policy("load")
+    route: Any = field(default=_DEFAULTS["route"])
+    scale: Any = field(default=_DEFAULTS["scale"])
+    place: Any = field(default=_DEFAULTS["place"])
+    evict: Any = field(default=_DEFAULTS["evict"])
+    preempt: Any = field(default=_DEFAULTS["preempt"])
+    admit: Any = field(default=_DEFAULTS["admit"])
+    turn: Any = field(default=_DEFAULTS["turn"])
+    chunk: Any = field(default=_DEFAULTS["chunk"])
+    alpha: Any = field(default=_DEFAULTS["alpha"])
+    keep: Any = field(default=_DEFAULTS["keep"])
+    step: Any = field(default=_DEFAULTS["step"])
+    load: Any = field(default=_DEFAULTS["load"])
     chunk_candidates: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
     profile_prompt_tokens: int = 1024
     profile_ttft_share: float = 1.0

@@ -189,6 +189,7 @@ def kv_tokens(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> 
 def chunk_choice(
     setup: ServingSetup, spec: ModelSpec, kind: Slice, table: StepTable, share_gbps: float
 ) -> ChunkChoice:
+    """Return the prefill chunk of a model on a slice."""
     system = setup.system
     if not isinstance(system.chunk, Profiled):
         return ChunkChoice(largest_chunk(system.chunk, system.chunk_candidates), True)
