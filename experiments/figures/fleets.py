@@ -120,7 +120,8 @@ def draw_ablation_plus(tables: Tables, caption: str) -> Figure:
         chosen = [r for r in rows if r["point"] == point]
         _spread(panels[2 * k], chosen, variants, "both_percent")
         panels[2 * k].set_title(point, fontsize=9.5)
-        panels[2 * k].set(xlabel="both targets met (%)")
+        least = min(r["both_percent"] for r in chosen)
+        panels[2 * k].set(xlabel="both targets met (%)", xlim=(min(99.0, least - 0.5), 100.2))
         _spread(panels[2 * k + 1], chosen, variants, "ttft_p99_s")
         panels[2 * k + 1].set(xlabel="p99 TTFT (s)", xscale="log")
         panels[2 * k + 1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
