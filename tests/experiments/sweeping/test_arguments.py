@@ -5,12 +5,12 @@ import pickle
 import pytest
 
 from c2c.config import load
-from c2c.config.schema import AlphaConf, RunConf, SystemConf, WorkloadConf
+from c2c.config.schema import RunConf, SystemConf, WorkloadConf
 from c2c.errors import SettingError
 from experiments.sweeping.arguments import check_arguments, fixed, grid, quoted
 
 
-@pytest.mark.parametrize("schema", [RunConf, SystemConf, WorkloadConf, AlphaConf])
+@pytest.mark.parametrize("schema", [RunConf, SystemConf, WorkloadConf])
 def test_schemas_are_pickled_by_name(schema: type) -> None:
     assert pickle.loads(pickle.dumps(schema)) is schema
 
