@@ -114,22 +114,14 @@ assert chosen == sorted(chosen, reverse=True)
 
 # %%
 from c2c.policies import (
-    ALPHA_POLICIES,
     AlphaObservation,
-    AlphaParams,
+    Feedback,
     adjust_alpha,
     best_alpha_index,
     initial_alpha,
 )
 
-params = AlphaParams(
-    policy=ALPHA_POLICIES["feedback"],
-    initial=0.0,
-    deadband=0.05,
-    step_fast=0.125,
-    step_slow=0.0625,
-    smoothing=0.5,
-)
+params = Feedback(initial=0.0, deadband=0.05, step_fast=0.125, step_slow=0.0625, smoothing=0.5)
 share_of = np.where(np.arange(60) < 30, link, link / 4)
 budget_s = 25e-3
 
@@ -148,7 +140,7 @@ for share in share_of:
     seconds, hbm, c2c = run_gemm(state.alpha, share)
     feedback.append(state.alpha)
     feedback_s.append(seconds)
-    state = adjust_alpha(state, AlphaObservation(seconds, budget_s, hbm, c2c), params)
+    state = adjust_alpha(params, state, AlphaObservation(seconds, budget_s, hbm, c2c))
     index = best_alpha_index(alone.total_s, alone.traffic.link_bytes, float(share))
     roofline.append(float(alphas[index]))
     roofline_s.append(run_gemm(roofline[-1], share)[0])
