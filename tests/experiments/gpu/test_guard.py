@@ -19,7 +19,7 @@ def results(folder: Path) -> None:
     case = Case(spec={"m": 1})
     store.finish(case, [{"case": case.key, "status": "ok", "run": "r1"}])
     store.compact()
-    report.write(folder)
+    report.write(folder, {"link": [case.key]})
 
 
 def test_a_new_folder_and_one_with_results_are_fine(tmp_path: Path) -> None:
