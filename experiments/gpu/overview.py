@@ -100,7 +100,7 @@ def _rates(rows: Rows) -> list[str]:
         ("device_memory", "device memory, reads and writes", "gbps", "GB/s"),
         ("matmul_bf16", "bf16 products", "tflops", "TFLOP/s"),
     ):
-        values = [r[column] for r in ok.get("link", ()) if what in (r.get("copy"), r["what"] or "")]
+        values = [r[column] for r in ok.get("link", ()) if what in (r.get("copy"), r.get("what"))]
         if values:
             found.append(f"- {label}: {max(values):.4g} {unit}")
             dma = max(values) if what == "pinned_to_device" else dma
