@@ -109,8 +109,8 @@ def _worth(rows: list[dict[str, Any]]) -> str:
         moved = [f"{n} {v:+.2f}" for n, v in parts.items() if abs(v) > noise]
         still = [n for n, v in parts.items() if abs(v) <= noise]
         said.append(
-            f"{point}, points of attainment: {', '.join(moved) or 'none'}; within "
-            f"{noise:.2f}, the seeds' range: {', '.join(still) or 'none'}."
+            f"{point}, points of attainment: {', '.join(moved) or 'none'}; no more than "
+            f"{noise:.2f}, which seeds change: {', '.join(still) or 'none'}."
         )
     return " ".join(said)
 

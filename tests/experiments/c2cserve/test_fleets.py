@@ -147,7 +147,7 @@ def test_ablations_say_what_moves_more_than_seeds(tiny: Any) -> None:
         ]
     )
     assert "less -10.00;" in told
-    assert "(1.00): same." in told
+    assert "1.01, which seeds change: same." in told
 
 
 def test_one_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
