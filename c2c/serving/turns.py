@@ -87,7 +87,7 @@ def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     emit(s, ACT_LOAD, inst.on_device)
 
 
-@jitable
+@inlined
 def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> None:
     # Earliest TTFT target of the prompts that instance i could work on, less what they still take.
     inst, row = s.instance[i], s.engines[e]
@@ -108,7 +108,7 @@ def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
     row.prompt_due_s -= fleet.costs.decode_s[pair]
 
 
-@jitable
+@inlined
 def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s: float) -> int:
     # Earliest due token of instance i, less a step; returns how many sequences are kept up.
     inst, row = s.instance[i], s.engines[e]
@@ -129,7 +129,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     return int(kept_up)
 
 
-@jitable
+@inlined
 def _streamed_gbps(fleet: Fleet, s: Serving, i: int) -> float:
     # The link rate that decoding on instance i within its target takes; kept layers take none.
     inst = s.instance[i]
@@ -137,7 +137,7 @@ def _streamed_gbps(fleet: Fleet, s: Serving, i: int) -> float:
     return float(fleet.deployment[inst.model].demand_gbps * share)
 
 
-@jitable
+@inlined
 def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
     # Fills a row of s.engines for every instance of chip c that has requests, and protects those
     # that serve most requests a byte streamed, up to the policy's share of the link.
@@ -179,7 +179,7 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None
             s.engines[i - first].is_protected = 1
 
 
-@jitable
+@inlined
 def _drawn_gbps(s: Serving, c: int) -> float:
     # What the steps under way on chip c demand of its link.
     total = 0.0
@@ -189,7 +189,7 @@ def _drawn_gbps(s: Serving, c: int) -> float:
     return total
 
 
-@jitable
+@inlined
 def _most_urgent(
     fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float
 ) -> tuple[int, float, int]:
@@ -207,14 +207,14 @@ def _most_urgent(
     return best, best_urgency, n
 
 
-@jitable
+@inlined
 def _hold(s: Serving, d: int) -> None:
     if s.device[d].is_held == 0:
         s.device[d].is_held = 1
         s.chip[s.device[d].chip].n_held += 1
 
 
-@jitable
+@inlined
 def _release(s: Serving, d: int) -> None:
     if s.device[d].is_held != 0:
         s.device[d].is_held = 0
@@ -230,7 +230,7 @@ def _is_new(s: Serving, d: int) -> bool:
     return False
 
 
-@jitable
+@inlined
 def _end_runs(s: Serving, c: int, limit_gbps: float) -> None:
     # Runs of several steps end at the next step if something waits, or would not start now.
     drawn = _drawn_gbps(s, c)
@@ -244,7 +244,7 @@ def _end_runs(s: Serving, c: int, limit_gbps: float) -> None:
                 emit(s, ACT_INTERRUPT, d)
 
 
-@jitable
+@inlined
 def _start_chip(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
     # Prompts start at once; then, most urgent first, what else the link has room for.
     chip = s.chip[c]
