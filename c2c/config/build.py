@@ -131,8 +131,8 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
     memory_gb = setup.superchips * setup.platform.host.memory_bytes / 1e9
     return (
         f"host memory of {memory_gb:.0f} GB holds less than the catalog's "
-        f"{fleet.weight_bytes.sum() / 1e9:.0f} GB: {absent} of {len(fleet.weight_bytes)} models are "
-        "read from disk when they are asked for, and others give way",
+        f"{fleet.weight_bytes.sum() / 1e9:.0f} GB: {absent} of {len(fleet.weight_bytes)} models "
+        "are read from disk when they are asked for, and others give way",
     )
 
 
