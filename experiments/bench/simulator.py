@@ -116,6 +116,7 @@ def by_size(settings: BenchSettings) -> list[list[str]]:
         [
             "catalog=fleet89",
             f"superchips={settings.superchips}",
+            "system=c2cserve_letter",  # what earlier versions of this benchmark ran
             SCALE_OUT,
             f"seed={settings.seed}",
             f"workload.requests={n}",
@@ -135,6 +136,7 @@ def by_instances(settings: BenchSettings) -> list[list[str]]:
             f"catalog.models=[{{spec: llama-3-3b, copies: {8 * chips}, tpot_slo_s: 0.15}},"
             f"{{spec: llama-3-8b, copies: {8 * chips}, tpot_slo_s: 0.3}}]",
             f"superchips={chips}",
+            "system=c2cserve_letter",  # what earlier versions of this benchmark ran
             SCALE_OUT,
             f"seed={settings.seed}",
             f"workload.models={16 * chips}",
