@@ -115,7 +115,6 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
     """
     tokens = plan.prefill + plan.decodes
     prefill = max(costs.pair_s[pair] * plan.pairs, costs.kv_read_s[pair] * plan.prefill_kv)
-    attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
     if plan.kept + plan.copied == 0:
         return float(
             costs.body_s[pair, tokens, variant]
@@ -128,6 +127,7 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
         costs, pair, plan, layers, 0,
         costs.body_s[pair, tokens, variant], costs.head_s[pair, plan.rows, variant],
     )  # fmt: skip
+    attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
     return float(gemms + attention)
 
 
