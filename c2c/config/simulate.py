@@ -125,6 +125,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "evictions": stats.evictions,
         "dropped_from_host": stats.dropped,
         "drains": stats.drains,
+        "preempted": stats.preempted,
         "steps": int(stats.steps.sum()),
         "prefill_tokens": int(stats.prefill_tokens.sum()),
         "decode_tokens": int(stats.decode_tokens.sum()),

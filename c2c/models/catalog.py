@@ -13,6 +13,7 @@ from c2c.models.spec import ModelSpec
 __all__ = ["Deployment", "catalogs", "load_catalog"]
 
 DEFAULT_TTFT_SLO_S = 1.0  # C2CServe section 9.3
+MOST_PRIORITY = 2**31 - 1
 DEFAULT_TPOT_SLO_S = 0.2  # five tokens a second, about reading speed; the paper prints none
 
 _ORDERS = ("sequential", "round_robin")
@@ -26,6 +27,7 @@ class Deployment:
     spec: ModelSpec
     ttft_slo_s: float
     tpot_slo_s: float
+    priority: int = 0  # of its requests: the higher, the more urgent
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -36,6 +38,12 @@ class Deployment:
                 raise SettingError(f"catalog.{self.name}.{field}", value, "seconds above 0")
             if not math.isfinite(value) or value <= 0:
                 raise SettingError(f"catalog.{self.name}.{field}", value, "seconds above 0")
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+            raise SettingError(f"catalog.{self.name}.priority", self.priority, "a whole number")
+        if abs(self.priority) > MOST_PRIORITY:
+            raise SettingError(
+                f"catalog.{self.name}.priority", self.priority, f"within +-{MOST_PRIORITY}"
+            )
 
 
 def catalogs() -> tuple[str, ...]:
@@ -55,7 +63,7 @@ def load_catalog(
     Args:
       name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models`
         and optionally `order`, or only the list of entries. An entry has spec (a catalog name or
-        a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s.
+        a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s, priority.
 
     Raises:
       SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
@@ -103,7 +111,7 @@ def _read(name: str) -> Any:
 def _entry(entry: object, where: str) -> list[Deployment]:
     if not isinstance(entry, Mapping):
         raise SettingError(where, entry, "a mapping with a spec")
-    _keys(entry, ("name", "spec", "copies", "ttft_slo_s", "tpot_slo_s"), where)
+    _keys(entry, ("name", "spec", "copies", "ttft_slo_s", "tpot_slo_s", "priority"), where)
     model, copies = entry.get("spec"), entry.get("copies", 1)
     if not isinstance(model, str):
         raise SettingError(f"{where}.spec", model, "a model's name or path")
@@ -121,6 +129,7 @@ def _entry(entry: object, where: str) -> list[Deployment]:
             spec=spec,
             ttft_slo_s=DEFAULT_TTFT_SLO_S if ttft is None else ttft,
             tpot_slo_s=DEFAULT_TPOT_SLO_S if tpot is None else tpot,
+            priority=entry.get("priority", 0),
         )
         for n in names
     ]

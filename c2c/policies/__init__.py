@@ -9,6 +9,7 @@ from c2c.policies.alpha import (
     AlphaObservation,
     AlphaState,
     Feedback,
+    Priced,
     Roofline,
     Static,
     adjust_alpha,
@@ -16,8 +17,10 @@ from c2c.policies.alpha import (
     best_alpha_index,
     initial_alpha,
     knows_costs,
+    link_price,
 )
 from c2c.policies.chunk import (
+    ByQueue,
     ChunkChoice,
     Fixed,
     Profiled,
@@ -28,9 +31,11 @@ from c2c.policies.chunk import (
 from c2c.policies.decision import decision, implementations, inlined, jitable, policy_name
 from c2c.policies.evict import (
     AfterWaiting,
+    ByPriority,
     LeastRecentlyUsed,
     goes_before,
     look_every_s,
+    sets_aside,
     should_drain,
 )
 from c2c.policies.keep import NothingKept, WhileRoom, keeps_weights, layers_to_keep
@@ -84,6 +89,8 @@ __all__ = [
     "AtOutstanding",
     "BandwidthAware",
     "ByLayer",
+    "ByPriority",
+    "ByQueue",
     "ChunkChoice",
     "Feedback",
     "FirstIdle",
@@ -97,6 +104,7 @@ __all__ = [
     "One",
     "OneInstance",
     "Own",
+    "Priced",
     "Profiled",
     "RandomIdle",
     "ReserveAll",
@@ -130,6 +138,7 @@ __all__ = [
     "link_gate",
     "link_headroom",
     "link_is_promised",
+    "link_price",
     "look_every_s",
     "make_policy",
     "may_join",
@@ -140,6 +149,7 @@ __all__ = [
     "prefill_share",
     "protected_share",
     "route",
+    "sets_aside",
     "should_drain",
     "step_parts",
     "token_due_s",

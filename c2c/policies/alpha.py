@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
 from c2c.policies.guard import Returns
-from c2c.policies.returns import YES_OR_NO
+from c2c.policies.returns import SECONDS, YES_OR_NO
 
 __all__ = [
     "AlphaObservation",
     "AlphaState",
     "Feedback",
+    "Priced",
     "Roofline",
     "Static",
     "adjust_alpha",
@@ -20,6 +22,7 @@ __all__ = [
     "best_alpha_index",
     "initial_alpha",
     "knows_costs",
+    "link_price",
 ]
 
 
@@ -70,6 +73,22 @@ def _no(policy: Any) -> bool:
 @decision(default=_no, returns=YES_OR_NO)
 def knows_costs(policy: Any) -> bool:
     """Return whether alpha is chosen anew at every step from the cost model's predictions."""
+
+
+def _free(policy: Any, link_utilisation: float) -> float:
+    return 0.0
+
+
+@decision(default=_free, returns=SECONDS)
+def link_price(policy: Any, link_utilisation: float) -> float:
+    """Return the seconds of a step that a second of the whole link counts as.
+
+    Asked where costs are known.
+
+    Args:
+      policy: decides.
+      link_utilisation: of the chip's link, all tenants, over the device's last step.
+    """
 
 
 def _start(policy: Any) -> AlphaState:
@@ -144,7 +163,8 @@ def _algorithm_2(policy: Feedback, state: AlphaState, seen: AlphaObservation) ->
 class Roofline(NamedTuple):
     """The variant with the least predicted step time at the share of the link at hand.
 
-    Ours: the controller knows the cost model and jumps to the predicted best alpha.
+    Ours: the controller knows the cost model and jumps to the predicted best alpha, anew at every
+    step and so for each phase and shape.
     """
 
     initial: float = 0.0  # before the first step, and for the profiling of chunks
@@ -154,17 +174,47 @@ class Roofline(NamedTuple):
         _check_unit(self, where)
 
 
-@adjust_alpha.by(Roofline)
-def _leave(policy: Roofline, state: AlphaState, seen: AlphaObservation) -> AlphaState:
+class Priced(NamedTuple):
+    """As `Roofline`, but link time has a price that grows with the link's utilisation u.
+
+    Ours. With `Roofline` every slice does what is best for itself, and where the link is what all
+    wait for each takes from it what the others lack. Here a second of the link counts as
+    `price` u / (1 - u) seconds beside the step's own, the shape of the delay that one more user
+    of a queue causes to the rest.
+
+    Attributes:
+      initial: alpha before the first step, and for the profiling of chunks.
+      price: at u = 1/2.
+    """
+
+    initial: float = 0.0
+    price: float = 1.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_unit(Static(self.initial), where)
+        if not 0.0 <= self.price < math.inf:
+            raise SettingError(f"{where}.price", self.price, "a number, at least 0")
+
+
+@link_price.by(Priced)
+def _congestion(policy: Priced, link_utilisation: float) -> float:
+    used = min(link_utilisation, 0.999)  # of a full link, which would cost infinitely much
+    return policy.price * used / (1.0 - used)
+
+
+def _leave(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     return state
 
 
-@knows_costs.by(Roofline)
-def _yes(policy: Roofline) -> bool:
+def _yes(policy: Any) -> bool:
     return True
 
 
-for _policy in (Static, Feedback, Roofline):
+for _knowing in (Roofline, Priced):
+    adjust_alpha.by(_knowing)(_leave)
+    knows_costs.by(_knowing)(_yes)
+for _policy in (Static, Feedback, Roofline, Priced):
     initial_alpha.by(_policy)(_start)
 
 
@@ -175,21 +225,21 @@ def alpha_index(alpha: float, grid_size: int) -> int:
 
 
 @jitable
-def best_alpha_index(alone_s: Any, link_bytes: Any, available_gbps: float) -> int:
-    """Return the variant with the least predicted step time max(alone, bytes / share).
-
-    Ties go to the variant that moves fewer bytes over the shared link.
+def best_alpha_index(alone_s: Any, link_bytes: Any, available_gbps: float, gb_s: float) -> int:
+    """Return the variant with the least predicted step time max(alone, bytes / share), plus price.
 
     Args:
       alone_s: [A] seconds of a step for each variant with the link to itself.
       link_bytes: [A] bytes each variant moves over the link.
       available_gbps: link rate this instance can expect now.
+      gb_s: seconds that 1e9 bytes over the link count beside.
     """
     best = 0
-    best_s = max(alone_s[0], link_bytes[0] / (available_gbps * 1e9))
-    for a in range(1, len(alone_s)):
-        t = max(alone_s[a], link_bytes[a] / (available_gbps * 1e9))
-        if t < best_s:
+    best_s = math.inf
+    for a in range(len(alone_s)):
+        seconds = max(alone_s[a], link_bytes[a] / (available_gbps * 1e9))
+        seconds += gb_s * link_bytes[a] / 1e9
+        if seconds < best_s:
             best = a
-            best_s = t
+            best_s = seconds
     return best

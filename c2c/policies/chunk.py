@@ -11,7 +11,15 @@ from c2c.errors import SettingError
 from c2c.policies.decision import decision
 from c2c.policies.returns import A_CHUNK
 
-__all__ = ["ChunkChoice", "Fixed", "Profiled", "choose_chunk", "chunk_tokens", "largest_chunk"]
+__all__ = [
+    "ByQueue",
+    "ChunkChoice",
+    "Fixed",
+    "Profiled",
+    "choose_chunk",
+    "chunk_tokens",
+    "largest_chunk",
+]
 
 
 class ChunkChoice(NamedTuple):
@@ -76,6 +84,35 @@ def _fixed(policy: Fixed, profiled_tokens: int, backlog_tokens: int, decodes: in
 @largest_chunk.by(Fixed)
 def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:
     return policy.tokens
+
+
+class ByQueue(NamedTuple):
+    """The profiling table's chunk, grown with the prompt tokens that wait.
+
+    The table is made for one prompt of `prompt_tokens`. Where `n` times as many wait, the smallest
+    chunk that still meets the target is about `n` times the table's, since a step that streams its
+    weights takes nearly as long for a larger chunk.
+    """
+
+    prompt_tokens: int = 1024
+    limit_tokens: int = 2048
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        for name, value in zip(self._fields, self, strict=True):
+            if value < 1:
+                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
+
+
+@chunk_tokens.by(ByQueue)
+def _by_queue(policy: ByQueue, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
+    grown = profiled_tokens * backlog_tokens // policy.prompt_tokens
+    return max(profiled_tokens, min(policy.limit_tokens, grown))
+
+
+@largest_chunk.by(ByQueue)
+def _largest_by_queue(policy: ByQueue, candidates: tuple[int, ...]) -> int:
+    return max(policy.limit_tokens, *candidates)
 
 
 def choose_chunk(

@@ -8,7 +8,15 @@ from c2c.errors import SettingError
 from c2c.policies.decision import decision
 from c2c.policies.returns import SECONDS, YES_OR_NO
 
-__all__ = ["AfterWaiting", "LeastRecentlyUsed", "goes_before", "look_every_s", "should_drain"]
+__all__ = [
+    "AfterWaiting",
+    "ByPriority",
+    "LeastRecentlyUsed",
+    "goes_before",
+    "look_every_s",
+    "sets_aside",
+    "should_drain",
+]
 
 
 @decision(returns=YES_OR_NO)
@@ -51,6 +59,15 @@ def look_every_s(policy: Any) -> float:
     """Return after how long a chip looks again whether a model has waited too long."""
 
 
+def _never(policy: Any) -> bool:
+    return False
+
+
+@decision(default=_never, returns=YES_OR_NO)
+def sets_aside(policy: Any) -> bool:
+    """Return whether requests give up their slice for a more urgent one that finds none."""
+
+
 class AfterWaiting(NamedTuple):
     """After `after_s` seconds.
 
@@ -74,3 +91,35 @@ def _after_waiting(policy: AfterWaiting, oldest_wait_s: float) -> bool:
 @look_every_s.by(AfterWaiting)
 def _an_eighth(policy: AfterWaiting) -> float:
     return policy.after_s / 8.0
+
+
+class ByPriority(NamedTuple):
+    """As `AfterWaiting` among equals; less urgent requests give up their slice at once.
+
+    They are set aside at the next step boundary and go on when there is room; what they have
+    generated is kept, their KV cache is computed anew.
+
+    Source: C2CServe section 6.1 step 2, which evicts "inactive or low-priority" instances; how is
+    ours.
+    """
+
+    after_s: float = 10.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        AfterWaiting(self.after_s).check(where)
+
+
+@should_drain.by(ByPriority)
+def _among_equals(policy: ByPriority, oldest_wait_s: float) -> bool:
+    return oldest_wait_s > policy.after_s
+
+
+@look_every_s.by(ByPriority)
+def _as_often(policy: ByPriority) -> float:
+    return policy.after_s / 8.0
+
+
+@sets_aside.by(ByPriority)
+def _yes(policy: ByPriority) -> bool:
+    return True

@@ -15,6 +15,7 @@ ACT_RUN: Final = 1
 ACT_INTERRUPT: Final = 2  # end the decode run at the next step boundary
 ACT_UNLOAD: Final = 3  # the second number is the instance
 ACT_FORGET: Final = 4  # the second number is the request's id; through the port only
+ACT_ASIDE: Final = 5  # likewise: free its KV cache, it will come again
 
 
 @inlined

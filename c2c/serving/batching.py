@@ -14,6 +14,7 @@ from c2c.policies import (
     knows_costs,
     layers_to_keep,
     link_gate,
+    link_price,
     may_join,
     prefill_share,
 )
@@ -82,6 +83,11 @@ def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now
             req.from_alpha = inst.sum_alpha
             req.from_link = inst.sum_link
             req.from_hbm = inst.sum_hbm
+            if req.again > 0:
+                req.from_steps -= req.was_steps
+                req.from_alpha -= req.was_alpha
+                req.from_link -= req.was_link
+                req.from_hbm -= req.was_hbm
         plan.prefill += share
         plan.prefills += 1
         plan.pairs += attention_pairs(req.prefilled, share, window)
@@ -160,8 +166,9 @@ def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> No
         for a in range(variants):
             s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
             s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
-        available = s.report[inst.on_device].available_gbps
-        plan.alpha = best_alpha_index(s.alone_s, s.link_bytes, available)
+        report = s.report[inst.on_device]
+        gb_s = link_price(rules.system.alpha, report.c2c) / s.chip[inst.chip].link_gbps
+        plan.alpha = best_alpha_index(s.alone_s, s.link_bytes, report.available_gbps, gb_s)
         inst.alpha = plan.alpha / max(1, variants - 1)
     else:
         plan.alpha = alpha_index(inst.alpha, variants)

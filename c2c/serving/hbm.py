@@ -81,14 +81,19 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     nothing that runs would ever make any.
     """
     dev = s.device[s.instance[i].on_device]
-    room = dev.capacity_bytes - dev.kv_bytes
-    if need_bytes <= room:
+    if need_bytes <= dev.capacity_bytes - dev.kv_bytes:
         return True
+    least = math.inf
+    n = 0
     for j in range(dev.first, dev.first + fleet.residents):
         state = s.instance[j].state
-        if j != i and (state == IDLE or (state == READY and dev.kv_bytes == 0.0)):
-            room += fleet.engine_bytes
-    return bool(need_bytes <= room)
+        goes = state == IDLE or (state == READY and dev.kv_bytes == 0.0)
+        if state != FREE and (j == i or not goes):
+            least = min(
+                least, s.instance[j].kv_capacity * fleet.costs.kv_bytes[pair_of(fleet, s, j)]
+            )
+            n += 1
+    return bool(need_bytes <= least - (n - 1) * fleet.engine_bytes - dev.kv_bytes)
 
 
 @jitable

@@ -19,6 +19,7 @@ def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float)
     inst.model = m
     inst.state = ASSIGNED
     inst.draining = 0
+    inst.aside = 0
     inst.cold = 1 if hold(fleet, rules, s, entry_of(fleet, m, inst.chip), m, now_s) else 0
     inst.last_used_s = now_s
     inst.kv_used = 0

@@ -12,7 +12,14 @@ import math
 from collections.abc import Mapping
 
 from c2c.errors import BackendError
-from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.actions import (
+    ACT_ASIDE,
+    ACT_FORGET,
+    ACT_INTERRUPT,
+    ACT_LOAD,
+    ACT_RUN,
+    ACT_UNLOAD,
+)
 from c2c.serving.ending import (
     earliest_deadline_s,
     end_request,
@@ -21,7 +28,7 @@ from c2c.serving.ending import (
     take_finished,
     take_leaving,
 )
-from c2c.serving.losing import is_lost, lose_device, restore
+from c2c.serving.losing import is_lost, lose_device
 from c2c.serving.port import (
     Action,
     Arrival,
@@ -34,6 +41,7 @@ from c2c.serving.port import (
     Load,
     Ready,
     RunSteps,
+    SetAside,
     SetTimer,
     StepEnd,
     Timer,
@@ -79,13 +87,9 @@ def step(
     count = s.count[0]
     now_s = max(float(event.at_s), float(count.now_s))
     count.now_s = now_s
-    first = int(count.out)
     expire(fleet, rules, s, now_s, also_now=isinstance(event, Timer))
-    restore(s, s.records[first : count.out])
-    first = int(count.out)
     _take_in(fleet, rules, s, event, now_s)
     start_asked(fleet, rules, s, now_s)
-    restore(s, s.records[first : count.out])
     asked = dict.fromkeys((int(c), int(k)) for c, k in s.actions[: count.actions])
     count.actions = 0
     actions = [_action(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
@@ -131,10 +135,11 @@ def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float
     if not event.deadline_s > 0.0:
         raise BackendError("Arrival", "deadline_s", event.deadline_s, "seconds above 0")
     req = s.request[s.free_slots[s.count[0].free_slots - 1]]  # the slot that it gets
-    req.priority = event.priority
     req.ends_by_s = now_s + event.deadline_s
     req.ending = FAIL_NONE
-    req.carried = 0
+    priority = event.priority
+    if priority is None:
+        priority = int(fleet.deployment[event.model].priority)
     on_arrival(
         fleet,
         rules,
@@ -144,6 +149,7 @@ def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float
         event.model,
         event.prompt_tokens,
         event.max_output_tokens,
+        priority,
     )
 
 
@@ -219,6 +225,8 @@ def _action(s: Serving, code: int, where: int) -> Action:
         return Interrupt(device=where)
     if code == ACT_FORGET:
         return Forget(request_id=where)
+    if code == ACT_ASIDE:
+        return SetAside(request_id=where)
     plan = s.plan[where].copy()
     i = int(plan.instance)
     inst = s.instance[i]

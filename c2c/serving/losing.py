@@ -6,14 +6,11 @@ instance computes their KV cache anew and goes on from there. Reached through th
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from c2c.serving.ending import fail_unserved, generated, place_again
 from c2c.serving.instances import vacate
 from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
+from c2c.serving.preempting import start_over
 from c2c.serving.queues import append_pending
 from c2c.serving.state import (
     ASSIGNED,
@@ -28,7 +25,7 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import largest_kv
 
-__all__ = ["is_lost", "lose_device", "restore"]
+__all__ = ["is_lost", "lose_device"]
 
 
 def is_lost(s: Serving, d: int) -> bool:
@@ -66,7 +63,7 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     batch += [int(k) for k in s.prefilling[i, : inst.n_prefill]]
     slots = []
     for slot in batch:
-        _start_over(s, slot)
+        start_over(s, slot, generated(s, slot))
         req = s.request[slot]
         if req.ending != FAIL_NONE:
             fail_unserved(s, slot, now_s, int(req.ending))
@@ -85,19 +82,6 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     return slots
 
 
-def _start_over(s: Serving, slot: int) -> None:
-    req = s.request[slot]
-    made = generated(s, slot)
-    if made > 0:
-        if req.carried == 0:
-            req.was_admitted_s, req.was_started_s = req.admitted_s, req.started_s
-            req.was_first_token_s = req.first_token_s
-        req.carried += made
-        req.prompt += made
-        req.output -= made
-    req.prefilled, req.step_tokens = 0, 0
-
-
 def _queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:
     # All that waits for model m, in order of arrival; what fits nowhere any more fails.
     model = s.model[m]
@@ -113,24 +97,3 @@ def _queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: floa
             fail_unserved(s, slot, now_s, FAIL_DEVICE)
         else:
             append_pending(s, m, slot)
-
-
-def restore(s: Serving, records: Any) -> None:
-    """Make the records of requests that lost a device those of the whole request.
-
-    Args:
-      records: written since the last event.
-    """
-    if not (s.request.carried > 0).any():
-        return
-    for slot in s.free_slots[: s.count[0].free_slots]:
-        req = s.request[slot]
-        if req.carried == 0:
-            continue
-        for k in np.flatnonzero(records.id == req.id):
-            row = records[k]
-            row.prompt_tokens -= req.carried
-            row.output_tokens += req.carried
-            row.admitted_s, row.started_s = req.was_admitted_s, req.was_started_s
-            row.first_token_s = req.was_first_token_s
-        req.carried = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from c2c.policies import jitable, link_is_promised, look_every_s, place, should_drain
 from c2c.serving.hbm import is_in_use, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
@@ -163,17 +165,27 @@ def _choose(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_ch
 def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
     """Make models active before the first event, in the order of the catalog.
 
-    Each goes where placement puts it, as long as nothing has to give way for it.
+    Each goes where placement puts it, as long as nothing has to give way for it: no other model,
+    and no promise of link rate.
 
     Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
     """
     for m in range(len(s.model)):
         row = _choose(fleet, rules, s, m, 1, -1)
-        if row >= 0 and s.candidates[row].is_free != 0 and s.candidates[row].in_host != 0:
+        if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
             i = int(s.candidates[row].instance)
             assign(fleet, rules, s, m, i, 0.0)
             s.instance[i].state = IDLE
     s.count[0].switches = 0
+
+
+@jitable
+def _needs_no_room(fleet: Fleet, rules: Rules, c: Any, m: int) -> bool:
+    if c.is_free == 0 or c.in_host == 0:
+        return False
+    if not link_is_promised(rules.system.place):
+        return True
+    return bool(c.unpromised_gbps >= fleet.deployment[m].demand_gbps)
 
 
 @jitable
@@ -207,14 +219,21 @@ def _forget_tried(s: Serving) -> None:
 
 
 @jitable
+def _goes_first(s: Serving, a: int, b: int) -> bool:
+    above = s.request[s.model[a].wait_head].priority - s.request[s.model[b].wait_head].priority
+    return bool(above > 0 or (above == 0 and s.model[a].oldest_s < s.model[b].oldest_s))
+
+
+@jitable
 def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
-    # The untried model of chip c whose first request waits longest; ties to the lower id.
+    # The untried model of chip c with the most urgent first request, of equals the oldest; ties to
+    # the lower id.
     best = -1
     for m in range(len(s.model)):
         model = s.model[m]
         if model.n_wait == 0 or model.tried != 0:
             continue
-        if best >= 0 and model.oldest_s >= s.model[best].oldest_s:
+        if best >= 0 and not _goes_first(s, m, best):
             continue
         if entry_of(fleet, m, c) >= 0:
             best = m

@@ -43,7 +43,7 @@ class Arrival:
     model: int  # position in Fleet.deployment
     prompt_tokens: int
     max_output_tokens: int  # it ends here, or before it by a `StepEnd`
-    priority: int = 0
+    priority: int | None = None  # the higher, the more urgent; None: its model's
     deadline_s: float = math.inf  # it fails if it has not finished so long after its arrival
 
 
@@ -107,7 +107,8 @@ class Load:
 class RunSteps:
     """Run one mixed step, or up to `plan.steps` equal decode steps; ends with `StepEnd`.
 
-    A request whose device was lost comes back with its own tokens as the end of its prompt.
+    A request whose device was lost, or that was set aside, comes back with its own tokens as the
+    end of its prompt.
     """
 
     device: int
@@ -141,6 +142,16 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """Free the KV cache of a request that gives way to more urgent ones.
+
+    It comes back with its own tokens as the end of its prompt.
+    """
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Send `Timer` at this time; it takes the place of an earlier one that has not gone off."""
 
@@ -148,7 +159,7 @@ class SetTimer:
 
 
 Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer
-Action = Load | RunSteps | Interrupt | Unload | Forget | SetTimer
+Action = Load | RunSteps | Interrupt | Unload | Forget | SetAside | SetTimer
 
 
 class Backend(Protocol):

@@ -10,6 +10,7 @@ __all__ = [
     "append_waiting",
     "pop_waiting",
     "release_slot",
+    "return_pending",
     "return_waiting",
     "take_pending",
     "take_slot",
@@ -30,9 +31,24 @@ def release_slot(s: Serving, slot: int) -> None:
     s.count[0].free_slots += 1
 
 
+@jitable
+def _inserted(s: Serving, head: int, slot: int, above: int) -> int:
+    # The head of a queue in which `slot` comes after those of a priority of at least `above`, and
+    # before the rest, which is not empty.
+    if s.request[head].priority < above:
+        s.request[slot].next = head
+        return slot
+    before = head
+    while s.request[s.request[before].next].priority >= above:
+        before = int(s.request[before].next)
+    s.request[slot].next = s.request[before].next
+    s.request[before].next = slot
+    return head
+
+
 @inlined
 def append_waiting(s: Serving, i: int, slot: int) -> None:
-    """Queue a request at instance `i` and note how it found its model."""
+    """Queue a request at instance `i`, by priority, and note how it found its model."""
     inst, req = s.instance[i], s.request[slot]
     req.next = -1
     req.instance = i
@@ -42,9 +58,12 @@ def append_waiting(s: Serving, i: int, slot: int) -> None:
         req.start_kind = WARM
     if inst.wait_tail < 0:
         inst.wait_head = slot
-    else:
+        inst.wait_tail = slot
+    elif s.request[inst.wait_tail].priority >= req.priority:
         s.request[inst.wait_tail].next = slot
-    inst.wait_tail = slot
+        inst.wait_tail = slot
+    else:
+        inst.wait_head = _inserted(s, inst.wait_head, slot, req.priority)
     inst.n_wait += 1
     inst.backlog += req.prompt
 
@@ -63,16 +82,30 @@ def pop_waiting(s: Serving, i: int) -> int:
 
 @jitable
 def append_pending(s: Serving, m: int, slot: int) -> None:
-    """Queue a request of model `m` until a slice is found."""
+    """Queue a request of model `m` until a slice is found, after those of its priority."""
+    _queue_pending(s, m, slot, s.request[slot].priority)
+
+
+@jitable
+def return_pending(s: Serving, m: int, slot: int) -> None:
+    """Queue a request of model `m` again, before those of its priority."""
+    _queue_pending(s, m, slot, s.request[slot].priority + 1)
+
+
+@jitable
+def _queue_pending(s: Serving, m: int, slot: int, above: int) -> None:
     model, req = s.model[m], s.request[slot]
     req.next = -1
     req.instance = -1
     if model.wait_tail < 0:
         model.wait_head = slot
-        model.oldest_s = req.arrival_s
-    else:
+        model.wait_tail = slot
+    elif s.request[model.wait_tail].priority >= above:
         s.request[model.wait_tail].next = slot
-    model.wait_tail = slot
+        model.wait_tail = slot
+    else:
+        model.wait_head = _inserted(s, model.wait_head, slot, above)
+    model.oldest_s = s.request[model.wait_head].arrival_s
     model.n_wait += 1
     s.count[0].pending += 1
 
@@ -98,14 +131,24 @@ def take_pending(s: Serving, m: int, i: int) -> None:
 
 @jitable
 def return_waiting(s: Serving, i: int) -> None:
-    """Put the queue of instance `i` before what already waits for its model (it came earlier)."""
+    """Put the queue of instance `i` before what already waits for its model (it came earlier).
+
+    The more urgent come first all the same.
+    """
     inst = s.instance[i]
     if inst.n_wait == 0:
         return
-    model = s.model[inst.model]
-    s.request[inst.wait_tail].next = model.wait_head
-    if model.wait_tail < 0:
-        model.wait_tail = inst.wait_tail
+    m = int(inst.model)
+    model = s.model[m]
+    later = int(model.wait_head)
+    last = int(inst.wait_tail)
+    if later >= 0 and s.request[last].priority >= s.request[later].priority:
+        s.request[last].next = later
+        later = -1
+    else:
+        s.count[0].pending -= model.n_wait
+        model.n_wait = 0
+        model.wait_tail = last
     model.wait_head = inst.wait_head
     model.oldest_s = s.request[inst.wait_head].arrival_s
     model.n_wait += inst.n_wait
@@ -115,6 +158,10 @@ def return_waiting(s: Serving, i: int) -> None:
         inst.backlog -= s.request[slot].prompt
         s.request[slot].instance = -1
         slot = int(s.request[slot].next)
+    while later >= 0:
+        following = int(s.request[later].next)
+        append_pending(s, m, later)
+        later = following
     inst.wait_head = -1
     inst.wait_tail = -1
     inst.n_wait = 0

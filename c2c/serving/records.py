@@ -18,8 +18,8 @@ def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     s.count[0].out += 1
     out.id = req.id
     out.model = req.model
-    out.prompt_tokens = req.prompt
-    out.output_tokens = req.output
+    out.prompt_tokens = req.prompt - req.carried
+    out.output_tokens = req.output + req.carried
     out.instance = req.instance
     out.failure = failure
     out.start_kind = req.start_kind
@@ -29,6 +29,10 @@ def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     out.started_s = req.started_s
     out.first_token_s = req.first_token_s
     out.finished_s = now_s
+    if req.carried > 0:
+        out.admitted_s = req.was_admitted_s
+        out.started_s = req.was_started_s
+        out.first_token_s = req.was_first_token_s
     if req.instance >= 0:
         inst = s.instance[req.instance]
         out.slice = inst.on_device

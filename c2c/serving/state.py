@@ -78,6 +78,7 @@ DEPLOYMENT_DTYPE = np.dtype(
         ("ttft_slo_s", "f8"),
         ("tpot_slo_s", "f8"),
         ("max_context", "i8"),
+        ("priority", "i8"),  # of its requests, where they have none of their own
     ],
     align=True,
 )
@@ -109,6 +110,7 @@ INSTANCE_DTYPE = np.dtype(
         ("state", "i8"),
         ("model", "i8"),
         ("draining", "i8"),
+        ("aside", "i8"),  # 1: gives up its requests at the next step boundary
         ("last_used_s", "f8"),
         ("next_same", "i8"),  # next active instance of the same model
         ("wait_head", "i8"),
@@ -236,14 +238,19 @@ REQUEST_DTYPE = np.dtype(
         ("from_alpha", "f8"),
         ("from_link", "f8"),
         ("from_hbm", "f8"),
-        # what only requests of the port have (`c2c.serving.loop`)
-        ("priority", "i8"),
-        ("ends_by_s", "f8"),  # its deadline; inf: none
-        ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
-        ("carried", "i8"),  # tokens of `prompt` that it had generated before its device was lost
-        ("was_admitted_s", "f8"),  # times of a request that carries such tokens
+        ("priority", "i8"),  # the higher, the more urgent
+        ("carried", "i8"),  # tokens of `prompt` that it had generated before it began again
+        ("again", "i8"),  # times that it began again
+        ("was_admitted_s", "f8"),  # of a request that carries tokens
         ("was_started_s", "f8"),
         ("was_first_token_s", "f8"),
+        ("was_steps", "f8"),  # charged before it began again
+        ("was_alpha", "f8"),
+        ("was_link", "f8"),
+        ("was_hbm", "f8"),
+        # what only requests of the port have (`c2c.serving.loop`)
+        ("ends_by_s", "f8"),  # its deadline; inf: none
+        ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
     ],
     align=True,
 )
@@ -284,6 +291,7 @@ COUNT_DTYPE = np.dtype(
         ("evictions", "i8"),
         ("dropped", "i8"),  # models that gave way in host memory
         ("drains", "i8"),
+        ("preempted", "i8"),  # requests set aside
         ("draws", "i8"),  # placement decisions taken, the key of random ones
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),
@@ -420,7 +428,7 @@ def new_serving(
         prefilling=np.zeros((n_instances, fleet.max_batch), np.int64),
         decoding=np.zeros((n_instances, fleet.max_batch), np.int64),
         count=count,
-        actions=np.zeros((4 * n_instances + 16, 2), np.int64),
+        actions=np.zeros((4 * n_instances + fleet.max_batch + 16, 2), np.int64),
         asked=np.zeros(n_devices, np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
         routes=_records(ROUTE_DTYPE, n_instances),

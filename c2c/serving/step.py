@@ -26,6 +26,7 @@ from c2c.serving.placing import (
     try_place,
 )
 from c2c.serving.pools import arrived, entry_of
+from c2c.serving.preempting import clear_for, is_cleared, set_aside
 from c2c.serving.queues import (
     append_pending,
     append_waiting,
@@ -34,7 +35,7 @@ from c2c.serving.queues import (
     take_slot,
 )
 from c2c.serving.records import fail, finish
-from c2c.serving.state import FAIL_CONTEXT, FAIL_DEVICE, FAIL_KV, LOST, Fleet, Rules, Serving
+from c2c.serving.state import FAIL_CONTEXT, FAIL_DEVICE, FAIL_KV, IDLE, LOST, Fleet, Rules, Serving
 from c2c.serving.turns import settle, start_asked, wake
 
 __all__ = [
@@ -112,6 +113,7 @@ def on_arrival(
     m: int,
     prompt: int,
     output: int,
+    priority: int,
 ) -> None:
     """Take a request: route it to an active instance, place its model, or let it wait.
 
@@ -128,6 +130,9 @@ def on_arrival(
     req.step_tokens = 0
     req.chunks = 0
     req.start_kind = 0
+    req.priority = priority
+    req.carried = 0
+    req.again = 0
     s.count[0].arrived += 1
     tokens = prompt + output
     if tokens > fleet.deployment[m].max_context:
@@ -148,8 +153,10 @@ def on_arrival(
         return
     append_pending(s, m, slot)
     # Later requests do not overtake: only the first in line asks for a slice.
-    if s.model[m].n_wait == 1 and try_place(fleet, rules, s, m, tokens, -1, now_s) < 0:
-        hand_over(fleet, rules, s, m)
+    if s.model[m].wait_head != slot or try_place(fleet, rules, s, m, tokens, -1, now_s) >= 0:
+        return
+    if not hand_over(fleet, rules, s, m):
+        _clear(fleet, rules, s, m, now_s)
 
 
 @jitable
@@ -180,6 +187,26 @@ def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
     take_pending(s, m, i)
     wake(fleet, rules, s, i)
     return True
+
+
+@jitable
+def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
+    # Model m found no slice: less urgent requests give way.
+    i = clear_for(fleet, rules, s, m)
+    if i >= 0:
+        before = int(s.instance[i].model)
+        set_aside(fleet, s, i)
+        s.instance[i].state = IDLE
+        after_idle(fleet, rules, s, i, now_s)
+        _go_elsewhere(fleet, rules, s, before, now_s)
+
+
+@jitable
+def _go_elsewhere(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
+    # Requests of model m have lost their slice: another one may be free.
+    if s.model[m].n_wait > 0 and s.model[m].active < 0:
+        head = s.request[s.model[m].wait_head]
+        try_place(fleet, rules, s, m, head.prompt + head.output, -1, now_s)
 
 
 @jitable
@@ -294,11 +321,17 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
         _end_decodes(fleet, s, i, now_s)
     if plan.prefill > 0:
         _end_prefills(fleet, s, i, now_s)
-    if s.count[0].pending > 0:
+    m = int(inst.model)
+    is_given_up = is_cleared(s, i)
+    if is_given_up:
+        set_aside(fleet, s, i)
+    elif s.count[0].pending > 0:
         drained = make_room(fleet, rules, s, inst.chip, now_s)
         if drained >= 0:
             after_idle(fleet, rules, s, drained, now_s)
     _go_on(fleet, rules, s, i, now_s)
+    if is_given_up:
+        _go_elsewhere(fleet, rules, s, m, now_s)
 
 
 @inlined

@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import inlined, jitable
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_UNLOAD
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Serving
 from c2c.simulator.events import new_tournament, set_end
@@ -206,12 +206,12 @@ def submit(
             set_end(world.tree, world.end_s, d, now_s + remaining_s(p))
         elif code == ACT_LOAD:
             _begin_load(machine, state, world, d, now_s)
-        elif code != ACT_UNLOAD:  # freeing memory takes no time
+        elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, machine, state, world, d, now_s)
     for k in range(state.count[0].actions + 1):
         d = ended
         if k < state.count[0].actions:
-            if state.actions[k, 0] == ACT_UNLOAD:
+            if state.actions[k, 0] > ACT_INTERRUPT:
                 continue
             d = state.actions[k, 1]
         if d >= 0 and world.link[state.device[d].chip].dirty != 0:
@@ -256,7 +256,8 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     report.link_bytes = p.link_bytes * steps
     report.hbm_bytes = hbm
     chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
-    report.c2c = min(1.0, chip_rate / machine.capacity)
+    if p.is_load == 0:  # a `Ready` says nothing of it
+        report.c2c = min(1.0, chip_rate / machine.capacity)
     report.hbm = min(1.0, hbm / seconds / machine.hbm[kind]) if seconds > 0.0 else 0.0
     busy = 0
     for j in range(state.chip[c].first, state.chip[c].last):

@@ -63,7 +63,9 @@ def drive(
                 return NEED_SLOTS
             d = -1
             now_s = arrival_s[k]
-            on_arrival(fleet, rules, state, now_s, first_id + k, model[k], prompt[k], output[k])
+            m = model[k]
+            urgent = fleet.deployment[m].priority
+            on_arrival(fleet, rules, state, now_s, first_id + k, m, prompt[k], output[k], urgent)
             cursor[0] = k + 1
         elif k >= n and not is_last:
             return BLOCK_DONE

@@ -20,6 +20,7 @@ from c2c.serving.port import (
     Load,
     Ready,
     RunSteps,
+    SetAside,
     SetTimer,
     StepEnd,
     Timer,
@@ -74,7 +75,7 @@ class SimulatorBackend:
         for action in actions:
             if isinstance(action, SetTimer):
                 self._timer_s = action.at_s
-            elif not isinstance(action, Forget):  # freeing memory takes no time
+            elif not isinstance(action, Forget | SetAside):  # freeing memory takes no time
                 mirror.actions[n] = self._write(action)
                 n += 1
         mirror.count[0].actions = n
@@ -99,7 +100,7 @@ class SimulatorBackend:
                 plan.steps = min(plan.steps, left)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, SetTimer | Forget)
+        assert not isinstance(action, SetTimer | Forget | SetAside)
         return ACT_UNLOAD, action.instance
 
     def next_event(self) -> Event | None:

@@ -31,6 +31,7 @@ class RunStats:
     evictions: int
     dropped: int  # models that gave way in host memory
     drains: int
+    preempted: int  # times that a request was set aside
     end_s: float
     busy_s: np.ndarray
     load_s: np.ndarray
@@ -169,6 +170,7 @@ class Simulation:
             evictions=int(count[0].evictions),
             dropped=int(count[0].dropped),
             drains=int(count[0].drains),
+            preempted=int(count[0].preempted),
             end_s=float(link.at_s.max()),
             busy_s=np.array(phase.busy_s),
             load_s=np.array(phase.load_s),

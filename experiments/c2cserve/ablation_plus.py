@@ -20,13 +20,15 @@ WHOLE = "plus"
 VARIANTS: dict[str, tuple[str, ...]] = {
     WHOLE: (),
     "one engine a slice": ("system.residents=1",),
-    "three engines a slice": ("system.residents=3",),
+    "two engines a slice": ("system.residents=2",),
+    "eight engines a slice": ("system.residents=8",),
     "no weights kept": ("system/keep=nothing_kept",),
     "turns: round robin": ("system/turn=round_robin",),
     "turns: no gate": ("system.turn.gate=inf",),
     "turns: no triage": ("system.turn.protect=0", "system.turn.late_s=inf"),
     "one instance a model": ("system/scale=one_instance",),
     "chunk: profiled": ("system/chunk=profiled", "~system.chunk.tokens"),
+    "chunk: by queue": ("system/chunk=by_queue", "~system.chunk.tokens"),
     "chunk: 512": ("system.chunk.tokens=512",),
     "chunk: 2048": ("system.chunk.tokens=2048",),
     "route: least outstanding": ("system/route=least_outstanding",),
@@ -35,6 +37,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "system/route=least_outstanding",
         "system/place=bandwidth_aware",
     ),
+    "alpha: static": ("system/alpha=static",),
     "alpha: roofline": ("system/alpha=roofline",),
     "alpha: feedback": ("system/alpha=feedback",),
     "a turn costs 0 ms": ("system.turn_s=0",),
@@ -44,7 +47,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 # Variants that differ in numbers alone: another policy is another program to compile.
 QUICK_VARIANTS = (
-    WHOLE, "one engine a slice", "three engines a slice", "turns: no triage", "chunk: 512",
+    WHOLE, "one engine a slice", "eight engines a slice", "turns: no triage", "chunk: 512",
     "a turn costs 5 ms", "an engine takes 1 GB",
 )  # fmt: skip
 LEAST_POINTS = 0.01  # of attainment: two or three requests, which is no difference

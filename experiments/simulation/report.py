@@ -150,7 +150,8 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
         (
             "activations",
             f"switch {run['switches']:,}, cold {run['cold_starts']:,}; evictions "
-            f"{run['evictions']:,}, drains {run['drains']:,}",
+            f"{run['evictions']:,}, drains {run['drains']:,}, "
+            f"requests set aside {run['preempted']:,}",
         ),
         ("failures", failures or "none"),
         (

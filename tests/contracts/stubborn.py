@@ -78,6 +78,7 @@ class StubbornBackend:
                     prompt_tokens=int(self._prompt[k]),
                     max_output_tokens=int(self._bound[k]),
                     deadline_s=late + 1e-9,
+                    priority=int(g.integers(0, 3)) if g.random() < 0.7 else None,
                 ),
             )
             if g.random() < cancel:  # also before its arrival, and after its end

@@ -8,10 +8,10 @@ from typing import Any
 
 from c2c.config import build, config_dir, load
 from c2c.policies import (
-    AfterWaiting,
     AtBacklog,
     AtOutstanding,
     ByLayer,
+    ByPriority,
     Feedback,
     Fixed,
     GateAndTriage,
@@ -51,6 +51,7 @@ MIXES: dict[str, dict[str, Any]] = {
     "round_robin_3": SPREAD | {"residents": 3, "turn_s": 0.002},
     "triage_1": TURNS | {"residents": 1},
     "triage_3": TURNS | {"residents": 3},
+    "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 SYSTEMS = (*sorted(p.stem for p in (config_dir() / "system").glob("*.yaml")), *MIXES)
 
@@ -78,11 +79,13 @@ def prepared(system: str, fleet: str) -> Prepared:
     changes: dict[str, Any] = {
         "check_slo": False,
         "chunk_candidates": (128, 512),
-        "preempt": AfterWaiting(0.7 if tight else 5.0),
+        "preempt": made.system.preempt._replace(after_s=0.7 if tight else 5.0),
         "max_batch": 3 if tight else 16,
     }
     if tight:  # the smallest model that must fit leaves room for two or three requests
         changes["hbm_reserve_bytes"] = {"hbm": 7.5e9, "staged": 22.8e9, "host": 23.75e9}[where]
         changes["engine_bytes"] = 0.04e9
     mig = ("4x24gb" if tight else "1x96gb") if resident else ("3x24gb" if tight else "7x12gb")
-    return prepare(replace(made, mig=mig, system=replace(made.system, **changes)))
+    urgent = tuple(replace(d, priority=k % 3) for k, d in enumerate(made.deployments))
+    changed = replace(made.system, **changes)
+    return prepare(replace(made, mig=mig, system=changed, deployments=urgent))

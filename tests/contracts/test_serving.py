@@ -85,8 +85,10 @@ def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_
         np.testing.assert_array_equal(ours, theirs)
     # what was done is what was asked
     served = over_port[over_port.failure == FAIL_NONE]
-    assert stats.prefill_tokens.sum() == served.prompt_tokens.sum()
-    assert stats.decode_tokens.sum() == (served.output_tokens - 1).sum()
+    again = int(stats.prefill_tokens.sum() - served.prompt_tokens.sum())
+    assert again == 0 if stats.preempted == 0 else again >= 0
+    made = stats.decode_tokens.sum() - (served.output_tokens - 1).sum()
+    assert -stats.preempted <= made <= 0  # a prompt that is computed again gives a token, too
     assert state.count[0].switches == stats.switches
     # bytes: what requests are charged is what steps moved, which is what the link carried
     phases = simulation.timeline()

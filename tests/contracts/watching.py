@@ -24,6 +24,7 @@ from c2c.serving.port import (
     Load,
     Ready,
     RunSteps,
+    SetAside,
     SetTimer,
     StepEnd,
     Unload,
@@ -111,6 +112,10 @@ class Watch:
             if isinstance(action, Forget):
                 assert action.request_id in self.asked
                 self._end(action.request_id)
+            elif isinstance(action, SetAside):
+                assert action.request_id in self.asked.keys() - self.over
+                for engine in self.engines.values():
+                    engine.kv.pop(action.request_id, None)
             elif isinstance(action, SetTimer):
                 assert np.isfinite(action.at_s)
             elif isinstance(action, Interrupt):

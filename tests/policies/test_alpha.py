@@ -69,7 +69,7 @@ def test_grid_and_roofline() -> None:
     assert [alpha_index(a, 17) for a in (0.0, 0.03, 0.5, 1.0)] == [0, 0, 8, 16]
     alone = np.array([3.0, 2.0, 1.0])
     moved = np.array([1e9, 2e9, 6e9])
-    assert best_alpha_index(alone, moved, 100.0) == 2  # a free link: the fastest alone
-    assert best_alpha_index(alone, moved, 1.0) == 1
-    assert best_alpha_index(alone, moved, 0.1) == 0  # a narrow link: the fewest bytes
-    assert best_alpha_index(np.ones(3), np.ones(3), 1.0) == 0  # ties to the first
+    assert best_alpha_index(alone, moved, 100.0, 0.0) == 2  # a free link: the fastest alone
+    assert best_alpha_index(alone, moved, 1.0, 0.0) == 1
+    assert best_alpha_index(alone, moved, 0.1, 0.0) == 0  # a narrow link: the fewest bytes
+    assert best_alpha_index(np.ones(3), np.ones(3), 1.0, 0.0) == 0  # ties to the first

@@ -111,6 +111,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         deployment[row].ttft_slo_s = d.ttft_slo_s
         deployment[row].tpot_slo_s = d.tpot_slo_s
         deployment[row].max_context = d.spec.max_position
+        deployment[row].priority = d.priority
     fleet = Fleet(
         deployment=deployment,
         home_first=_starts([len(h) for h in where.chips]),

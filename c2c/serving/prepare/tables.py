@@ -19,7 +19,7 @@ from c2c.models import (
 )
 from c2c.policies import (
     ChunkChoice,
-    Profiled,
+    Fixed,
     choose_chunk,
     initial_alpha,
     keeps_weights,
@@ -191,7 +191,7 @@ def chunk_choice(
 ) -> ChunkChoice:
     """Return the prefill chunk of a model on a slice."""
     system = setup.system
-    if not isinstance(system.chunk, Profiled):
+    if isinstance(system.chunk, Fixed):
         return ChunkChoice(largest_chunk(system.chunk, system.chunk_candidates), True)
     slo = min(d.ttft_slo_s for d in setup.deployments if d.spec == spec)
     budget_s = slo * system.profile_ttft_share

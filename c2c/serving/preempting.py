@@ -1,0 +1,147 @@
+"""Requests are set aside for more urgent ones, whose model finds no slice (C2CServe section 6.1).
+
+What a request has generated it keeps: its tokens become the end of its prompt, so that their KV
+cache is computed anew and it goes on from there, on its slice or another.
+"""
+
+from __future__ import annotations
+
+from c2c.policies import inlined, jitable, sets_aside
+from c2c.serving.actions import ACT_ASIDE, ACT_INTERRUPT, emit
+from c2c.serving.pools import could_hold_weights, entry_of
+from c2c.serving.queues import return_pending, return_waiting
+from c2c.serving.records import release_kv
+from c2c.serving.state import READY, RUNNING, Fleet, Rules, Serving
+
+__all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
+
+
+@jitable
+def start_over(s: Serving, slot: int, made: int) -> None:
+    """Let a request that stands nowhere any more begin again, with `made` tokens generated."""
+    req = s.request[slot]
+    if req.prefilled > 0:
+        inst = s.instance[req.instance]
+        req.was_steps = inst.sum_steps - req.from_steps
+        req.was_alpha = inst.sum_alpha - req.from_alpha
+        req.was_link = inst.sum_link - req.from_link
+        req.was_hbm = inst.sum_hbm - req.from_hbm
+        req.again += 1
+    if made > 0:
+        if req.carried == 0:
+            req.was_admitted_s = req.admitted_s
+            req.was_started_s = req.started_s
+            req.was_first_token_s = req.first_token_s
+        req.carried += made
+        req.prompt += made
+        req.output -= made
+    req.prefilled = 0
+    req.step_tokens = 0
+
+
+@jitable
+def _put_aside(fleet: Fleet, s: Serving, i: int, slot: int, made: int) -> None:
+    req = s.request[slot]
+    m = int(req.model)
+    release_kv(fleet, s, i, req.prompt + req.output)
+    start_over(s, slot, made)
+    emit(s, ACT_ASIDE, req.id)
+    s.count[0].preempted += 1
+    return_pending(s, m, slot)
+
+
+@jitable
+def set_aside(fleet: Fleet, s: Serving, i: int) -> None:
+    """Send all requests of instance `i`, which computes nothing now, back to their model's queue.
+
+    They come before those of equal priority that wait there already.
+    """
+    inst = s.instance[i]
+    inst.aside = 0
+    return_waiting(s, i)
+    for k in range(inst.n_prefill - 1, -1, -1):
+        slot = s.prefilling[i, k]
+        inst.backlog -= s.request[slot].prompt - s.request[slot].prefilled
+        _put_aside(fleet, s, i, slot, 0)
+    for k in range(inst.n_decode - 1, -1, -1):
+        slot = s.decoding[i, k]
+        left = s.request[slot].target - inst.decode_clock
+        _put_aside(fleet, s, i, slot, int(s.request[slot].output - left))
+    inst.n_prefill = 0
+    inst.n_decode = 0
+
+
+@inlined
+def is_cleared(s: Serving, i: int) -> bool:
+    """Return whether instance `i` is to give up its requests at its next step boundary."""
+    return bool(s.instance[i].aside != 0)
+
+
+@jitable
+def _is_below(s: Serving, i: int, priority: int) -> bool:
+    # Whether every request of instance i is less urgent.
+    inst = s.instance[i]
+    for k in range(inst.n_decode):
+        if s.request[s.decoding[i, k]].priority >= priority:
+            return False
+    for k in range(inst.n_prefill):
+        if s.request[s.prefilling[i, k]].priority >= priority:
+            return False
+    slot = int(inst.wait_head)
+    while slot >= 0:
+        if s.request[slot].priority >= priority:
+            return False
+        slot = int(s.request[slot].next)
+    return True
+
+
+@jitable
+def _least_to_redo(fleet: Fleet, s: Serving, m: int, c: int, best: int) -> int:
+    # Of the instances of chip c that less urgent requests hold, and of `best`, the one with least.
+    head = s.request[s.model[m].wait_head]
+    if s.chip[c].claim >= 0 or not could_hold_weights(fleet, s, entry_of(fleet, m, c), m):
+        return best
+    arch = fleet.deployment[m].arch
+    first = s.device[s.chip[c].first].first
+    for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
+        inst = s.instance[i]
+        if inst.draining != 0 or inst.model == m:
+            continue
+        if inst.state != RUNNING and inst.state != READY:
+            continue
+        if fleet.kv_capacity[arch, inst.kind] < head.prompt + head.output:
+            continue
+        if best >= 0 and inst.kv_used >= s.instance[best].kv_used:
+            continue
+        if _is_below(s, i, head.priority):
+            best = i
+    return best
+
+
+@jitable
+def clear_for(fleet: Fleet, rules: Rules, s: Serving, m: int) -> int:
+    """Clear an instance of less urgent requests for model `m`, whose first request found no slice.
+
+    The model claims the chip. An instance that is computing is cleared at its next step boundary.
+
+    Returns:
+      The instance where it computes nothing and `set_aside` may come at once; else -1.
+    """
+    if not sets_aside(rules.system.preempt) or s.model[m].claim_chip >= 0:
+        return -1
+    best = -1
+    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+        best = _least_to_redo(fleet, s, m, fleet.home_chip[k], best)
+    if best < 0:
+        return -1
+    inst = s.instance[best]
+    inst.draining = 1
+    inst.aside = 1
+    s.count[0].drains += 1
+    s.chip[inst.chip].claim = m
+    s.model[m].claim_chip = inst.chip
+    if inst.state == READY:
+        return best
+    if s.plan[inst.on_device].steps > 1:
+        emit(s, ACT_INTERRUPT, inst.on_device)
+    return -1
