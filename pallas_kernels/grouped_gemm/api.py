@@ -39,7 +39,7 @@ def grouped_gemm(
     group_sizes: Any,
     *,
     layer: Number | None = None,
-    cluster: int = 1,
+    cluster: int | None = 1,
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
@@ -66,8 +66,8 @@ def grouped_gemm(
       group_sizes: integers [E], rows of each expert; their sum is at most T. The rows beyond it
         belong to no expert and their output is zero.
       layer: which experts of a stack, in [0, L); given for a stack and only then.
-      cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8
-        (`heuristics.smallest_cluster`).
+      cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8; None takes
+        the smallest with which most experts' W is read once (`heuristics.smallest_cluster`).
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
@@ -196,9 +196,11 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
     return data, int(k), int(n)
 
 
-def _configuration(gemm: GroupedGemm, config: Any, cluster: int, backend: Backend) -> Config:
+def _configuration(
+    gemm: GroupedGemm, config: Any, cluster: int | None, backend: Backend
+) -> Config:
     if config is None:
-        return heuristics.choose(gemm, sm_count=sm_count(backend, cluster), cluster=cluster)
+        return heuristics.choose(gemm, sm_count=sm_count(backend, cluster or 1), cluster=cluster)
     check_cluster_of(config, Config, cluster)
     tiles: Config = config
     return tiles

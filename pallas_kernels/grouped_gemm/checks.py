@@ -17,7 +17,12 @@ def check_choices(cluster: Any, w_layout: Any) -> None:
     Raises:
       ValueError: one is not.
     """
-    expect(cluster in CLUSTERS, "cluster", cluster, "1, 2, 4 or 8")
+    expect(
+        cluster is None or cluster in CLUSTERS,
+        "cluster",
+        cluster,
+        "1, 2, 4 or 8, or None to choose it",
+    )
     expect(
         w_layout in W_LAYOUTS, "w_layout", w_layout, "'kn' for W[E, K, N] or 'nk' for W[E, N, K]"
     )
@@ -52,8 +57,8 @@ def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
     return sizes.astype(np.int32)
 
 
-def check_cluster_of(config: Any, kind: Any, cluster: int) -> None:
-    """Return if a caller's configuration is of the op's `kind` and for this `cluster`.
+def check_cluster_of(config: Any, kind: Any, cluster: int | None) -> None:
+    """Return if a caller's configuration is of the op's `kind` and for this `cluster`, if any.
 
     Raises:
       ValueError: it is not.
@@ -63,5 +68,5 @@ def check_cluster_of(config: Any, kind: Any, cluster: int) -> None:
             f"config of type {type(config).__module__}.{type(config).__name__}: expected "
             f"{kind.__module__}.{kind.__name__} for these weights"
         )
-    if config.cluster != cluster:
+    if cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")

@@ -40,7 +40,7 @@ def multiply(
     group_sizes: Any,
     *,
     layer: Number | None,
-    cluster: int,
+    cluster: int | None,
     sm_limit: Number | None,
     out_dtype: Any,
     config: Any,
@@ -63,7 +63,7 @@ def multiply(
     )
     sizes = check_sizes(group_sizes, t=gemm.t, experts=gemm.experts)
     if config is None:
-        config = choose_quantized(gemm, sm_count=sm_count(backend, cluster), cluster=cluster)
+        config = choose_quantized(gemm, sm_count=sm_count(backend, cluster or 1), cluster=cluster)
     check_cluster_of(config, Config, cluster)
     check_fits(config, gemm.expert)
     scalars = launch_scalars(

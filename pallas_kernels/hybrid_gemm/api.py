@@ -72,7 +72,8 @@ def hybrid_gemm(
         `PackedWeights`; a jax array in `pinned_host` memory (never staged in HBM by "sm90") or in
         device memory.
       alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best one that was measured
-        on this device or is predicted for it (`heuristics.choice`, `best_alpha`).
+        on this device or is predicted for it (`heuristics.choice`, `best_alpha`). So does a traced
+        NaN: one executable serves both.
       sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; by default the
         number with which both paths take the fewest tile steps (`sharing.balanced_clusters`).
       layer: which matrix of a stack, in [0, L); given for a stack and only then.
@@ -261,22 +262,24 @@ def _configuration(
     if config is not None and cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     limit = None if sm_limit is None else concrete("sm_limit", sm_limit, int)
-    if config is not None and alpha is not None:
+    traced = alpha is not None and concrete("alpha", alpha, float) is None
+    if config is not None and alpha is not None and not traced:
         return config, alpha, sm_limit
     if backend == "sm90":
         machine = present_machine()
     else:
         machine = machine_for(sm_count=sm_count(backend, cluster or 1))
+    best: float | None = None
     if config is None:
         found = heuristics.choice(gemm, machine, cluster=cluster)
         config = found.config
-        if alpha is None and sm_limit is None:
-            alpha = found.alpha
+        best = found.alpha if sm_limit is None else None
         # A device that runs fewer clusters at a time than its SMs hold has a smaller grid.
         if limit is not None and config.sm_count < limit <= machine.sm_count:
             sm_limit = limit = config.sm_count
-    if alpha is None:
-        alpha = best_alpha(gemm, config, machine, sm_limit=limit)
+    if alpha is None or traced:
+        best = best_alpha(gemm, config, machine, sm_limit=limit) if best is None else best
+        alpha = best if alpha is None else jnp.where(jnp.isnan(alpha), best, alpha)
     return config, alpha, sm_limit
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from c2c.transformer import Hybrid
 from pallas_kernels.hybrid_gemm import (
     CLUSTERS,
     FAMILY,
@@ -21,7 +22,9 @@ from pallas_kernels.hybrid_gemm import (
     Config,
     Gemm,
     Machine,
+    PackedWeights,
     Plan,
+    api,
     best_alpha,
     best_split,
     check_fits,
@@ -390,6 +393,32 @@ def test_reading_w_once_is_never_given_up_for_nothing(model_name: str) -> None:
             plan = plan_launch(Gemm(m=m, k=k, n=n), found.config, alpha=found.alpha)
             moved = launch_traffic(Gemm(m=m, k=k, n=n), found.config, plan)
             assert moved.link_bytes <= 1.01 * 2 * k * n
+
+
+@pytest.mark.parametrize("m", [8, 512, 2048])
+def test_each_call_is_launched_as_its_rows_want(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strategy that fixes nothing, one whose alpha is a NaN at run time, and one with a number."""
+    monkeypatch.setattr(api, "launch", lambda x, w, scalars, **_: jax.numpy.asarray(scalars))
+    w = PackedWeights(data=jax.numpy.zeros((4096, 512), "bfloat16"), k=512, n=4096, w_layout="nk")
+    x = jax.numpy.zeros((m, 512), "bfloat16")
+
+    @jax.jit
+    def launched(linear: Hybrid) -> jax.Array:
+        return linear({"qkv": w}, "qkv", None, x, out_dtype=None)
+
+    gemm = Gemm(m=m, k=512, n=4096, w_layout="nk")
+    found = choice(gemm, machine_for(sm_count=132))
+    wanted = plan_launch(gemm, found.config, alpha=found.alpha)
+    for linear in (Hybrid(backend="reference"), Hybrid(backend="reference").with_alpha()):
+        sym, clusters, active, _ = (int(v) for v in launched(linear))
+        assert (sym, clusters, active) == (
+            wanted.sym_strips,
+            wanted.sym_clusters,
+            132 // found.config.cluster,
+        )
+    fixed = launched(Hybrid(backend="reference").with_alpha(qkv=0.25))
+    assert int(fixed[0]) == plan_launch(gemm, found.config, alpha=0.25).sym_strips
+    assert launch_traffic(gemm, found.config, wanted).link_bytes == 2 * 512 * 4096  # W once
 
 
 def test_alpha_and_cluster_may_be_left_open() -> None:
