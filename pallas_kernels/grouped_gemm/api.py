@@ -196,9 +196,7 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
     return data, int(k), int(n)
 
 
-def _configuration(
-    gemm: GroupedGemm, config: Any, cluster: int | None, backend: Backend
-) -> Config:
+def _configuration(gemm: GroupedGemm, config: Any, cluster: int | None, backend: Backend) -> Config:
     if config is None:
         return heuristics.choose(gemm, sm_count=sm_count(backend, cluster or 1), cluster=cluster)
     check_cluster_of(config, Config, cluster)

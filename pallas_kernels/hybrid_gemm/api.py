@@ -81,8 +81,7 @@ def hybrid_gemm(
         None chooses it with the tiles.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
-      out_dtype: dtype of x (default) or float32. AsymGEMM adds its ceil(K / kc) or one more
-        partial sums in this type.
+      out_dtype: dtype of x (default) or float32.
       w_layout: "kn" for W[K, N], "nk" for W[N, K]; of `PackedWeights`, its own counts.
       config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
         `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
@@ -91,8 +90,8 @@ def hybrid_gemm(
         "reference" is jax.numpy and copies W to device memory.
 
     Returns:
-      x @ w as [M, N], within `numerics.gemm_error_bound` of the exact product with
-      `schedule.partial_sums` partial sums. Bitwise repeatable for equal arguments.
+      x @ w as [M, N], within `numerics.gemm_error_bound` of the exact product at any alpha, which
+      changes the order of additions in float32 only. Bitwise repeatable for equal arguments.
 
     Raises:
       ValueError: an argument is outside its range; the message names it, its value and the range.

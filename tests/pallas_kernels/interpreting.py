@@ -72,6 +72,7 @@ class Copy:
 
     tile: tuple[int, ...]  # shape asked for
     nbytes: int  # what lies inside the array in global memory, as TMA clips it
+    of: str  # type of its elements
     cluster: int  # that asked for it
 
 
@@ -107,7 +108,7 @@ def count_copies(monkeypatch: pytest.MonkeyPatch) -> Counted:
             nbytes = math.prod(inside) * np.dtype(buffer.dtype).itemsize
             (cluster,) = self.mesh_location.cluster_coords or self.mesh_location.block_coords
             with lock:
-                copies.append(Copy(tuple(access.shape), nbytes, cluster))
+                copies.append(Copy(tuple(access.shape), nbytes, str(buffer.dtype), cluster))
             original(self, tma_thread_id, shared_memory)
 
         monkeypatch.setattr(task, where, pre_read)

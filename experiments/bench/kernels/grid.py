@@ -1,13 +1,12 @@
 """Section `kernels`: hybrid_gemm by shape, rows, SMs, alpha and cluster, its rivals and its limits.
 
-The grid is large, so cases that cannot differ are left out: a cluster that is wider than the rows
-need, and AsymGEMM alone (alpha 0) with a cluster, which it ignores. What is left stands in the
-order of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices, others.
+The grid is large, so clusters that are wider than the rows need are left out. What is left stands
+in the order of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices,
+others.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from pallas_kernels.hybrid_gemm import (
     Config,
     Gemm,
     choice,
-    choose,
+    smallest_cluster,
 )
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -45,6 +44,7 @@ M_TILES: Mapping[int, Mapping[str, Any]] = {
     256: {"warpgroups": 2},
 }
 """AsymGEMM's M tiles of the paper's Fig. 8, and the warpgroups that they take."""
+_TALLEST = max(M_TILES)
 QUICK = 40  # cases of a quick run
 FIG5 = ((4096, 1024), (4096, 2048), (4096, 4096), (4096, 8192))
 """Shapes (K, N) beside the paper's own that make its sweep over N."""
@@ -121,11 +121,9 @@ def cell(
 ) -> Iterator[dict[str, Any]]:
     """Yield what is worth measuring of one GEMM, cases of one compiled kernel together."""
     size = {"shape": shape, "k": k, "n": n, "m": m}
-    for cluster in useful_clusters(m, k, n):
+    for cluster in useful_clusters(m):
         for sm_limit in sm_limits:
             for alpha in alphas:
-                if alpha == 0.0 and cluster > 1:
-                    continue
                 if cluster > sm_limit or (0 < alpha < 1 and 2 * cluster > sm_limit):
                     continue  # a path would be left without SMs
                 yield {
@@ -141,15 +139,12 @@ def cell(
             yield {"what": name, **size}
 
 
-@functools.cache
-def useful_clusters(m: int, k: int, n: int) -> tuple[int, ...]:
+def useful_clusters(m: int) -> tuple[int, ...]:
     """Return the clusters up to the one that reads W once for all rows, widest first.
 
     Wider ones would hold CTAs without rows.
     """
-    gemm = Gemm(m=-(-m // 8) * 8, k=k, n=n)
-    half = ((c, c // 2 * choose(gemm, cluster=c).tm) for c in reversed(CLUSTERS))
-    return tuple(c for c, reach in half if c == 1 or reach < m)
+    return tuple(c for c in reversed(CLUSTERS) if c <= smallest_cluster(m, _TALLEST))
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
