@@ -270,7 +270,7 @@ class Hybrid:
             return grouped_gemm(x, w, group_sizes, **given)
         columns = w.data.shape[-1]  # K with its padding
         x = jnp.pad(x, ((0, 0), (0, columns - w.k)))
-        product = grouped_gemm(x, w.data, group_sizes, w_layout=w.w_layout, **given)
+        product = grouped_gemm(x, w.data, group_sizes, w_layout="nk", **given)
         return product[:, : w.n]
 
 

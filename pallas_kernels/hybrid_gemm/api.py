@@ -28,7 +28,7 @@ from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
 from pallas_kernels.hybrid_gemm import heuristics, reference, sharing
 from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.machine import machine_for, present_machine
-from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights
+from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights, stored_sizes
 from pallas_kernels.hybrid_gemm.prediction import best_alpha
 from pallas_kernels.hybrid_gemm.schedule import Plan, counts
 from pallas_kernels.hybrid_gemm.specs import (
@@ -68,7 +68,7 @@ def hybrid_gemm(
 
     Args:
       x: bf16 or f16 activations [M, K], in device memory.
-      w: weights of the same dtype, [K, N] or [N, K] (`w_layout`), or a stack [L, ...] of them, or
+      w: weights of the same dtype, [K, N] and so on (`w_layout`), or a stack [L, ...] of them, or
         `PackedWeights`; a jax array in `pinned_host` memory (never staged in HBM by "sm90") or in
         device memory.
       alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best one that was measured
@@ -82,7 +82,8 @@ def hybrid_gemm(
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
-      w_layout: "kn" for W[K, N], "nk" for W[N, K]; of `PackedWeights`, its own counts.
+      w_layout: "kn" for W[K, N], "nk" for W[N, K], "tiles" for W[N / 64, K / 64, 64, 64]; of
+        `PackedWeights`, its own counts.
       config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
         `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
@@ -101,7 +102,7 @@ def hybrid_gemm(
     Source: C2CServe, Algorithm 1. Ours: multicast, the SM split apart from alpha, ragged edges.
     """
     chosen = resolve_backend(backend)
-    data, k, n, w_layout = _weights(w, w_layout)
+    data, k, n, layers, w_layout = _weights(w, w_layout)
     rows = check_activations(x, k, out_dtype, w_dtype=data.dtype)
     if cluster is not None and cluster not in CLUSTERS:
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
@@ -114,7 +115,7 @@ def hybrid_gemm(
         n=round_up(n, PACK_MULTIPLE),
         dtype=x_dtype,
         out_dtype=x_dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
-        layers=data.shape[0] if data.ndim == 3 else None,
+        layers=layers,
         w_layout=w_layout,
     )
     config, alpha, sm_limit = _configuration(gemm, config, cluster, alpha, sm_limit, chosen)
@@ -220,8 +221,8 @@ def launch(
     return out[:rows, :columns]
 
 
-def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
-    """Return (array, K, N, layout) of plain or packed weights; K and N without the padding."""
+def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, int | None, Any]:
+    """Return (array, K, N, layers, layout) of weights; K and N without the padding."""
     if isinstance(w, PackedWeights):
         data, w_layout = w.data, w.w_layout
     else:
@@ -233,7 +234,7 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
             f"w of type {type(data).__name__}: expected an array, HostArray or PackedWeights"
         )
     check_weights(data, w_layout)
-    stored = data.shape[-2:] if w_layout == "kn" else data.shape[-2:][::-1]
+    *stored, layers = stored_sizes(data, w_layout)
     for name, size in zip(("K", "N"), stored, strict=True):
         if size % PACK_MULTIPLE:
             raise ValueError(
@@ -241,12 +242,12 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
                 f"makes of any size"
             )
     k, n = (w.k, w.n) if isinstance(w, PackedWeights) else stored
-    if (round_up(k, PACK_MULTIPLE), round_up(n, PACK_MULTIPLE)) != tuple(stored):
+    if [round_up(k, PACK_MULTIPLE), round_up(n, PACK_MULTIPLE)] != stored:
         raise ValueError(
             f"w packed for K={k}, N={n} holds {stored[0]}x{stored[1]}: expected both rounded up to "
             f"multiples of {PACK_MULTIPLE}"
         )
-    return data, k, n, w_layout
+    return data, k, n, layers, w_layout
 
 
 def _configuration(

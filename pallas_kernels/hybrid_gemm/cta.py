@@ -12,10 +12,15 @@ from pallas_kernels.counting import Int, ceil_div, dealt
 from pallas_kernels.hopper import Piece
 from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.schedule import Counts, Plan, first_pass
-from pallas_kernels.hybrid_gemm.specs import Gemm
+from pallas_kernels.hybrid_gemm.specs import PACK_MULTIPLE, Gemm
 from pallas_kernels.mosaic import Ref
 
 Accumulate = Callable[[Ref, Ref], None]
+
+
+def w_copies(config: Config, gemm: Gemm) -> int:
+    """Return how many copies load a tile of W: tile-major, one for each 64 columns."""
+    return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +57,20 @@ class Cta:
     slice_full: Ref
     slice_empty: Ref
 
-    def w_tile(self, k_step: Int, strip: Int) -> Ref:
-        """The tk x tn piece of W in global memory, in its own layout."""
-        ks = pl.ds(k_step * self.config.tk, self.config.tk)
-        ns = pl.ds(strip * self.config.tn, self.config.tn)
-        return self.w.at[ns, ks] if self.gemm.w_layout == "nk" else self.w.at[ks, ns]
+    def w_tile(self, k_step: Int, strip: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
+        """The tk x tn piece of W in global memory and where it goes, in `w_copies` parts."""
+        tn, tk = self.config.tn, self.config.tk
+        if self.gemm.w_layout == "tiles":
+            blocks = w_copies(self.config, self.gemm)
+            return [
+                (
+                    self.w.at[strip * blocks + i, k_step],
+                    slot.at[pl.ds(i * PACK_MULTIPLE, PACK_MULTIPLE)],
+                )
+                for i in range(blocks)
+            ]
+        ks, ns = pl.ds(k_step * tk, tk), pl.ds(strip * tn, tn)
+        return [(self.w.at[ns, ks] if self.gemm.w_layout == "nk" else self.w.at[ks, ns], slot)]
 
     def x_tile(self, row_tile: Int, k_step: Int) -> Ref:
         """The tm x tk piece of X in global memory."""
@@ -70,7 +84,7 @@ class Cta:
 
     def operand(self, w_slot: Ref) -> Ref:
         """A W tile in shared memory as [tk, tn], whatever its layout; a view, nothing moves."""
-        return w_slot.transpose((1, 0)) if self.gemm.w_layout == "nk" else w_slot
+        return w_slot if self.gemm.w_layout == "kn" else w_slot.transpose((1, 0))
 
     @property
     def multicast(self) -> dict[str, str]:

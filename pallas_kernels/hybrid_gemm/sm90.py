@@ -36,7 +36,7 @@ from jax.experimental.pallas import mosaic_gpu
 from pallas_kernels.counting import Int, rem
 from pallas_kernels.hopper import Epilogue, Piece
 from pallas_kernels.hybrid_gemm.config import Config, check_fits
-from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta
+from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta, w_copies
 from pallas_kernels.hybrid_gemm.schedule import (
     SUM_BYTES,
     Plan,
@@ -138,7 +138,7 @@ def build(
 def _scratch(gemm: Gemm, config: Config) -> list[Any]:
     """Shared memory and barriers, in the order of `body`'s arguments."""
     dtype, w_shape = jnp.dtype(gemm.dtype), (config.tk, config.tn)
-    if gemm.w_layout == "nk":
+    if gemm.w_layout != "kn":
         w_shape = (config.tn, config.tk)
 
     def tiles(number: int, shape: tuple[int, int], of: Any = dtype) -> Any:
@@ -150,7 +150,7 @@ def _scratch(gemm: Gemm, config: Config) -> list[Any]:
     def arrivals(number: int, slots: int) -> Any:
         return plgpu.Barrier(num_arrivals=number, num_barriers=slots)
 
-    compute = config.warpgroups
+    compute, copies = config.warpgroups, w_copies(config, gemm)
     stored = [gemm.out_dtype] + ([] if sums_shape(config, gemm) is None else ["float32"])
 
     def slots(name: str) -> Any:
@@ -174,11 +174,11 @@ def _scratch(gemm: Gemm, config: Config) -> list[Any]:
         ),
         plgpu.RefUnion(*map(slots, stored)),
         [
-            arrivals(2, config.sym_stages),  # one X and one W tile
+            arrivals(1 + copies, config.sym_stages),  # of one X and one W tile
             read(config.sym_stages),
             arrivals(1, config.asym_stages),
             read(config.asym_stages),
-            arrivals(1, config.ring),
+            arrivals(copies, config.ring),
             arrivals(compute, config.ring),
         ],
     ]
@@ -207,9 +207,8 @@ def _sym_load(cta: Cta) -> None:
 
             full = cta.sym_full.at[slot]
             plgpu.copy_gmem_to_smem(cta.x_tile(row_tile, k_step), cta.sym_x.at[slot], full)
-            plgpu.copy_gmem_to_smem(
-                cta.w_tile(k_step, strip), cta.sym_w.at[slot], full, **cta.multicast
-            )
+            for source, target in cta.w_tile(k_step, strip, cta.sym_w.at[slot]):
+                plgpu.copy_gmem_to_smem(source, target, full, **cta.multicast)
 
     drain(cta.sym_empty, stages, cta.sym_items * k_steps)
 
@@ -270,9 +269,8 @@ def _asym_load(cta: Cta) -> None:
                 def _reuse() -> None:
                     plgpu.barrier_wait(cta.slice_empty.at[slot])
 
-                plgpu.copy_gmem_to_smem(
-                    cta.w_tile(start + step, strip), cta.asym_w.at[slot], cta.slice_full.at[slot]
-                )
+                for source, target in cta.w_tile(start + step, strip, cta.asym_w.at[slot]):
+                    plgpu.copy_gmem_to_smem(source, target, cta.slice_full.at[slot])
 
             @pl.loop(0, row_tiles)
             def _rows(row_tile: Int) -> None:

@@ -16,6 +16,7 @@ from pallas_kernels.capability import Backend
 from pallas_kernels.host_memory import host_ref, to_host, weight_operand
 from pallas_kernels.hybrid_gemm import Config, Gemm, plan_launch
 from pallas_kernels.hybrid_gemm import reference as plain
+from pallas_kernels.hybrid_gemm.packing import tile_major
 from pallas_kernels.numerics import check_gemm
 
 _SAMPLE = 64  # one row, and one column, of so many is checked: every tile of every warpgroup
@@ -52,7 +53,7 @@ def _weights(
     w = np.empty((layers, *shape), jnp.dtype(dtype))
     for layer in range(layers):
         w[layer] = rng.standard_normal(shape, np.float32)
-    placed = to_host(w)
+    placed = to_host(tile_major(w) if w_layout == "tiles" else w)
     data = placed.data
     return w, data if backend == "sm90" else weight_operand(data, backend=backend)
 

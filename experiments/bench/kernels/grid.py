@@ -8,7 +8,7 @@ others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +24,7 @@ from pallas_kernels.hybrid_gemm import (
     choice,
     smallest_cluster,
 )
+from pallas_kernels.hybrid_gemm.specs import W_LAYOUTS
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SM_LIMITS = (132, 56, 28, 16)
@@ -59,6 +60,8 @@ def cases(scale: Scale) -> list[Case]:
             for label, k, n, m in shapes
             for spec in cell(label, k, n, m, sm_limits=(4,), alphas=(0.0, 0.5, 1.0))
         ]
+        tiny = {"what": "layout", "shape": "tiny", "k": 256, "n": 128, "m": 8}
+        specs += [{**tiny, "w_layout": w_layout} for w_layout in W_LAYOUTS]
         specs.append({"what": "m_tile", "shape": "tiny", "k": 256, "n": 128, "m": 64, "tm": 64})
         return [*bounds.cases((4,)), *(Case(spec=s) for s in specs)]
     listed: dict[str, Case] = {}
@@ -88,6 +91,7 @@ def ordered() -> Iterator[dict[str, Any]]:
     for k, n in FIG5:
         for m in (4096, 512):
             yield from cell("c2cserve-fig5", k, n, m, sm_limits=whole, alphas=(0.0,))
+    yield from layouts((*fig4, *dense))
     for tm in M_TILES:
         label, k, n = fig4[0]
         yield {"what": "m_tile", "shape": label, "k": k, "n": n, "m": 10240, "tm": tm}
@@ -98,6 +102,15 @@ def ordered() -> Iterator[dict[str, Any]]:
                     yield from cell(
                         *shape, m, sm_limits=sm_limits, alphas=ALPHAS, rivals=sm_limits is whole
                     )
+
+
+def layouts(shapes: Sequence[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
+    """Yield the ways in which W may lie in host memory, where reading it is all that takes time."""
+    for m in (16, 512):
+        for label, k, n in shapes:
+            size = {"shape": label, "k": k, "n": n, "m": m}
+            for w_layout in W_LAYOUTS:
+                yield {"what": "layout", **size, "w_layout": w_layout}
 
 
 def unique_shapes() -> list[tuple[str, int, int]]:
@@ -158,6 +171,8 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         "activation_bytes": 2 * m * (k + n),
         "flops": 2.0 * m * k * n,
     }
+    if what == "layout":
+        return _layout(spec, amounts, context)
     if what in RIVALS:
         launch = RIVALS[what](m, k, n, context)
         extra: Row = {"pieces": PIECES} if what == "staged_overlapped" else {}
@@ -183,6 +198,18 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         extra["config"] = json.dumps(asdict(config))
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     return [amounts | extra | times.columns()]
+
+
+def _layout(spec: Mapping[str, Any], amounts: Mapping[str, Any], context: Context) -> list[Row]:
+    """Measure SymGEMM, W read once, with W in one of its layouts in host memory."""
+    m, k, n, w_layout = spec["m"], spec["k"], spec["n"], spec["w_layout"]
+    count = operands.copies(2 * k * n, context)
+    w = operands.weights(k, n, count, "host", context.seed, w_layout=w_layout)
+    cluster = smallest_cluster(m, _TALLEST)
+    x = operands.activations(m, k, context)
+    launch = launching.hybrid(x, w, context, alpha=1.0, cluster=cluster, w_layout=w_layout)
+    times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
+    return [{**amounts, "cluster": cluster, **times.columns()}]
 
 
 assert set(ROW_ORDER) == set(ROWS), "the rows that the tuner and the tests use"

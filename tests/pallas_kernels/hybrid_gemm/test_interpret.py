@@ -36,6 +36,7 @@ class Case:
     dtype: str = "bfloat16"
     out_dtype: str | None = None
     w_layout: str = "kn"
+    tiles: bool = False
     config: Config = SMALL
     alphas: tuple[float, ...] = (0.5, 1.0)
 
@@ -58,6 +59,10 @@ CASES = {
     "five rows, f16": Case(m=5, k=128, n=130, dtype="float16"),
     "N smaller than a strip": Case(m=72, k=192, n=64, config=replace(SMALL, tn=128)),
     "W as [N, K]": Case(m=136, k=200, n=192, w_layout="nk", dtype="float16", out_dtype="float32"),
+    "tiles, of [N, K], two warpgroups": Case(
+        m=136, k=200, n=320, w_layout="nk", tiles=True, config=TWO_WARPGROUPS, alphas=(0.5,)
+    ),
+    "tiles, of [K, N], cluster of 2": Case(m=136, k=256, n=192, tiles=True, config=clustered(2)),
     "equal passes": Case(m=64, k=384, n=128, config=replace(SMALL, stagger=False), alphas=(0.0,)),
     "two warpgroups": Case(m=200, k=192, n=256, config=TWO_WARPGROUPS),
     "two warpgroups, f32": Case(
@@ -79,7 +84,7 @@ def run(x: Any, w: Any, alpha: float, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_within_the_bound_at_every_alpha(case: Case) -> None:
     x, stored, w = operands(case.m, case.k, case.n, dtype=case.dtype, w_layout=case.w_layout)
-    packed = pack_weights(stored, case.w_layout)  # type: ignore[arg-type]
+    packed = pack_weights(stored, case.w_layout, tiles=case.tiles)  # type: ignore[arg-type]
     for alpha in case.alphas:
         out = run(
             x,
