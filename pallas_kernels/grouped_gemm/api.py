@@ -12,11 +12,10 @@ import numpy as np
 from pallas_kernels.arguments import (
     Choice,
     Number,
-    active_clusters,
     check_activations,
+    clusters_and_layer,
     interpret_settings,
-    launch_scalars,
-    layer_index,
+    operand,
     resolve_backend,
     sm_count,
     without_derivative,
@@ -28,7 +27,7 @@ from pallas_kernels.grouped_gemm.config import Config
 from pallas_kernels.grouped_gemm.schedule import block_table
 from pallas_kernels.grouped_gemm.specs import WIDTH_MULTIPLE, GroupedGemm, WLayout
 from pallas_kernels.hopper import INPUT_DTYPES
-from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
+from pallas_kernels.host_memory import HostArray, host_ref
 from pallas_kernels.quantized_gemm import Config as QuantizedConfig
 from pallas_kernels.quantized_gemm import QuantizedWeights
 
@@ -116,16 +115,14 @@ def grouped_gemm(
     )
     sizes = check_sizes(group_sizes, t=gemm.t, experts=gemm.experts)
     tiles = _configuration(gemm, config, cluster, chosen)
-    scalars = launch_scalars(
-        (
-            active_clusters(sm_limit, cluster=tiles.cluster, sm_count=tiles.sm_count),
-            layer_index(layer, gemm.layers),
-        )
+    scalars = clusters_and_layer(
+        sm_limit,
+        layer,
+        cluster=tiles.cluster,
+        sm_count=tiles.sm_count,
+        layers=gemm.layers,
     )
-    x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
-    if chosen != "sm90":
-        data = weight_operand(data, backend=chosen)
-    x, data = without_derivative("grouped_gemm", x, data)
+    x, data = without_derivative("grouped_gemm", jnp.asarray(x), operand(data, chosen))
     out: jax.Array = launch(
         x,
         data,

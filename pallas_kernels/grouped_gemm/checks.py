@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from pallas_kernels.arguments import check_cluster
 from pallas_kernels.grouped_gemm.specs import W_LAYOUTS
-from pallas_kernels.hopper import CLUSTERS, expect
+from pallas_kernels.hopper import expect
 
 
 def check_choices(cluster: Any, w_layout: Any) -> None:
@@ -17,12 +18,7 @@ def check_choices(cluster: Any, w_layout: Any) -> None:
     Raises:
       ValueError: one is not.
     """
-    expect(
-        cluster is None or cluster in CLUSTERS,
-        "cluster",
-        cluster,
-        "1, 2, 4 or 8, or None to choose it",
-    )
+    check_cluster(cluster)
     expect(
         w_layout in W_LAYOUTS, "w_layout", w_layout, "'kn' for W[E, K, N] or 'nk' for W[E, N, K]"
     )

@@ -13,18 +13,19 @@ from pallas_kernels.arguments import (
     Choice,
     Number,
     check_activations,
+    check_cluster,
     concrete,
     interpret_settings,
     launch_scalars,
     layer_index,
+    operand,
     resolve_backend,
     sm_count,
     without_derivative,
 )
 from pallas_kernels.capability import Backend
 from pallas_kernels.counting import round_up
-from pallas_kernels.hopper import CLUSTERS
-from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
+from pallas_kernels.host_memory import HostArray, host_ref
 from pallas_kernels.hybrid_gemm import heuristics, reference, sharing
 from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.machine import machine_for, present_machine
@@ -104,8 +105,7 @@ def hybrid_gemm(
     chosen = resolve_backend(backend)
     data, k, n, layers, w_layout = _weights(w, w_layout)
     rows = check_activations(x, k, out_dtype, w_dtype=data.dtype)
-    if cluster is not None and cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
+    check_cluster(cluster)
     if alpha is None and sm_split is not None:
         raise ValueError(f"alpha=None: expected a number, since sm_split={sm_split} is given")
     x_dtype = str(x.dtype)
@@ -122,10 +122,7 @@ def hybrid_gemm(
     plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
     fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
     scalars = launch_scalars(fields)
-    x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
-    if chosen != "sm90":
-        data = weight_operand(data, backend=chosen)
-    x, data = without_derivative("hybrid_gemm", x, data)
+    x, data = without_derivative("hybrid_gemm", jnp.asarray(x), operand(data, chosen))
     out: jax.Array = launch(
         x,
         data,
