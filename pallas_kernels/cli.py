@@ -153,8 +153,9 @@ def _check(options: argparse.Namespace) -> int:
     before = {op: record.fingerprint(op) for op in options.op or OPS}
     # In a process of its own: the compiler reads its settings once, when it is first used.
     command = [sys.executable, "-m", "pallas_kernels.ahead_of_time"]
-    for name in ("target", "op"):
-        for value in getattr(options, name) or ():
+    targets = options.target or (record.TARGETS if options.record else ())
+    for name, values in (("target", targets), ("op", options.op or ())):
+        for value in values:
             command += [f"--{name}", value]
     command += [f"--part={options.part}"] if options.part is not None else []
     command += ["--json"] if options.json else []
