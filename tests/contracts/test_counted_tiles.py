@@ -98,6 +98,11 @@ def test_counted_tiles_equal_the_traffic_models(
     columns = gemm.n - plan.sym_strips * config.tn
     idle = -columns // config.tn * -config.tn % (config.tn * cluster)  # of a group cut by N
     assert idle or sum(s.nbytes for s in of_sums) * m == ours.sums_store_bytes * rows
+    # each CTA has sums of its own: interpreted clusters run in turn, so values would not show it
+    owners = {(s.first, s.cluster) for s in of_sums}
+    assert len({first for first, _ in owners}) == len(owners)
+    clusters = {s.cluster for s in counted.stores if s.cluster >= plan.sym_clusters}
+    assert len(owners) == (len(clusters) * cluster if of_sums else 0)
     if not stagger and not idle:  # c2c.cost has passes of equal length, and no groups
         assert ours.asym_outputs == float(model.asym_steps)
 
