@@ -31,7 +31,7 @@ os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here; no window is ever opened
 
 REPOSITORY = Path(__file__).parents[1]
-LARGE_BYTES = 3 << 29  # of a test process: 1.5 GiB
+LARGE_BYTES = 2 << 30  # of a test process
 
 
 @pytest.fixture(scope="session")
@@ -61,12 +61,9 @@ def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _executables_given_back() -> Iterator[None]:
-    """Drop what jax has compiled after a module that leaves this process large."""
-    yield
-    jax = sys.modules.get("jax")
-    statm = Path("/proc/self/statm")
+def pytest_runtest_teardown() -> None:
+    """Drop what jax has compiled and traced where that has made this process large."""
+    jax, statm = sys.modules.get("jax"), Path("/proc/self/statm")
     if jax is None or not statm.exists():
         return
     if int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > LARGE_BYTES:
