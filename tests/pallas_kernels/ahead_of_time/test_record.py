@@ -38,7 +38,7 @@ def changed(there: Path, file: str, before: str, after: str) -> set[str]:
     [
         # the missing wait, the wrong count and the swapped tile of the mutation tests
         ("mosaic.py", "plgpu.barrier_wait(barrier", "id(barrier", set(OPS)),
-        ("hybrid_gemm/sm90.py", "arrivals(2, ", "arrivals(1, ", {"hybrid_gemm"}),
+        ("hybrid_gemm/sm90.py", "arrivals(1 + copies", "arrivals(2 + copies", {"hybrid_gemm"}),
         (
             "quantized_gemm/schedule.py",
             "rem(item, sizes.row_clusters)",
