@@ -11,8 +11,8 @@ import numpy as np
 
 from pallas_kernels.capability import Backend, device, missing, require
 from pallas_kernels.counting import div
-from pallas_kernels.hopper import INPUT_DTYPES
-from pallas_kernels.host_memory import in_host_memory
+from pallas_kernels.hopper import CLUSTERS, INPUT_DTYPES
+from pallas_kernels.host_memory import in_host_memory, weight_operand
 
 Choice = Literal["auto", "sm90", "interpret", "reference"]
 Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced
@@ -151,6 +151,35 @@ def interpret_settings(backend: Backend) -> Any:
     from pallas_kernels.mosaic import interpret_params
 
     return interpret_params()
+
+
+def check_cluster(cluster: int | None) -> None:
+    """Return if a cluster has a size that is launchable, or is to be chosen.
+
+    Raises:
+      ValueError: it has none.
+    """
+    if cluster is not None and cluster not in CLUSTERS:
+        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
+
+
+def operand(array: Any, backend: Backend) -> jax.Array:
+    """Return stored weights as an array that the backend can read; sm90's stay where they are."""
+    array = jnp.asarray(array) if isinstance(array, np.ndarray) else array
+    return array if backend == "sm90" else weight_operand(array, backend=backend)
+
+
+def clusters_and_layer(
+    sm_limit: Number | None,
+    layer: Number | None,
+    *,
+    cluster: int,
+    sm_count: int,
+    layers: int | None,
+) -> jax.Array | np.ndarray:
+    """Return the scalars that most kernels read: `active_clusters` and `layer_index`."""
+    active = active_clusters(sm_limit, cluster=cluster, sm_count=sm_count)
+    return launch_scalars((active, layer_index(layer, layers)))
 
 
 def launch_scalars(fields: tuple[Number, ...]) -> jax.Array | np.ndarray:

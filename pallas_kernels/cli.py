@@ -61,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--op", action="append", choices=OPS, help="default: all")
     check.add_argument("--part", metavar="I/N", help="of each op every n-th program, from i")
     check.add_argument("--json", action="store_true", help="a JSON object a line")
+    check.add_argument(
+        "--record", action="store_true", help="record what was whole and right (for developers)"
+    )
     tune = command("tune", tuning.run, "measure configurations on this GPU")
     tuning.add_arguments(tune)
     given = sys.argv[1:] if arguments is None else arguments
@@ -140,17 +143,31 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from pallas_kernels.ahead_of_time import record
+
+    if options.record and (options.target or options.part):
+        print(
+            "--record: expected without --target and --part, which leave some out", file=sys.stderr
+        )
+        return WRONG
+    before = {op: record.fingerprint(op) for op in options.op or OPS}
     # In a process of its own: the compiler reads its settings once, when it is first used.
     command = [sys.executable, "-m", "pallas_kernels.ahead_of_time"]
-    for name in ("target", "op"):
-        for value in getattr(options, name) or ():
+    targets = options.target or (record.TARGETS if options.record else ())
+    for name, values in (("target", targets), ("op", options.op or ())):
+        for value in values:
             command += [f"--{name}", value]
     command += [f"--part={options.part}"] if options.part is not None else []
     command += ["--json"] if options.json else []
     checkout = Path(__file__).parents[1]
     paths = [os.environ.get("PYTHONPATH"), str(checkout), str(checkout / ".venv-aot")]
     path = os.pathsep.join(filter(None, paths))
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode  # noqa: S603 - our own module
+    environment = os.environ | {"PYTHONPATH": path}
+    status = subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own module
+    if options.record and status == 0:
+        record.write(before)
+        print(f"recorded: {', '.join(before)}")
+    return status
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -91,6 +91,17 @@ def check_tiles(*, tm: int, tn: int, tk: int, warpgroups: int, cluster: int, sm_
     expect(sm_count >= cluster, "sm_count", sm_count, f"at least cluster={cluster}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a warpgroup's tile that is stored at once, from `row` and `column` on."""
+
+    row: int
+    column: int
+    rows: int
+    columns: int
+    slot: int
+
+
 @dataclass(frozen=True, slots=True)
 class Epilogue:
     """Pieces in which a warpgroup stores its tile: `rows` x `columns` each, through `slots`."""
@@ -99,6 +110,20 @@ class Epilogue:
     columns: int
     slots: int
     pieces: int
+
+    def walk(self, tn: int) -> tuple[Piece, ...]:
+        """Return the pieces of a tile that is `tn` columns wide, in the order they are stored."""
+        across = tn // self.columns
+        return tuple(
+            Piece(
+                row=number // across * self.rows,
+                column=number % across * self.columns,
+                rows=self.rows,
+                columns=self.columns,
+                slot=number % self.slots,
+            )
+            for number in range(self.pieces)
+        )
 
     def nbytes(self, itemsize: int) -> int:
         """Bytes of one warpgroup's slots for elements of `itemsize` bytes."""

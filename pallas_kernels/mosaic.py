@@ -6,7 +6,7 @@ settings are given. Imported by the kernels' own modules alone: it needs jax's M
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -84,24 +84,27 @@ def persistent(
     warpgroups: int,
     scratch: list[Any],
     interpret: mosaic_gpu.InterpretGPUParams | None,
+    global_scratch: tuple[tuple[int, ...], str] | None = None,
 ) -> Callable[..., jax.Array]:
     """Return a kernel with one CTA an SM, for `body` with the axes cluster, rank and warpgroup.
 
     Args:
-      body: is given the operands, the output, then the scratch.
+      body: is given the operands, the output, the global scratch if there is one, then the scratch.
       out: shape and dtype of the output.
       clusters: in the grid.
       cluster: CTAs of one; the axis "rank" is there if it is above 1.
       warpgroups: that compute; one more loads.
       scratch: types of shared memory and barriers.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
+      global_scratch: shape and dtype of device memory for the time of the launch.
     """
     options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
     if cluster > 1:
         options |= {"cluster": (cluster,), "cluster_names": ("rank",)}
-    kernel: Callable[..., jax.Array] = plgpu.kernel(
+    arrays = [out] if global_scratch is None else [out, global_scratch]
+    kernel: Callable[..., Sequence[jax.Array]] = plgpu.kernel(
         body,
-        out_type=jax.eval_shape(lambda: jnp.zeros(*out)),
+        out_type=jax.eval_shape(lambda: [jnp.zeros(*array) for array in arrays]),
         grid=(clusters,),
         grid_names=("cluster",),
         num_threads=warpgroups + 1,
@@ -109,4 +112,4 @@ def persistent(
         scratch_types=scratch,
         **options,
     )
-    return kernel
+    return lambda *operands: kernel(*operands)[0]

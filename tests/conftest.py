@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +31,7 @@ os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here; no window is ever opened
 
 REPOSITORY = Path(__file__).parents[1]
+LARGE_BYTES = 2 << 30  # of a test process
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +59,17 @@ def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALLAS_KERNELS_REPOSITORY", str(folder / "repository"))
         yield
+
+
+def pytest_runtest_teardown() -> None:
+    """Drop what jax has compiled and traced where that has made this process large."""
+    jax, statm = sys.modules.get("jax"), Path("/proc/self/statm")
+    if jax is None or not statm.exists():
+        return
+    if int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > LARGE_BYTES:
+        jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -171,16 +171,17 @@ class Hybrid:
     `grouped_gemm`, rows of the embedding by `gather_rows`.
 
     Attributes:
-      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`), 1.0 where not named;
-        like `sm_limit` a run-time value: changing it compiles nothing.
+      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`); where not named, or
+        NaN, each call takes the one with the smallest predicted time for its rows. Like `sm_limit`
+        a run-time value: changing it compiles nothing.
       sm_limit: SMs that a launch may use; None for all.
-      cluster: CTAs that share a tile of W.
+      cluster: CTAs that share a tile; None: each call takes the best for its rows, too.
       backend: of the kernels.
     """
 
     alpha: Mapping[str, Any] = field(default_factory=dict)
     sm_limit: Any = None
-    cluster: int = field(default=1, metadata={"static": True})
+    cluster: int | None = field(default=None, metadata={"static": True})
     backend: Choice = field(default="auto", metadata={"static": True})
 
     @property
@@ -191,13 +192,15 @@ class Hybrid:
     def with_alpha(self, **alpha: Any) -> Hybrid:
         """Return the strategy with other shares, as arrays, so that both run one executable.
 
+        Kinds that neither has are NaN: chosen for each call.
+
         Raises:
           SettingError: a name is not one of `KINDS`.
         """
         for name in alpha:
             if name not in KINDS:
                 raise SettingError("linear.alpha", name, f"one of {', '.join(KINDS)}")
-        every = dict.fromkeys(KINDS, 1.0) | dict(self.alpha) | alpha
+        every = dict.fromkeys(KINDS, jnp.nan) | dict(self.alpha) | alpha
         shares = {kind: jnp.asarray(value, jnp.float32) for kind, value in every.items()}
         return Hybrid(
             alpha=shares, sm_limit=self.sm_limit, cluster=self.cluster, backend=self.backend
@@ -239,7 +242,7 @@ class Hybrid:
         return hybrid_gemm(
             x,
             w,
-            self.alpha.get(name, 1.0),
+            self.alpha.get(name),
             layer=layer,
             cluster=self.cluster,
             sm_limit=self.sm_limit,
@@ -267,7 +270,7 @@ class Hybrid:
             return grouped_gemm(x, w, group_sizes, **given)
         columns = w.data.shape[-1]  # K with its padding
         x = jnp.pad(x, ((0, 0), (0, columns - w.k)))
-        product = grouped_gemm(x, w.data, group_sizes, w_layout=w.w_layout, **given)
+        product = grouped_gemm(x, w.data, group_sizes, w_layout="nk", **given)
         return product[:, : w.n]
 
 

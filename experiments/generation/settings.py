@@ -23,9 +23,9 @@ class LinearSettings:
     """How projections are multiplied; all but the name for "hybrid" only."""
 
     name: str
-    alpha: Mapping[str, float]
+    alpha: Mapping[str, float]  # of the kinds that do not take the best for each call
     sm_limit: int | None
-    cluster: int
+    cluster: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,17 +119,18 @@ def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
 
 
 def _linear(given: Mapping[str, Any]) -> LinearSettings:
-    alpha = given.get("alpha") or {}
+    alpha = {k: share for k, share in (given.get("alpha") or {}).items() if share is not None}
     for kind, share in alpha.items():
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise SettingError(f"linear.alpha.{kind}", share, "a number from 0 to 1")
-    for name in ("sm_limit", "cluster"):
-        value = given.get(name)
-        if value is not None and (type(value) is not int or value < 1):
-            raise SettingError(f"linear.{name}", value, "a whole number above 0")
+            raise SettingError(f"linear.alpha.{kind}", share, "null or a number from 0 to 1")
+    limit, cluster = given.get("sm_limit"), given.get("cluster")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise SettingError("linear.sm_limit", limit, "null or a whole number above 0")
+    if cluster is not None and (type(cluster) is not int or cluster not in (1, 2, 4, 8)):
+        raise SettingError("linear.cluster", cluster, "null, 1, 2, 4 or 8")
     return LinearSettings(
         name=str(given["name"]),
         alpha=alpha,
         sm_limit=given.get("sm_limit"),
-        cluster=given.get("cluster") or 1,
+        cluster=given.get("cluster"),
     )

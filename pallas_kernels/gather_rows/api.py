@@ -12,10 +12,9 @@ import numpy as np
 from pallas_kernels.arguments import (
     Choice,
     Number,
-    active_clusters,
+    clusters_and_layer,
     interpret_settings,
-    launch_scalars,
-    layer_index,
+    operand,
     resolve_backend,
     sm_count,
     without_derivative,
@@ -24,7 +23,7 @@ from pallas_kernels.counting import round_up
 from pallas_kernels.gather_rows import reference
 from pallas_kernels.gather_rows.config import Config, check_fits, choose
 from pallas_kernels.gather_rows.specs import DTYPES, ROW_BYTES, GatherRows
-from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
+from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory
 
 
 def gather_rows(
@@ -72,16 +71,10 @@ def gather_rows(
     if config is None:
         config = choose(spec, sm_count=sm_count(chosen))
     check_fits(config, spec)
-    scalars = launch_scalars(
-        (
-            active_clusters(sm_limit, cluster=1, sm_count=config.sm_count),
-            layer_index(layer, spec.layers),
-        )
+    scalars = clusters_and_layer(
+        sm_limit, layer, cluster=1, sm_count=config.sm_count, layers=spec.layers
     )
-    data = jnp.asarray(data) if isinstance(data, np.ndarray) else data
-    if chosen != "sm90":
-        data = weight_operand(data, backend=chosen)
-    (data,) = without_derivative("gather_rows", data)
+    (data,) = without_derivative("gather_rows", operand(data, chosen))
     out: jax.Array = launch(
         data,
         _int32(ids),

@@ -12,11 +12,10 @@ import numpy as np
 from pallas_kernels.arguments import (
     Choice,
     Number,
-    active_clusters,
     check_activations,
+    clusters_and_layer,
     interpret_settings,
-    launch_scalars,
-    layer_index,
+    operand,
     resolve_backend,
     sm_count,
     without_derivative,
@@ -28,7 +27,7 @@ from pallas_kernels.grouped_gemm.config import Config
 from pallas_kernels.grouped_gemm.schedule import block_table
 from pallas_kernels.grouped_gemm.specs import WIDTH_MULTIPLE, GroupedGemm, WLayout
 from pallas_kernels.hopper import INPUT_DTYPES
-from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
+from pallas_kernels.host_memory import HostArray, host_ref
 from pallas_kernels.quantized_gemm import Config as QuantizedConfig
 from pallas_kernels.quantized_gemm import QuantizedWeights
 
@@ -39,7 +38,7 @@ def grouped_gemm(
     group_sizes: Any,
     *,
     layer: Number | None = None,
-    cluster: int = 1,
+    cluster: int | None = 1,
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
@@ -66,8 +65,8 @@ def grouped_gemm(
       group_sizes: integers [E], rows of each expert; their sum is at most T. The rows beyond it
         belong to no expert and their output is zero.
       layer: which experts of a stack, in [0, L); given for a stack and only then.
-      cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8
-        (`heuristics.smallest_cluster`).
+      cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8; None takes
+        the smallest with which most experts' W is read once (`heuristics.smallest_cluster`).
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
@@ -116,16 +115,14 @@ def grouped_gemm(
     )
     sizes = check_sizes(group_sizes, t=gemm.t, experts=gemm.experts)
     tiles = _configuration(gemm, config, cluster, chosen)
-    scalars = launch_scalars(
-        (
-            active_clusters(sm_limit, cluster=tiles.cluster, sm_count=tiles.sm_count),
-            layer_index(layer, gemm.layers),
-        )
+    scalars = clusters_and_layer(
+        sm_limit,
+        layer,
+        cluster=tiles.cluster,
+        sm_count=tiles.sm_count,
+        layers=gemm.layers,
     )
-    x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
-    if chosen != "sm90":
-        data = weight_operand(data, backend=chosen)
-    x, data = without_derivative("grouped_gemm", x, data)
+    x, data = without_derivative("grouped_gemm", jnp.asarray(x), operand(data, chosen))
     out: jax.Array = launch(
         x,
         data,
@@ -196,9 +193,9 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
     return data, int(k), int(n)
 
 
-def _configuration(gemm: GroupedGemm, config: Any, cluster: int, backend: Backend) -> Config:
+def _configuration(gemm: GroupedGemm, config: Any, cluster: int | None, backend: Backend) -> Config:
     if config is None:
-        return heuristics.choose(gemm, sm_count=sm_count(backend, cluster), cluster=cluster)
+        return heuristics.choose(gemm, sm_count=sm_count(backend, cluster or 1), cluster=cluster)
     check_cluster_of(config, Config, cluster)
     tiles: Config = config
     return tiles

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from pallas_kernels.arguments import check_cluster
 from pallas_kernels.grouped_gemm.specs import W_LAYOUTS
-from pallas_kernels.hopper import CLUSTERS, expect
+from pallas_kernels.hopper import expect
 
 
 def check_choices(cluster: Any, w_layout: Any) -> None:
@@ -17,7 +18,7 @@ def check_choices(cluster: Any, w_layout: Any) -> None:
     Raises:
       ValueError: one is not.
     """
-    expect(cluster in CLUSTERS, "cluster", cluster, "1, 2, 4 or 8")
+    check_cluster(cluster)
     expect(
         w_layout in W_LAYOUTS, "w_layout", w_layout, "'kn' for W[E, K, N] or 'nk' for W[E, N, K]"
     )
@@ -52,8 +53,8 @@ def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
     return sizes.astype(np.int32)
 
 
-def check_cluster_of(config: Any, kind: Any, cluster: int) -> None:
-    """Return if a caller's configuration is of the op's `kind` and for this `cluster`.
+def check_cluster_of(config: Any, kind: Any, cluster: int | None) -> None:
+    """Return if a caller's configuration is of the op's `kind` and for this `cluster`, if any.
 
     Raises:
       ValueError: it is not.
@@ -63,5 +64,5 @@ def check_cluster_of(config: Any, kind: Any, cluster: int) -> None:
             f"config of type {type(config).__module__}.{type(config).__name__}: expected "
             f"{kind.__module__}.{kind.__name__} for these weights"
         )
-    if config.cluster != cluster:
+    if cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")

@@ -10,9 +10,9 @@ import math
 
 from pallas_kernels.grouped_gemm.config import Config
 from pallas_kernels.grouped_gemm.specs import ROW_MULTIPLE, GroupedGemm
+from pallas_kernels.hopper import CLUSTERS
 
 _TALLEST = 256
-_LARGEST_CLUSTER = 8
 
 
 def typical_rows(t: int, experts: int) -> int:
@@ -25,8 +25,8 @@ def typical_rows(t: int, experts: int) -> int:
     return min(math.ceil(mean + 2 * math.sqrt(mean)), t) + ROW_MULTIPLE - 1
 
 
-def choose(gemm: GroupedGemm, *, sm_count: int, cluster: int = 1) -> Config:
-    """Return a configuration for `gemm` on `sm_count` SMs.
+def choose(gemm: GroupedGemm, *, sm_count: int, cluster: int | None = 1) -> Config:
+    """Return a configuration for `gemm` on `sm_count` SMs; a cluster of None is chosen, too.
 
     W crosses the link once for every `cluster * tm` rows of an expert, so a block should hold all
     of the rows of most experts; a taller one costs tensor work and shared memory, no bytes of W.
@@ -37,6 +37,8 @@ def choose(gemm: GroupedGemm, *, sm_count: int, cluster: int = 1) -> Config:
     - up to 128 rows: 128 rows and two compute warpgroups.
     - more: 256 x 128, an accumulator of 128 float32 registers a thread.
     """
+    if cluster is None:
+        cluster = smallest_cluster(gemm.t, gemm.experts, sm_count)
     rows = typical_rows(gemm.t, gemm.experts) / cluster
     items = min(gemm.experts, gemm.t) * -(-gemm.n // 128)
     tn = 64 if items < sm_count // cluster else 128
@@ -47,10 +49,11 @@ def choose(gemm: GroupedGemm, *, sm_count: int, cluster: int = 1) -> Config:
     return Config(tm=_TALLEST, stages=4, warpgroups=2, cluster=cluster, sm_count=sm_count)
 
 
-def smallest_cluster(t: int, experts: int) -> int:
-    """Return the smallest cluster with which most experts' W is read once; 8 if none does.
+def smallest_cluster(t: int, experts: int, sm_count: int = CLUSTERS[-1]) -> int:
+    """Return the smallest cluster with which most experts' W is read once; the largest if none.
 
     A larger one would hold SMs that compute nothing.
     """
     rows = typical_rows(t, experts)
-    return next((c for c in (1, 2, 4) if c * _TALLEST >= rows), _LARGEST_CLUSTER)
+    fitting = [c for c in CLUSTERS if c <= sm_count]
+    return next((c for c in fitting if c * _TALLEST >= rows), fitting[-1])

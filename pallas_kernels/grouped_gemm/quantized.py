@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pallas_kernels.counting import round_up
-from pallas_kernels.grouped_gemm.heuristics import typical_rows
+from pallas_kernels.grouped_gemm.heuristics import smallest_cluster, typical_rows
 from pallas_kernels.grouped_gemm.specs import ROW_MULTIPLE
 from pallas_kernels.hopper import expect
 from pallas_kernels.quantized_gemm import Config, QuantizedGemm
@@ -57,7 +57,9 @@ class QuantizedGroupedGemm:
         return one if self.layers is None else (self.layers, *one)
 
 
-def choose_quantized(gemm: QuantizedGroupedGemm, *, sm_count: int, cluster: int = 1) -> Config:
+def choose_quantized(
+    gemm: QuantizedGroupedGemm, *, sm_count: int, cluster: int | None = 1
+) -> Config:
     """Return a configuration for `gemm` on `sm_count` SMs; unmeasured, as `heuristics.choose`.
 
     That of one GEMM with the rows to expect of an expert and the strips of all experts that can
@@ -66,6 +68,8 @@ def choose_quantized(gemm: QuantizedGroupedGemm, *, sm_count: int, cluster: int 
     Raises:
       ValueError: `cluster` is not launchable.
     """
+    if cluster is None:
+        cluster = smallest_cluster(gemm.t, gemm.experts, sm_count)
     rows = min(typical_rows(gemm.t, gemm.experts), cluster * max(ROW_TILES))
     columns = min(gemm.expert.n * min(gemm.experts, gemm.t), _MAX_SIZE // 64 * 64)
     alike = replace(gemm.expert, m=round_up(rows, ROW_MULTIPLE), n=columns)

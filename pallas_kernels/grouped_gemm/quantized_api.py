@@ -7,15 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pallas_kernels.arguments import (
     Number,
-    active_clusters,
     check_activations,
+    clusters_and_layer,
     interpret_settings,
-    launch_scalars,
-    layer_index,
+    operand,
     sm_count,
     without_derivative,
 )
@@ -26,7 +24,7 @@ from pallas_kernels.grouped_gemm.checks import check_cluster_of, check_sizes
 from pallas_kernels.grouped_gemm.quantized import QuantizedGroupedGemm, choose_quantized
 from pallas_kernels.grouped_gemm.schedule import block_table
 from pallas_kernels.grouped_gemm.specs import ROW_MULTIPLE
-from pallas_kernels.host_memory import host_ref, weight_operand
+from pallas_kernels.host_memory import host_ref
 from pallas_kernels.quantized_gemm import Config, QuantizedGemm, QuantizedWeights, check_fits
 from pallas_kernels.quantized_gemm.config import sum_size
 from pallas_kernels.quantized_gemm.reference import sums_of
@@ -40,7 +38,7 @@ def multiply(
     group_sizes: Any,
     *,
     layer: Number | None,
-    cluster: int,
+    cluster: int | None,
     sm_limit: Number | None,
     out_dtype: Any,
     config: Any,
@@ -63,21 +61,19 @@ def multiply(
     )
     sizes = check_sizes(group_sizes, t=gemm.t, experts=gemm.experts)
     if config is None:
-        config = choose_quantized(gemm, sm_count=sm_count(backend, cluster), cluster=cluster)
+        config = choose_quantized(gemm, sm_count=sm_count(backend, cluster or 1), cluster=cluster)
     check_cluster_of(config, Config, cluster)
     check_fits(config, gemm.expert)
-    scalars = launch_scalars(
-        (
-            active_clusters(sm_limit, cluster=config.cluster, sm_count=config.sm_count),
-            layer_index(layer, gemm.layers),
-        )
+    scalars = clusters_and_layer(
+        sm_limit,
+        layer,
+        cluster=config.cluster,
+        sm_count=config.sm_count,
+        layers=gemm.layers,
     )
-    x = jnp.asarray(x)
-    arrays = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
-    if backend != "sm90":
-        arrays = {name: weight_operand(a, backend=backend) for name, a in arrays.items()}
+    arrays = {name: operand(array, backend) for name, array in arrays.items()}
     x, scales, offsets = without_derivative(
-        "grouped_gemm", x, arrays["scales"], arrays.get("offsets")
+        "grouped_gemm", jnp.asarray(x), arrays["scales"], arrays.get("offsets")
     )
     out: jax.Array = launch(
         x,

@@ -21,7 +21,7 @@ from pallas_kernels.hybrid_gemm.prediction import (
     plans,
     predict,
 )
-from pallas_kernels.hybrid_gemm.schedule import Plan, partial_sums
+from pallas_kernels.hybrid_gemm.schedule import Plan, sums_shape
 from pallas_kernels.hybrid_gemm.specs import MODEL_PROJECTIONS, ROWS, Gemm
 from pallas_kernels.hybrid_gemm.traffic import Traffic, launch_traffic
 
@@ -50,12 +50,12 @@ __all__ = [
     "launch_traffic",
     "machine_for",
     "pack_weights",
-    "partial_sums",
     "plan_launch",
     "plans",
     "predict",
     "present_machine",
     "shared_bytes",
     "smallest_cluster",
+    "sums_shape",
     "winners",
 ]

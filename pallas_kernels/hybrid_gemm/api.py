@@ -13,22 +13,23 @@ from pallas_kernels.arguments import (
     Choice,
     Number,
     check_activations,
+    check_cluster,
     concrete,
     interpret_settings,
     launch_scalars,
     layer_index,
+    operand,
     resolve_backend,
     sm_count,
     without_derivative,
 )
 from pallas_kernels.capability import Backend
 from pallas_kernels.counting import round_up
-from pallas_kernels.hopper import CLUSTERS
-from pallas_kernels.host_memory import HostArray, host_ref, weight_operand
+from pallas_kernels.host_memory import HostArray, host_ref
 from pallas_kernels.hybrid_gemm import heuristics, reference, sharing
 from pallas_kernels.hybrid_gemm.config import Config
 from pallas_kernels.hybrid_gemm.machine import machine_for, present_machine
-from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights
+from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights, stored_sizes
 from pallas_kernels.hybrid_gemm.prediction import best_alpha
 from pallas_kernels.hybrid_gemm.schedule import Plan, counts
 from pallas_kernels.hybrid_gemm.specs import (
@@ -68,11 +69,12 @@ def hybrid_gemm(
 
     Args:
       x: bf16 or f16 activations [M, K], in device memory.
-      w: weights of the same dtype, [K, N] or [N, K] (`w_layout`), or a stack [L, ...] of them, or
+      w: weights of the same dtype, [K, N] and so on (`w_layout`), or a stack [L, ...] of them, or
         `PackedWeights`; a jax array in `pinned_host` memory (never staged in HBM by "sm90") or in
         device memory.
       alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best one that was measured
-        on this device or is predicted for it (`heuristics.choice`, `best_alpha`).
+        on this device or is predicted for it (`heuristics.choice`, `best_alpha`). So does a traced
+        NaN: one executable serves both.
       sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; by default the
         number with which both paths take the fewest tile steps (`sharing.balanced_clusters`).
       layer: which matrix of a stack, in [0, L); given for a stack and only then.
@@ -80,9 +82,9 @@ def hybrid_gemm(
         None chooses it with the tiles.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
-      out_dtype: dtype of x (default) or float32. AsymGEMM adds its ceil(K / kc) or one more
-        partial sums in this type.
-      w_layout: "kn" for W[K, N], "nk" for W[N, K]; of `PackedWeights`, its own counts.
+      out_dtype: dtype of x (default) or float32.
+      w_layout: "kn" for W[K, N], "nk" for W[N, K], "tiles" for W[N / 64, K / 64, 64, 64]; of
+        `PackedWeights`, its own counts.
       config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
         `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
@@ -90,8 +92,8 @@ def hybrid_gemm(
         "reference" is jax.numpy and copies W to device memory.
 
     Returns:
-      x @ w as [M, N], within `numerics.gemm_error_bound` of the exact product with
-      `schedule.partial_sums` partial sums. Bitwise repeatable for equal arguments.
+      x @ w as [M, N], within `numerics.gemm_error_bound` of the exact product at any alpha, which
+      changes the order of additions in float32 only. Bitwise repeatable for equal arguments.
 
     Raises:
       ValueError: an argument is outside its range; the message names it, its value and the range.
@@ -101,10 +103,9 @@ def hybrid_gemm(
     Source: C2CServe, Algorithm 1. Ours: multicast, the SM split apart from alpha, ragged edges.
     """
     chosen = resolve_backend(backend)
-    data, k, n, w_layout = _weights(w, w_layout)
+    data, k, n, layers, w_layout = _weights(w, w_layout)
     rows = check_activations(x, k, out_dtype, w_dtype=data.dtype)
-    if cluster is not None and cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
+    check_cluster(cluster)
     if alpha is None and sm_split is not None:
         raise ValueError(f"alpha=None: expected a number, since sm_split={sm_split} is given")
     x_dtype = str(x.dtype)
@@ -114,17 +115,14 @@ def hybrid_gemm(
         n=round_up(n, PACK_MULTIPLE),
         dtype=x_dtype,
         out_dtype=x_dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
-        layers=data.shape[0] if data.ndim == 3 else None,
+        layers=layers,
         w_layout=w_layout,
     )
     config, alpha, sm_limit = _configuration(gemm, config, cluster, alpha, sm_limit, chosen)
     plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
     fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
     scalars = launch_scalars(fields)
-    x, data = jnp.asarray(x), jnp.asarray(data) if isinstance(data, np.ndarray) else data
-    if chosen != "sm90":
-        data = weight_operand(data, backend=chosen)
-    x, data = without_derivative("hybrid_gemm", x, data)
+    x, data = without_derivative("hybrid_gemm", jnp.asarray(x), operand(data, chosen))
     out: jax.Array = launch(
         x,
         data,
@@ -220,8 +218,8 @@ def launch(
     return out[:rows, :columns]
 
 
-def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
-    """Return (array, K, N, layout) of plain or packed weights; K and N without the padding."""
+def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, int | None, Any]:
+    """Return (array, K, N, layers, layout) of weights; K and N without the padding."""
     if isinstance(w, PackedWeights):
         data, w_layout = w.data, w.w_layout
     else:
@@ -233,7 +231,7 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
             f"w of type {type(data).__name__}: expected an array, HostArray or PackedWeights"
         )
     check_weights(data, w_layout)
-    stored = data.shape[-2:] if w_layout == "kn" else data.shape[-2:][::-1]
+    *stored, layers = stored_sizes(data, w_layout)
     for name, size in zip(("K", "N"), stored, strict=True):
         if size % PACK_MULTIPLE:
             raise ValueError(
@@ -241,12 +239,12 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, Any]:
                 f"makes of any size"
             )
     k, n = (w.k, w.n) if isinstance(w, PackedWeights) else stored
-    if (round_up(k, PACK_MULTIPLE), round_up(n, PACK_MULTIPLE)) != tuple(stored):
+    if [round_up(k, PACK_MULTIPLE), round_up(n, PACK_MULTIPLE)] != stored:
         raise ValueError(
             f"w packed for K={k}, N={n} holds {stored[0]}x{stored[1]}: expected both rounded up to "
             f"multiples of {PACK_MULTIPLE}"
         )
-    return data, k, n, w_layout
+    return data, k, n, layers, w_layout
 
 
 def _configuration(
@@ -261,22 +259,24 @@ def _configuration(
     if config is not None and cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     limit = None if sm_limit is None else concrete("sm_limit", sm_limit, int)
-    if config is not None and alpha is not None:
+    traced = alpha is not None and concrete("alpha", alpha, float) is None
+    if config is not None and alpha is not None and not traced:
         return config, alpha, sm_limit
     if backend == "sm90":
         machine = present_machine()
     else:
         machine = machine_for(sm_count=sm_count(backend, cluster or 1))
+    best: float | None = None
     if config is None:
         found = heuristics.choice(gemm, machine, cluster=cluster)
         config = found.config
-        if alpha is None and sm_limit is None:
-            alpha = found.alpha
+        best = found.alpha if sm_limit is None else None
         # A device that runs fewer clusters at a time than its SMs hold has a smaller grid.
         if limit is not None and config.sm_count < limit <= machine.sm_count:
             sm_limit = limit = config.sm_count
-    if alpha is None:
-        alpha = best_alpha(gemm, config, machine, sm_limit=limit)
+    if alpha is None or traced:
+        best = best_alpha(gemm, config, machine, sm_limit=limit) if best is None else best
+        alpha = best if alpha is None else jnp.where(jnp.isnan(alpha), best, alpha)
     return config, alpha, sm_limit
 
 

@@ -26,8 +26,8 @@ class Config:
     - SymGEMM holds `sym_stages` pairs of an X tile (tm x tk) and a W tile (tk x tn);
     - AsymGEMM holds `asym_stages` X tiles and a resident W tile of kc x tn, as kc / tk slices.
 
-    `stagger` shortens the first K pass of AsymGEMM by a different amount in each CTA, so that they
-    do not all refill their W tile at the same moment. Where K needs more than one pass, the
+    `stagger` shortens the first K pass of AsymGEMM by a different amount in each cluster, so that
+    they do not all refill their W tile at the same moment. Where K needs more than one pass, the
     boundaries of the passes, and so the last bits of the result, then depend on the SM split.
 
     `sm_count` is the size of the persistent grid: one CTA an SM. CTAs beyond the device's SMs would

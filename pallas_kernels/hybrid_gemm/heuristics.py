@@ -19,6 +19,7 @@ from pallas_kernels.hybrid_gemm.prediction import (
     MARGIN,
     Prediction,
     best_alpha,
+    equals,
     plans,
     predict,
     reachable,
@@ -51,15 +52,14 @@ FAMILY: Mapping[str, Config] = MappingProxyType(
         "256x64": Config(tm=256, tn=64, sym_stages=4, kc=1024, asym_stages=2),
         "256x128": Config(),
         "256x128, kc 256": Config(kc=256, asym_stages=4),
-        "256x192": Config(
-            tn=192, sym_stages=3, kc=256, asym_stages=2, compute_registers=240, load_registers=24
-        ),
     }
 )
-"""Tiles in use, all compiled ahead of time without spills (with any cluster and output type)."""
+"""Tiles in use, all compiled ahead of time without spills (with any cluster and output type).
+
+256 x 192 is not among them: its accumulators leave no registers for reading sums back.
+"""
 
 _COARSE = tuple(i / 8 for i in range(9))  # alphas by which configurations are compared
-_ROOM = 0.1  # sums of all resources' times this close count as equal
 _NEAR = 2.0  # results for up to this many times more or fewer rows are used
 
 
@@ -112,8 +112,9 @@ def choice(
     factor of 2) decide among the configurations they hold. Each is expected to take its predicted
     time, multiplied by how far the prediction was off where it was measured.
 
-    Predicted: of `FAMILY`, what fits, at eight steps of alpha. Of those within 1% the one that
-    leaves most room on the other resources; where that hardly differs, the smallest cluster.
+    Predicted: of `FAMILY`, what fits, at eight steps of alpha. Of those within 1% of the fastest,
+    those that leave most room on the other resources (within 10%); of them the one that adds the
+    fewest partial sums, then the one with the smallest cluster.
     """
     machine = machine_for() if machine is None else machine
     if sm_count is not None:
@@ -241,22 +242,22 @@ def _from_model(
     notes: Sequence[str],
 ) -> Chosen:
     tried = [
-        (prediction, index, name, config)
+        (_at(gemm, config, machine, _COARSE if alpha is None else (alpha,)), name, config)
         for name, config in candidates(gemm, machine, cluster)
-        for prediction in [_at(gemm, config, machine, _COARSE if alpha is None else (alpha,))]
-        for index in range(np.size(prediction.time_s))
     ]
     if not tried:
         raise ValueError(
             f"machine={machine.device!r} with {machine.sm_count} SMs: expected SMs for a cluster "
             f"of {cluster}"
         )
-    times = np.array([p.time_s[i] for p, i, _, _ in tried])
-    totals = np.array([p.total_s[i] for p, i, _, _ in tried])
-    fast = times <= (1 + MARGIN) * times.min()
-    roomy = fast & (totals <= (1 + _ROOM) * totals[fast].min())
-    best = min(np.flatnonzero(roomy), key=lambda g: (tried[g][3].cluster, totals[g]))
-    _, _, name, config = tried[best]
+    sizes = [np.size(prediction.time_s) for prediction, _, _ in tried]
+    which = np.repeat(np.arange(len(tried)), sizes)
+    totals = np.concatenate([prediction.total_s for prediction, _, _ in tried])
+    best = min(
+        equals([prediction for prediction, _, _ in tried]),
+        key=lambda i: (tried[which[i]][2].cluster, totals[i]),
+    )
+    _, name, config = tried[which[best]]
     share = best_alpha(gemm, config, machine) if alpha is None else alpha
     final = _at(gemm, config, machine, (share,))
     return Chosen(
@@ -266,15 +267,15 @@ def _from_model(
         bound=str(final.bound[0]),
         origin="predicted",
         reasons=(
-            f"{name}: within {MARGIN:.0%} of the smallest predicted time of {len(tried)} tries, "
-            f"and of those the one with most room on other resources or the smallest cluster",
+            f"{name}: within {MARGIN:.0%} of the smallest predicted time of {sum(sizes)} tries, "
+            f"and of those with most room on other resources the one with the fewest partial sums, "
+            f"then the smallest cluster",
             *notes,
         ),
     )
 
 
 def _at(gemm: Gemm, config: Config, machine: Machine, alphas: Sequence[float]) -> Prediction:
-    # With one cluster alone both paths cannot run, and the plan takes one of them.
     return predict(gemm, config, plans(gemm, config, reachable(alphas, config, gemm)), machine)
 
 

@@ -31,7 +31,9 @@ class Machine:
     l2_gbps: float  # between L2 and all SMs
     l2_bytes: float
     link_latency_s: float  # of one read of host memory
-    tile_s: float = 2.0e-7  # rounding and storing one output tile: what tensor work waits for
+    l2_latency_s: float = 6.5e-7  # of one TMA load from the L2, beside its bytes at the port
+    port_gbps: float = 119.0  # between one SM and the L2, either way: 64 bytes a clock
+    tile_s: float = 2.0e-7  # rounding one output tile: what tensor work waits for
     step_s: float = 1.0e-7  # waiting for and issuing one tile step
     launch_s: float = 3.0e-6
     resident: tuple[tuple[int, int], ...] = ()

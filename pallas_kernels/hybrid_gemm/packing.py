@@ -1,4 +1,8 @@
-"""Weights as the kernel wants them: K and N padded with zeros to multiples of 64, once, at load."""
+"""Weights as the kernel wants them: K and N padded with zeros to multiples of 64, once, at load.
+
+Tile-major weights, "tiles", are [N / 64, K / 64, 64, 64] of an [N, K] matrix: what TMA loads at a
+time is 8 KiB in a row of host memory, where it is 64 pieces of 128 bytes of an [N, K] matrix.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,9 @@ from pallas_kernels.hybrid_gemm.specs import (
 class PackedWeights:
     """A weight matrix, or a stack of them, padded for TMA; a pytree of one array.
 
-    `data` is [K', N'] or [N', K'] by `w_layout`, with any number of layers before; K' and N' are
-    `k` and `n` rounded up to multiples of 64, and what was added is zero. It may be moved between
-    memories like any pytree.
+    `data` is [K', N'], [N', K'] or tile-major by `w_layout`, with any number of layers before; K'
+    and N' are `k` and `n` rounded up to multiples of 64, and what was added is zero. It may be
+    moved between memories like any pytree.
     """
 
     data: Any  # jax or NumPy array; other things while jax transforms the tree
@@ -34,7 +38,9 @@ class PackedWeights:
     w_layout: WLayout = field(metadata={"static": True})
 
 
-def pack_weights(w: jax.Array | np.ndarray, w_layout: WLayout = "kn") -> PackedWeights:
+def pack_weights(
+    w: jax.Array | np.ndarray, w_layout: WLayout = "kn", *, tiles: bool = False
+) -> PackedWeights:
     """Pad K and N of `w` with zeros to multiples of 64; nothing is copied if they are already.
 
     NumPy weights stay NumPy (pack before placing them in host memory); jax arrays stay on their
@@ -43,17 +49,46 @@ def pack_weights(w: jax.Array | np.ndarray, w_layout: WLayout = "kn") -> PackedW
     Args:
       w: bf16 or f16, [K, N] or [N, K], or a stack [L, ...] of them.
       w_layout: "kn" or "nk".
+      tiles: whether to store them tile-major.
 
     Raises:
       ValueError: the number of dimensions, the type or the layout is not one of these.
     """
+    if w_layout == "tiles":
+        raise ValueError("w_layout='tiles': expected 'kn' or 'nk', of which tiles=True makes tiles")
     check_weights(w, w_layout)
     sizes = tuple(int(s) for s in w.shape[-2:])
     k, n = sizes if w_layout == "kn" else sizes[::-1]
     extra = [(0, 0)] * (w.ndim - 2) + [(0, round_up(s, PACK_MULTIPLE) - s) for s in sizes]
     if any(after for _, after in extra):
         w = np.pad(w, extra) if isinstance(w, np.ndarray) else jnp.pad(w, extra)
+    if tiles:
+        data = tile_major(w if w_layout == "nk" else w.swapaxes(-1, -2))
+        return PackedWeights(data=data, k=k, n=n, w_layout="tiles")
     return PackedWeights(data=w, k=k, n=n, w_layout=w_layout)
+
+
+def tile_major(w: Any) -> Any:
+    """Return [.., N, K] as [.., N / 64, K / 64, 64, 64], each tile in a row of memory; a copy."""
+    *stack, n, k = w.shape
+    block = PACK_MULTIPLE
+    tiles = w.reshape(*stack, n // block, block, k // block, block).swapaxes(-3, -2)
+    return np.ascontiguousarray(tiles) if isinstance(w, np.ndarray) else tiles
+
+
+def row_major(w: Any) -> Any:
+    """Undo `tile_major`."""
+    *stack, rows, columns, block, _ = w.shape
+    return w.swapaxes(-3, -2).reshape(*stack, rows * block, columns * block)
+
+
+def stored_sizes(w: Any, w_layout: str) -> tuple[int, int, int | None]:
+    """Return (K, N, layers) of an array that `check_weights` accepts."""
+    if w_layout == "tiles":
+        n, k = w.shape[-4] * w.shape[-2], w.shape[-3] * w.shape[-1]
+    else:
+        n, k = w.shape[-2:] if w_layout == "nk" else w.shape[-2:][::-1]
+    return int(k), int(n), int(w.shape[0]) if w.ndim % 2 else None
 
 
 def check_weights(w: jax.Array | np.ndarray, w_layout: str) -> None:
@@ -63,9 +98,13 @@ def check_weights(w: jax.Array | np.ndarray, w_layout: str) -> None:
       ValueError: they are not.
     """
     if w_layout not in W_LAYOUTS:
-        raise ValueError(f"w_layout={w_layout!r}: expected 'kn' for W[K, N] or 'nk' for W[N, K]")
-    if w.ndim not in (2, 3) or 0 in w.shape:
-        shape = "x".join(map(str, w.shape))
+        raise ValueError(
+            f"w_layout={w_layout!r}: expected 'kn' for W[K, N], 'nk' for W[N, K] or 'tiles'"
+        )
+    shape = "x".join(map(str, w.shape))
+    if w.ndim not in ((4, 5) if w_layout == "tiles" else (2, 3)) or 0 in w.shape:
         raise ValueError(f"w of shape {shape}: expected a matrix or a stack [L, ...], none empty")
+    if w_layout == "tiles" and w.shape[-2:] != (PACK_MULTIPLE, PACK_MULTIPLE):
+        raise ValueError(f"w of shape {shape}: expected tiles [N / 64, K / 64, 64, 64]")
     if str(w.dtype) not in INPUT_DTYPES:
         raise ValueError(f"w of dtype {w.dtype}: expected one of {', '.join(INPUT_DTYPES)}")

@@ -7,7 +7,7 @@ its rates are right; it is there to rank configurations, and the tuner replaces 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ Seconds = Any  # np.float64, or an array of them with the shape of the plan's fi
 
 MARGIN = 0.01
 """Predicted times this close count as equal; the model is no better than that."""
+
+ROOM = 0.1
+"""Sums of all resources' times this close count as equal."""
 
 _ALPHAS = 129  # at most so many splits are tried
 
@@ -70,8 +73,11 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
     - link: all of W at the link's rate, and no faster than the CTA that loads most: it has at most
       its shared memory for W in flight for a latency, and its share of the L2's ports.
     - HBM, L2: the bytes of `launch_traffic`; L2 ports come with the SMs that work.
-    - tensor, issue: the busiest CTA, where a step takes its tensor time or `step_s`, and an output
-      another `tile_s`. Clusters beyond those that run at the same time wait for a second wave.
+    - tensor, issue: the busiest CTA, where a step takes its tensor time, `step_s` or its share of
+      the latency of an X tile: a slot is loaded again when the step after it begins, so that one
+      tile less than there are stages is on its way. An output takes another `tile_s`, and no less
+      than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait. Clusters
+      beyond those that run at the same time wait for a second wave.
 
     Args:
       gemm: sizes and types.
@@ -87,12 +93,14 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
     sm_flops = machine.bf16_tflops * 1e12 / machine.sm_count
     sm_l2 = machine.l2_gbps * 1e9 / machine.sm_count
     tensor_step = 2 * config.tm * config.tn * config.tk / sm_flops
+    port = machine.port_gbps * 1e9
+    x_latency = machine.l2_latency_s + config.tm * config.tk * gemm.in_itemsize / port
 
-    def busiest(step_s: float, tile_s: float) -> Seconds:
-        return waves * np.maximum(
-            moved.sym_cta_steps * step_s + moved.sym_cta_outputs * tile_s,
-            moved.asym_cta_steps * step_s + moved.asym_cta_outputs * tile_s,
-        )
+    def step_s(stages: int) -> float:
+        return max(tensor_step, machine.step_s, x_latency / max(stages - 1, 1))
+
+    def stored(outputs: Any, nbytes: Any) -> Seconds:
+        return np.maximum(outputs * machine.tile_s, nbytes / port)
 
     def loading(cta_bytes: Any, deep: float) -> Seconds:
         in_flight = deep * config.tn * gemm.in_itemsize
@@ -107,8 +115,14 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
         link_s=np.maximum(moved.link_bytes / (machine.link_gbps * 1e9), one_cta),
         hbm_s=moved.hbm_bytes / (machine.hbm_gbps * 1e9),
         l2_s=moved.l2_bytes / (sm_l2 * working),
-        tensor_s=busiest(tensor_step, 0.0),
-        issue_s=busiest(max(tensor_step, machine.step_s), machine.tile_s),
+        tensor_s=waves * tensor_step * moved.cta_steps,
+        issue_s=waves
+        * np.maximum(
+            moved.sym_cta_steps * step_s(config.sym_stages)
+            + stored(moved.sym_cta_outputs, moved.sym_cta_store_bytes),
+            moved.asym_cta_steps * step_s(config.asym_stages)
+            + stored(moved.asym_cta_outputs, moved.asym_cta_store_bytes),
+        ),
         launch_s=machine.launch_s,
         traffic=moved,
     )
@@ -127,14 +141,32 @@ def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) 
     )
 
 
+def equals(predictions: Sequence[Prediction]) -> np.ndarray:
+    """Return which launches, of all the predictions' in a row, are equally good.
+
+    Of those within `MARGIN` of the fastest, the ones that leave most room on other resources
+    (within `ROOM`: no W read twice for nothing); of them, the ones that add fewest partial sums.
+    """
+    times, totals, sums = (
+        np.concatenate([np.atleast_1d(of(one)) for one in predictions])
+        for of in (
+            lambda p: p.time_s,
+            lambda p: np.broadcast_to(p.total_s, np.shape(p.time_s)),
+            lambda p: np.broadcast_to(p.traffic.sums_store_bytes, np.shape(p.time_s)),
+        )
+    )
+    fast = times <= (1 + MARGIN) * times.min()
+    roomy = fast & (totals <= (1 + ROOM) * totals[fast].min())
+    return np.flatnonzero(roomy & (sums <= sums[roomy].min()))
+
+
 def best_of(prediction: Prediction) -> int:
-    """Return the index of the best: of those within `MARGIN` of the fastest, the smallest total.
+    """Return the index of the best: of the `equals` the smallest total.
 
     Of equal ones the last, which for rising alphas has most of SymGEMM.
     """
-    time = np.asarray(prediction.time_s)
-    good = np.flatnonzero(time <= (1 + MARGIN) * time.min())
-    totals = np.broadcast_to(prediction.total_s, time.shape)[good]
+    good = equals((prediction,))
+    totals = np.broadcast_to(prediction.total_s, np.shape(prediction.time_s))[good]
     return int(good[len(totals) - 1 - np.argmin(totals[::-1])])
 
 
@@ -144,8 +176,7 @@ def best_alpha(
 ) -> float:
     """Return the alpha with the smallest predicted time, a whole number of strips.
 
-    Where several are equally fast (within `MARGIN`), the one that leaves most room on the other
-    resources, so that W is not read twice, nor O added to, for nothing.
+    Where several are equally fast, the best of the `equals`.
 
     Args:
       gemm: sizes and types.
@@ -154,7 +185,7 @@ def best_alpha(
       sm_limit: SMs of the launch; default all of the configuration's.
     """
     strips = counts(config, gemm).strips
-    alphas = np.unique(np.round(np.linspace(0, strips, min(strips + 1, _ALPHAS)))) / strips
+    alphas = reachable(np.linspace(0, 1, min(strips + 1, _ALPHAS)), config, gemm, sm_limit)
     return float(
         alphas[best_of(predict(gemm, config, plans(gemm, config, alphas, sm_limit), machine))]
     )
@@ -178,8 +209,15 @@ def best_split(gemm: Gemm, config: Config, machine: Machine, alpha: float) -> in
     return int(clusters[np.lexsort((near, time))[0]]) * config.cluster
 
 
-def reachable(alphas: Iterable[float], config: Config, gemm: Gemm) -> np.ndarray:
-    """Return those alphas, rounded to whole strips, that differ: 1.0 alone for a single strip."""
+def reachable(
+    alphas: Iterable[float], config: Config, gemm: Gemm, sm_limit: int | None = None
+) -> np.ndarray:
+    """Return those alphas, rounded to whole strips, that differ: 1.0 alone for a single strip.
+
+    One cluster alone runs one path: of mixtures none is left, and one that it can run is added.
+    """
     strips = counts(config, gemm).strips
     given = np.asarray(sorted(alphas), np.float64)
-    return np.unique(sharing.sym_strips(strips, given)) / strips
+    shares = np.unique(sharing.sym_strips(strips, given)) / strips
+    sms = config.sm_count if sm_limit is None else sm_limit
+    return np.unique(np.round(shares)) if sms < 2 * config.cluster else shares

@@ -90,6 +90,12 @@ def _programs(sm_count: int) -> Iterator[Program]:
     yield program("256x128, float16", Gemm(m=2048, **half, **_SIZES), wide)
     yield program("64x64, float16, stack of 3", Gemm(m=8, layers=3, **half, **_SIZES), narrow)
     yield program("64x64, [N, K]", Gemm(m=16, w_layout="nk", **_SIZES), narrow)
+    yield program(
+        "256x128, cluster of 8, tiles, stack of 3",
+        Gemm(m=2048, w_layout="tiles", layers=3, **_SIZES),
+        replace(wide, cluster=8),
+    )
+    yield program("64x64, tiles", Gemm(m=16, w_layout="tiles", **_SIZES), narrow)
     yield program("64x64, one row", Gemm(m=ROW_MULTIPLE, **_SIZES), narrow, rows=1)
     ragged = Gemm(m=round_up(2001, ROW_MULTIPLE), k=4160, n=16064)
     yield program("256x128, ragged", ragged, wide, rows=2001, columns=16001)

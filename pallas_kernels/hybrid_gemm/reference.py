@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from pallas_kernels.hybrid_gemm.packing import row_major
 from pallas_kernels.hybrid_gemm.specs import WLayout
 
 
 def matmul(
     x: Float[Array, "m k"],
-    w: Float[Array, "... a b"],
+    w: Float[Array, ...],
     layer: jax.Array | int = 0,
     *,
     w_layout: WLayout = "kn",
@@ -22,12 +23,13 @@ def matmul(
 
     Args:
       x: activations.
-      w: [K, N], [N, K] or a stack of them.
+      w: [K, N], [N, K], tile-major, or a stack of them.
       layer: which one of a stack.
-      w_layout: "kn" or "nk".
+      w_layout: "kn", "nk" or "tiles".
       out_dtype: type of the result.
     """
-    matrix = w if w.ndim == 2 else lax.dynamic_index_in_dim(w, layer, keepdims=False)
+    matrix = lax.dynamic_index_in_dim(w, layer, keepdims=False) if w.ndim % 2 else w
+    matrix = row_major(matrix) if w_layout == "tiles" else matrix
     contract = 0 if w_layout == "kn" else 1
     product = lax.dot_general(
         x,

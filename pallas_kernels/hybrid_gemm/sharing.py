@@ -16,14 +16,17 @@ def sym_strips(strips: int, alpha: Any, xp: Any = np) -> Any:
     return xp.floor(exact + np.float32(0.5)).astype(np.int32)
 
 
-def busiest_steps(sizes: Counts, sym: Any, sym_clusters: Any, asym_ctas: Any, xp: Any = np) -> Any:
+def busiest_steps(
+    sizes: Counts, cluster: int, sym: Any, sym_clusters: Any, asym_clusters: Any, xp: Any = np
+) -> Any:
     """Return the tile steps of the busiest CTA, the larger of the two paths.
 
     A step is tm x tn x tk of tensor work. The bytes over the link do not depend on how the SMs are
     split, those of HBM hardly, so the balanced split is the one with the fewest steps.
     """
     sym_rounds = -(-(sym * sizes.row_clusters) // xp.maximum(sym_clusters, 1))
-    asym_rounds = -(-(sizes.strips - sym) // xp.maximum(asym_ctas, 1)) * sizes.row_tiles
+    groups = -(-(sizes.strips - sym) // cluster)
+    asym_rounds = -(-groups // xp.maximum(asym_clusters, 1)) * sizes.row_tiles
     return xp.maximum(sym_rounds, asym_rounds) * sizes.k_steps
 
 
@@ -45,7 +48,7 @@ def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: 
     """
     candidates = xp.arange(config.clusters + 1, dtype=np.int32)
     each = xp.asarray(sym)[..., None]
-    steps = busiest_steps(sizes, each, candidates, (active - candidates) * config.cluster, xp)
+    steps = busiest_steps(sizes, config.cluster, each, candidates, active - candidates, xp)
     starved = ((each > 0) & (candidates == 0)) | ((each < sizes.strips) & (candidates >= active))
     forbidden = starved | (candidates > active)
     # One path alone takes every cluster, or none.

@@ -9,7 +9,10 @@ cluster above 1 each CTA loads its share of the W tile and multicasts it to the 
 
 AsymGEMM (weight-stationary): a CTA owns a column strip for all of K. It pins kc rows of W, walks
 over all M tiles, stores partial sums in the first pass and adds them (TMA reduction) in the later
-ones. No other CTA touches its columns: no zero fill, no order between CTAs.
+ones, always in float32: in O if it is that, else in memory of its own, and the last pass reads the
+sums, adds its own and rounds once. So alpha changes the order of additions and nothing else. No
+other CTA touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
+neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
 
 Interpret mode lacks the TMA reduction; `accumulate` is that seam. It does not multicast: each CTA
 of a cluster loads the whole tile. Nothing else differs between CPU and GPU.
@@ -21,6 +24,7 @@ read at run time, the ring of weight slices with a shortened first pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,13 +34,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, rem
-from pallas_kernels.hopper import Epilogue
+from pallas_kernels.hopper import Epilogue, Piece
 from pallas_kernels.hybrid_gemm.config import Config, check_fits
-from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta
+from pallas_kernels.hybrid_gemm.cta import Accumulate, Cta, w_copies
 from pallas_kernels.hybrid_gemm.schedule import (
+    SUM_BYTES,
     Plan,
     counts,
     passes,
+    sums_shape,
     sym_tile,
 )
 from pallas_kernels.hybrid_gemm.specs import Gemm
@@ -65,13 +71,13 @@ def build(
       ValueError: the configuration needs more shared memory than a CTA has.
     """
     check_fits(config, gemm)
-    sizes, store = counts(config, gemm), config.epilogue(gemm.out_itemsize)
+    sizes, sums = counts(config, gemm), sums_shape(config, gemm)
     many = config.cluster > 1
 
-    def body(
-        x: Ref, w: Ref, scalars: Ref, o: Ref, tiles: Ref, staging: Ref, barriers: list[Ref]
-    ) -> None:
+    def body(x: Ref, w: Ref, scalars: Ref, o: Ref, *scratch: Any) -> None:
+        *global_scratch, tiles, staging, barriers = scratch
         (sym_x, sym_w), (asym_x, asym_w) = tiles
+        (o_staging, *_), *others = staging
         plan = Plan(
             sym_strips=scalars[0],
             sym_clusters=scalars[1],
@@ -83,7 +89,6 @@ def build(
             config=config,
             gemm=gemm,
             sizes=sizes,
-            store=store,
             accumulate=tma_add if interpret is None else read_add_write,
             warpgroup=lax.axis_index("warpgroup"),
             cluster=lax.axis_index("cluster"),
@@ -92,11 +97,13 @@ def build(
             x=x,
             w=w if gemm.layers is None else w.at[plan.layer],
             o=o,
+            sums=global_scratch[0] if global_scratch else None,
             sym_x=sym_x,
             sym_w=sym_w,
             asym_x=asym_x,
             asym_w=asym_w,
-            staging=staging,
+            staging=o_staging,
+            sums_staging=others[0][0] if others else None,
             sym_full=sym_full,
             sym_empty=sym_empty,
             asym_full=asym_full,
@@ -122,15 +129,16 @@ def build(
         clusters=config.clusters,
         cluster=config.cluster,
         warpgroups=config.warpgroups,
-        scratch=_scratch(gemm, config, store),
+        scratch=_scratch(gemm, config),
         interpret=interpret,
+        global_scratch=None if sums is None else (sums, "float32"),
     )
 
 
-def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:
+def _scratch(gemm: Gemm, config: Config) -> list[Any]:
     """Shared memory and barriers, in the order of `body`'s arguments."""
     dtype, w_shape = jnp.dtype(gemm.dtype), (config.tk, config.tn)
-    if gemm.w_layout == "nk":
+    if gemm.w_layout != "kn":
         w_shape = (config.tn, config.tk)
 
     def tiles(number: int, shape: tuple[int, int], of: Any = dtype) -> Any:
@@ -142,28 +150,35 @@ def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:
     def arrivals(number: int, slots: int) -> Any:
         return plgpu.Barrier(num_arrivals=number, num_barriers=slots)
 
-    compute = config.warpgroups
-    sym_empty = arrivals(compute, config.sym_stages)
-    if config.cluster > 1:  # a slot is free when the compute warpgroups of all CTAs have read it
-        sym_empty = plgpu.ClusterBarrier(
-            collective_axes=("rank",), num_arrivals=compute, num_barriers=config.sym_stages
+    compute, copies = config.warpgroups, w_copies(config, gemm)
+    stored = [gemm.out_dtype] + ([] if sums_shape(config, gemm) is None else ["float32"])
+
+    def slots(name: str) -> Any:
+        of = jnp.dtype(name)
+        store = _epilogue(gemm, config, of.itemsize)
+        shape = (compute, store.slots, store.rows, store.columns)
+        return (plgpu.SMEM(shape, of, transforms=swizzled(store.columns, of)),)
+
+    def read(slots: int) -> Any:
+        """Of a multicast tile: free when the compute warpgroups of all CTAs have read it."""
+        if config.cluster == 1:
+            return arrivals(compute, slots)
+        return plgpu.ClusterBarrier(
+            collective_axes=("rank",), num_arrivals=compute, num_barriers=slots
         )
+
     return [
         plgpu.RefUnion(
             (x_tiles(config.sym_stages), tiles(config.sym_stages, w_shape)),
             (x_tiles(config.asym_stages), tiles(config.ring, w_shape)),
         ),
-        plgpu.SMEM(
-            (compute, store.slots, store.rows, store.columns),
-            jnp.dtype(gemm.out_dtype),
-            transforms=swizzled(store.columns, jnp.dtype(gemm.out_dtype)),
-        ),
+        plgpu.RefUnion(*map(slots, stored)),
         [
-            arrivals(2, config.sym_stages),  # one X and one W tile
-            sym_empty,
+            arrivals(1 + copies, config.sym_stages),  # of one X and one W tile
+            read(config.sym_stages),
             arrivals(1, config.asym_stages),
-            arrivals(compute, config.asym_stages),
-            arrivals(1, config.ring),
+            read(config.asym_stages),
+            arrivals(copies, config.ring),
             arrivals(compute, config.ring),
         ],
     ]
@@ -171,7 +186,6 @@ def _scratch(gemm: Gemm, config: Config, store: Epilogue) -> list[Any]:
 
 def _sym_load(cta: Cta) -> None:
     stages, k_steps = cta.config.sym_stages, cta.sizes.k_steps
-    multicast = {"collective_axes": "rank"} if cta.config.cluster > 1 else {}
 
     @pl.loop(0, cta.sym_items)
     def _item(item: Int) -> None:
@@ -193,9 +207,8 @@ def _sym_load(cta: Cta) -> None:
 
             full = cta.sym_full.at[slot]
             plgpu.copy_gmem_to_smem(cta.x_tile(row_tile, k_step), cta.sym_x.at[slot], full)
-            plgpu.copy_gmem_to_smem(
-                cta.w_tile(k_step, strip), cta.sym_w.at[slot], full, **multicast
-            )
+            for source, target in cta.w_tile(k_step, strip, cta.sym_w.at[slot]):
+                plgpu.copy_gmem_to_smem(source, target, full, **cta.multicast)
 
     drain(cta.sym_empty, stages, cta.sym_items * k_steps)
 
@@ -230,7 +243,7 @@ def _sym_compute(cta: Cta) -> None:
             plgpu.barrier_arrive(cta.sym_empty.at[rem(last, stages)])
             return acc[...]
 
-        _store(cta, _accumulated(cta, multiply), row_tile, strip, plgpu.copy_smem_to_gmem)
+        _store_o(cta, _accumulated(cta, multiply), row_tile, strip)
 
     plgpu.wait_smem_to_gmem(0)
 
@@ -256,9 +269,8 @@ def _asym_load(cta: Cta) -> None:
                 def _reuse() -> None:
                     plgpu.barrier_wait(cta.slice_empty.at[slot])
 
-                plgpu.copy_gmem_to_smem(
-                    cta.w_tile(start + step, strip), cta.asym_w.at[slot], cta.slice_full.at[slot]
-                )
+                for source, target in cta.w_tile(start + step, strip, cta.asym_w.at[slot]):
+                    plgpu.copy_gmem_to_smem(source, target, cta.slice_full.at[slot])
 
             @pl.loop(0, row_tiles)
             def _rows(row_tile: Int) -> None:
@@ -275,6 +287,7 @@ def _asym_load(cta: Cta) -> None:
                         cta.x_tile(row_tile, start + step),
                         cta.asym_x.at[slot],
                         cta.asym_full.at[slot],
+                        **cta.multicast,
                     )
 
     drain(cta.asym_empty, stages, cta.asym_items * k_steps * row_tiles)
@@ -289,7 +302,9 @@ def _asym_compute(cta: Cta) -> None:
     def _item(item: Int) -> None:
         strip = cta.asym_strip(item)
 
-        @pl.loop(0, passes(cta.config, k_steps, cta.first))
+        last = passes(cta.config, k_steps, cta.first) - 1
+
+        @pl.loop(0, last + 1)
         def _pass(number: Int) -> None:
             start, length = cta.pass_steps(number)
             slices = item * k_steps + start
@@ -340,7 +355,15 @@ def _asym_compute(cta: Cta) -> None:
                         lambda: cta.accumulate(source, target),
                     )
 
-                _store(cta, _accumulated(cta, multiply), row_tile, strip, emit)
+                acc = _accumulated(cta, multiply)
+                if cta.sums is None:
+                    _store_o(cta, acc, row_tile, strip, emit)
+                else:
+                    lax.cond(
+                        number == last,
+                        lambda: _store_total(cta, acc, row_tile, strip),
+                        lambda: _store_sums(cta, acc, row_tile, emit),
+                    )
 
     plgpu.wait_smem_to_gmem(0)
 
@@ -350,22 +373,72 @@ def _accumulated(cta: Cta, multiply: Callable[[Ref], Any]) -> Any:
     return pl.run_scoped(multiply, plgpu.ACC(shape, jnp.float32))
 
 
-def _store(cta: Cta, acc: Any, row_tile: Int, strip: Int, emit: Accumulate) -> None:
-    """Round a warpgroup's rows of a tile and write them to O piece by piece.
+def _epilogue(gemm: Gemm, config: Config, itemsize: int) -> Epilogue:
+    """How a warpgroup stores a tile of O, or of sums: both through the same bytes."""
+    return replace(config.epilogue(itemsize), slots=config.epilogue(gemm.out_itemsize).slots)
 
-    TMA clips what lies beyond the edges of O.
-    """
-    store = cta.store
-    top = row_tile * cta.config.tm + cta.warpgroup * cta.config.warpgroup_rows
-    across = cta.config.tn // store.columns
-    for piece in range(store.pieces):
-        a, b = piece // across * store.rows, piece % across * store.columns
-        slot = cta.staging.at[cta.warpgroup, piece % store.slots]
-        plgpu.wait_smem_to_gmem(store.slots - 1, wait_read_only=True)
-        part = acc[a : a + store.rows, b : b + store.columns]
-        slot[...] = part.astype(jnp.dtype(cta.gemm.out_dtype))
-        plgpu.commit_smem()
-        emit(
-            slot,
-            cta.o.at[pl.ds(top + a, store.rows), pl.ds(strip * cta.config.tn + b, store.columns)],
+
+def _store_o(
+    cta: Cta, acc: Any, row_tile: Int, strip: Int, emit: Accumulate = plgpu.copy_smem_to_gmem
+) -> None:
+    """Round a warpgroup's rows of a tile and write them to O."""
+    _store(
+        cta,
+        cta.gemm.out_itemsize,
+        cta.staging,
+        lambda piece: _part(acc, piece),
+        lambda piece: cta.o_piece(row_tile, strip, piece),
+        emit,
+    )
+
+
+def _store_sums(cta: Cta, acc: Any, row_tile: Int, emit: Accumulate) -> None:
+    """Write or add a warpgroup's rows of a tile to the sums of this CTA's strip."""
+    _store(
+        cta,
+        SUM_BYTES,
+        cta.sums_staging,
+        lambda piece: _part(acc, piece),
+        lambda piece: cta.sums_piece(row_tile, piece),
+        emit,
+    )
+
+
+def _store_total(cta: Cta, acc: Any, row_tile: Int, strip: Int) -> None:
+    """Add what the sums of this CTA's strip hold, round, and write to O."""
+
+    def total(piece: Piece) -> Any:
+        earlier = plgpu.load(
+            cta.sums_piece(row_tile, piece), layout=plgpu.Layout.WGMMA, optimized=False
         )
+        return _part(acc, piece) + earlier
+
+    _store(
+        cta,
+        cta.gemm.out_itemsize,
+        cta.staging,
+        total,
+        lambda piece: cta.o_piece(row_tile, strip, piece),
+        plgpu.copy_smem_to_gmem,
+    )
+
+
+def _part(acc: Any, piece: Piece) -> Any:
+    return acc[piece.row : piece.row + piece.rows, piece.column : piece.column + piece.columns]
+
+
+def _store(
+    cta: Cta,
+    itemsize: int,
+    staging: Ref,
+    value: Callable[[Piece], Any],
+    target: Callable[[Piece], Ref],
+    emit: Accumulate,
+) -> None:
+    """Write a warpgroup's rows of a tile piece by piece; TMA clips what lies beyond the edges."""
+    for piece in _epilogue(cta.gemm, cta.config, itemsize).walk(cta.config.tn):
+        slot = staging.at[cta.warpgroup, piece.slot]
+        plgpu.wait_smem_to_gmem(staging.shape[1] - 1, wait_read_only=True)
+        slot[...] = value(piece).astype(slot.dtype)
+        plgpu.commit_smem()
+        emit(slot, target(piece))

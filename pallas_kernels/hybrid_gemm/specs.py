@@ -15,7 +15,7 @@ import numpy as np
 
 from pallas_kernels.hopper import INPUT_DTYPES
 
-WLayout = Literal["kn", "nk"]
+WLayout = Literal["kn", "nk", "tiles"]
 W_LAYOUTS: tuple[WLayout, ...] = get_args(WLayout)
 
 ROW_MULTIPLE = 8  # rows of X: what the 128-byte swizzle repeats after
@@ -54,13 +54,19 @@ class Gemm:
             raise ValueError(f"layers={self.layers}: expected a number from 1 up")
         if self.w_layout not in W_LAYOUTS:
             raise ValueError(
-                f"w_layout={self.w_layout!r}: expected 'kn' for W[K, N] or 'nk' for W[N, K]"
+                f"w_layout={self.w_layout!r}: expected 'kn' for W[K, N], 'nk' for W[N, K] or "
+                f"'tiles' for W[N / 64, K / 64, 64, 64]"
             )
 
     @property
     def w_shape(self) -> tuple[int, ...]:
         """The shape of W, with the layers if it is stacked."""
-        matrix = (self.k, self.n) if self.w_layout == "kn" else (self.n, self.k)
+        block = PACK_MULTIPLE
+        matrix: tuple[int, ...] = {
+            "kn": (self.k, self.n),
+            "nk": (self.n, self.k),
+            "tiles": (self.n // block, self.k // block, block, block),
+        }[self.w_layout]
         return matrix if self.layers is None else (self.layers, *matrix)
 
     @property

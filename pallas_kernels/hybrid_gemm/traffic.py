@@ -7,13 +7,22 @@ memory, and of X and O it keeps what is stated at `launch_traffic`.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pallas_kernels.hybrid_gemm.config import Config
-from pallas_kernels.hybrid_gemm.schedule import Counts, Plan, counts, first_pass, passes
+from pallas_kernels.hybrid_gemm.schedule import (
+    SUM_BYTES,
+    Counts,
+    Plan,
+    counts,
+    first_pass,
+    passes,
+    sums_shape,
+)
 from pallas_kernels.hybrid_gemm.specs import Gemm
 
 Count = Any  # np.int64, or an array of them with the shape of the plan's fields
@@ -28,17 +37,21 @@ class Traffic:
     """
 
     link_bytes: Count  # W from host memory; a multicast tile counts once
-    x_load_bytes: Count  # X into shared memory, from L2 or HBM
-    o_store_bytes: Count  # O of SymGEMM, and the first K pass of AsymGEMM
-    o_add_bytes: Count  # partial sums that later K passes add to O
+    x_load_bytes: Count  # X into shared memory, from L2 or HBM; a multicast tile counts once
+    o_store_bytes: Count  # O, once; float32 sums of the first K pass are stored there, too
+    sums_store_bytes: Count  # float32 partial sums stored or added: of each K pass but one
+    sums_load_bytes: Count  # and read back, where O is not float32
     x_hbm_bytes: Count  # X read from HBM
-    o_hbm_bytes: Count  # O written to HBM, or read back from it
+    o_hbm_bytes: Count  # O written to HBM
+    sums_hbm_bytes: Count  # partial sums written to HBM, or read back from it
     flops: Count  # useful ones
     mma_flops: Count  # issued, with the padding of tiles and idle CTAs of a cluster
     sym_outputs: Count
     asym_outputs: Count
     sym_cta_steps: Count
     asym_cta_steps: Count
+    sym_cta_store_bytes: Count  # stored, added or read back, while tensor cores wait
+    asym_cta_store_bytes: Count
     sym_cta_outputs: Count
     asym_cta_outputs: Count
     sym_cta_link_bytes: Count
@@ -47,12 +60,13 @@ class Traffic:
     @property
     def hbm_bytes(self) -> Count:
         """Bytes between HBM and L2."""
-        return self.x_hbm_bytes + self.o_hbm_bytes
+        return self.x_hbm_bytes + self.o_hbm_bytes + self.sums_hbm_bytes
 
     @property
     def l2_bytes(self) -> Count:
         """Bytes between L2 and the SMs; a multicast tile counts once."""
-        return self.link_bytes + self.x_load_bytes + self.o_store_bytes + self.o_add_bytes
+        sums = self.sums_store_bytes + self.sums_load_bytes
+        return self.link_bytes + self.x_load_bytes + self.o_store_bytes + sums
 
     @property
     def cta_steps(self) -> Count:
@@ -69,8 +83,8 @@ def launch_traffic(gemm: Gemm, config: Config, plan: Plan, *, l2_bytes: float = 
     `stagger` CTAs stand at different K, and each such group reads by itself unless the L2 holds
     two K passes of X.
 
-    O in HBM: written once by SymGEMM. Each addition reads and writes it, unless the L2 holds the O
-    of a round of strips and one K pass of X: then only the last version reaches HBM.
+    O in HBM: written once. Partial sums: each addition reads and writes them, unless the L2 holds
+    those of a round of strips and one K pass of X.
 
     Args:
       gemm: sizes and types.
@@ -90,59 +104,70 @@ def launch_traffic(gemm: Gemm, config: Config, plan: Plan, *, l2_bytes: float = 
             for field in (plan.sym_strips, plan.sym_clusters, plan.active_clusters)
         )
     )
-    asym, ctas = sizes.strips - sym, (active - clusters) * config.cluster
-    if np.any((sym > 0) & (clusters < 1)) or np.any((asym > 0) & (ctas < 1)):
+    asym, others = sizes.strips - sym, active - clusters
+    if np.any((sym > 0) & (clusters < 1)) or np.any((asym > 0) & (others < 1)):
         raise ValueError(f"plan={plan}: expected a cluster for each path that has columns")
-    clusters, ctas = np.maximum(clusters, 1), np.maximum(ctas, 1)
+    clusters, others = np.maximum(clusters, 1), np.maximum(others, 1)
+    groups = _up(asym, config.cluster)  # of strips, one for each CTA of a cluster
 
     e, out = gemm.in_itemsize, gemm.out_itemsize
     n_sym = np.minimum(sym * config.tn, gemm.n)
     n_asym = gemm.n - n_sym
     sym_items, sym_rounds = sym * sizes.row_clusters, _up(sym * sizes.row_clusters, clusters)
-    asym_rounds = _up(asym, ctas)
-    pass_columns, pass_strips = _passes(gemm, config, sizes, sym, ctas)
-    added = out * gemm.m * (pass_columns - n_asym)
+    asym_rounds = _up(groups, others)
+    pass_columns, pass_groups = _passes(gemm, config, sizes, sym, groups, others)
+    added = SUM_BYTES * gemm.m * (pass_columns - n_asym)
+    apart = sums_shape(config, gemm) is not None  # sums are read back by the last pass
+    loaded = SUM_BYTES * gemm.m * n_asym if apart else np.zeros_like(n_asym)
+    most_passes = _most_passes(config, sizes, groups - (_up(groups, others) - 1) * others)
+    tile = config.tm * config.tn
+    # the first pass of a float32 O is its store; elsewhere it is one more of the sums
+    asym_tile_bytes = tile * (out + (most_passes - 1 + apart) * SUM_BYTES)
     strip_bytes = e * gemm.k * config.tn
 
     x_slice = e * gemm.m * min(config.kc, gemm.k)
-    o_round = out * gemm.m * np.minimum(n_asym, ctas * config.tn)
-    o_stays = o_round + x_slice <= l2_bytes
+    sums_round = SUM_BYTES * gemm.m * np.minimum(n_asym, others * config.cluster * config.tn)
+    sums_stay = sums_round + x_slice <= l2_bytes
     if e * gemm.m * gemm.k <= l2_bytes:
         rows = np.full_like(sym, gemm.m)
     else:
-        apart = config.stagger and sizes.k_steps > config.ring and 2 * x_slice > l2_bytes
-        groups = np.minimum(config.ring, np.minimum(ctas, asym)) if apart else 1
-        rows = _sym_rows(gemm, config, sizes, sym_items, clusters) + gemm.m * asym_rounds * groups
+        spread = config.stagger and sizes.k_steps > config.ring and 2 * x_slice > l2_bytes
+        readings = np.minimum(config.ring, np.minimum(others, groups)) if spread else 1
+        rows = _sym_rows(gemm, config, sizes, sym_items, clusters) + gemm.m * asym_rounds * readings
 
     return Traffic(
         link_bytes=e * gemm.k * (n_sym * sizes.row_clusters + n_asym),
-        x_load_bytes=e * gemm.m * gemm.k * (sym + asym),
+        x_load_bytes=e * gemm.m * gemm.k * (sym + groups),
         o_store_bytes=out * gemm.m * (n_sym + n_asym),
-        o_add_bytes=added,
+        sums_store_bytes=added,
+        sums_load_bytes=loaded,
         x_hbm_bytes=e * gemm.k * rows,
-        o_hbm_bytes=out * gemm.m * gemm.n + np.where(o_stays, 0, 2 * added),
+        o_hbm_bytes=np.full_like(sym, out * gemm.m * gemm.n),
+        sums_hbm_bytes=np.where(sums_stay, 0, 2 * added),
         flops=2 * gemm.m * gemm.k * (n_sym + n_asym),
         mma_flops=2
         * config.tm
         * config.tn
         * config.tk
         * sizes.k_steps
-        * (sym_items * config.cluster + asym * sizes.row_tiles),
+        * config.cluster
+        * (sym_items + groups * sizes.row_tiles),
         sym_outputs=sym_items * config.cluster,
-        asym_outputs=sizes.row_tiles * pass_strips,
+        asym_outputs=sizes.row_tiles * pass_groups * config.cluster,
         sym_cta_steps=sym_rounds * sizes.k_steps,
         asym_cta_steps=asym_rounds * sizes.row_tiles * sizes.k_steps,
+        sym_cta_store_bytes=sym_rounds * tile * out,
+        asym_cta_store_bytes=asym_rounds * sizes.row_tiles * asym_tile_bytes,
         sym_cta_outputs=sym_rounds,
-        asym_cta_outputs=asym_rounds
-        * sizes.row_tiles
-        * _most_passes(config, sizes, asym - (asym_rounds - 1) * ctas),
+        asym_cta_outputs=asym_rounds * sizes.row_tiles * most_passes,
         sym_cta_link_bytes=sym_rounds * strip_bytes // config.cluster,
         asym_cta_link_bytes=asym_rounds * strip_bytes,
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def pass_table(config: Config, k_steps: int) -> np.ndarray:
-    """Return the number of K passes of AsymGEMM's CTA i at index i mod ring."""
+    """Return the number of K passes of AsymGEMM's cluster i at index i mod ring."""
     table = [
         int(passes(config, k_steps, first_pass(config, k_steps, i))) for i in range(config.ring)
     ]
@@ -154,23 +179,23 @@ def _up(a: Count, b: Count) -> Count:
 
 
 def _passes(
-    gemm: Gemm, config: Config, sizes: Counts, sym: Count, ctas: Count
+    gemm: Gemm, config: Config, sizes: Counts, sym: Count, groups: Count, clusters: Count
 ) -> tuple[Count, Count]:
-    """Return (columns times their K passes, strips times their K passes) of AsymGEMM."""
+    """Return (columns times their K passes, groups times their K passes) of AsymGEMM."""
     table = pass_table(config, sizes.k_steps)
     if (table == table[0]).all():
-        return (gemm.n - np.minimum(sym * config.tn, gemm.n)) * table[0], (
-            sizes.strips - sym
-        ) * table[0]
+        return (gemm.n - np.minimum(sym * config.tn, gemm.n)) * table[0], groups * table[0]
     strips = np.arange(sizes.strips)
     widths = np.minimum(config.tn, gemm.n - strips * config.tn)
     position = strips - sym[..., None]
-    number = np.where(position >= 0, table[position % ctas[..., None] % config.ring], 0)
-    return (number * widths).sum(-1), number.sum(-1)
+    group = position // config.cluster
+    number = np.where(position >= 0, table[group % clusters[..., None] % config.ring], 0)
+    leads = position % config.cluster == 0  # the first strip of a group
+    return (number * widths).sum(-1), (number * leads).sum(-1)
 
 
 def _most_passes(config: Config, sizes: Counts, leading: Count) -> Count:
-    """Return the most K passes of the `leading` first CTAs of AsymGEMM, which have most strips."""
+    """Return the most K passes of the `leading` first clusters of AsymGEMM, with most groups."""
     running = np.maximum.accumulate(pass_table(config, sizes.k_steps))
     return running[np.clip(leading, 1, config.ring) - 1]
 

@@ -7,23 +7,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pallas_kernels.arguments import (
     Choice,
     Number,
-    active_clusters,
     check_activations,
+    check_cluster,
+    clusters_and_layer,
     interpret_settings,
-    launch_scalars,
-    layer_index,
+    operand,
     resolve_backend,
     sm_count,
     without_derivative,
 )
 from pallas_kernels.counting import round_up
-from pallas_kernels.hopper import CLUSTERS
-from pallas_kernels.host_memory import host_ref, weight_operand
+from pallas_kernels.host_memory import host_ref
 from pallas_kernels.quantized_gemm import reference
 from pallas_kernels.quantized_gemm.config import Config, check_fits, sum_size
 from pallas_kernels.quantized_gemm.heuristics import choose
@@ -77,8 +75,7 @@ def quantized_gemm(
     chosen = resolve_backend(backend)
     arrays = check_weights(w, stack_axes=1)
     rows = check_activations(x, w.k, out_dtype)
-    if cluster is not None and cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
+    check_cluster(cluster)
     x_dtype = str(x.dtype)
     gemm = QuantizedGemm(
         m=round_up(rows, ROW_MULTIPLE),
@@ -100,18 +97,16 @@ def quantized_gemm(
     elif cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     check_fits(config, gemm)
-    scalars = launch_scalars(
-        (
-            active_clusters(sm_limit, cluster=config.cluster, sm_count=config.sm_count),
-            layer_index(layer, gemm.layers),
-        )
+    scalars = clusters_and_layer(
+        sm_limit,
+        layer,
+        cluster=config.cluster,
+        sm_count=config.sm_count,
+        layers=gemm.layers,
     )
-    x = jnp.asarray(x)
-    arrays = {n: jnp.asarray(a) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
-    if chosen != "sm90":
-        arrays = {name: weight_operand(a, backend=chosen) for name, a in arrays.items()}
+    arrays = {name: operand(array, chosen) for name, array in arrays.items()}
     data, scales, offsets = (arrays.get(name) for name in ("data", "scales", "offsets"))
-    x, scales, offsets = without_derivative("quantized_gemm", x, scales, offsets)
+    x, scales, offsets = without_derivative("quantized_gemm", jnp.asarray(x), scales, offsets)
     out: jax.Array = launch(
         x,
         data,

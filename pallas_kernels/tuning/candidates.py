@@ -96,13 +96,9 @@ def candidates(
     if family is None:
         family = [config for _, config in choices.candidates(gemm, machine)]
     family = [one for one in family if clusters is None or one.cluster in clusters]
-    smallest = min((one.cluster for one in family), default=1)
     ranked = []
     for config in family:
-        alphas = reachable(ALPHAS, config, gemm)
-        if config.cluster > smallest:  # AsymGEMM alone has no use for a cluster
-            alphas = alphas[alphas > 0]
-        ranked += _expected(gemm, config, alphas, machine)
+        ranked += _expected(gemm, config, reachable(ALPHAS, config, gemm), machine)
     if not ranked:
         raise ValueError(f"clusters={clusters}: expected one that {machine.sm_count} SMs hold")
     ranked.sort(key=lambda entry: entry[:3])

@@ -201,7 +201,7 @@ def _checked(session: _Session, inputs: Operands, one: Candidate) -> Launch | No
     session.record(gemm, _measurement(one, Timing(median_s=None, error=UNFINISHED, repeats=tries)))
     try:
         launch = launcher(inputs, one.config)(one.alpha)
-        reason = wrong(inputs, one.config, one.alpha, launch(layer), layer)
+        reason = wrong(inputs, launch(layer), layer)
     except Exception as error:  # noqa: BLE001 - recorded; the next candidate may work
         reason = describe(error)
         session.record(gemm, _measurement(one, Timing(median_s=None, error=reason)))

@@ -72,6 +72,8 @@ class Copy:
 
     tile: tuple[int, ...]  # shape asked for
     nbytes: int  # what lies inside the array in global memory, as TMA clips it
+    of: str  # type of its elements
+    first: int  # where along the array's first axis
     cluster: int  # that asked for it
 
 
@@ -105,9 +107,12 @@ def count_copies(monkeypatch: pytest.MonkeyPatch) -> Counted:
                 if isinstance(taken, slice)
             ]
             nbytes = math.prod(inside) * np.dtype(buffer.dtype).itemsize
+            leading = access.range[0]
+            first = int(leading.start if isinstance(leading, slice) else leading)
             (cluster,) = self.mesh_location.cluster_coords or self.mesh_location.block_coords
             with lock:
-                copies.append(Copy(tuple(access.shape), nbytes, cluster))
+                of = str(buffer.dtype)
+                copies.append(Copy(tuple(access.shape), nbytes, of, first, cluster))
             original(self, tma_thread_id, shared_memory)
 
         monkeypatch.setattr(task, where, pre_read)

@@ -95,16 +95,14 @@ def test_partial_sums_in_any_order_stay_within(
     x, w = random_pair(seed, 3, k, 5, out)
     rng = np.random.default_rng(seed)
     slices = np.array_split(np.arange(k), parts)
-    got = in_slices(x, w, [slices[i] for i in rng.permutation(parts)], out)
-    assert check_gemm(got, x, w, partial_sums=parts).ok
+    got = in_slices(x, w, [slices[i] for i in rng.permutation(parts)], F32).astype(out)
+    assert check_gemm(got, x, w).ok
 
 
-def test_partial_sums_in_bf16_need_the_wider_bound() -> None:
-    """The extra term is not slack: without it a correct AsymGEMM would be called wrong."""
+def test_partial_sums_in_bf16_are_out_of_bounds() -> None:
     x, w = random_pair(0, 32, 512, 32, BF16)
     got = in_slices(x, w, np.array_split(np.arange(512), 16), BF16)
     assert check_gemm(got, x, w).worst_ratio > 2
-    assert check_gemm(got, x, w, partial_sums=16).ok
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32])
@@ -162,13 +160,6 @@ def test_bound_scales_with_the_data(seed: int, k: int, power: int) -> None:
     one = gemm_error_bound(x, w, F32)
     np.testing.assert_allclose(gemm_error_bound(x * factor, w, F32), one * factor, rtol=1e-6)
     assert (gemm_error_bound(x, w, BF16) >= one).all()
-
-
-@pytest.mark.parametrize("parts", [0, -1, 17])
-def test_impossible_number_of_partial_sums(parts: int) -> None:
-    x, w = random_pair(4, 2, 16, 2, BF16)
-    with pytest.raises(ValueError, match="partial_sums"):
-        gemm_error_bound(x, w, BF16, partial_sums=parts)
 
 
 def test_sums_too_long_for_float32_are_refused() -> None:

@@ -1,15 +1,14 @@
 """Section `kernels`: hybrid_gemm by shape, rows, SMs, alpha and cluster, its rivals and its limits.
 
-The grid is large, so cases that cannot differ are left out: a cluster that is wider than the rows
-need, and AsymGEMM alone (alpha 0) with a cluster, which it ignores. What is left stands in the
-order of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices, others.
+The grid is large, so clusters that are wider than the rows need are left out. What is left stands
+in the order of what it tells: the paper's shape on the whole GPU, Llama 8B, the paper's on slices,
+others.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +22,9 @@ from pallas_kernels.hybrid_gemm import (
     Config,
     Gemm,
     choice,
-    choose,
+    smallest_cluster,
 )
+from pallas_kernels.hybrid_gemm.specs import W_LAYOUTS
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SM_LIMITS = (132, 56, 28, 16)
@@ -45,6 +45,7 @@ M_TILES: Mapping[int, Mapping[str, Any]] = {
     256: {"warpgroups": 2},
 }
 """AsymGEMM's M tiles of the paper's Fig. 8, and the warpgroups that they take."""
+_TALLEST = max(M_TILES)
 QUICK = 40  # cases of a quick run
 FIG5 = ((4096, 1024), (4096, 2048), (4096, 4096), (4096, 8192))
 """Shapes (K, N) beside the paper's own that make its sweep over N."""
@@ -59,6 +60,8 @@ def cases(scale: Scale) -> list[Case]:
             for label, k, n, m in shapes
             for spec in cell(label, k, n, m, sm_limits=(4,), alphas=(0.0, 0.5, 1.0))
         ]
+        tiny = {"what": "layout", "shape": "tiny", "k": 256, "n": 128, "m": 8}
+        specs += [{**tiny, "w_layout": w_layout} for w_layout in W_LAYOUTS]
         specs.append({"what": "m_tile", "shape": "tiny", "k": 256, "n": 128, "m": 64, "tm": 64})
         return [*bounds.cases((4,)), *(Case(spec=s) for s in specs)]
     listed: dict[str, Case] = {}
@@ -88,6 +91,7 @@ def ordered() -> Iterator[dict[str, Any]]:
     for k, n in FIG5:
         for m in (4096, 512):
             yield from cell("c2cserve-fig5", k, n, m, sm_limits=whole, alphas=(0.0,))
+    yield from layouts((*fig4, *dense))
     for tm in M_TILES:
         label, k, n = fig4[0]
         yield {"what": "m_tile", "shape": label, "k": k, "n": n, "m": 10240, "tm": tm}
@@ -98,6 +102,15 @@ def ordered() -> Iterator[dict[str, Any]]:
                     yield from cell(
                         *shape, m, sm_limits=sm_limits, alphas=ALPHAS, rivals=sm_limits is whole
                     )
+
+
+def layouts(shapes: Sequence[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
+    """Yield the ways in which W may lie in host memory, where reading it is all that takes time."""
+    for m in (16, 512):
+        for label, k, n in shapes:
+            size = {"shape": label, "k": k, "n": n, "m": m}
+            for w_layout in W_LAYOUTS:
+                yield {"what": "layout", **size, "w_layout": w_layout}
 
 
 def unique_shapes() -> list[tuple[str, int, int]]:
@@ -121,11 +134,9 @@ def cell(
 ) -> Iterator[dict[str, Any]]:
     """Yield what is worth measuring of one GEMM, cases of one compiled kernel together."""
     size = {"shape": shape, "k": k, "n": n, "m": m}
-    for cluster in useful_clusters(m, k, n):
+    for cluster in useful_clusters(m):
         for sm_limit in sm_limits:
             for alpha in alphas:
-                if alpha == 0.0 and cluster > 1:
-                    continue
                 if cluster > sm_limit or (0 < alpha < 1 and 2 * cluster > sm_limit):
                     continue  # a path would be left without SMs
                 yield {
@@ -141,15 +152,12 @@ def cell(
             yield {"what": name, **size}
 
 
-@functools.cache
-def useful_clusters(m: int, k: int, n: int) -> tuple[int, ...]:
+def useful_clusters(m: int) -> tuple[int, ...]:
     """Return the clusters up to the one that reads W once for all rows, widest first.
 
     Wider ones would hold CTAs without rows.
     """
-    gemm = Gemm(m=-(-m // 8) * 8, k=k, n=n)
-    half = ((c, c // 2 * choose(gemm, cluster=c).tm) for c in reversed(CLUSTERS))
-    return tuple(c for c, reach in half if c == 1 or reach < m)
+    return tuple(c for c in reversed(CLUSTERS) if c <= smallest_cluster(m, _TALLEST))
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
@@ -163,6 +171,8 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         "activation_bytes": 2 * m * (k + n),
         "flops": 2.0 * m * k * n,
     }
+    if what == "layout":
+        return _layout(spec, amounts, context)
     if what in RIVALS:
         launch = RIVALS[what](m, k, n, context)
         extra: Row = {"pieces": PIECES} if what == "staged_overlapped" else {}
@@ -188,6 +198,18 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         extra["config"] = json.dumps(asdict(config))
     times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
     return [amounts | extra | times.columns()]
+
+
+def _layout(spec: Mapping[str, Any], amounts: Mapping[str, Any], context: Context) -> list[Row]:
+    """Measure SymGEMM, W read once, with W in one of its layouts in host memory."""
+    m, k, n, w_layout = spec["m"], spec["k"], spec["n"], spec["w_layout"]
+    count = operands.copies(2 * k * n, context)
+    w = operands.weights(k, n, count, "host", context.seed, w_layout=w_layout)
+    cluster = smallest_cluster(m, _TALLEST)
+    x = operands.activations(m, k, context)
+    launch = launching.hybrid(x, w, context, alpha=1.0, cluster=cluster, w_layout=w_layout)
+    times = time_launches(launch, target_s=context.target_s, repetitions=context.repetitions)
+    return [{**amounts, "cluster": cluster, **times.columns()}]
 
 
 assert set(ROW_ORDER) == set(ROWS), "the rows that the tuner and the tests use"

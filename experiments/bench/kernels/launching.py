@@ -28,14 +28,21 @@ from pallas_kernels.hybrid_gemm import (
     plan_launch,
     present_machine,
 )
-from pallas_kernels.hybrid_gemm.specs import ROW_MULTIPLE
+from pallas_kernels.hybrid_gemm.packing import stored_sizes
+from pallas_kernels.hybrid_gemm.specs import ROW_MULTIPLE, WLayout
 
 
 def configuration(
-    m: int, k: int, n: int, layers: int | None, cluster: int, context: Context
+    m: int,
+    k: int,
+    n: int,
+    layers: int | None,
+    cluster: int,
+    context: Context,
+    w_layout: WLayout = "kn",
 ) -> tuple[Gemm, Config]:
     """Return shape and configuration, as `hybrid_gemm` chooses it for any alpha."""
-    gemm = Gemm(m=round_up(m, ROW_MULTIPLE), k=k, n=n, layers=layers)
+    gemm = Gemm(m=round_up(m, ROW_MULTIPLE), k=k, n=n, layers=layers, w_layout=w_layout)
     return gemm, choose(gemm, machine(context, cluster), cluster=cluster)
 
 
@@ -55,10 +62,12 @@ def hybrid(
     sm_limit: int | None = None,
     cluster: int = 1,
     config: Config | None = None,
+    w_layout: WLayout = "kn",
 ) -> Callable[[int], jax.Array]:
     """Return `launch(number)` for x times the layers of a stack in turn."""
-    m, (layers, k, n) = x.shape[0], w.shape
-    gemm, chosen = configuration(m, k, n, layers, cluster, context)
+    m, (k, n, layers) = x.shape[0], stored_sizes(w, w_layout)
+    assert layers is not None
+    gemm, chosen = configuration(m, k, n, layers, cluster, context, w_layout)
     config = chosen if config is None else config
     if context.backend == "reference":
 
@@ -70,6 +79,7 @@ def hybrid(
                 layer=number % layers,
                 cluster=cluster,
                 sm_limit=sm_limit,
+                w_layout=w_layout,
                 backend="reference",
             )
 

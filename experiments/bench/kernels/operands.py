@@ -16,6 +16,8 @@ import jax.numpy as jnp
 
 from experiments.gpu import Context, wait
 from pallas_kernels.host_memory import HostArray, to_host, weight_operand
+from pallas_kernels.hybrid_gemm import Gemm
+from pallas_kernels.hybrid_gemm.specs import WLayout
 
 Place = Literal["host", "device"]
 
@@ -38,13 +40,20 @@ def activations(m: int, k: int, context: Context, dtype: str = "bfloat16") -> ja
 
 @functools.lru_cache(maxsize=1)
 def weights(
-    k: int, n: int, count: int, place: Place, seed: int, dtype: str = "bfloat16"
+    k: int,
+    n: int,
+    count: int,
+    place: Place,
+    seed: int,
+    dtype: str = "bfloat16",
+    w_layout: WLayout = "kn",
 ) -> HostArray | jax.Array:
     """Return a stack [count, k, n] whose products with unit normal rows are unit normal.
 
-    The last one asked for is kept, because neighbouring cases want the same.
+    Or in another layout. The last one asked for is kept, because neighbouring cases want the same.
     """
-    stack: jax.Array = _normal(seed)((count, k, n), dtype, k**-0.5)
+    shape = Gemm(m=8, k=k, n=n, layers=count, w_layout=w_layout).w_shape
+    stack: jax.Array = _normal(seed)(shape, dtype, k**-0.5)
     if place == "device":
         return stack
     placed: HostArray = to_host(stack)

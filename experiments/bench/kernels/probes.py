@@ -152,6 +152,17 @@ def _kernel(streaming: Streaming, interpret: Any) -> Any:
                 pl.ds(div(item, k_boxes) * streaming.columns, streaming.columns),
             ]
 
+        def arrived(slot: Int) -> None:
+            """Wait until a box is here, and with a cluster until every peer has its own.
+
+            Peers write into this slot, so none may load the next box before; and a CTA must not end
+            while what it multicast is on its way to a peer.
+            """
+            plgpu.barrier_wait(full.at[slot])
+            if empty is not None:
+                plgpu.barrier_arrive(empty.at[slot])
+                plgpu.barrier_wait(empty.at[slot])
+
         @pl.when(total > 0)
         def _work() -> None:
             times[cta, 0] = now()
@@ -160,12 +171,7 @@ def _kernel(streaming: Streaming, interpret: Any) -> Any:
             def _turn(turn: Int) -> None:
                 slot = rem(turn, stages)
 
-                @pl.when(turn >= stages)
-                def _reuse() -> None:
-                    plgpu.barrier_wait(full.at[slot])
-                    if empty is not None:  # peers write into this slot, so they must know
-                        plgpu.barrier_arrive(empty.at[slot])
-                        plgpu.barrier_wait(empty.at[slot])
+                pl.when(turn >= stages)(lambda: arrived(slot))
 
                 if streaming.prefetch:
 
@@ -177,7 +183,7 @@ def _kernel(streaming: Streaming, interpret: Any) -> Any:
 
             @pl.loop(jnp.maximum(total - stages, 0), total)
             def _drain(turn: Int) -> None:
-                plgpu.barrier_wait(full.at[rem(turn, stages)])
+                arrived(rem(turn, stages))
 
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(tiles.at[rem(total - 1, stages)], last.at[cta])

@@ -33,7 +33,6 @@ from experiments.bench.transformer.weights import (
     shape_of,
 )
 from experiments.gpu import Case, Context, Row, Scale, time_launches, wait
-from pallas_kernels.hybrid_gemm import smallest_cluster
 
 BATCHES, CONTEXT = (1, 8, 32), 1024
 PROMPTS = (512, 2048)
@@ -43,7 +42,6 @@ _SIZES: Mapping[Scale, tuple[tuple[int, ...], tuple[int, ...], int, tuple[str, .
     "quick": (BATCHES[:1], PROMPTS[:1], CONTEXT, SPLITS[:1]),
     "tiny": ((2,), (16,), 64, SPLITS[:2]),  # of one executable
 }
-_PREFILL_TILE = 256  # rows of the tallest tile of the quantised kernel
 _LIMIT_S = 280.0  # the first case of a strategy makes its weights too
 _CHILD_LIMIT_S = 270.0
 
@@ -99,12 +97,11 @@ def strategy(
         return Reference(), {}
     rows = spec["rows"]
     if spec["weights"] != "bf16":
-        cluster = smallest_cluster(rows, _PREFILL_TILE)
-        return Hybrid(cluster=cluster, backend=context.backend), {"cluster": cluster}
+        return Hybrid(backend=context.backend), {}
     tokens_of_head = rows if spec["what"] == "decode" else 1
     split = split_of(spec["split"], shape, rows, tokens_of_head, backend=context.backend)
-    linear = Hybrid(cluster=split.cluster, backend=context.backend).with_alpha(**split.alpha)
-    return linear, {"cluster": split.cluster, "alphas": json.dumps(dict(split.alpha))}
+    choices = {"clusters": split.clusters, "alphas": split.alphas}
+    return split.linear, {name: json.dumps(dict(by_kind)) for name, by_kind in choices.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,41 +1,35 @@
-"""How a step's projections are split between the two dataflows: alpha of each, and the cluster."""
+"""How a step's projections are split between the two dataflows: alpha and cluster of each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from c2c.models import ModelSpec
+from c2c.transformer import Hybrid
+from pallas_kernels.arguments import Choice
 from pallas_kernels.counting import round_up
-from pallas_kernels.hybrid_gemm import (
-    CLUSTERS,
-    Gemm,
-    best_alpha,
-    choose,
-    machine_for,
-    plan_launch,
-    predict,
-    present_machine,
-)
+from pallas_kernels.hybrid_gemm import Gemm, choice, machine_for, present_machine
 
 _MULTIPLE = 64  # what K and N of host weights are padded to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Settings of `Hybrid`, and the time that the model of `hybrid_gemm` gives for its GEMMs."""
+    """What each projection is run with, and the time the model of `hybrid_gemm` gives for all."""
 
-    cluster: int
-    alpha: Mapping[str, float] = field(default_factory=dict)
+    linear: Hybrid
+    clusters: Mapping[str, int]
+    alphas: Mapping[str, float]
     predicted_s: float | None = None
 
 
-def split_of(name: str, spec: ModelSpec, rows: int, head_rows: int, *, backend: str) -> Split:
+def split_of(name: str, spec: ModelSpec, rows: int, head_rows: int, *, backend: Choice) -> Split:
     """Return the split called "0" (AsymGEMM), "1" (SymGEMM) or "chosen".
 
-    The pure dataflows are the paper's, without multicast. "chosen" has the cluster, and for each
-    projection the alpha, of the shortest predicted (or, where it was tuned, measured) time.
+    The pure dataflows are the paper's, without multicast. "chosen" is what is served: each call has
+    the cluster and the alpha of its shortest predicted (or, where it was tuned, measured) time.
 
     Args:
       name: of the split.
@@ -46,20 +40,19 @@ def split_of(name: str, spec: ModelSpec, rows: int, head_rows: int, *, backend: 
     """
     gemms = projections(spec, rows, head_rows)
     if name in ("0", "1"):
-        return Split(cluster=1, alpha=dict.fromkeys(gemms, float(name)))
+        alphas = dict.fromkeys(gemms, float(name))
+        linear = Hybrid(cluster=1, backend=backend).with_alpha(**alphas)
+        return Split(linear=linear, clusters=dict.fromkeys(gemms, 1), alphas=alphas)
     if name != "chosen":
         raise ValueError(f"split={name!r}: expected 0, 1 or chosen")
     machine = present_machine() if backend == "sm90" else machine_for(sm_count=132)
-    found = []
-    for cluster in CLUSTERS:
-        total, alpha = 0.0, {}
-        for kind, (gemm, times) in gemms.items():
-            config = choose(gemm, machine, cluster=cluster)
-            alpha[kind] = float(best_alpha(gemm, config, machine))
-            plan = plan_launch(gemm, config, alpha=alpha[kind], layer=_first(gemm))
-            total += times * float(predict(gemm, config, plan, machine).time_s)
-        found.append(Split(cluster=cluster, alpha=alpha, predicted_s=total))
-    return min(found, key=lambda split: split.predicted_s or 0.0)
+    found = {kind: choice(gemm, machine) for kind, (gemm, _) in gemms.items()}
+    return Split(
+        linear=Hybrid(backend=backend),
+        clusters={kind: one.config.cluster for kind, one in found.items()},
+        alphas={kind: one.alpha for kind, one in found.items()},
+        predicted_s=sum(gemms[kind][1] * one.time_s for kind, one in found.items()),
+    )
 
 
 def projections(spec: ModelSpec, rows: int, head_rows: int) -> dict[str, tuple[Gemm, int]]:
@@ -86,7 +79,3 @@ def _gemm(m: int, k: int, n: int, **more: Any) -> Gemm:
         w_layout="nk",
         **more,
     )
-
-
-def _first(gemm: Gemm) -> int | None:
-    return None if gemm.layers is None else 0

@@ -117,7 +117,7 @@ def test_packing_adds_zeros_only_and_copies_nothing_without_need() -> None:
 
 def test_auto_works_here_and_sm90_says_what_is_missing() -> None:
     out = hybrid_gemm(X, W, 0.5)
-    assert check_gemm(np.asarray(out), np.asarray(X), W, partial_sums=2).ok
+    assert check_gemm(np.asarray(out), np.asarray(X), W).ok
     if reason := missing("sm90", present_device()):
         with pytest.raises(KernelUnavailable) as refusal:
             hybrid_gemm(X, W, 0.5, backend="sm90")
@@ -249,3 +249,36 @@ def test_shared_bytes_cover_what_the_compiler_reports(
     gemm = Gemm(m=256, k=4096, n=16384, out_dtype=out_dtype)
     assert reported <= shared_bytes(config, gemm) <= reported + 1024
     check_fits(config, gemm)
+
+
+@pytest.mark.parametrize("w_layout", ["kn", "nk"])
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_tile_major_weights_are_the_same_weights(w_layout: Any, kind: Any) -> None:
+    stack = np.random.default_rng(0).standard_normal((2, 150, 70)).astype(X.dtype)
+    rows = pack_weights(kind(stack), w_layout)
+    tiles = pack_weights(kind(stack), w_layout, tiles=True)
+    assert tiles.w_layout == "tiles"
+    assert (tiles.k, tiles.n) == (rows.k, rows.n)
+    assert tiles.data.shape[-2:] == (64, 64)
+    # a tile is 64 columns of 64 rows of K each
+    block = rows.data[1, 64:128, :64] if w_layout == "kn" else rows.data[1, :64, 64:128].T
+    np.testing.assert_array_equal(tiles.data[1][0, 1], block.T)
+    x = X[:8, :1].repeat(rows.k, 1)
+    for layer in (0, 1):
+        ours, theirs = (
+            np.asarray(hybrid_gemm(x, w, 1.0, layer=layer, backend="reference"))
+            for w in (tiles, rows)
+        )
+        np.testing.assert_array_equal(ours.view(np.uint16), theirs.view(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((128, 128), "expected a matrix or a stack"),
+        ((2, 2, 64, 32), "w of shape 2x2x64x32: expected tiles"),
+    ],
+)
+def test_what_are_no_tiles_is_refused(shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hybrid_gemm(X, np.zeros(shape, X.dtype), 1.0, w_layout="tiles", backend="reference")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +21,10 @@ from pallas_kernels.hybrid_gemm import (
     Gemm,
     check_fits,
     choose,
-    partial_sums,
     plan_launch,
     sharing,
     smallest_cluster,
+    sums_shape,
 )
 from pallas_kernels.hybrid_gemm.schedule import (
     Plan,
@@ -67,7 +68,8 @@ def test_every_tile_is_computed_exactly_once(launch: tuple[Gemm, Config, Plan, f
     gemm, config, plan, _ = launch
     sizes = counts(config, gemm)
     done: collections.Counter[tuple[int, int]] = collections.Counter()
-    asym_ctas = (plan.active_clusters - plan.sym_clusters) * config.cluster
+    asym_clusters = plan.active_clusters - plan.sym_clusters
+    groups = -(-(sizes.strips - plan.sym_strips) // config.cluster)
     for cluster in range(plan.active_clusters):
         for rank in range(config.cluster):
             if cluster < plan.sym_clusters:
@@ -76,13 +78,14 @@ def test_every_tile_is_computed_exactly_once(launch: tuple[Gemm, Config, Plan, f
                     item = i * plan.sym_clusters + cluster
                     done[sym_tile(item, sizes.row_clusters, config.cluster, rank)] += 1
             else:
-                cta = (cluster - plan.sym_clusters) * config.cluster + rank
-                for i in range(dealt(sizes.strips - plan.sym_strips, asym_ctas, cta)):
-                    strip = plan.sym_strips + i * asym_ctas + cta
+                other = cluster - plan.sym_clusters
+                for i in range(dealt(groups, asym_clusters, other)):
+                    group = i * asym_clusters + other
+                    strip = plan.sym_strips + group * config.cluster + rank
                     done.update((row, strip) for row in range(sizes.row_tiles))
-    # A cluster wider than the rows left has CTAs whose tiles lie below O: loaded as zero, clipped.
+    # A cluster wider than what is left has CTAs whose tiles lie beyond O: loaded as zero, clipped.
     wanted = {(row, strip) for row in range(sizes.row_tiles) for strip in range(sizes.strips)}
-    assert {tile for tile in done if tile[0] < sizes.row_tiles} == wanted
+    assert {t for t in done if t[0] < sizes.row_tiles and t[1] < sizes.strips} == wanted
     assert set(done.values()) == {1}
 
 
@@ -106,7 +109,24 @@ def test_passes_cover_k_once_within_the_ring(
     assert number <= -(-k_steps // ring) + stagger
     if k_steps <= ring:
         assert number == 1
-    assert number <= partial_sums(config, Gemm(m=8, k=64 * k_steps, n=64))
+
+
+@given(launches(), st.sampled_from(["bfloat16", "float32"]))
+def test_sums_have_room_for_every_strip_at_work(
+    launch: tuple[Gemm, Config, Plan, float], out_dtype: str
+) -> None:
+    gemm, config, plan, _ = launch
+    shape = sums_shape(config, replace(gemm, out_dtype=out_dtype))
+    sizes = counts(config, gemm)
+    if out_dtype == "float32" or gemm.k <= config.kc:
+        assert shape is None
+        return
+    assert shape is not None
+    ctas, rows, columns = shape
+    groups = -(-(sizes.strips - plan.sym_strips) // config.cluster)
+    working = min(groups, plan.active_clusters - plan.sym_clusters)  # clusters with a strip
+    assert working * config.cluster <= ctas <= config.sm_count
+    assert (rows, columns) == (sizes.row_tiles * config.tm, config.tn)
 
 
 @given(launches())
@@ -123,8 +143,8 @@ def test_columns_follow_alpha_and_the_split_is_balanced(
     best = int(sharing.balanced_clusters(config, sizes, sym, active))
 
     def steps(clusters: int) -> int:
-        free = (plan.active_clusters - clusters) * config.cluster
-        return int(sharing.busiest_steps(sizes, plan.sym_strips, clusters, free))
+        free = plan.active_clusters - clusters
+        return int(sharing.busiest_steps(sizes, config.cluster, plan.sym_strips, clusters, free))
 
     assert steps(best) <= steps(plan.sym_clusters)
 
@@ -183,15 +203,13 @@ def test_plan_is_the_same_inside_jit() -> None:
             assert got == (plan.sym_strips, plan.sym_clusters, plan.active_clusters)
 
 
-@pytest.mark.parametrize("model", MODEL_PROJECTIONS)
-def test_every_projection_has_a_configuration_that_fits(model: str) -> None:
-    for k, n in MODEL_PROJECTIONS[model]:
-        for m in ROWS:
-            gemm = Gemm(m=max(8, m), k=k, n=n)
-            for cluster in CLUSTERS:
-                for out_dtype in ("bfloat16", "float32"):
-                    config = choose(gemm, sm_count=132, cluster=cluster)
-                    check_fits(config, Gemm(m=gemm.m, k=k, n=n, out_dtype=out_dtype))
+@pytest.mark.parametrize("cluster", [CLUSTERS[0], CLUSTERS[-1]])
+def test_every_projection_has_a_configuration_that_fits(cluster: int) -> None:
+    for k, n in {shape for shapes in MODEL_PROJECTIONS.values() for shape in shapes}:
+        for m in (8, 256, ROWS[-1]):
+            config = choose(Gemm(m=m, k=k, n=n), sm_count=132, cluster=cluster)
+            for out_dtype in ("bfloat16", "float32"):
+                check_fits(config, Gemm(m=m, k=k, n=n, out_dtype=out_dtype))
 
 
 @pytest.mark.parametrize(("m", "cluster"), [(1, 1), (256, 1), (257, 2), (1024, 4), (10240, 8)])

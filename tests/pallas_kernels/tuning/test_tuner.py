@@ -265,15 +265,15 @@ def test_the_sample_sees_one_wrong_tile() -> None:
     gemm = Gemm(m=200, k=128, n=320, out_dtype="float32")
     inputs = operands(gemm, l2_bytes=0.0, backend="reference")
     right = np.float32(inputs.x.astype(np.float64) @ inputs.w[1].astype(np.float64))
-    assert wrong(inputs, Config(), 1.0, jax.numpy.asarray(right), 1) == ""
+    assert wrong(inputs, jax.numpy.asarray(right), 1) == ""
     for row, column in ((0, 0), (128, 256), (64, 192)):
         bad = right.copy()
         bad[row : row + 64, column : column + 64] += 0.1
-        assert "times its bound" in wrong(inputs, Config(), 1.0, jax.numpy.asarray(bad), 1)
+        assert "times its bound" in wrong(inputs, jax.numpy.asarray(bad), 1)
     hole = right.copy()
     hole[77, 99] = np.nan
-    assert "NaN" in wrong(inputs, Config(), 1.0, jax.numpy.asarray(hole), 1)
-    assert wrong(inputs, Config(), 1.0, jax.numpy.asarray(right), 0)  # another layer's product
+    assert "NaN" in wrong(inputs, jax.numpy.asarray(hole), 1)
+    assert wrong(inputs, jax.numpy.asarray(right), 0)  # another layer's product
 
 
 # the timing

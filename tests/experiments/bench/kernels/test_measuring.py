@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ from experiments.bench.kernels.probes import Streaming, last_items, launcher, sc
 from experiments.gpu import Context
 from pallas_kernels import check_gemm
 from pallas_kernels.hybrid_gemm import ROWS
+from pallas_kernels.hybrid_gemm.packing import row_major
+from pallas_kernels.hybrid_gemm.specs import W_LAYOUTS
 from pallas_kernels.mosaic import interpret_params
 from tests.pallas_kernels.interpreting import within
 
@@ -65,15 +68,17 @@ def test_probes_that_cannot_run(wrong: dict[str, int], message: str) -> None:
         scalars(Streaming(k=512, n=1024), sms=200)
 
 
-def test_the_measured_launch_is_the_kernel() -> None:
+@pytest.mark.parametrize(("w_layout", "alphas"), [("kn", (0.0, 1.0)), ("tiles", (1.0,))])
+def test_the_measured_launch_is_the_kernel(w_layout: Any, alphas: tuple[float, ...]) -> None:
     x = operands.activations(8, 128, TINY)
-    w = operands.weights(128, 128, 2, "host", 0)
-    for alpha in (0.0, 1.0):
-        launch = launching.hybrid(x, w, TINY, alpha=alpha)
+    w = operands.weights(128, 128, 2, "host", 0, w_layout=w_layout)
+    for alpha in alphas:
+        launch = launching.hybrid(x, w, TINY, alpha=alpha, w_layout=w_layout)
         for number in range(3):
             out = within(lambda: np.asarray(launch(number)))  # noqa: B023
             layer = np.asarray(w.data)[number % 2]  # type: ignore[union-attr]
-            assert check_gemm(out, np.asarray(x), layer, partial_sums=2).worst_ratio <= 1
+            layer = row_major(layer).T if w_layout == "tiles" else layer
+            assert check_gemm(out, np.asarray(x), layer).worst_ratio <= 1
 
 
 def test_the_grid_begins_with_what_tells_most_and_leaves_out_nothing_else() -> None:
@@ -89,10 +94,17 @@ def test_the_grid_begins_with_what_tells_most_and_leaves_out_nothing_else() -> N
         for m in ROWS:
             for sms in grid.SM_LIMITS:
                 assert {(k, n, m, sms, alpha) for alpha in grid.ALPHAS} <= seen
-    assert all(s["cluster"] == 1 for s in specs if s["alpha"] == 0)
-    assert grid.useful_clusters(64, 4096, 4096) == (1,)
-    assert 8 not in grid.useful_clusters(256, 4096, 4096)
-    assert grid.useful_clusters(10240, 4096, 4096) == (8, 4, 2, 1)
+    assert all(s["cluster"] == 1 for s in specs if s["m"] <= 256)
+    assert [grid.useful_clusters(m) for m in (64, 512, 10240)] == [(1,), (2, 1), (8, 4, 2, 1)]
+
+
+def test_every_layout_of_the_weights_is_measured() -> None:
+    specs = [c.spec for c in grid.cases("tiny") if c.spec["what"] == "layout"]
+    assert {spec["w_layout"] for spec in specs} == set(W_LAYOUTS)
+    for spec in specs:
+        (row,) = grid.measure(spec, replace(TINY, backend="reference"))
+        assert row["weight_bytes"] == 2 * spec["k"] * spec["n"]
+        assert row["time_s"] > 0
 
 
 class Driver:

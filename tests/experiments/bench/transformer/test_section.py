@@ -71,10 +71,11 @@ def test_a_tied_model_is_refused() -> None:
 def test_the_chosen_split_is_the_fastest_predicted(rows: int) -> None:
     chosen = splits.split_of("chosen", FULL, rows, 1, backend="reference")
     assert chosen.predicted_s is not None
-    assert chosen.cluster in splits.CLUSTERS
+    assert chosen.linear == Hybrid(backend="reference")  # which chooses for each call
     gemms = splits.projections(FULL, rows, 1)
-    assert chosen.alpha.keys() == gemms.keys()
-    assert all(0 <= alpha <= 1 for alpha in chosen.alpha.values())
+    assert chosen.alphas.keys() == chosen.clusters.keys() == gemms.keys()
+    assert all(0 <= alpha <= 1 for alpha in chosen.alphas.values())
+    assert (max(chosen.clusters.values()) > 1) == (rows > 256)
     # Nothing is faster than all weights once over the link.
     weight_bytes = sum(2 * gemm.k * gemm.n * times for gemm, times in gemms.values())
     machine = splits.machine_for(sm_count=132)
@@ -82,7 +83,7 @@ def test_the_chosen_split_is_the_fastest_predicted(rows: int) -> None:
     assert weight_bytes == 2 * (FULL.layers * 218_103_808 + FULL.hidden * FULL.vocab)
     for name in ("0", "1"):
         pure = splits.split_of(name, FULL, rows, 1, backend="reference")
-        assert (pure.cluster, set(pure.alpha.values())) == (1, {float(name)})
+        assert (pure.linear.cluster, set(pure.alphas.values())) == (1, {float(name)})
     with pytest.raises(ValueError, match="split='2'"):
         splits.split_of("2", FULL, rows, 1, backend="reference")
 

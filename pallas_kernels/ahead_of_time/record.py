@@ -1,0 +1,111 @@
+"""The record: of which sources all programs of an op were last compiled and found to be right.
+
+A whole check takes a quarter of an hour of a core, and nothing comes of it where neither a source
+nor jax has changed. `python -m pallas_kernels check --record` writes the record; what it does not
+cover is checked whole by the tests, of the rest every eighth program.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pallas_kernels.ops import OPS
+from pallas_kernels.tuned_results import jax_version
+
+RECORD = Path(__file__).with_name("recorded.json")
+TARGETS = ("h200", "h200_16sm")
+"""What is compiled whole; tests check that an H100 has the code of an H200."""
+
+_PACKAGE = Path(__file__).parents[1]
+_NOT_CODE = (  # imported by ops, with no effect on what is compiled
+    "pallas_kernels.ahead_of_time",
+    "pallas_kernels.capability",
+    "pallas_kernels.host_memory",
+    "pallas_kernels.tuned_results",
+)
+_RULES = ("pallas_kernels.ahead_of_time.report", "pallas_kernels.ahead_of_time.targets")
+
+
+def fingerprint(op: str) -> str:
+    """Return a hash of what the programs of `op` are made of, of the rules, and of jax's version.
+
+    Sources count as parsed, without docstrings: a comment changes nothing.
+    """
+    digest = hashlib.sha256(f"jax {jax_version()}\n".encode())
+    for module in sorted({*_closure(f"pallas_kernels.{op}.programs"), *_RULES}):
+        digest.update(f"{module}\0{_code(_file(module))}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def unchecked(record: Path = RECORD) -> tuple[str, ...]:
+    """Return the ops that have changed since the record was written."""
+    recorded = _read(record)
+    return tuple(op for op in OPS if recorded.get(op) != fingerprint(op))
+
+
+def write(checked: dict[str, str], record: Path = RECORD) -> None:
+    """Record that all programs of some ops are right; other ops keep their entry.
+
+    Args:
+      checked: by op its fingerprint, taken before the check.
+      record: the file.
+    """
+    part = record.with_suffix(".part")
+    text = json.dumps(_read(record) | checked, indent=1, sort_keys=True)
+    part.write_text(f"{text}\n", "utf-8")
+    part.replace(record)
+
+
+def _read(record: Path) -> dict[str, str]:
+    recorded: dict[str, str] = json.loads(record.read_text("utf-8")) if record.is_file() else {}
+    return recorded
+
+
+def _closure(first: str) -> set[str]:
+    """The module and all of this package that it imports, at its top or inside functions."""
+    found, open_ = set[str](), [first]
+    while open_:
+        module = open_.pop()
+        if module in found or module.startswith(_NOT_CODE):
+            continue
+        found.add(module)
+        open_ += _imported(_file(module))
+    return found
+
+
+@functools.cache
+def _imported(file: Path) -> tuple[str, ...]:
+    return tuple(_imports(ast.parse(file.read_text("utf-8"))))
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.startswith("pallas_kernels.") and _file(name).is_file():
+                yield name
+
+
+def _file(module: str) -> Path:
+    path = _PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@functools.cache
+def _code(file: Path) -> str:
+    tree = ast.parse(file.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            node.body = node.body[1:]
+    return ast.unparse(tree)
