@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from c2c.config.layout import NAMELESS
@@ -38,7 +39,9 @@ def register(code: Sequence[Path] | None = None) -> None:
     """
     store = ConfigStore.instance()
     if code is not None or "schema.yaml" not in store.list(""):
-        schema = RunConf(code=[str(file) for file in code or ()])
+        schema: Any = OmegaConf.structured(RunConf(code=[str(file) for file in code or ()]))
+        for name in ("columns", "assignment_map"):  # whose keys are a trace's own
+            OmegaConf.set_struct(schema.workload[name], False)
         store.store(name="schema", node=schema, provider="c2c")
     for name, node in NAMELESS.items():
         store.store(group="mig", name=name, node=node, provider="c2c")

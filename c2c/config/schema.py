@@ -16,7 +16,7 @@ from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
 
-__all__ = ["RunConf"]
+__all__ = ["RunConf", "ScaleConf", "SloConf", "TimelineConf"]
 
 
 def _named(name: str) -> DataclassOptions:

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError, SettingError, unknown_name
 
 __all__ = ["SOURCE_KINDS", "check_positive", "conf_dir", "conf_names", "read_fields", "read_yaml"]
 
@@ -50,7 +50,7 @@ def read_yaml(group: str, name: str) -> dict[str, Any]:
 
     known = conf_names(group)
     if name not in known:
-        raise SettingError(group, name, f"one of {', '.join(known) or '(none found)'}")
+        raise unknown_name(group, name, known)
     path = conf_dir() / group / f"{name}.yaml"
     try:
         # libyaml where the wheel has it, ten times as fast

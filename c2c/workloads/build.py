@@ -38,6 +38,7 @@ from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, s
 
 __all__ = ["build_workload", "length_pool", "source_models"]
 
+LONGEST_S = 1e10  # of a workload, three centuries: at larger times a double has no microseconds
 _HELD_REQUESTS = 1 << 20  # 20 MB: up to here a trace to replicate is kept in memory
 _SHARED_LENGTHS = {
     "sharegpt": "sharegpt_lengths.parquet",
@@ -111,6 +112,14 @@ def build_workload(
     requests = sum(requests_of.values())
     span_s = last_s / config.compression
     rate_rps = requests / span_s if span_s else None
+    if span_s > LONGEST_S:
+        slowed = config.kind in ("trace", "synthetic") or config.compression < 1
+        name = "compression" if slowed else "rate_rps"
+        raise SettingError(
+            f"workload.{name}", getattr(config, name),
+            f"one with which the last request arrives within {LONGEST_S:g} s",
+            f"It would arrive after {span_s:.3g} s.",
+        )  # fmt: skip
     if config.max_requests:
         requests = min(requests, config.max_requests)
     source = limited(source, requests)

@@ -199,8 +199,11 @@ def _shown(present: list[str]) -> str:
 
 
 def _container(path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.read(64)
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read: {error.strerror or error}") from error
     if not head.strip():
         raise DataError(str(path), "the file is empty")
     if head[:4] == b"PAR1":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
 from c2c.workloads.formats import FORMATS
 
@@ -23,6 +23,9 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "replica_models": ("same", "distinct"),
     "assignment": tuple(RULES),
 }
+
+
+MOST_REQUESTS = 10_000_000_000
 
 
 def shared_dir() -> Path:
@@ -130,9 +133,17 @@ class WorkloadConfig:
             raise SettingError(
                 "workload.path", self.path, "a Parquet or CSV file", "Set workload.path=<file>."
             )
-        for name in ("prompt_tokens", "output_tokens", "replicas"):
-            if (value := getattr(self, name)) < 1:
-                raise SettingError(f"workload.{name}", value, "a whole number above 0")
+        for name, limit in (
+            ("prompt_tokens", 2**31),
+            ("output_tokens", 2**31),
+            ("replicas", 2**31),
+        ):
+            if not 1 <= (value := getattr(self, name)) < limit:
+                raise SettingError(f"workload.{name}", value, "a whole number from 1 to 2**31 - 1")
+        if self.kind != "trace" and self.requests * self.replicas > MOST_REQUESTS:
+            raise SettingError(
+                "workload.requests", self.requests, f"at most {MOST_REQUESTS:,}, with replicas"
+            )
         for name in ("max_total_tokens", "max_requests", "models"):
             if (value := getattr(self, name)) < 0:
                 raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
@@ -151,7 +162,8 @@ def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadCon
         return settings
     known = {f.name: f for f in fields(WorkloadConfig)}
     if unknown := sorted(str(key) for key in settings if key not in known):
-        raise SettingError("workload", unknown[0], f"a key among {', '.join(known)}")
+        name = unknown[0]
+        raise unknown_name(f"workload.{name}", settings[name], known, name, "a key among")
     checked: dict[str, Any] = {}
     for key, value in settings.items():
         kind = str(known[key].type)

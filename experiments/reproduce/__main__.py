@@ -15,10 +15,11 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 from c2c.workloads import shared_dir
 from experiments.c2cserve.context import PROFILES, Context
+from experiments.command import command
 from experiments.sweeping import check_arguments
 
 SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
@@ -124,13 +125,13 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
 
 def main(arguments: list[str]) -> int:
     """Reproduce; return the exit status. See the module's docstring."""
-    try:
+
+    def work() -> int:
         settings = settings_of(arguments)
         # empty after --help and its like: Hydra has answered
         return run(settings) if settings else 0
-    except (SettingError, DataError) as error:
-        print(error, file=sys.stderr)
-        return 2
+
+    return command(work, arguments=arguments)
 
 
 def as_lists(arguments: list[str]) -> list[str]:
