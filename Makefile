@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot peer warm reproduce test check lint format-check types imports notebook-sync \
+.PHONY: help env aot peer warm reproduce test soak check lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -36,6 +36,9 @@ peer: env ## install torch and transformers, to compare with (.venv-peer)
 
 test: warm aot ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
 	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 $(TESTS) $(ARGS)
+
+soak: warm ## run the tests that take minutes: fifty kills of a sweep, the wheel in an empty environment
+	$(PYTHON) -m pytest -q -n 0 -m soak $(TESTS) $(ARGS)
 
 check: lint format-check types imports notebook-sync ## ruff, mypy, import layers, notebook pairs (all of them: make -k check)
 

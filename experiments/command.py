@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def command(
     """
     # Errors reach us instead of Hydra's own report, so that they get one form.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    warnings.formatwarning = _as_line
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack the characters of a name
             stream.reconfigure(errors="backslashreplace")
@@ -93,6 +95,10 @@ def _is_of_composers(error: BaseException) -> bool:
         return True
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and any(name in Path(frames[-1].filename).parts for name in _COMPOSERS)
+
+
+def _as_line(message: object, *_: object, **__: object) -> str:
+    return f"warning: {message}\n"
 
 
 def _interrupted(goes_on: bool) -> int:

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from c2c.config import as_setting_error, config_dir
 from c2c.errors import SettingError
-from experiments.generation import note, protected, register, say_warnings
+from experiments.generation import note, protected, register
 from experiments.generation.point import PipeClosed, generate_point
 from experiments.sweeping import Shared, check_arguments, is_sweep, register_plugins, sweep
 
@@ -29,7 +29,6 @@ def run_command_line(given: Sequence[str]) -> int:
       DataError: a file cannot be used.
       BrokenPipeError: nobody reads standard output any more.
     """
-    say_warnings()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # In a text another character is better than a code in its place.
         sys.stdout.reconfigure(errors="replace")
