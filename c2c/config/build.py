@@ -17,6 +17,7 @@ from c2c.config.bounds import (
     check_workload,
     free_bytes,
 )
+from c2c.config.installed import load_installed, source_folders
 from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error
@@ -100,6 +101,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     rows = plain["timeline"]["rows"]
     if rows < 0:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
+    load_installed()
     load_code(plain["code"])
     system = _system(plain["system"])
     platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
@@ -121,7 +123,8 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     check_memory(serving, rows, free)
     check_workload(wanted, free)
     prepared = None if to_plan else prepare(serving)
-    workload = build_workload(wanted, [d.name for d in deployments], seed)
+    names, specs = [d.name for d in deployments], [d.spec.name for d in deployments]
+    workload = build_workload(wanted, names, seed, specs)
     plan = None
     if prepared is None:
         plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
@@ -134,7 +137,13 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         workload=workload,
         seed=seed,
         timeline_rows=rows,
-        files=(*sorted(set(workload_files(wanted).values())), constants, *folders, *code),
+        files=(
+            *sorted(set(workload_files(wanted).values())),
+            constants,
+            *folders,
+            *code,
+            *source_folders(system.policies),
+        ),
         settings=plain,
         notes=(*notes, *_on_disk(prepared)),
         plan=plan,

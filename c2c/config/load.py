@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from c2c.config.installed import load_installed
 from c2c.config.layout import NAMELESS
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RunConf
@@ -31,12 +32,15 @@ def config_dir() -> Path:
 def register(code: Sequence[Path] | None = None) -> None:
     """Tell Hydra the schema, the layouts that no file names (`auto` and the like) and all policies.
 
+    Installed plug-ins are imported first, so that theirs are among them.
+
     A policy is a choice in the group of its decision, such as `system/alpha=roofline`.
 
     Args:
       code: files with the user's policies, imported already; every run of this process has them
         as its `code`. None: as before.
     """
+    load_installed()
     store = ConfigStore.instance()
     if code is not None or "schema.yaml" not in store.list(""):
         schema: Any = OmegaConf.structured(RunConf(code=[str(file) for file in code or ()]))

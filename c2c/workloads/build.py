@@ -62,7 +62,10 @@ class _Origin:
 
 
 def build_workload(
-    settings: WorkloadConfig | Mapping[str, Any], deployments: Sequence[str], seed: int
+    settings: WorkloadConfig | Mapping[str, Any],
+    deployments: Sequence[str],
+    seed: int,
+    specs: Sequence[str] = (),
 ) -> Workload:
     """Make the workload that the settings describe, checking everything there is to check.
 
@@ -73,6 +76,7 @@ def build_workload(
       settings: a `WorkloadConfig`, or a mapping with its keys.
       deployments: names of the catalog's models, which become `Workload.models`.
       seed: of this workload; each cause of randomness has its own stream split from it.
+      specs: names of their architectures, which a trace may use, too.
 
     Raises:
       SettingError: a setting that cannot work.
@@ -103,9 +107,10 @@ def build_workload(
     ids = origin.ids
     if config.replicas > 1:
         source, ids, requests_of = _replicated(config, source, ids, requests_of, last_s, seed)
-    assigned = assign_models(requests_of, catalog, config.assignment, config.assignment_map)
+    assigned = assign_models(requests_of, catalog, config.assignment, config.assignment_map, specs)
     index_of = {name: i for i, name in enumerate(catalog)}
-    lookup = np.array([index_of[assigned[n]] if n in assigned else -1 for n in ids], np.int32)
+    target = assigned.target
+    lookup = np.array([index_of[target[n]] if n in target else -1 for n in ids], np.int32)
     source = _renamed(source, lookup)
     if config.compression != 1:
         source = compressed(source, config.compression)
@@ -190,7 +195,7 @@ def length_pool(config: WorkloadConfig) -> LengthPool:
 
 
 def _trace_origin(config: WorkloadConfig) -> _Origin:
-    trace = open_trace(_find(config.path), config.format, config.columns)
+    trace = open_trace(_find(config.path), config.format, config.columns, config.chars_per_token)
     own = config.lengths in {"auto", "trace"} and has_lengths(trace)
     if config.lengths == "trace" and not own:
         raise DataError(

@@ -10,13 +10,13 @@ from typing import Any
 
 from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
-from c2c.workloads.formats import FORMATS
+from c2c.workloads.formats import FORMAT_NAMES
 
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": ("trace", "synthetic", "poisson", "deterministic"),
-    "format": ("auto", *FORMATS),
+    "format": FORMAT_NAMES,
     "on_bad_row": ("reject", "skip"),
     "on_duplicate": ("bad", "keep"),
     "origin": ("auto", "first", "keep"),
@@ -43,9 +43,9 @@ class WorkloadConfig:
       name: shown in summaries and figures.
       kind: trace (a file), synthetic (GenTD26's statistics), poisson or deterministic.
 
-      path: trace file, Parquet or CSV; a name without a folder is also looked for among the
-        shared traces (`<shared>/traces`).
-      format: a known format, or auto (by its columns).
+      path: trace file, Parquet or CSV, or a log; a name without a folder is also looked for among
+        the shared traces (`<shared>/traces`).
+      format: a known format (a log's: vllm, sglang, openai_batch), or auto (by columns or lines).
       columns: field -> column for other files, e.g. {arrival_s: time, model: service}.
       on_bad_row: reject (list the counts and stop) or skip (drop them and record the counts).
       on_duplicate: bad (a row equal to an earlier one in all columns is a bad row) or keep. A trace
@@ -69,7 +69,7 @@ class WorkloadConfig:
         or a file of pairs. Anything but auto and trace replaces the trace's own.
       prompt_tokens: lengths=fixed.
       output_tokens: lengths=fixed.
-      chars_per_token: lengths from JSON with text: characters a token; 0 refuses text.
+      chars_per_token: texts of a log, or of lengths from JSON: characters a token; 0 counts none.
       length_min_tokens: filter of length sources (not of a trace's own lengths).
       length_max_prompt_tokens: likewise.
       length_max_total_tokens: likewise.

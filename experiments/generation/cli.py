@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -51,7 +52,7 @@ def run_command_line(given: Sequence[str]) -> int:
             return _sweep(arguments)
         sys.argv[1:] = arguments
         hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()
-    except OmegaConfBaseException as error:
+    except (HydraException, OmegaConfBaseException) as error:
         found = as_setting_error(error)
         if isinstance(found, SettingError) and found.field.startswith("linear."):
             hint = "Only linear=hybrid has alpha, sm_limit and cluster."
