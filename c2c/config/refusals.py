@@ -26,7 +26,7 @@ from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
 
-__all__ = ["as_setting_error"]
+__all__ = ["as_setting_error", "choices"]
 
 _KINDS = {
     "Integer": "a whole number",
@@ -57,7 +57,7 @@ def as_setting_error(
     for one in chain:
         if isinstance(one, MissingConfigException) and one.missing_cfg_file:
             group, _, name = str(one.missing_cfg_file).rpartition("/")
-            options = sorted(set(one.options or ())) or _choices(group)
+            options = sorted(set(one.options or ())) or choices(group)
             return unknown_name(group or "config", name, options)
         if isinstance(one, OverrideParseException):
             return SettingError(
@@ -86,7 +86,7 @@ def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
             if not key:
                 return SettingError("override", f"={value}", "key=value")
             if (conf_dir() / key).is_dir() and re.fullmatch(r"|null|true|false|[-+\d.]+", value):
-                return unknown_name(key, value, _choices(key))
+                return unknown_name(key, value, choices(key))
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:
         return SettingError("config", None, f"a setting that exists ({text})")
@@ -123,7 +123,7 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
     return None
 
 
-def _choices(group: str) -> list[str]:
+def choices(group: str) -> list[str]:
     """Return what the group holds, folders included; Hydra leaves it out for lists and `+`."""
     folder = conf_dir() / group
     found = {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")}

@@ -58,21 +58,21 @@ class WorkloadConfig:
       requests: generators: exact number of requests.
       models: generators: number of models; 0: as many as the catalog has.
       days: synthetic: length.
-      gap_cv: synthetic: see `SyntheticTrace`, as the next three.
-      hour_spread: synthetic.
-      session_h: synthetic.
-      day_night: synthetic.
+      gap_cv: synthetic: coefficient of variation of the gaps within a session.
+      hour_spread: synthetic: how much a model's load differs from hour to hour.
+      session_h: synthetic: hours over which a model's activity stays correlated.
+      day_night: synthetic: how strongly all models follow the time of day.
       rate_rps: poisson, deterministic: requests per second.
       zipf_exponent: poisson: popularity, rank^-exponent.
 
       lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
         or a file of pairs. Anything but auto and trace replaces the trace's own.
-      prompt_tokens: lengths=fixed.
-      output_tokens: lengths=fixed.
+      prompt_tokens: of each request, with lengths=fixed.
+      output_tokens: of each request, with lengths=fixed.
       chars_per_token: texts of a log, or of lengths from JSON: characters a token; 0 counts none.
-      length_min_tokens: filter of length sources (not of a trace's own lengths).
-      length_max_prompt_tokens: likewise.
-      length_max_total_tokens: likewise.
+      length_min_tokens: pairs of a source with fewer are dropped (not a trace's own lengths).
+      length_max_prompt_tokens: pairs of a source with longer prompts are dropped.
+      length_max_total_tokens: pairs of a source with more in all are dropped.
 
       start_s: window of the source's own time, before compression.
       duration_s: length of the window; 0: to the end.

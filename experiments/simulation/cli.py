@@ -8,14 +8,16 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
-from c2c.config import config_dir
+from c2c.config import config_dir, load
 from c2c.errors import SettingError
+from experiments.simulation.help import help_text
 from experiments.simulation.own_settings import with_own_settings
 from experiments.simulation.point import check_shared, objective_setting, simulate_point
 from experiments.simulation.report import console, print_sweep
 from experiments.sweeping import (
     Shared,
     check_arguments,
+    fixed,
     is_sweep,
     options_first,
     register_plugins,
@@ -25,6 +27,7 @@ from experiments.sweeping import (
 __all__ = ["run_command_line"]
 
 CONFIG = "config"
+HELP, OWN = frozenset({"-h", "--help"}), "--config-dir="
 
 
 def run_command_line(given: Sequence[str]) -> int:
@@ -46,6 +49,11 @@ def run_command_line(given: Sequence[str]) -> int:
     arguments = sys.argv[1:] = options_first(with_own_settings(given))
     register_plugins()
     check_arguments(arguments)
+    if HELP.intersection(arguments):
+        shown = [a for a in arguments if not a.startswith("-")]
+        folder = next((a.partition("=")[2] for a in arguments if a.startswith(OWN)), None)
+        print(help_text(load(fixed(shown), folder=folder)), end="")
+        return 0
     if is_sweep(arguments):
         return _sweep(arguments)
     hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()

@@ -1,6 +1,12 @@
 """Sweeps on any of Hydra's launchers: what became of every point is read from folders."""
 
-from experiments.sweeping.arguments import check_arguments, is_sweep, options_first, quoted
+from experiments.sweeping.arguments import (
+    check_arguments,
+    fixed,
+    is_sweep,
+    options_first,
+    quoted,
+)
 from experiments.sweeping.plugins import register_plugins
 from experiments.sweeping.points import PointRecord, begin, fail, finish
 from experiments.sweeping.sweep import Found, Shared, sweep
@@ -13,6 +19,7 @@ __all__ = [
     "check_arguments",
     "fail",
     "finish",
+    "fixed",
     "is_sweep",
     "options_first",
     "quoted",

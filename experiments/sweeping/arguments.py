@@ -16,6 +16,7 @@ from c2c.errors import SettingError
 __all__ = ["check_arguments", "fixed", "grid", "is_sweep", "options_first", "quoted"]
 
 _SWEEP = ("-m", "--multirun")
+_FLAGS = (*_SWEEP, "-h", "--help", "--hydra-help", "--resolve", "-r", "--run")
 # What Hydra would keep in folders of its choice, and the setting that says where runs go.
 _HYDRAS = re.compile(r"[+~]*hydra\.(run|sweep|runtime|job)\.(dir|subdir|output_dir|chdir)=(.*)")
 
@@ -26,13 +27,13 @@ def is_sweep(arguments: Sequence[str]) -> bool:
 
 
 def options_first(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with -m before the settings: between them Hydra refuses it.
+    """Return the arguments with flags before the settings: between them Hydra refuses flags.
 
-    >>> options_first(["seed=0,1", "-m"])
-    ['-m', 'seed=0,1']
+    >>> options_first(["seed=0,1", "-m", "link=measured"])
+    ['-m', 'seed=0,1', 'link=measured']
     """
-    first = ["-m"] if is_sweep(arguments) else []
-    return [*first, *(a for a in arguments if a not in _SWEEP)]
+    flags = dict.fromkeys(a for a in arguments if a in _FLAGS)
+    return [*flags, *(a for a in arguments if a not in _FLAGS)]
 
 
 def check_arguments(arguments: Sequence[str], single: str = "folder", many: str = "out") -> None:
