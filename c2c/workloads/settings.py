@@ -58,7 +58,7 @@ class WorkloadConfig:
       requests: generators: exact number of requests.
       models: generators: number of models; 0: as many as the catalog has.
       days: synthetic: length.
-      gap_cv: synthetic: coefficient of variation of the gaps within a session.
+      gap_cv: synthetic: coefficient of variation of the gaps within an hour.
       hour_spread: synthetic: how much a model's load differs from hour to hour.
       session_h: synthetic: hours over which a model's activity stays correlated.
       day_night: synthetic: how strongly all models follow the time of day.

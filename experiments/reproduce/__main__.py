@@ -123,15 +123,16 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
     return found
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Reproduce; return the exit status. See the module's docstring."""
+    given = sys.argv[1:] if arguments is None else arguments
 
     def work() -> int:
-        settings = settings_of(arguments)
+        settings = settings_of(given)
         # empty after --help and its like: Hydra has answered
         return run(settings) if settings else 0
 
-    return command(work, arguments=arguments)
+    return command(work, arguments=given)
 
 
 def as_lists(arguments: list[str]) -> list[str]:
@@ -144,4 +145,4 @@ def as_lists(arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
