@@ -47,7 +47,8 @@ def check_numbers(settings: Mapping[str, Any]) -> None:
             raise SettingError(field, value, "a whole number below 2**63")
         if isinstance(value, float) and math.isnan(value):
             raise SettingError(field, value, "a number")
-        if isinstance(value, float) and value and not SMALLEST <= abs(value) <= LARGEST:
+        # Infinity is a value of some settings, such as a gate that is open; others refuse it.
+        if isinstance(value, float) and math.isfinite(value) and not _is_computable(value):
             raise SettingError(field, value, f"0, or a number from {SMALLEST:g} to {LARGEST:g}")
         if isinstance(value, str) and not _is_unicode(value):
             raise SettingError(field, value, "text in UTF-8")
@@ -149,6 +150,10 @@ def _leaves(value: Any, at: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(inner, f"{at}[{i}]")
     else:
         yield at, value
+
+
+def _is_computable(value: float) -> bool:
+    return value == 0 or SMALLEST <= abs(value) <= LARGEST
 
 
 def _is_unicode(text: str) -> bool:
