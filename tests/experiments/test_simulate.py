@@ -63,7 +63,8 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     folder = only_folder(tmp_path)
     assert {p.name for p in folder.iterdir()} >= {
         *RESULTS, "config.yaml", "provenance.json", "DONE",
-        "ttft_over_time.png", "ttft_over_time.svg", "latency_cdf.png", "latency_cdf.svg",
+        *(f"{name}.{kind}" for name in ("ttft_over_time", "latency_cdf")
+          for kind in ("png", "svg", "pdf")),
     }  # fmt: skip
     requests = pq.read_table(folder / "requests.parquet")
     assert requests.schema.equals(RECORD_SCHEMA)
