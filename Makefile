@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot peer warm reproduce test check lint format-check types imports notebook-sync \
+.PHONY: help env aot peer warm reproduce test soak docs browser check lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -36,6 +36,17 @@ peer: env ## install torch and transformers, to compare with (.venv-peer)
 
 test: warm aot ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
 	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 $(TESTS) $(ARGS)
+
+soak: warm ## run the tests that take minutes: fifty kills of a sweep, the wheel in an empty environment
+	$(PYTHON) -m pytest -q -n 0 -m soak $(TESTS) $(ARGS)
+
+docs: env ## the documentation as a site in build/site, links checked (.venv-docs)
+	@.ci/make-extra docs
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet --strict
+	@echo "documentation: build/site/index.html"
+
+browser: env ## install Chromium as a library (0.7 GB, .venv-browser): make soak opens the report in it
+	@.ci/make-extra browser
 
 check: lint format-check types imports notebook-sync ## ruff, mypy, import layers, notebook pairs (all of them: make -k check)
 
@@ -64,6 +75,6 @@ gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernel
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay
-	rm -rf .venv .venv-aot .venv-aot.partial .venv-peer .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-aot .venv-aot.partial .venv-peer .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
 		.benchmarks build dist c2c.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

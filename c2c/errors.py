@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["BackendError", "DataError", "PolicyError", "SettingError"]
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["BackendError", "DataError", "PolicyError", "SettingError", "unknown_name"]
+
+_LISTED = 12  # names; of more, only those close to what was given
 
 
 class SettingError(ValueError):
@@ -17,6 +22,32 @@ class SettingError(ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
+
+
+def unknown_name(
+    field: str, value: object, known: Iterable[object], name: object = None, kind: str = "one of"
+) -> SettingError:
+    """Return the error of a name that does not exist: with all that do, of many the closest.
+
+    >>> print(unknown_name("link", "fast", ["datasheet", "measured"]))
+    link='fast': expected one of datasheet, measured.
+    >>> print(unknown_name("sead", 4, ["seed", *map(str, range(20))], "sead", "a key among"))
+    sead=4: expected a key that exists (of 21). Did you mean seed?
+
+    Args:
+      field: where it stands.
+      value: of the field.
+      known: the names that exist.
+      name: the one that does not, where it is not the value.
+      kind: what precedes a list of the names.
+    """
+    names = sorted({str(one) for one in known})
+    near = difflib.get_close_matches(str(value if name is None else name), names, n=3)
+    if len(names) <= _LISTED or not near:
+        return SettingError(field, value, f"{kind} {', '.join(names) or '(none found)'}")
+    what = kind.removesuffix(" among") if kind.endswith(" among") else "a name"
+    hint = f"Did you mean {' or '.join(near)}?"
+    return SettingError(field, value, f"{what} that exists (of {len(names)})", hint)
 
 
 class DataError(ValueError):

@@ -33,6 +33,9 @@ border-radius:8px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
 th,td{text-align:left;padding:.35rem .6rem;border-bottom:1px solid var(--line);vertical-align:top}
 th{position:sticky;top:0;background:var(--back)}
+td,th,figcaption{overflow-wrap:anywhere}td:last-child{min-width:14rem}
+@media(max-width:600px){body{padding:1rem .6rem}h1{font-size:1.35rem}.tile{flex:1 1 40%}
+td,th{padding:.3rem .35rem}td code{font-size:11px}}
 td.n{text-align:right;font-variant-numeric:tabular-nums}
 code{font-size:12.5px}.yes{color:var(--good)}.no{color:var(--bad);font-weight:600}
 details{margin:.8rem 0}summary{cursor:pointer}
@@ -122,12 +125,16 @@ def _tiles(rows: Sequence[Row]) -> str:
 
 def _figure(out: Path, figure: Mapping[str, Any]) -> str:
     name = str(figure["name"])
-    picture = base64.b64encode((out / name / f"{name}.png").read_bytes()).decode()
+    picture = base64.b64encode((out / name / f"{name}_bare.png").read_bytes()).decode()
+    files = ", ".join(
+        f"<a href='{escape(name)}/{escape(name)}.{kind}'>{kind.upper()}</a>"
+        for kind in ("svg", "pdf", "png")
+    )
     return (
         f"<h2 id='{escape(name)}'>{escape(str(figure['title']))}</h2><figure>"
         f"<img alt='{escape(str(figure['title']))}' src='data:image/png;base64,{picture}'>"
         f"<figcaption class='soft'>{escape(str(figure['caption']))} "
-        f"<a href='{escape(name)}/{escape(name)}.svg'>SVG</a></figcaption></figure>"
+        f"{files}</figcaption></figure>"
         f"{_numbers(figure.get('report') or ())}"
     )
 

@@ -2,7 +2,7 @@
 
 from c2c.config.build import RunSetup, build
 from c2c.config.load import config_dir, load, register
-from c2c.config.refusals import as_setting_error
+from c2c.config.refusals import as_setting_error, choices
 from c2c.config.simulate import (
     SimulationResult,
     is_machine_code_ready,
@@ -18,6 +18,7 @@ __all__ = [
     "SimulationResult",
     "as_setting_error",
     "build",
+    "choices",
     "code_in",
     "config_dir",
     "is_machine_code_ready",

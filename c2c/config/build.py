@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from c2c.config.bounds import (
+    check_catalog_size,
+    check_memory,
+    check_numbers,
+    check_workload,
+    free_bytes,
+)
+from c2c.config.installed import load_installed, source_folders
 from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error
-from c2c.config.schema import RunConf
+from c2c.config.schema import RunConf, ScaleConf, SloConf, TimelineConf
 from c2c.config.user_code import load_code
 from c2c.cost import load_constants
-from c2c.errors import SettingError
+from c2c.errors import SettingError, unknown_name
 from c2c.hardware import LinkVariant, conf_dir, platform_from_mapping, scaled
 from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
@@ -25,6 +33,13 @@ from c2c.simulator import try_policies
 from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
 
 __all__ = ["RunSetup", "build"]
+
+
+# Whose keys are known by a schema; the other groups check theirs.
+_SCHEMAS: Mapping[str, type] = {
+    "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
+    "system": SystemSpec, "workload": WorkloadConfig,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +86,22 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
       PolicyError: a policy of the user's own fails within the first requests.
     """
     plain = _plain(cfg)
+    check_numbers(plain)
+    free = free_bytes()
+    check_catalog_size(plain["catalog"], free)
     seed = plain["seed"]
     if seed < 0:
         raise SettingError("seed", seed, "a whole number, at least 0")
     if plain["link"] not in get_args(LinkVariant):
         raise SettingError("link", plain["link"], f"one of {', '.join(get_args(LinkVariant))}")
+    names = [p.stem for p in (conf_dir() / "calibration").glob("*.yaml")]
+    if plain["constants"] not in names:
+        raise unknown_name("constants", plain["constants"], names)
     constants = conf_dir() / "calibration" / f"{plain['constants']}.yaml"
-    if not constants.is_file():
-        names = ", ".join(sorted(p.stem for p in constants.parent.glob("*.yaml")))
-        raise SettingError("constants", plain["constants"], f"one of {names}")
     rows = plain["timeline"]["rows"]
     if rows < 0:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
+    load_installed()
     load_code(plain["code"])
     system = _system(plain["system"])
     platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
@@ -100,9 +119,12 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         weights_start=plain["weights_start"],
         seed=seed,
     )
-    prepared = None if to_plan else prepare(serving)
     wanted = _workload(plain["workload"])
-    workload = build_workload(wanted, [d.name for d in deployments], seed)
+    check_memory(serving, rows, free)
+    check_workload(wanted, free)
+    prepared = None if to_plan else prepare(serving)
+    names, specs = [d.name for d in deployments], [d.spec.name for d in deployments]
+    workload = build_workload(wanted, names, seed, specs)
     plan = None
     if prepared is None:
         plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
@@ -115,7 +137,13 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         workload=workload,
         seed=seed,
         timeline_rows=rows,
-        files=(*sorted(set(workload_files(wanted).values())), constants, *folders, *code),
+        files=(
+            *sorted(set(workload_files(wanted).values())),
+            constants,
+            *folders,
+            *code,
+            *source_folders(system.policies),
+        ),
         settings=plain,
         notes=(*notes, *_on_disk(prepared)),
         plan=plan,
@@ -140,12 +168,25 @@ def _plain(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration checked against the schema, as plain data."""
     try:
         given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
+        _refuse_unknown(given)
         merged = OmegaConf.merge(OmegaConf.structured(RunConf), given)
         plain: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise as_setting_error(error) from error
     shown: dict[str, Any] = _without_targets(plain)
     return shown
+
+
+def _refuse_unknown(given: DictConfig) -> None:
+    """Raise for a key that no setting has: +sead=5 adds it, and merging would not see it."""
+    plain: Any = OmegaConf.to_container(given, resolve=False)
+    for where, schema in _SCHEMAS.items():
+        node = plain.get(where) if where else plain
+        known = [f.name for f in fields(schema)]
+        for key, value in node.items() if isinstance(node, dict) else ():
+            if str(key) not in known and not str(key).startswith("_"):
+                field = f"{where}.{key}" if where else str(key)
+                raise unknown_name(field, value, known, str(key), "a key among")
 
 
 def _without_targets(value: Any) -> Any:

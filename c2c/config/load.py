@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from c2c.config.installed import load_installed
 from c2c.config.layout import NAMELESS
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RunConf
@@ -30,15 +32,20 @@ def config_dir() -> Path:
 def register(code: Sequence[Path] | None = None) -> None:
     """Tell Hydra the schema, the layouts that no file names (`auto` and the like) and all policies.
 
+    Installed plug-ins are imported first, so that theirs are among them.
+
     A policy is a choice in the group of its decision, such as `system/alpha=roofline`.
 
     Args:
       code: files with the user's policies, imported already; every run of this process has them
         as its `code`. None: as before.
     """
+    load_installed()
     store = ConfigStore.instance()
     if code is not None or "schema.yaml" not in store.list(""):
-        schema = RunConf(code=[str(file) for file in code or ()])
+        schema: Any = OmegaConf.structured(RunConf(code=[str(file) for file in code or ()]))
+        for name in ("columns", "assignment_map"):  # whose keys are a trace's own
+            OmegaConf.set_struct(schema.workload[name], False)
         store.store(name="schema", node=schema, provider="c2c")
     for name, node in NAMELESS.items():
         store.store(group="mig", name=name, node=node, provider="c2c")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.errors import (
     ConfigCompositionException,
@@ -21,11 +22,11 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
 
-__all__ = ["as_setting_error"]
+__all__ = ["as_setting_error", "choices"]
 
 _KINDS = {
     "Integer": "a whole number",
@@ -36,7 +37,9 @@ _KINDS = {
 }
 
 
-def as_setting_error(error: Exception, overrides: Sequence[str] = ()) -> SettingError | DataError:
+def as_setting_error(
+    error: BaseException, overrides: Sequence[str] = ()
+) -> SettingError | DataError:
     """Return the error as one that names the field, its value and what is allowed.
 
     Args:
@@ -50,29 +53,55 @@ def as_setting_error(error: Exception, overrides: Sequence[str] = ()) -> Setting
         if isinstance(one, SettingError | DataError):
             return one
     override = _override(chain)
+    given = {key.lstrip("+~"): value for key, _, value in (o.partition("=") for o in overrides)}
     for one in chain:
         if isinstance(one, MissingConfigException) and one.missing_cfg_file:
             group, _, name = str(one.missing_cfg_file).rpartition("/")
-            options = sorted(set(one.options or ())) or _choices(group)
-            return SettingError(group or "config", name, f"one of {', '.join(options)}")
+            options = sorted(set(one.options or ())) or choices(group)
+            return unknown_name(group or "config", name, options)
         if isinstance(one, OverrideParseException):
             return SettingError(
                 "override", one.override, "key=value", "Quote values with special characters."
             )
     for one in chain:
         if isinstance(one, OmegaConfBaseException):
-            return _of_omegaconf(one, override)
+            return _of_omegaconf(one, override, given)
+        if isinstance(one, yaml.YAMLError):
+            return _of_yaml(one)
     text = _first_line(error)
     if isinstance(error, ConfigCompositionException | InstantiationException) and override:
         return SettingError(override[0], override[1], f"a setting that exists ({text})")
+    return _of_message(text, given)
+
+
+def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
+    """Return the error that Hydra tells by its text only; `given` are the overrides by key."""
+    if found := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
+        return SettingError(
+            found[1], found[2], "one value",
+            "Add -m to run a sweep over them, or write a list: [a,b].",
+        )  # fmt: skip
+    if "Config group override must be" in text:  # it does not say which
+        for key, value in given.items():
+            if not key:
+                return SettingError("override", f"={value}", "key=value")
+            if (conf_dir() / key).is_dir() and re.fullmatch(r"|null|true|false|[-+\d.]+", value):
+                return unknown_name(key, value, choices(key))
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:
         return SettingError("config", None, f"a setting that exists ({text})")
-    given = {key.lstrip("+~"): value for key, _, value in (o.partition("=") for o in overrides)}
-    value = given.get(named[1])
+    chosen = given.get(named[1])
     return SettingError(
-        named[1], value, f"a setting that exists ({text})", _overlay_hint(named[1], value)
+        named[1], chosen, f"a setting that exists ({text})", _overlay_hint(named[1], chosen)
     )
+
+
+def _of_yaml(error: yaml.YAMLError) -> DataError:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or _first_line(error)
+    if mark is None:
+        return DataError("settings", f"no YAML ({problem})")
+    return DataError(str(mark.name), f"no YAML: line {mark.line + 1}: {problem}")
 
 
 def _overlay_hint(key: str, value: str | None) -> str:
@@ -94,7 +123,7 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
     return None
 
 
-def _choices(group: str) -> list[str]:
+def choices(group: str) -> list[str]:
     """Return what the group holds, folders included; Hydra leaves it out for lists and `+`."""
     folder = conf_dir() / group
     found = {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")}
@@ -111,9 +140,11 @@ def _stored(group: str, kind: str) -> set[str]:
     return configs if kind == "config" else {n for n in names if not n.endswith(".yaml")}
 
 
-def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | None) -> SettingError:
+def _of_omegaconf(
+    error: OmegaConfBaseException, override: tuple[str, str] | None, given: Mapping[str, str]
+) -> SettingError:
     field = str(getattr(error, "full_key", None) or (override[0] if override else "config"))
-    value: Any = override[1] if override else None
+    value: Any = override[1] if override else given.get(field)
     if isinstance(error, MissingMandatoryValue):
         return SettingError(field, "???", "a value", f"Set {field}=<value>.")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
@@ -128,7 +159,7 @@ def _of_omegaconf(error: OmegaConfBaseException, override: tuple[str, str] | Non
             and (found := re.fullmatch(r"system\.(\w+)\.(\w+)", field))
         ):
             return _no_field_of_policy(field, value, str(node["policy"]), found[1], found[2])
-        return SettingError(field, value, f"a key among {', '.join(known)}")
+        return unknown_name(field, value, known, field.rpartition(".")[2], "a key among")
     text = _first_line(error)
     if isinstance(error, ValidationError):
         if found := re.search(r"Value '(.*)' (?:of type|is not)", text):
@@ -143,7 +174,7 @@ def _no_group(field: str, value: Any) -> SettingError:
     """Return the error of a group that does not exist, such as system/foo."""
     parent = field.rpartition("/")[0]
     groups = [f"{parent}/{name}" for name in sorted(_stored(parent, "group"))]
-    return SettingError(field, value, f"a group among {', '.join(groups) or '(none found)'}")
+    return unknown_name(field, value, groups, field, "a group among")
 
 
 def _no_field_of_policy(

@@ -16,7 +16,7 @@ from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
 
-__all__ = ["RunConf"]
+__all__ = ["RunConf", "ScaleConf", "SloConf", "TimelineConf"]
 
 
 def _named(name: str) -> DataclassOptions:
@@ -40,7 +40,12 @@ WorkloadConf = builds(
 
 @dataclass
 class SloConf:
-    """Targets that replace every model's own; None keeps the catalog's."""
+    """Targets that replace every model's own; None keeps the catalog's.
+
+    Attributes:
+      ttft_s: seconds to the first token.
+      tpot_s: seconds between two tokens.
+    """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -48,7 +53,13 @@ class SloConf:
 
 @dataclass
 class ScaleConf:
-    """Factors on the platform, see `c2c.hardware.scaled`."""
+    """Factors on the platform, see `c2c.hardware.scaled`.
+
+    Attributes:
+      link: on the link's rate.
+      hbm: on the rate of HBM.
+      sms: on the number of SMs and the arithmetic.
+    """
 
     link: float = 1.0
     hbm: float = 1.0
@@ -57,7 +68,11 @@ class ScaleConf:
 
 @dataclass
 class TimelineConf:
-    """`rows`: engine phases kept for Perfetto, the first ones."""
+    """What is kept of the timeline.
+
+    Attributes:
+      rows: engine phases kept for Perfetto, the first ones.
+    """
 
     rows: int = 20_000
 
@@ -82,7 +97,7 @@ class RunConf:
       scale: factors on the platform.
       seed: splits into one stream a cause.
       timeline: what is kept for Perfetto.
-      figures: draw PNG and SVG.
+      figures: draw PNG, SVG and PDF.
       resume: False runs again even if the folder is complete.
       overwrite: `folder` may hold other files, which stay, or another run's results, which do not.
       objective: what a run returns to a sweeper: fields of its summary, see

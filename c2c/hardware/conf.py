@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError, SettingError, unknown_name
 
 __all__ = ["SOURCE_KINDS", "check_positive", "conf_dir", "conf_names", "read_fields", "read_yaml"]
 
@@ -19,17 +19,19 @@ _GROUPS = ("hardware", "mig")
 
 
 def conf_dir() -> Path:
-    """Return the folder of the settings: `conf/` of the checkout, or what C2C_CONF names.
+    """Return the folder of the settings: what C2C_CONF names, the wheel's, or the checkout's.
 
     Raises:
       SettingError: the folder does not hold `hardware/` and `mig/`.
     """
     given = os.environ.get("C2C_CONF")
-    folder = Path(given) if given else Path(__file__).resolve().parents[2] / "conf"
+    package = Path(__file__).resolve().parents[1]
+    installed, checkout = package / "conf", package.parent / "conf"
+    folder = Path(given) if given else (installed if installed.is_dir() else checkout)
     if not all((folder / group).is_dir() for group in _GROUPS):
         raise SettingError(
             "C2C_CONF", str(folder), f"a folder that holds {' and '.join(_GROUPS)}",
-            "Install c2c from a checkout (pip install -e .) or set C2C_CONF to its conf folder.",
+            "Unset C2C_CONF for the settings that come with c2c.",
         )  # fmt: skip
     return folder
 
@@ -50,7 +52,7 @@ def read_yaml(group: str, name: str) -> dict[str, Any]:
 
     known = conf_names(group)
     if name not in known:
-        raise SettingError(group, name, f"one of {', '.join(known) or '(none found)'}")
+        raise unknown_name(group, name, known)
     path = conf_dir() / group / f"{name}.yaml"
     try:
         # libyaml where the wheel has it, ten times as fast

@@ -256,7 +256,7 @@ def scaled(
       SettingError: a factor is not a number above 0.
     """
     for name, factor in (("link", link), ("hbm", hbm), ("sms", sms)):
-        check_positive(f"scaled.{name}", factor)
+        check_positive(f"scale.{name}", factor)
     gpu, wire = platform.gpu, platform.link
     sm_count = max(1, round(gpu.sm_count * sms))
     return replace(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.models.load import load_spec
 from c2c.models.spec import ModelSpec
@@ -100,7 +100,7 @@ def _read(name: str) -> Any:
     import yaml  # not before: specs alone are read where there is none
 
     if name not in catalogs():
-        raise SettingError("catalog", name, f"one of {', '.join(catalogs()) or '(none found)'}")
+        raise unknown_name("catalog", name, catalogs())
     path = conf_dir() / "catalog" / f"{name}.yaml"
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))

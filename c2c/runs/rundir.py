@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RunDir"]
 
+# Forms of a figure, and what of its metadata would differ between equal runs.
+NO_DATE: Mapping[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
 
 class RunDir:
     """One run's folder; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
@@ -172,14 +179,13 @@ class RunDir:
         with atomic_file(self._result(name)) as file:
             yield file
 
-    def write_figure(self, name: str, figure: Figure) -> tuple[Path, Path]:
-        """Write `<name>.png` and `<name>.svg`, without the date matplotlib would put in."""
+    def write_figure(self, name: str, figure: Figure) -> tuple[Path, ...]:
+        """Write `<name>` as PNG, SVG and PDF, without the date matplotlib would put in."""
         import matplotlib as mpl
 
-        paths = self._result(f"{name}.png"), self._result(f"{name}.svg")
-        no_date: tuple[dict[str, Any], ...] = ({"Software": None}, {"Date": None, "Creator": None})
+        paths = tuple(self._result(f"{name}{suffix}") for suffix in NO_DATE)
         with mpl.rc_context({"svg.hashsalt": "c2c"}):
-            for path, metadata in zip(paths, no_date, strict=True):
+            for path, metadata in zip(paths, NO_DATE.values(), strict=True):
                 held = io.BytesIO()
                 figure.savefig(held, format=path.suffix[1:], metadata=metadata)
                 with atomic_file(path) as file:

@@ -14,7 +14,6 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,14 +25,15 @@ import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 from numba.core.errors import NumbaError
 
+from c2c.errors import PolicyError
 from c2c.policies.decision import OPTIONS, implementations
 from c2c.policies.fingerprint import fingerprint
+from c2c.simulator.cache_folder import is_damage, prune, writable
 from c2c.simulator.mistakes import policy_error
 
 __all__ = ["KeyedLocator", "cache_dir", "cache_key", "compiled_drive", "is_compiled", "variant_key"]
 
 _USERS = "user"
-_KEPT = 4  # cache folders of earlier versions that are left for other checkouts
 
 
 def _sources() -> list[Path]:
@@ -60,26 +60,6 @@ def cache_dir() -> Path:
     user = os.environ.get("XDG_CACHE_HOME")
     default = (Path(user) if user else Path.home() / ".cache") / "c2c"
     return Path(os.environ.get("C2C_CACHE") or default) / "numba" / cache_key()
-
-
-def _prune(current: Path, pattern: str = "*") -> None:
-    others = [p for p in current.parent.glob(pattern) if p.is_dir() and p != current]
-    for old in sorted(others, key=lambda p: p.stat().st_mtime)[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _writable(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        spare = Path(tempfile.gettempdir()) / "c2c-numba" / folder.name
-        warnings.warn(
-            f"cannot write {folder} ({error}); compiled code goes to {spare}", stacklevel=3
-        )
-        spare.mkdir(parents=True, exist_ok=True)
-        return spare
 
 
 def _policies_in(values: Any) -> Iterator[type]:
@@ -142,16 +122,16 @@ def _dispatcher(key: str | None) -> Any:
     if key:
         # Numba's index names classes: one folder for all would stop processes that lack a
         # user's module.
-        folder = _writable(folder / f"{_USERS}-{key}")
-        _prune(folder, f"{_USERS}-*")
+        folder = writable(folder / f"{_USERS}-{key}")
+        prune(folder, f"{_USERS}-*")
     with _numba_cache(folder):
         return numba.njit(cache=key is not None, **OPTIONS)(drive)
 
 
 @functools.cache
 def _shared_folder() -> Path:
-    folder = _writable(cache_dir())
-    _prune(folder)
+    folder = writable(cache_dir())
+    prune(folder)
     return folder
 
 
@@ -167,11 +147,32 @@ def is_compiled(rules: Any) -> bool:
 def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
     """Return `core.drive` compiled for such arguments.
 
+    Compiled code that was kept and cannot be read is deleted and made again, once.
+
     The first call on a machine takes tens of seconds, each further combination of policies some.
 
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
     """
+    try:
+        return _compiled(arguments)
+    except (PolicyError, NumbaError):
+        raise
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        folder = _shared_folder()
+        warnings.warn(
+            f"compiled code in {folder} is damaged ({type(error).__name__}: {error}); it is "
+            "compiled again", stacklevel=2,
+        )  # fmt: skip
+        shutil.rmtree(folder, ignore_errors=True)
+        _dispatcher.cache_clear()
+        _shared_folder.cache_clear()
+        return _compiled(arguments)
+
+
+def _compiled(arguments: tuple[Any, ...]) -> Callable[..., int]:
     rules = arguments[1]
     compiled = _dispatcher(variant_key(rules))
     typeof: Any = numba.typeof

@@ -1,13 +1,17 @@
-"""Model ids of a trace to models of the catalog, by a stated rule."""
+"""Model ids of a trace to models of the catalog: by name where they name one, else by rule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from c2c.errors import SettingError
+from c2c.models import catalog_names
 
-__all__ = ["RULES", "assign_models", "describe_assignment"]
+__all__ = ["RULES", "Assigned", "assign_models", "describe_assignment"]
+
+type How = Literal["map", "name", "spec", "rule"]
 
 RULES: Mapping[str, str] = {
     "popularity_rank": "the id of popularity rank r (from 0; ties by first appearance) goes to "
@@ -16,35 +20,105 @@ RULES: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """Where the model ids of a trace go, in order of first appearance.
+
+    Attributes:
+      target: id -> catalog name.
+      how: id -> by the explicit map, as a name of the catalog, as a spec of it, or by the rule.
+    """
+
+    target: Mapping[str, str]
+    how: Mapping[str, How]
+
+
 def assign_models(
     requests_of: Mapping[str, int],
     catalog: Sequence[str],
     rule: str = "popularity_rank",
     explicit: Mapping[str, str] | None = None,
-) -> dict[str, str]:
+    specs: Sequence[str] = (),
+) -> Assigned:
     """Assign each model id of a trace to a model of the catalog.
 
-    Ids in `explicit` go where it says; ids that are catalog names stay; the rest follow the rule,
-    ranked among themselves.
+    Ids in `explicit` go where it says; an id that is a name of the catalog or of a spec in it, case
+    aside, is served by that (of several copies by the first); the rest follow the rule, ranked
+    among themselves.
 
     Args:
       requests_of: model id -> requests, in order of first appearance.
       catalog: names of the models to serve.
       rule: a name in `RULES`.
       explicit: trace id -> catalog name.
-
-    Returns:
-      Trace id -> catalog name, in order of first appearance.
+      specs: of each model of the catalog, the name of its architecture.
 
     Raises:
-      SettingError: unknown rule, an explicit target outside the catalog or an id the trace lacks.
+      SettingError: unknown rule, an explicit target outside the catalog or an id the trace lacks;
+        an id that names a model we know but the catalog lacks.
     """
     if rule not in RULES:
         raise SettingError("workload.assignment", rule, f"one of {', '.join(RULES)}")
     explicit = explicit or {}
-    known = set(catalog)
+    _check_explicit(explicit, requests_of, catalog)
+    target: dict[str, str] = dict(explicit)
+    how: dict[str, How] = dict.fromkeys(explicit, "map")
+    for name in requests_of:
+        if name not in target and (found := _named(name, catalog, specs)):
+            target[name], how[name] = found
+    rest = [name for name in requests_of if name not in target]
+    _check_unserved(rest, catalog)
+    if rule == "popularity_rank":
+        rest.sort(key=lambda name: -requests_of[name])  # stable: ties stay by first appearance
+    for r, name in enumerate(rest):
+        target[name], how[name] = catalog[r % len(catalog)], "rule"
+    return Assigned(
+        target={name: target[name] for name in requests_of},
+        how={name: how[name] for name in requests_of},
+    )
+
+
+def describe_assignment(
+    requests_of: Mapping[str, int],
+    assigned: Assigned,
+    rule: str,
+    explicit: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return rule, mapping (by popularity) and requests per catalog model as plain data."""
+    by_popularity = sorted(assigned.target, key=lambda name: -requests_of[name])
+    requests: dict[str, int] = {}
+    for name, target in assigned.target.items():
+        requests[target] = requests.get(target, 0) + requests_of[name]
+    return {
+        "rule": rule,
+        "rule_says": RULES[rule],
+        "kept": [name for name, target in assigned.target.items() if name == target],
+        "explicit": dict(explicit or {}),
+        "map": {name: assigned.target[name] for name in by_popularity},
+        "how": {name: assigned.how[name] for name in by_popularity},
+        "requests": dict(sorted(requests.items(), key=lambda item: -item[1])),
+    }
+
+
+def _named(name: str, catalog: Sequence[str], specs: Sequence[str]) -> tuple[str, How] | None:
+    """Return the model that an id names; the same letters come before the same in another case."""
+    if name in catalog:
+        return name, "name"
+    wanted = name.casefold()
+    for given in catalog:
+        if given.casefold() in (wanted, f"{wanted}-000"):  # the first copy is called so
+            return given, "name"
+    for given, spec in zip(catalog, specs, strict=False):
+        if spec.casefold() == wanted:
+            return given, "spec"
+    return None
+
+
+def _check_explicit(
+    explicit: Mapping[str, str], requests_of: Mapping[str, int], catalog: Sequence[str]
+) -> None:
     for name, target in explicit.items():
-        if target not in known:
+        if target not in catalog:
             raise SettingError(
                 f"workload.assignment_map.{name}",
                 target,
@@ -56,32 +130,23 @@ def assign_models(
                 name,
                 f"model ids of the trace: {_few(list(requests_of))}",
             )
-    rest = [name for name in requests_of if name not in explicit and name not in known]
-    if rule == "popularity_rank":
-        rest.sort(key=lambda name: -requests_of[name])  # stable: ties stay by first appearance
-    placed = {name: catalog[r % len(catalog)] for r, name in enumerate(rest)}
-    return {name: explicit.get(name, placed.get(name, name)) for name in requests_of}
 
 
-def describe_assignment(
-    requests_of: Mapping[str, int],
-    assigned: Mapping[str, str],
-    rule: str,
-    explicit: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Return rule, mapping (by popularity) and requests per catalog model as plain data."""
-    by_popularity = sorted(assigned, key=lambda name: -requests_of[name])
-    requests: dict[str, int] = {}
-    for name, target in assigned.items():
-        requests[target] = requests.get(target, 0) + requests_of[name]
-    return {
-        "rule": rule,
-        "rule_says": RULES[rule],
-        "kept": [name for name, target in assigned.items() if name == target],
-        "explicit": dict(explicit or {}),
-        "map": {name: assigned[name] for name in by_popularity},
-        "requests": dict(sorted(requests.items(), key=lambda item: -item[1])),
-    }
+def _check_unserved(rest: Sequence[str], catalog: Sequence[str]) -> None:
+    """Raise where the trace names a model that is known but not served: no other may stand for it.
+
+    Names of single letters and the like are no such thing, so only the shipped ones count.
+    """
+    known = {name.casefold(): name for name in catalog_names()}
+    for name in rest:
+        if name.casefold() in known:
+            raise SettingError(
+                "workload.assignment_map",
+                name,
+                f"a model of the catalog that serves it: {_few(catalog)}",
+                f"The trace asks for {known[name.casefold()]}, which the catalog lacks. Add it, or "
+                f"set ++workload.assignment_map.{name}=<model>.",
+            )
 
 
 def _few(names: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, s
 
 __all__ = ["build_workload", "length_pool", "source_models"]
 
+LONGEST_S = 1e10  # of a workload, three centuries: at larger times a double has no microseconds
 _HELD_REQUESTS = 1 << 20  # 20 MB: up to here a trace to replicate is kept in memory
 _SHARED_LENGTHS = {
     "sharegpt": "sharegpt_lengths.parquet",
@@ -61,7 +62,10 @@ class _Origin:
 
 
 def build_workload(
-    settings: WorkloadConfig | Mapping[str, Any], deployments: Sequence[str], seed: int
+    settings: WorkloadConfig | Mapping[str, Any],
+    deployments: Sequence[str],
+    seed: int,
+    specs: Sequence[str] = (),
 ) -> Workload:
     """Make the workload that the settings describe, checking everything there is to check.
 
@@ -72,6 +76,7 @@ def build_workload(
       settings: a `WorkloadConfig`, or a mapping with its keys.
       deployments: names of the catalog's models, which become `Workload.models`.
       seed: of this workload; each cause of randomness has its own stream split from it.
+      specs: names of their architectures, which a trace may use, too.
 
     Raises:
       SettingError: a setting that cannot work.
@@ -102,15 +107,24 @@ def build_workload(
     ids = origin.ids
     if config.replicas > 1:
         source, ids, requests_of = _replicated(config, source, ids, requests_of, last_s, seed)
-    assigned = assign_models(requests_of, catalog, config.assignment, config.assignment_map)
+    assigned = assign_models(requests_of, catalog, config.assignment, config.assignment_map, specs)
     index_of = {name: i for i, name in enumerate(catalog)}
-    lookup = np.array([index_of[assigned[n]] if n in assigned else -1 for n in ids], np.int32)
+    target = assigned.target
+    lookup = np.array([index_of[target[n]] if n in target else -1 for n in ids], np.int32)
     source = _renamed(source, lookup)
     if config.compression != 1:
         source = compressed(source, config.compression)
     requests = sum(requests_of.values())
     span_s = last_s / config.compression
     rate_rps = requests / span_s if span_s else None
+    if span_s > LONGEST_S:
+        slowed = config.kind in ("trace", "synthetic") or config.compression < 1
+        name = "compression" if slowed else "rate_rps"
+        raise SettingError(
+            f"workload.{name}", getattr(config, name),
+            f"one with which the last request arrives within {LONGEST_S:g} s",
+            f"It would arrive after {span_s:.3g} s.",
+        )  # fmt: skip
     if config.max_requests:
         requests = min(requests, config.max_requests)
     source = limited(source, requests)
@@ -181,7 +195,7 @@ def length_pool(config: WorkloadConfig) -> LengthPool:
 
 
 def _trace_origin(config: WorkloadConfig) -> _Origin:
-    trace = open_trace(_find(config.path), config.format, config.columns)
+    trace = open_trace(_find(config.path), config.format, config.columns, config.chars_per_token)
     own = config.lengths in {"auto", "trace"} and has_lengths(trace)
     if config.lengths == "trace" and not own:
         raise DataError(

@@ -6,6 +6,7 @@ from c2c.workloads.blocks import Workload
 
 __all__ = ["describe"]
 
+_HOW = {"map": " (as told)", "name": " (its name)", "spec": " (its architecture)", "rule": ""}
 _SHOWN_IDS = 6  # ids named for each catalog model
 
 
@@ -48,10 +49,14 @@ def describe(workload: Workload) -> list[str]:
         )
     lines.append(text)
     assignment = said["assignment"]
-    lines.append(f"models: {assignment['rule']}: {assignment['rule_says']}")
+    how = assignment["how"]
+    if "rule" in how.values():
+        lines.append(f"models: {assignment['rule']}: {assignment['rule_says']}")
+    else:
+        lines.append("models: each id names one of the catalog")
     of: dict[str, list[str]] = {}
     for name, target in assignment["map"].items():
-        of.setdefault(target, []).append(name)
+        of.setdefault(target, []).append(name + _HOW[how[name]])
     for target, requests in assignment["requests"].items():
         names = of[target]
         more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""

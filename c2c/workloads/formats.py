@@ -12,8 +12,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.logs import LOGS, log_format_of, read_log
 
-__all__ = ["FORMATS", "TraceFile", "TraceFormat", "open_lengths", "open_trace"]
+__all__ = ["FORMATS", "FORMAT_NAMES", "TraceFile", "TraceFormat", "open_lengths", "open_trace"]
 
 _BATCH_ROWS = 65_536
 _CSV_BLOCK_BYTES = 1 << 20
@@ -83,14 +84,19 @@ FORMATS: dict[str, TraceFormat] = {
 }
 
 
+FORMAT_NAMES = ("auto", *FORMATS, *LOGS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
     """An opened trace: where it is, and which column is which."""
 
     path: Path
-    container: str  # "parquet" or "csv"
+    container: str  # "parquet", "csv" or "log"
     format: TraceFormat
     columns: Mapping[str, str]  # field -> column present in the file
+    log: pa.Table | None = None  # the requests of a log, which is read at once
+    malformed: int = 0  # lines of it that are broken
 
     def batches(self, on_malformed: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in file order, from the start, a bounded number at a time.
@@ -102,6 +108,11 @@ class TraceFile:
         Raises:
           DataError: the file is corrupt or cannot be read.
         """
+        if self.log is not None:
+            for _ in range(self.malformed if on_malformed is not None else 0):
+                on_malformed()  # type: ignore[misc]
+            yield from self.log.to_batches(max_chunksize=_BATCH_ROWS)
+            return
         try:
             if self.container == "parquet":
                 with pq.ParquetFile(self.path) as file:
@@ -114,7 +125,10 @@ class TraceFile:
 
 
 def open_trace(
-    path: str | Path, format_name: str = "auto", columns: Mapping[str, str] | None = None
+    path: str | Path,
+    format_name: str = "auto",
+    columns: Mapping[str, str] | None = None,
+    chars_per_token: float = 0.0,
 ) -> TraceFile:
     """Find out what kind of file a trace is and which of its columns is which.
 
@@ -122,6 +136,7 @@ def open_trace(
       path: Parquet or CSV (plain or compressed).
       format_name: a name in `FORMATS`, or "auto" to recognise it by its columns.
       columns: field -> column, for files of no known format or to override one.
+      chars_per_token: see `c2c.workloads.logs`.
 
     Raises:
       SettingError: no such file, unknown format name, or unknown field in `columns`.
@@ -130,8 +145,10 @@ def open_trace(
     path = Path(path).expanduser()
     if not path.is_file():
         raise SettingError("workload.path", str(path), "an existing Parquet or CSV file")
-    if format_name != "auto" and format_name not in FORMATS:
-        raise SettingError("workload.format", format_name, f"one of auto, {', '.join(FORMATS)}")
+    if format_name not in FORMAT_NAMES:
+        raise SettingError("workload.format", format_name, f"one of {', '.join(FORMAT_NAMES)}")
+    if found_log := _open_log(path, format_name, chars_per_token):
+        return found_log
     container = _container(path)
     present = _column_names(path, container)
     chosen = _choose(path, present, format_name, dict(columns or {}))
@@ -141,12 +158,33 @@ def open_trace(
     return TraceFile(path=path, container=container, format=chosen, columns=found)
 
 
-def open_lengths(path: Path) -> TraceFile:
-    """Open a table of which only the two length columns matter: a trace, or bare pairs.
+def _open_log(path: Path, format_name: str, chars_per_token: float) -> TraceFile | None:
+    """Return the file as a log if it is one, or is said to be."""
+    if format_name in FORMATS:
+        return None
+    try:
+        name = log_format_of(path) if format_name == "auto" else format_name
+        if name is None:
+            return None
+        table, malformed = read_log(path, name, chars_per_token)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(str(path), f"cannot be read: {_first_line(error)}") from error
+    names: dict[str, Any] = {field: field for field in _FIELDS}
+    form = TraceFormat(name=name, **names)
+    return TraceFile(
+        path=path, container="log", format=form, columns=form.columns(), log=table,
+        malformed=malformed,
+    )  # fmt: skip
+
+
+def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
+    """Open a table of which only the two length columns matter: a trace, a log, or bare pairs.
 
     Raises:
       DataError: the file is empty, corrupt, or has no two length columns of a known name.
     """
+    if found_log := _open_log(path, "auto", chars_per_token):
+        return found_log
     container = _container(path)
     present = _column_names(path, container)
     pairs = [(f.prompt_tokens, f.output_tokens) for f in FORMATS.values() if f.prompt_tokens]
@@ -199,8 +237,11 @@ def _shown(present: list[str]) -> str:
 
 
 def _container(path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.read(64)
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read: {error.strerror or error}") from error
     if not head.strip():
         raise DataError(str(path), "the file is empty")
     if head[:4] == b"PAR1":

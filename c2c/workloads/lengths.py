@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from c2c.errors import DataError, SettingError
 from c2c.workloads.formats import open_lengths
+from c2c.workloads.logs import log_format_of
 from c2c.workloads.parsing import token_counts
 from c2c.workloads.streams import stream_of
 
@@ -153,7 +154,7 @@ def fixed_lengths(prompt_tokens: int, output_tokens: int) -> LengthPool:
 def read_lengths(
     path: str | Path, keep: LengthFilter, chars_per_token: float = 0.0, name: str = ""
 ) -> LengthPool:
-    """Read (prompt, output) pairs from a trace, a Parquet or CSV table, or ShareGPT-style JSON.
+    """Read (prompt, output) pairs from a trace, a table (Parquet, CSV), a log, or ShareGPT's JSON.
 
     JSON is a list of records or one record a line. A record carries `prompt_tokens` and
     `output_tokens`, or `prompt_len` and `output_len`, or `conversations` of
@@ -179,16 +180,16 @@ def read_lengths(
         head = file.read(64).lstrip()[:1]
     pairs = (
         np.array(list(_json_pairs(path, chars_per_token)), np.float64).reshape(-1, 2)
-        if head in {b"[", b"{"}
-        else _table_pairs(path)
+        if head in {b"[", b"{"} and log_format_of(path) is None
+        else _table_pairs(path, chars_per_token)
     )
     good = np.isfinite(pairs).all(axis=1) & (pairs >= 0).all(axis=1) & (pairs < 2**31).all(axis=1)
     usable = np.where(good[:, None], pairs, 0).astype(np.int64)  # 0 never passes the filter
     return _pool(name or path.name, usable[:, 0], usable[:, 1], keep)
 
 
-def _table_pairs(path: Path) -> NDArray[np.float64]:
-    table = open_lengths(path)
+def _table_pairs(path: Path, chars_per_token: float) -> NDArray[np.float64]:
+    table = open_lengths(path, chars_per_token)
     names = [table.columns[field] for field in ("prompt_tokens", "output_tokens")]
     parts = [
         np.stack([token_counts(batch.column(name)) for name in names], axis=1)

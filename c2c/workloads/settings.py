@@ -8,21 +8,24 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
-from c2c.workloads.formats import FORMATS
+from c2c.workloads.formats import FORMAT_NAMES
 
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": ("trace", "synthetic", "poisson", "deterministic"),
-    "format": ("auto", *FORMATS),
+    "format": FORMAT_NAMES,
     "on_bad_row": ("reject", "skip"),
     "on_duplicate": ("bad", "keep"),
     "origin": ("auto", "first", "keep"),
     "replica_models": ("same", "distinct"),
     "assignment": tuple(RULES),
 }
+
+
+MOST_REQUESTS = 10_000_000_000
 
 
 def shared_dir() -> Path:
@@ -40,9 +43,9 @@ class WorkloadConfig:
       name: shown in summaries and figures.
       kind: trace (a file), synthetic (GenTD26's statistics), poisson or deterministic.
 
-      path: trace file, Parquet or CSV; a name without a folder is also looked for among the
-        shared traces (`<shared>/traces`).
-      format: a known format, or auto (by its columns).
+      path: trace file, Parquet or CSV, or a log; a name without a folder is also looked for among
+        the shared traces (`<shared>/traces`).
+      format: a known format (a log's: vllm, sglang, openai_batch), or auto (by columns or lines).
       columns: field -> column for other files, e.g. {arrival_s: time, model: service}.
       on_bad_row: reject (list the counts and stop) or skip (drop them and record the counts).
       on_duplicate: bad (a row equal to an earlier one in all columns is a bad row) or keep. A trace
@@ -55,21 +58,21 @@ class WorkloadConfig:
       requests: generators: exact number of requests.
       models: generators: number of models; 0: as many as the catalog has.
       days: synthetic: length.
-      gap_cv: synthetic: see `SyntheticTrace`, as the next three.
-      hour_spread: synthetic.
-      session_h: synthetic.
-      day_night: synthetic.
+      gap_cv: synthetic: coefficient of variation of the gaps within an hour.
+      hour_spread: synthetic: how much a model's load differs from hour to hour.
+      session_h: synthetic: hours over which a model's activity stays correlated.
+      day_night: synthetic: how strongly all models follow the time of day.
       rate_rps: poisson, deterministic: requests per second.
       zipf_exponent: poisson: popularity, rank^-exponent.
 
       lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
         or a file of pairs. Anything but auto and trace replaces the trace's own.
-      prompt_tokens: lengths=fixed.
-      output_tokens: lengths=fixed.
-      chars_per_token: lengths from JSON with text: characters a token; 0 refuses text.
-      length_min_tokens: filter of length sources (not of a trace's own lengths).
-      length_max_prompt_tokens: likewise.
-      length_max_total_tokens: likewise.
+      prompt_tokens: of each request, with lengths=fixed.
+      output_tokens: of each request, with lengths=fixed.
+      chars_per_token: texts of a log, or of lengths from JSON: characters a token; 0 counts none.
+      length_min_tokens: pairs of a source with fewer are dropped (not a trace's own lengths).
+      length_max_prompt_tokens: pairs of a source with longer prompts are dropped.
+      length_max_total_tokens: pairs of a source with more in all are dropped.
 
       start_s: window of the source's own time, before compression.
       duration_s: length of the window; 0: to the end.
@@ -130,9 +133,17 @@ class WorkloadConfig:
             raise SettingError(
                 "workload.path", self.path, "a Parquet or CSV file", "Set workload.path=<file>."
             )
-        for name in ("prompt_tokens", "output_tokens", "replicas"):
-            if (value := getattr(self, name)) < 1:
-                raise SettingError(f"workload.{name}", value, "a whole number above 0")
+        for name, limit in (
+            ("prompt_tokens", 2**31),
+            ("output_tokens", 2**31),
+            ("replicas", 2**31),
+        ):
+            if not 1 <= (value := getattr(self, name)) < limit:
+                raise SettingError(f"workload.{name}", value, "a whole number from 1 to 2**31 - 1")
+        if self.kind != "trace" and self.requests * self.replicas > MOST_REQUESTS:
+            raise SettingError(
+                "workload.requests", self.requests, f"at most {MOST_REQUESTS:,}, with replicas"
+            )
         for name in ("max_total_tokens", "max_requests", "models"):
             if (value := getattr(self, name)) < 0:
                 raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
@@ -151,7 +162,8 @@ def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadCon
         return settings
     known = {f.name: f for f in fields(WorkloadConfig)}
     if unknown := sorted(str(key) for key in settings if key not in known):
-        raise SettingError("workload", unknown[0], f"a key among {', '.join(known)}")
+        name = unknown[0]
+        raise unknown_name(f"workload.{name}", settings[name], known, name, "a key among")
     checked: dict[str, Any] = {}
     for key, value in settings.items():
         kind = str(known[key].type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -10,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from c2c.config import as_setting_error
-from c2c.errors import DataError, SettingError
+from c2c.errors import SettingError
 from c2c.runs import RunDir
+from experiments.command import command
 
 __all__ = ["benchmark"]
 
@@ -41,7 +39,8 @@ def benchmark(
       packages: whose source is part of the provenance.
       name: of the benchmark and of its result.
     """
-    try:
+
+    def run() -> int:
         merged = OmegaConf.merge(
             OmegaConf.structured(schema), OmegaConf.from_dotlist(list(arguments))
         )
@@ -60,13 +59,9 @@ def benchmark(
         ) as folder:  # fmt: skip
             work(settings, folder, out)
         out.print(f"written to {where}")
-    except OmegaConfBaseException as error:
-        print(f"error: {as_setting_error(error)}", file=sys.stderr)
-        return 2
-    except (SettingError, DataError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return command(run, arguments=arguments, goes_on=False)
 
 
 def _new_folder(name: str) -> Path:

@@ -96,25 +96,31 @@ def draw_fig8(tables: Tables, caption: str) -> Figure:
     bars = first.bar(x, [r["accumulation_steps"] / 1e3 for r in rows], 0.6, color=BLUE)
     first.bar_label(bars, fmt="%.0f", padding=2, fontsize=8)
     first.set(ylabel="reductions into O (thousands)")
+    first.margins(y=0.1)
     first.set_title("Partial tiles pushed")
     bars = second.bar(x, [r["hbm_gb"] for r in rows], 0.6, color=GREEN)
     second.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
-    second.set(ylabel="HBM traffic (GB)", ylim=(0, 7))
-    second.set_title("HBM bytes")
-    for at, r in enumerate(rows):
-        second.text(at, 0.25, f"{r['latency_ms']:.2f} ms", rotation=90, ha="center", va="bottom",
-                    color="white", fontweight="bold", fontsize=8)  # fmt: skip
+    second.set(ylabel="HBM traffic (GB)", ylim=(0, 1.15 * max(r["hbm_gb"] for r in rows)))
+    second.set_title("HBM bytes, and latency")
     smem, accumulators = (np.array([r[k] for r in rows]) for k in ("smem_kib", "accumulator_kib"))
     third.bar(x, smem, 0.6, color=ORANGE, label="shared memory")
     bars = third.bar(x, accumulators, 0.6, bottom=smem, color=GREY, label="accumulators")
-    third.bar_label(bars, [f"{v:.0f}" for v in smem + accumulators], padding=2, fontsize=8)
+    third.bar_label(
+        bars, [f"{v:.0f}" for v in smem + accumulators], padding=3, fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )  # fmt: skip
     third.axhline(227, color=VERMILION, linestyle=":", linewidth=1.2, label="shared memory limit")
-    third.set(ylabel="on-chip bytes of a CTA (KiB)", ylim=(0, 520))
+    third.set(
+        ylabel="on-chip bytes of a CTA (KiB)", ylim=(0, 1.5 * max([227.0, *(smem + accumulators)]))
+    )
     third.set_title("On-chip use")
     third.legend(loc="upper left")
     for axes in (first, second, third):
         axes.set_xticks(x, names)
         axes.set_xlabel("M tile (rows)")
+    second.set_xticks(
+        x, [f"{n}\n{r['latency_ms']:.2f} ms" for n, r in zip(names, rows, strict=True)]
+    )
     return finish(figure, "Fig. 8: M tile of AsymGEMM", caption)
 
 

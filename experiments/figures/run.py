@@ -16,7 +16,8 @@ from experiments.figures.style import BLUE, COLOURS, GREY, VERMILION, canvas, fi
 
 __all__ = ["draw_run"]
 
-_WINDOWS = 120  # points of a line over time
+_WINDOWS = 120  # most points of a line over time
+_PER_WINDOW = 8  # requests, about: percentiles of fewer say nothing
 _CDF_POINTS = 400
 _MODELS_SHOWN = len(COLOURS) - 1
 
@@ -44,31 +45,38 @@ def draw_run(requests: pa.Table, caption: str) -> dict[str, Figure]:
 def _over_time(arrival: Floats, ttft: Floats, slo: Floats, caption: str) -> Figure:
     figure, (upper, axes) = canvas(8.4, 4.6, rows=2, sharex=True, height_ratios=[1, 2.6])
     unit, seconds = _time_unit(float(arrival.max()) if len(arrival) else 1.0)
-    edges = np.linspace(0.0, max(float(arrival.max()), 1e-9) if len(arrival) else 1.0, _WINDOWS + 1)
-    window = np.clip(np.searchsorted(edges, arrival, side="right") - 1, 0, _WINDOWS - 1)
-    counts = np.bincount(window, minlength=_WINDOWS)
+    windows = min(_WINDOWS, max(1, len(arrival) // _PER_WINDOW))
+    end_s = max(float(arrival.max()), 1e-9) if len(arrival) else 1.0
+    edges = np.linspace(0.0, end_s, windows + 1)
+    window = np.clip(np.searchsorted(edges, arrival, side="right") - 1, 0, windows - 1)
+    counts = np.bincount(window, minlength=windows)
     middle = (edges[:-1] + edges[1:]) / 2 / seconds
-    upper.fill_between(middle, counts / np.diff(edges), step="mid", color=GREY, linewidth=0)
+    upper.stairs(counts / np.diff(edges), edges / seconds, fill=True, color=GREY, linewidth=0)
     upper.set(ylabel="requests/s", ylim=(0, None))
-    levels = _windowed(window, ttft, (5.0, 50.0, 95.0))
+    levels = _windowed(window, ttft, (5.0, 50.0, 95.0), windows)
+    if windows < _WINDOWS:  # a short trace: each request can be seen
+        axes.plot(arrival / seconds, ttft, ".", color=GREY, markersize=3, label="request")
     axes.fill_between(middle, levels[0], levels[2], color=BLUE, alpha=0.25, linewidth=0,
                       label="5th to 95th percentile")  # fmt: skip
-    axes.plot(middle, levels[1], color=BLUE, label="median")
+    few = "o" if windows < _WINDOWS else ""
+    axes.plot(middle, levels[1], color=BLUE, marker=few, markersize=3, label="median")
     for i, target in enumerate(np.unique(slo)):
         axes.axhline(target, color=VERMILION, linestyle="--", linewidth=1.2,
                      label="" if i else "target")  # fmt: skip
-    axes.set(xlabel=f"time ({unit})", ylabel="TTFT (s)", yscale="log", xlim=(0, middle[-1]))
-    axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1, 1))
+    axes.set(xlabel=f"time ({unit})", ylabel="TTFT (s)", yscale="log", xlim=(0, end_s / seconds))
+    axes.legend(loc="lower right", ncols=4, bbox_to_anchor=(1, 1))
     return finish(figure, "TTFT over time", caption)
 
 
-def _windowed(window: npt.NDArray[Any], values: Floats, ps: tuple[float, ...]) -> Floats:
+def _windowed(
+    window: npt.NDArray[Any], values: Floats, ps: tuple[float, ...], windows: int
+) -> Floats:
     """Return percentiles of the values of each window, [len(ps), windows]; NaN where empty."""
-    levels = np.full((len(ps), _WINDOWS), np.nan)
+    levels = np.full((len(ps), windows), np.nan)
     known = ~np.isnan(values)
     window, values = window[known], values[known]
     order = np.argsort(window, kind="stable")
-    edges = np.searchsorted(window[order], np.arange(_WINDOWS + 1))
+    edges = np.searchsorted(window[order], np.arange(windows + 1))
     for i, (start, end) in enumerate(pairwise(edges)):
         if end > start:
             levels[:, i] = np.percentile(values[order[start:end]], ps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ __all__ = [
     "SKY",
     "VERMILION",
     "Tables",
+    "bare_png",
     "canvas",
     "draw_table",
     "finish",
@@ -73,7 +75,8 @@ RC: dict[str, Any] = {
     "ytick.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # text that can be searched and edited
+    "pdf.fonttype": 42,
 }
 CAPTION_POINTS = 7.5
 
@@ -110,6 +113,18 @@ def finish(figure: Figure, title: str, caption: str) -> Figure:
     figure.text(0.012, 5 / 72 / height, "\n".join(lines), ha="left", va="bottom",
                 fontsize=CAPTION_POINTS, color=GREY, linespacing=1.3)  # fmt: skip
     return figure
+
+
+def bare_png(figure: Figure) -> bytes:
+    """Return the figure without title and caption, which `finish` wrote: a page has its own."""
+    written = figure.texts[-2:]
+    for text in written:
+        text.set_visible(False)
+    held = io.BytesIO()
+    figure.savefig(held, format="png", bbox_inches="tight", metadata={"Software": None})
+    for text in written:
+        text.set_visible(True)
+    return held.getvalue()
 
 
 def mark_published(

@@ -5,7 +5,7 @@ Only what needs no jax is imported here, so that a wrong setting is said at once
 
 from experiments.generation.overrides import protected
 from experiments.generation.schema import GenerateConf, register
-from experiments.generation.screen import Display, note, say_warnings
+from experiments.generation.screen import Display, note
 from experiments.generation.settings import Settings, settings_of
 
 __all__ = [
@@ -15,6 +15,5 @@ __all__ = [
     "note",
     "protected",
     "register",
-    "say_warnings",
     "settings_of",
 ]

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from experiments.sweeping import quoted
+from experiments.sweeping import is_sweep, options_first, quoted
 
 __all__ = ["protected"]
 
@@ -32,10 +32,8 @@ def protected(arguments: Sequence[str]) -> list[str]:
         JSON list, a number or a text. Paths are protected too, except in a sweep, where a comma
         may separate several.
     """
-    # Between settings Hydra's parser refuses options.
-    sweep = [each for each in arguments if each in ("-m", "--multirun")]
-    others = [each for each in arguments if each not in ("-m", "--multirun")]
-    return [*sweep[:1], *(_protected(each, swept=bool(sweep)) for each in others)]
+    swept = is_sweep(arguments)
+    return [_protected(each, swept=swept) for each in options_first(arguments)]
 
 
 def _protected(argument: str, *, swept: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from experiments.generation.execute import Generated, Screen
     from experiments.generation.text import Asked
 
-__all__ = ["Display", "note", "say_warnings"]
+__all__ = ["Display", "note"]
 
 _HEAD = 72  # characters of a prompt in a heading
 
@@ -93,15 +92,6 @@ class Display:
 def note(text: str) -> None:
     """Say something that is not the text."""
     print(text, file=sys.stderr, flush=True)
-
-
-def say_warnings() -> None:
-    """Have warnings come as one line each."""
-
-    def form(message: Any, *_: Any, **__: Any) -> str:
-        return f"warning: {message}\n"
-
-    warnings.formatwarning = form
 
 
 def _heading(number: int, prompt: str) -> str:

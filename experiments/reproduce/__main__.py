@@ -15,10 +15,11 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 from c2c.workloads import shared_dir
 from experiments.c2cserve.context import PROFILES, Context
+from experiments.command import command
 from experiments.sweeping import check_arguments
 
 SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
@@ -122,15 +123,16 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
     return found
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Reproduce; return the exit status. See the module's docstring."""
-    try:
-        settings = settings_of(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def work() -> int:
+        settings = settings_of(given)
         # empty after --help and its like: Hydra has answered
         return run(settings) if settings else 0
-    except (SettingError, DataError) as error:
-        print(error, file=sys.stderr)
-        return 2
+
+    return command(work, arguments=given)
 
 
 def as_lists(arguments: list[str]) -> list[str]:
@@ -143,4 +145,4 @@ def as_lists(arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

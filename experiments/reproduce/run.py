@@ -26,7 +26,7 @@ from experiments.claims import (
     print_fidelity,
     totals,
 )
-from experiments.figures.style import look
+from experiments.figures.style import bare_png, look
 from experiments.report import report_html
 from experiments.reproduce.catalog import FIGURES, OURS, FigureSpec
 
@@ -199,7 +199,10 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
     # drawn from the files, so that what is drawn is what is kept
     tables = {name: pq.read_table(path) for name, path in paths.items()}
     with look():
-        run.write_figure(spec.name, spec.draw(tables, computed.caption))
+        figure = spec.draw(tables, computed.caption)
+        run.write_figure(spec.name, figure)
+        with run.open_file(f"{spec.name}_bare.png") as file:
+            file.write(bare_png(figure))
 
 
 def _line(outcome: Outcome) -> str:

@@ -13,10 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from omegaconf import DictConfig, OmegaConf
 
 from c2c.config import RunSetup, prefers_compiled, run_totals, summary_of
 from c2c.metrics import RECORD_SCHEMA, SUMMARY_COLUMNS, write_timeline
-from c2c.runs import RunDir, content_key
+from c2c.runs import RunDir, check_room, content_key
 from c2c.simulator import (
     RunStats,
     Simulation,
@@ -29,6 +30,7 @@ from c2c.simulator import (
 __all__ = [
     "Outcome",
     "Speed",
+    "check_disk",
     "chosen_chunks",
     "execute",
     "folder_of",
@@ -176,6 +178,24 @@ def execute(
         if settings["figures"]:
             _draw(setup, run)
     return outcome
+
+
+def check_disk(cfg: DictConfig) -> None:
+    """Raise where a generator's requests leave more than the disk has room for.
+
+    Asked before they are counted, which takes its time; other faults are found later.
+
+    Raises:
+      SettingError: names the folder, the bytes needed and free.
+    """
+    workload = OmegaConf.select(cfg, "workload")
+    found = [OmegaConf.select(workload, n) for n in ("requests", "replicas", "max_requests")]
+    if OmegaConf.select(workload, "kind") == "trace" or any(type(n) is not int for n in found):
+        return
+    requests, replicas, most = found
+    count = min(requests * replicas, most or requests * replicas)
+    field = "folder" if cfg.folder else "out"
+    check_room(Path(str(cfg[field])).expanduser(), count * REQUEST_BYTES, field)
 
 
 def run_key(setup: RunSetup) -> str:

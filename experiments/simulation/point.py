@@ -16,12 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from c2c.config import RunSetup, build, is_machine_code_ready
-from c2c.errors import DataError, SettingError
+from c2c.errors import SettingError
 from c2c.runs import FolderInUse, is_in_use, progress_bar, storage_error
-from experiments.simulation.execute import Outcome, execute, folder_of, run_key
+from experiments.command import in_one_line
+from experiments.simulation.execute import Outcome, check_disk, execute, folder_of, run_key
 from experiments.simulation.objective import check_objective, known_fields, objective_of
 from experiments.simulation.report import console, print_folder, print_outcome, print_setup
-from experiments.sweeping import PointRecord, begin, fail, finish, told_to_stop
+from experiments.stopping import told_to_stop
+from experiments.sweeping import PointRecord, begin, fail, finish
 
 __all__ = ["check_shared", "objective_setting", "simulate_point"]
 
@@ -40,6 +42,7 @@ def simulate_point(cfg: DictConfig) -> Any:
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
         check_shared(cfg)
+        check_disk(cfg)
         outcome = _run(build(cfg), console(), terse=False)
         return _told(outcome, objective_setting(cfg))
     point = begin(Path(hydra.runtime.output_dir), int(hydra.job.num), list(hydra.overrides.task))
@@ -67,6 +70,7 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
                 "folder", cfg.folder, "null in a sweep, whose points need a folder each",
                 "Set out=<folder> for all of them.",
             )  # fmt: skip
+        check_disk(cfg)
         setup = build(cfg)
         objective = objective_setting(cfg)
         try:
@@ -82,12 +86,13 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
             outcome = _run(setup, out, terse=terse)
         finish(point, "kept" if outcome.skipped else "made", outcome.folder)
         return _told(outcome, objective)
-    except (SettingError, DataError) as error:
-        fail(point, str(error))
-        print(f"error: {error}", file=sys.stderr)
-    except Exception as error:  # noqa: BLE001 (a fault of ours; the other points are to go on)
-        traceback.print_exc()
-        fail(point, f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 (the other points are to go on)
+        line = in_one_line(error)
+        if line is None:  # a fault of ours
+            traceback.print_exc()
+        else:
+            print(f"error: {line}", file=sys.stderr)
+        fail(point, line or f"{type(error).__name__}: {error}")
     return None
 
 

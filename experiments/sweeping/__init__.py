@@ -1,9 +1,14 @@
 """Sweeps on any of Hydra's launchers: what became of every point is read from folders."""
 
-from experiments.sweeping.arguments import check_arguments, is_sweep, quoted
+from experiments.sweeping.arguments import (
+    check_arguments,
+    fixed,
+    is_sweep,
+    options_first,
+    quoted,
+)
 from experiments.sweeping.plugins import register_plugins
 from experiments.sweeping.points import PointRecord, begin, fail, finish
-from experiments.sweeping.stopping import heed_signals, told_to_stop
 from experiments.sweeping.sweep import Found, Shared, sweep
 
 __all__ = [
@@ -14,10 +19,10 @@ __all__ = [
     "check_arguments",
     "fail",
     "finish",
-    "heed_signals",
+    "fixed",
     "is_sweep",
+    "options_first",
     "quoted",
     "register_plugins",
     "sweep",
-    "told_to_stop",
 ]

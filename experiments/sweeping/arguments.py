@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from typing import NoReturn
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from c2c.errors import SettingError
 
-__all__ = ["check_arguments", "fixed", "grid", "is_sweep", "quoted"]
+__all__ = ["check_arguments", "fixed", "grid", "is_sweep", "options_first", "quoted"]
 
 _SWEEP = ("-m", "--multirun")
+_FLAGS = (*_SWEEP, "-h", "--help", "--hydra-help", "--resolve", "-r", "--run")
 # What Hydra would keep in folders of its choice, and the setting that says where runs go.
 _HYDRAS = re.compile(r"[+~]*hydra\.(run|sweep|runtime|job)\.(dir|subdir|output_dir|chdir)=(.*)")
 
@@ -23,12 +26,25 @@ def is_sweep(arguments: Sequence[str]) -> bool:
     return any(a in _SWEEP for a in arguments)
 
 
+def options_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with flags before the settings: between them Hydra refuses flags.
+
+    >>> options_first(["seed=0,1", "-m", "link=measured"])
+    ['-m', 'seed=0,1', 'link=measured']
+    """
+    flags = dict.fromkeys(a for a in arguments if a in _FLAGS)
+    return [*flags, *(a for a in arguments if a not in _FLAGS)]
+
+
 def check_arguments(arguments: Sequence[str], single: str = "folder", many: str = "out") -> None:
     """Raise where a folder is named that this command would not use.
 
     Raises:
-      SettingError: Hydra's own folders; names the setting that is meant.
+      SettingError: Hydra's own folders, naming the setting that is meant; an unknown option.
     """
+    parser = get_args_parser()
+    parser.error = _not_understood  # type: ignore[method-assign]
+    parser.parse_args(list(arguments))
     for argument in arguments:
         if found := _HYDRAS.fullmatch(argument):
             node, key, value = found.groups()
@@ -40,6 +56,11 @@ def check_arguments(arguments: Sequence[str], single: str = "folder", many: str 
                 "no value: Hydra's folders are not used",
                 f"Set {meant}.",
             )
+
+
+def _not_understood(message: str) -> NoReturn:
+    name = message.rpartition(": ")[2].split()[0]
+    raise SettingError("option", name, "one that exists", "--help lists them.")
 
 
 def fixed(arguments: Sequence[str]) -> list[str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from omegaconf import OmegaConf
 
 from c2c.config import RunSetup, build, load, run_totals, simulate
-from c2c.errors import DataError, SettingError
 from c2c.hardware import MigConfig
 from c2c.metrics import RECORD_SCHEMA
 
@@ -68,65 +66,6 @@ def test_a_plain_mapping_builds_the_same_run() -> None:
     assert again.serving == setup.serving
     assert again.settings == setup.settings
     assert "_target_" not in OmegaConf.to_yaml(OmegaConf.create(dict(setup.settings)))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "field", "allowed"),
-    [
-        (["mig=7x12gb", "hardware=b200"], "mig", "7x23gb"),
-        (["catalog.models=[{spec: nope}]"], "model", "llama-3-8b"),
-        (["hardware.host.memory_bytes=10e9"], "catalog.llama-3-8b", "host memory"),
-        (["slo.ttft_s=0.001"], "catalog.llama-3-8b.ttft_slo_s", "fastest any slice"),
-        (["slo.tpot_s=0.001"], "catalog.llama-3-8b.tpot_slo_s", "streaming the weights"),
-        (["slo.tpot_s=-1"], "slo.tpot_s", "above 0"),
-        (["workload.rate_rps=-1"], "workload.rate_rps", "above 0"),
-        (["workload.requests=0"], "workload.requests", "above 0"),
-        (["seed=-1"], "seed", "at least 0"),
-        (["superchips=0"], "superchips", "above 0"),
-        (["link=fast"], "link", "datasheet, measured"),
-        (["constants=nope"], "constants", "gh200"),
-        (["timeline.rows=-1"], "timeline.rows", "at least 0"),
-        (["weights_start=tape"], "weights_start", "'host' or 'disk'"),
-        (["system.load.policy=magic"], "system.load.policy", "resident"),
-        (["system.place=random_idle"], "system.place", "policy of place"),
-        (["system.preempt.after_s=-1"], "system.preempt.after_s", "above 0"),
-        (["system/chunk=fixed", "system.chunk.tokens=1.5"], "system.chunk.tokens", "whole"),
-        (["+system.alpha.foo=1"], "system.alpha.foo", "deadband"),
-        (["system.load.start_s=-1"], "system.load.start_s", "at least 0"),
-        (["hardware.gpu.sm_count=-4"], "hardware.gpu.sm_count", "above 0"),
-        (["system=serverlessllm", "catalog=dense_70b"], "catalog.llama-3-70b", "room for a KV"),
-        (["workload=file"], "workload.path", "Parquet or CSV"),
-        (["workload=file", "workload.path=nowhere/x.csv"], "workload.path", "existing"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(
-    overrides: list[str], field: str, allowed: str
-) -> None:
-    with pytest.raises(SettingError) as caught:
-        made(*overrides)
-    assert caught.value.field == field
-    assert allowed in caught.value.allowed
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("empty.csv", b"", "empty"),
-        ("no_rows.csv", b"arrival_s,model,prompt_tokens,output_tokens\n", "no"),
-        ("corrupt.parquet", b"PAR1 and then nothing of the kind", ""),
-        ("not.parquet", b"hello", "PAR1"),
-        ("negative.csv", b"arrival_s,prompt_tokens,output_tokens\n0,5,-5\n", "negative"),
-        ("columns.csv", b"when,what\n1,2\n", "columns"),
-    ],
-)
-def test_traces_that_cannot_be_used_are_refused(
-    tmp_path: Path, name: str, content: bytes, problem: str
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        made("workload=file", f"workload.path={tmp_path / name}")
-    assert caught.value.source.endswith(name)
-    assert problem in caught.value.problem
 
 
 def test_files_of_a_run_are_those_it_reads(tmp_path: Path) -> None:

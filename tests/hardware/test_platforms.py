@@ -242,7 +242,7 @@ def test_scaling_by_one_changes_nothing_and_by_nothing_is_refused() -> None:
     assert slices(doubled, "7x12gb")[0].hbm_gbps == 1000
     assert slices(doubled, "7x12gb")[0].link_cap_gbps == 900
     for bad in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(SettingError, match=r"scaled.link"):
+        with pytest.raises(SettingError, match=r"scale.link"):
             scaled(platform, link=bad)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import SettingError
-from c2c.runs import content_key, plain, progress_bar, source_key
+from c2c.runs import content_key, plain, source_key
 
 
 def test_order_of_keys_does_not_matter_values_do() -> None:
@@ -24,9 +24,3 @@ def test_unknown_things_are_refused() -> None:
 
 def test_source_key_of_module_and_package() -> None:
     assert source_key("c2c.errors") != source_key("c2c.runs")
-
-
-def test_progress_is_silent_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress_bar("work", 3) as update:
-        update(1)
-    assert capfd.readouterr() == ("", "")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from c2c.simulator import cache_dir, cache_key
+from c2c.simulator import cache_dir, cache_key, compiled
+from c2c.simulator.cache_folder import writable
 from c2c.simulator.compiled import _sources
 from c2c.simulator.events import new_tournament, next_device, set_end
 
@@ -56,3 +58,49 @@ def test_tournament_finds_the_first_and_ties_go_to_the_lowest(n: int) -> None:
         at = float(g.choice([1.0, 2.0, 3.0, np.inf]))
         set_end(tree, end_s, i, at)
         assert next_device(tree) == int(np.argmin(end_s))
+
+
+def test_a_damaged_cache_is_deleted_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its smallest whole: a function of the same locator, kept and read by the same code."""
+    monkeypatch.setenv("C2C_CACHE", str(tmp_path))
+    monkeypatch.setattr("c2c.simulator.core.drive", _twice)
+    for cached in (compiled._dispatcher, compiled._shared_folder):
+        cached.cache_clear()
+    try:
+        arguments = (1, ())
+        assert compiled.compiled_drive(arguments)(3, ()) == 6
+        (kept,) = cache_dir().rglob("*.nbc")
+        for content in (b"", kept.read_bytes()[:50], b"something else altogether"):
+            kept.write_bytes(content)
+            compiled._dispatcher.cache_clear()
+            with pytest.warns(UserWarning, match=r"is damaged \(.*it is compiled again"):
+                assert compiled.compiled_drive(arguments)(3, ()) == 6
+            assert kept.stat().st_size > 100  # and kept again
+            compiled._dispatcher.cache_clear()
+            assert compiled.compiled_drive(arguments)(3, ()) == 6  # read, without a word
+    finally:
+        for cached in (compiled._dispatcher, compiled._shared_folder):
+            cached.cache_clear()
+
+
+def _twice(value: int, rules: tuple[()]) -> int:
+    return 2 * value
+
+
+def test_where_the_cache_cannot_be_written_code_goes_to_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    with pytest.warns(UserWarning, match="compiled code goes to"):
+        spare = writable(blocked / "key")
+    assert spare == tmp_path / f"c2c-numba-{os.geteuid()}" / "key"
+    assert spare.parent.stat().st_mode & 0o077 == 0
+    spare.parent.chmod(0o777)  # somebody may have put anything into it
+    with pytest.warns(UserWarning, match="compiled code goes to"):
+        other = writable(blocked / "key")
+    assert other.parent != spare.parent
+    assert other.parent.stat().st_mode & 0o077 == 0

@@ -175,7 +175,7 @@ def test_poisson_popularity_follows_zipf() -> None:
         ({"kind": "poisson", "requests": "many"}, r"workload\.requests='many'.*type int"),
         ({"kind": "poisson", "zipf_exponent": -1.0}, r"workload\.zipf_exponent"),
         ({"kind": "deterministic", "zipf_exponent": 1.0}, r"zipf_exponent.*deterministic"),
-        ({"rate": 1}, r"workload='rate'.*a key among"),
+        ({"rate": 1}, r"workload\.rate=1: .*Did you mean rate_rps"),
         ({"compression": 0.0}, r"workload\.compression=0\.0"),
         ({"replicas": 0}, r"workload\.replicas=0"),
         ({"start_s": -1.0}, r"workload\.start_s"),

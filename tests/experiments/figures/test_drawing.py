@@ -1,16 +1,19 @@
 """Every figure is drawn from tables alone; warnings (missing glyphs, bad layouts) are errors."""
 
 import io
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from experiments.c2cserve import alpha_map, fig2, fig5, fig6, projection, table2
+from experiments.c2cserve import alpha_map, fig2, fig5, fig6, fig8, projection, table2
 from experiments.c2cserve.context import Context
 from experiments.figures import gemm, hardware, serving, workload
-from experiments.figures.style import canvas, finish, look
+from experiments.figures.run import draw_run
+from experiments.figures.style import bare_png, canvas, finish, look
 
 QUICK = Context(profile="quick", link_variant="datasheet", seeds=(0,))
 
@@ -23,6 +26,24 @@ def drawn(figure: Figure) -> bytes:
 
 def texts(figure: Figure) -> str:
     return "\n".join(t.get_text() for t in figure.findobj(lambda a: hasattr(a, "get_text")))
+
+
+def overprinted(figure: Figure) -> list[tuple[str, str]]:
+    """Return the labels that lie on one another."""
+    figure.draw_without_rendering()
+    found = []
+    for axes in figure.axes:
+        labels = [t for t in axes.findobj(Text) if t.get_visible() and t.get_text().strip()]
+        boxes = [(t.get_text(), t.get_window_extent().shrunk(0.9, 0.9)) for t in labels]
+        found += [(a, b) for (a, p), (b, q) in combinations(boxes, 2) if a != b and p.overlaps(q)]
+    return found
+
+
+def test_overprinted_labels_would_be_seen() -> None:
+    figure, (axes,) = canvas(4, 3)
+    axes.text(0.5, 0.5, "one")
+    axes.text(0.51, 0.5, "other")
+    assert overprinted(figure) == [("one", "other")]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +69,7 @@ def test_analytic_figures(module: object, draw: object) -> None:
 def test_trace_replay_with_gaps(seeds: int) -> None:
     rows, totals = [], []
     rng = np.random.default_rng(0)
-    for system, level in (("C2CServe", 0.1), ("ServerlessLLM", 3.0)):
+    for system, level in (("C2CServe", 0.001), ("ServerlessLLM", 300.0)):
         for seed in range(seeds):
             for window in (0, 1, 2, 7, 8):
                 p50 = level * float(rng.uniform(0.9, 1.1))
@@ -64,6 +85,10 @@ def test_trace_replay_with_gaps(seeds: int) -> None:
     with look():
         figure = serving.draw_fig12(tables, "caption")
         assert drawn(figure)
+    below = figure.axes[1]
+    low, high = below.get_ylim()
+    assert low <= min(r["p5_s"] for r in rows)
+    assert high >= max(r["p95_s"] for r in rows)
     assert "97.0% within 1 s" in texts(figure)
     assert "paper" in texts(figure)
 
@@ -89,6 +114,55 @@ def test_ablations_show_the_range_over_seeds_and_the_printed_value() -> None:
     assert any(line.get_marker() == "D" for line in first.lines)
     whiskers = [line for line in first.lines if list(line.get_ydata()) == [0.6, 0.8]]
     assert whiskers
+
+
+def test_fig_8_and_14_print_no_label_on_another() -> None:
+    rows = [
+        {"panel": panel, "variant": variant, "seed": 0, "ttft_p99_s": p99, "published_p99_s": paper,
+         "tpot_attainment_percent": 100.0}
+        for panel, variant, p99, paper in (
+            ("all", "full system", 0.62, 0.64),
+            ("placement", "bandwidth aware", 0.05, 0.64),
+            ("placement", "random", 25.0, 1.2),
+            ("chunk", "512", 0.9, 0.95),
+            ("chunk", "2048", 88.0, 1.3),
+            ("alpha", "static 1", 1.1, 1.1),
+            ("alpha", "roofline (ours)", 0.4, None),
+        )
+    ]  # fmt: skip
+    with look():
+        computed = fig8.compute(QUICK)
+        assert overprinted(gemm.draw_fig8(computed.tables, computed.caption)) == []
+        tables = {"ablations": pa.Table.from_pylist(rows)}
+        assert overprinted(serving.draw_fig14(tables, "caption")) == []
+
+
+@pytest.mark.parametrize("requests", [1, 3, 40])
+def test_a_short_trace_shows_its_requests(requests: int) -> None:
+    at = np.linspace(0.0, 10.0, requests)
+    columns = {
+        "arrival_s": at, "first_token_s": at + 0.5, "finished_s": at + 2.0,
+        "output_tokens": np.full(requests, 9), "ttft_slo_s": np.ones(requests),
+        "tpot_slo_s": np.full(requests, 0.2),
+    }  # fmt: skip
+    names = pa.array(["m"] * requests, pa.string()).dictionary_encode()
+    table = pa.table(columns | {"model": names})
+    with look():
+        figure = draw_run(table, "caption")["ttft_over_time"]
+        assert drawn(figure)
+    points = [line for line in figure.axes[1].lines if line.get_label() == "request"]
+    assert [len(line.get_xdata()) for line in points] == [requests]
+    median = next(line for line in figure.axes[1].lines if line.get_label() == "median")
+    assert np.isfinite(np.asarray(median.get_ydata(), float)).any()
+
+
+def test_a_picture_for_the_page_has_neither_title_nor_caption() -> None:
+    with look():
+        figure, (axes,) = canvas(4, 3)
+        axes.plot([0, 1])
+        finish(figure, "the title", "the caption")
+        assert len(bare_png(figure)) < len(drawn(figure))
+        assert all(text.get_visible() for text in figure.texts)
 
 
 def test_long_captions_get_their_room() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["heed_signals", "told_to_stop"]
+__all__ = ["heeded_signals", "told_to_stop"]
 
 _told: list[int] = []
 
 
-def heed_signals(*, once: bool = False) -> None:
+@contextmanager
+def heeded_signals(*, once: bool = False) -> Iterator[None]:
     """Let SIGTERM end a run as Ctrl-C does: it leaves crash.json and no part of a file.
 
     Args:
@@ -23,8 +26,12 @@ def heed_signals(*, once: bool = False) -> None:
         _told.append(signum)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def told_to_stop() -> bool:

@@ -1,0 +1,84 @@
+"""Installed plug-ins: packages that bring policies and settings by an entry point.
+
+An entry point of the group `c2c.plugins` names a module. Importing it defines policies
+(`@place.by(...)`); the folder `conf/` beside it, if there is one, is searched for settings as a
+folder given with `--config-dir` is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from c2c.errors import DataError, PolicyError, SettingError
+
+__all__ = ["GROUP", "load_installed", "source_folders"]
+
+GROUP = "c2c.plugins"
+
+
+def load_installed() -> None:
+    """Import the plug-ins that are installed and have Hydra search their settings; once.
+
+    Raises:
+      DataError: one cannot be imported; names it and the reason.
+    """
+    _modules()
+    Plugins.instance().register(C2cPlugins)
+
+
+class C2cPlugins(SearchPathPlugin):
+    """Has Hydra search the settings of plug-ins."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append their folders."""
+        for name, module in _modules().items():
+            if (folder := _folder(module) / "conf").is_dir():
+                search_path.append(f"c2c.plugins.{name}", f"file://{folder}")
+
+
+def source_folders(policies: object) -> tuple[Path, ...]:
+    """Return the folders of plug-ins whose policies are among these, for the key of a run."""
+    used = {type(p).__module__.partition(".")[0] for p in _flat(policies)}
+    return tuple(
+        _folder(module)
+        for module in _modules().values()
+        if module.__name__.partition(".")[0] in used
+    )
+
+
+@cache
+def _modules() -> dict[str, ModuleType]:
+    return {point.name: _imported(point) for point in sorted(entry_points(group=GROUP))}
+
+
+def _imported(point: EntryPoint) -> ModuleType:
+    try:
+        module = point.load()
+    except (SettingError, DataError, PolicyError):
+        raise
+    except Exception as error:
+        why = f"it cannot be imported ({type(error).__name__}: {error})"
+        raise DataError(
+            f"plug-in {point.name} ({point.value})", why, "Mend or remove it."
+        ) from error
+    if not isinstance(module, ModuleType) or module.__file__ is None:
+        raise DataError(f"plug-in {point.name} ({point.value})", "it names no module")
+    return module
+
+
+def _folder(module: ModuleType) -> Path:
+    assert module.__file__ is not None
+    return Path(module.__file__).resolve().parent
+
+
+def _flat(value: object) -> tuple[object, ...]:
+    """Return a policy and those inside it."""
+    inner = tuple(one for part in value for one in _flat(part)) if isinstance(value, tuple) else ()
+    return (value, *inner)

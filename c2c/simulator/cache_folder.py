@@ -1,0 +1,59 @@
+"""The folder of compiled code: the user's, or a private one where that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+import numba.core.caching
+
+__all__ = ["is_damage", "prune", "writable"]
+
+_KEPT = 4  # cache folders of earlier versions that are left for other checkouts
+
+
+def prune(current: Path, pattern: str = "*") -> None:
+    """Remove folders of earlier versions beside this one, all but the latest."""
+    others = [p for p in current.parent.glob(pattern) if p.is_dir() and p != current]
+    for old in sorted(others, key=lambda p: p.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def writable(folder: Path) -> Path:
+    """Return the folder, made; where it cannot be written, a private one of this user."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        spare = _private() / folder.name
+        spare.mkdir(exist_ok=True)
+        warnings.warn(
+            f"cannot write {folder} ({error}); compiled code goes to {spare}", stacklevel=3
+        )
+        return spare
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether Numba could not read what it had kept: a file was cut short or overwritten."""
+    reader = Path(numba.core.caching.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(Path(frame.filename) == reader and "load" in frame.name for frame in frames)
+
+
+def _private() -> Path:
+    """Return a folder that nobody else can have put machine code into."""
+    shared = Path(tempfile.gettempdir()) / f"c2c-numba-{os.geteuid()}"
+    try:
+        shared.mkdir(mode=0o700)
+    except FileExistsError:
+        found = shared.lstat()
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+            return Path(tempfile.mkdtemp(prefix="c2c-numba-"))  # not kept for the next process
+    return shared

@@ -1,0 +1,280 @@
+"""Logs of serving engines and batch files of the OpenAI form, read as traces.
+
+A request's arrival, lengths and model stand in different lines, and lines end in the order in which
+requests end. So a log is read whole, into one row a request (about 100 bytes; texts are not kept),
+in order of arrival.
+
+Sources of the forms: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
+`srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.errors import DataError
+
+__all__ = ["LOGS", "log_format_of", "read_log"]
+
+_SNIFFED_BYTES = 1 << 20  # an engine says much before its first request
+_YEAR_S = 366 * 86_400.0  # of 2000, a leap year, which stands for years that are not told
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request as far as its lines were read; None is not known."""
+
+    arrival_s: float | None = None
+    model: str = ""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    requests: dict[str, _Request]
+    malformed: int = 0
+
+
+def log_format_of(path: Path) -> str | None:
+    """Return the name of the format whose lines the file's beginning has; None: it is no log."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        head = stream.read(_SNIFFED_BYTES)
+    if head[:4] == b"PAR1":
+        return None
+    for line in head.decode("utf-8", "replace").splitlines():
+        for name, known in LOGS.items():
+            if known.recognise(line):
+                return name
+    return None
+
+
+def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, int]:
+    """Return the requests of a log in order of arrival, and how many lines were broken.
+
+    Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null where
+    the log does not tell.
+
+    Args:
+      path: the file, plain or compressed.
+      name: in `LOGS`.
+      chars_per_token: how a text becomes tokens where token ids are not logged; 0: it does not.
+
+    Raises:
+      DataError: there is no request in it.
+    """
+    found = LOGS[name].read(_lines(path), chars_per_token)
+    rows = [(key, r) for key, r in found.requests.items() if r.arrival_s is not None]
+    if not rows:
+        raise DataError(str(path), f"no request of the format {name}")
+    rows.sort(key=lambda row: row[1].arrival_s or 0.0)
+    first_s = rows[0][1].arrival_s or 0.0
+    table = pa.table(
+        {
+            "request": pa.array([key for key, _ in rows], pa.string()),
+            "arrival_s": pa.array(np.array([(r.arrival_s or 0.0) - first_s for _, r in rows])),
+            "model": pa.array([r.model or name for _, r in rows], pa.string()),
+            "prompt_tokens": pa.array([r.prompt_tokens for _, r in rows], pa.int64()),
+            "output_tokens": pa.array([r.output_tokens for _, r in rows], pa.int64()),
+        }
+    )
+    return table, found.malformed
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with pa.input_stream(str(path), compression="detect") as stream:
+        yield from io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
+
+
+def _tokens_of(text: str | None, chars_per_token: float) -> int | None:
+    if text is None or chars_per_token <= 0:
+        return None
+    return math.ceil(len(text) / chars_per_token)
+
+
+# vLLM: INFO 08-05 10:11:12 [logger.py:41] Received request <id>: prompt: '...', params:
+# SamplingParams(...), prompt_token_ids: [1, 2], ..., lora_request: None.
+# INFO 08-05 10:11:13 [logger.py:71] Generated response <id>: output: '...', output_token_ids: ...
+_VLLM_RECEIVED = re.compile(
+    r"(\d\d-\d\d \d\d:\d\d:\d\d) .*?Received request ([^:\s]+): prompt: (.*), params: "
+    r".*?prompt_token_ids: (None|\[[\d, ]*\])(.*)"
+)
+_VLLM_GENERATED = re.compile(
+    r"Generated response ([^:\s]+?)(?: \(streaming complete\))?: output: (.*), "
+    r"output_token_ids: (None|[\[(][\d, ]*[\])]), finish_reason: "
+)
+_LORA = re.compile(r"lora_name='([^']+)'")
+
+
+def _read_vllm(lines: Iterable[str], chars_per_token: float) -> _Found:
+    found = _Found({})
+    latest_s, years = 0.0, 0
+    for line in lines:
+        if received := _VLLM_RECEIVED.search(line):
+            when, key, prompt, ids, rest = received.groups()
+            at = datetime.strptime(f"2000-{when}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+            at_s = at.timestamp()
+            years += at_s < latest_s - _YEAR_S / 2  # a new year began
+            latest_s = at_s
+            lora = _LORA.search(rest)
+            found.requests[key] = _Request(
+                arrival_s=at_s + years * _YEAR_S,
+                model=lora[1] if lora else "",
+                prompt_tokens=_count(ids) or _tokens_of(_unquoted(prompt), chars_per_token),
+            )
+        elif generated := _VLLM_GENERATED.search(line):
+            key, output, ids = generated.groups()
+            if (request := found.requests.get(key)) is not None:
+                request.output_tokens = _count(ids) or _tokens_of(
+                    _unquoted(output), chars_per_token
+                )
+    return found
+
+
+def _count(ids: str) -> int | None:
+    return None if ids == "None" else len(re.findall(r"\d+", ids))
+
+
+def _unquoted(text: str) -> str | None:
+    return None if text == "None" else text[1:-1]
+
+
+# SGLang: [2026-02-13 09:29:32] Receive: obj=GenerateReqInput(rid='...', ...), and at the end
+# [...] Finish: obj=GenerateReqInput(...), out={..., 'meta_info': {..., 'prompt_tokens': 5,
+# 'completion_tokens': 8, ..., 'e2e_latency': 0.1}}; or the same as a JSON object a line.
+_SGLANG_TEXT = re.compile(
+    r"\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[^\]]*\]? .*?(Receive|Finish): obj=.*?"
+    r"rid='([^']*)'"
+)
+
+
+def _read_sglang(lines: Iterable[str], chars_per_token: float) -> _Found:  # noqa: ARG001
+    found = _Found({})
+    for line in lines:
+        if line.startswith("{"):
+            _sglang_json(line, found)
+        elif event := _SGLANG_TEXT.search(line):
+            when, kind, key = event.groups()
+            at_s = _timestamp_s(when.replace(",", "."))
+            if kind == "Receive":
+                found.requests.setdefault(key, _Request()).arrival_s = at_s
+                continue
+            # Texts come before the numbers, so that the last ones of each name are meant.
+            numbers = dict(re.findall(r"'(\w+)': ([\d.]+(?:e[+-]?\d+)?)", line))
+            _sglang_end(found, key, at_s, numbers)
+    return found
+
+
+def _sglang_json(line: str, found: _Found) -> None:
+    try:
+        event = json.loads(line)
+        kind, key, at_s = event["event"], str(event["rid"]), _timestamp_s(event["timestamp"])
+    except (ValueError, KeyError, TypeError):
+        found.malformed += 1
+        return
+    if kind == "request.received":
+        request = found.requests.setdefault(key, _Request())
+        request.arrival_s = at_s
+        request.model = (event.get("obj") or {}).get("lora_path") or request.model
+    elif kind == "request.finished":
+        _sglang_end(found, key, at_s, (event.get("out") or {}).get("meta_info") or {})
+
+
+def _sglang_end(found: _Found, key: str, at_s: float, numbers: Mapping[str, Any]) -> None:
+    request = found.requests.setdefault(key, _Request())
+    if request.arrival_s is None:  # it came before the log begins
+        request.arrival_s = at_s - float(numbers.get("e2e_latency", 0.0))
+    if "prompt_tokens" in numbers and "completion_tokens" in numbers:
+        request.prompt_tokens = int(float(numbers["prompt_tokens"]))
+        request.output_tokens = int(float(numbers["completion_tokens"]))
+
+
+def _timestamp_s(text: str) -> float:
+    at = datetime.fromisoformat(text)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+# OpenAI's Batch API: what is handed in ({custom_id, method, url, body}), all at once, and what
+# comes back ({custom_id, response: {status_code, body: {created, model, usage}}, error}).
+
+
+def _read_openai_batch(lines: Iterable[str], chars_per_token: float) -> _Found:
+    found = _Found({})
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            key = str(record["custom_id"])
+            response = record.get("response")
+            request = (
+                _of_batch_input(record["body"], chars_per_token)
+                if "body" in record
+                else _of_batch_output((response or {}).get("body") or {})
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            found.malformed += 1
+            continue
+        found.requests[key] = request
+    return found
+
+
+def _of_batch_input(body: Mapping[str, Any], chars_per_token: float) -> _Request:
+    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    texts = [str(m.get("content") or "") for m in body.get("messages") or ()]
+    prompt = body.get("prompt")
+    text = prompt if isinstance(prompt, str) else "".join(texts)
+    return _Request(
+        arrival_s=0.0,
+        model=str(body.get("model") or ""),
+        prompt_tokens=_tokens_of(text or None, chars_per_token),
+        output_tokens=None if most is None else int(most),
+    )
+
+
+def _of_batch_output(body: Mapping[str, Any]) -> _Request:
+    usage = body.get("usage") or {}
+    created = body.get("created")
+    return _Request(
+        arrival_s=0.0 if created is None else float(created),
+        model=str(body.get("model") or ""),
+        prompt_tokens=usage.get("prompt_tokens"),
+        output_tokens=usage.get("completion_tokens"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    recognise: Callable[[str], bool]
+    read: Callable[[Iterable[str], float], _Found]
+
+
+LOGS: Mapping[str, _Log] = {
+    "vllm": _Log(lambda line: _VLLM_RECEIVED.search(line) is not None, _read_vllm),
+    "sglang": _Log(
+        lambda line: (
+            (line.startswith("{") and '"event": "request.' in line)
+            or _SGLANG_TEXT.search(line) is not None
+        ),
+        _read_sglang,
+    ),
+    "openai_batch": _Log(
+        lambda line: (
+            line.startswith("{")
+            and '"custom_id"' in line
+            and ('"body"' in line or '"response"' in line)
+        ),
+        _read_openai_batch,
+    ),
+}

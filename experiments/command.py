@@ -1,0 +1,107 @@
+"""What every command has at its edges: signals, terminals, errors in one line.
+
+Only what is light is imported here, so that Ctrl-C while the rest is imported is one line, too.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from c2c.errors import DataError, SettingError
+from experiments.stopping import heeded_signals, told_to_stop
+
+__all__ = ["BAD_SETTINGS", "INTERRUPTED", "PIPE_CLOSED", "command", "in_one_line"]
+
+BAD_SETTINGS = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141  # what a shell reports of a program that SIGPIPE ended
+
+# An error from inside these is about the settings they were given, whatever its type.
+_COMPOSERS = ("hydra", "omegaconf", "yaml", "antlr4")
+
+
+def command(
+    run: Callable[[], int],
+    *,
+    arguments: Sequence[str] | None = None,
+    goes_on: bool = True,
+    once: bool = False,
+) -> int:
+    """Run a command and return its exit status.
+
+    Args:
+      run: imports what it needs, and returns 0 if all went well.
+      arguments: of the command line; None: of this process.
+      goes_on: whether the same command goes on where an interrupted one stopped.
+      once: see `heeded_signals`.
+    """
+    # Errors reach us instead of Hydra's own report, so that they get one form.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    warnings.formatwarning = _as_line
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack the characters of a name
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with heeded_signals(once=once):
+            return run()
+    except KeyboardInterrupt:
+        return _interrupted(goes_on)
+    except BrokenPipeError:
+        # Nobody reads any more. Python would say so again when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception as error:
+        if told_to_stop():  # a library's half-done import, or what it made of the signal
+            return _interrupted(goes_on)
+        line = in_one_line(error, sys.argv[1:] if arguments is None else arguments)
+        if line is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return BAD_SETTINGS
+
+
+def in_one_line(error: BaseException, arguments: Sequence[str] = ()) -> str | None:
+    """Return what to tell a user of an error; None of a fault of ours, shown by its traceback."""
+    found = _told(error, arguments)
+    return None if found is None else found.replace("\n", "\\n")
+
+
+def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
+    if isinstance(error, SettingError | DataError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        why = str(error) or "the system gives no more"
+        return f"memory: there is too little ({why}). Choose a smaller workload, catalog or fleet."
+    if _is_of_composers(error):
+        from c2c.config import as_setting_error
+
+        return str(as_setting_error(error, arguments))
+    if isinstance(error, OSError):
+        name = error.filename if error.filename is not None else "the system"
+        return str(DataError(str(name), f"cannot be used ({error.strerror or error})"))
+    if isinstance(error, UnicodeError):
+        return str(DataError("text", f"cannot be read or written ({error})", "UTF-8 can."))
+    return None
+
+
+def _is_of_composers(error: BaseException) -> bool:
+    if type(error).__module__.partition(".")[0] in _COMPOSERS:
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and any(name in Path(frames[-1].filename).parts for name in _COMPOSERS)
+
+
+def _as_line(message: object, *_: object, **__: object) -> str:
+    return f"warning: {message}\n"
+
+
+def _interrupted(goes_on: bool) -> int:
+    hint = "; the same command goes on where this one stopped" if goes_on else ""
+    print(f"interrupted{hint}", file=sys.stderr)
+    return INTERRUPTED

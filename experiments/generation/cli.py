@@ -1,0 +1,92 @@
+"""The command line of `experiments.generate`: one text, a batch, or a sweep."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.config import as_setting_error, config_dir
+from c2c.errors import SettingError
+from experiments.generation import note, protected, register
+from experiments.generation.point import PipeClosed, generate_point
+from experiments.sweeping import Shared, check_arguments, is_sweep, register_plugins, sweep
+
+__all__ = ["run_command_line"]
+
+CONFIG = "generate"
+
+
+def run_command_line(given: Sequence[str]) -> int:
+    """Generate what the arguments say; return the exit status.
+
+    Raises:
+      SettingError: a setting cannot work.
+      DataError: a file cannot be used.
+      BrokenPipeError: nobody reads standard output any more.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # In a text another character is better than a code in its place.
+        sys.stdout.reconfigure(errors="replace")
+    before = sys.argv[:]
+    raised: list[Exception] = []
+
+    def point(cfg: DictConfig) -> None:
+        sys.argv[:] = before  # what provenance is to say
+        try:
+            generate_point(cfg)
+        except Exception as error:  # noqa: BLE001 (raised again: Hydra would say a line of its own)
+            raised.append(error)
+
+    try:
+        register()
+        register_plugins()
+        arguments = protected(given)
+        check_arguments(arguments)
+        if is_sweep(arguments):
+            return _sweep(arguments)
+        sys.argv[1:] = arguments
+        hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()
+    except (HydraException, OmegaConfBaseException) as error:
+        found = as_setting_error(error)
+        if isinstance(found, SettingError) and found.field.startswith("linear."):
+            hint = "Only linear=hybrid has alpha, sm_limit and cluster."
+            raise SettingError(found.field, found.value, found.allowed, hint) from error
+        raise
+    except PipeClosed as error:
+        raise BrokenPipeError from error
+    finally:
+        sys.argv[:] = before
+    if raised:
+        raise raised[0]
+    return 0
+
+
+def _sweep(arguments: list[str]) -> int:
+    found = sweep(
+        generate_point,
+        arguments,
+        config_name=CONFIG,
+        check=_check,
+        waiting=lambda folder: note(f"waiting for another process in {folder}"),
+    )
+    if found is None:
+        return 0
+    for one in found.points:
+        if one.state == "failed":
+            note(f"no result: {' '.join(one.overrides)}: {one.error}")
+    if found.error:
+        note(f"error: the sweep was cut short: {found.error}")
+    return found.status
+
+
+def _check(shared: Shared) -> None:
+    if not shared.is_grid:
+        raise SettingError(
+            "hydra/sweeper", "another", "basic: texts have no objective to search by"
+        )

@@ -1,0 +1,92 @@
+"""The command line of `experiments.simulate`: one run, or a sweep."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import hydra
+from omegaconf import DictConfig
+
+from c2c.config import config_dir, load
+from c2c.errors import SettingError
+from experiments.simulation.help import help_text
+from experiments.simulation.own_settings import with_own_settings
+from experiments.simulation.point import check_shared, objective_setting, simulate_point
+from experiments.simulation.report import console, print_sweep
+from experiments.sweeping import (
+    Shared,
+    check_arguments,
+    fixed,
+    is_sweep,
+    options_first,
+    register_plugins,
+    sweep,
+)
+
+__all__ = ["run_command_line"]
+
+CONFIG = "config"
+HELP, OWN = frozenset({"-h", "--help"}), "--config-dir="
+
+
+def run_command_line(given: Sequence[str]) -> int:
+    """Run what the arguments say; return the exit status, see `experiments.simulate`.
+
+    Raises:
+      SettingError: a setting cannot work.
+      DataError: a file cannot be used.
+      HydraException, OmegaConfBaseException: a setting is not understood.
+    """
+    raised: list[Exception] = []
+
+    def point(cfg: DictConfig) -> None:
+        try:
+            simulate_point(cfg)
+        except Exception as error:  # noqa: BLE001 (raised again: Hydra would say a line of its own)
+            raised.append(error)
+
+    arguments = sys.argv[1:] = options_first(with_own_settings(given))
+    register_plugins()
+    check_arguments(arguments)
+    if HELP.intersection(arguments):
+        shown = [a for a in arguments if not a.startswith("-")]
+        folder = next((a.partition("=")[2] for a in arguments if a.startswith(OWN)), None)
+        print(help_text(load(fixed(shown), folder=folder)), end="")
+        return 0
+    if is_sweep(arguments):
+        return _sweep(arguments)
+    hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()
+    if raised:
+        raise raised[0]
+    return 0
+
+
+def _sweep(arguments: list[str]) -> int:
+    found = sweep(
+        simulate_point,
+        arguments,
+        config_name=CONFIG,
+        check=_check,
+        waiting=lambda folder: print(f"waiting for another process in {folder}", file=sys.stderr),
+    )
+    if found is None:
+        return 0
+    if found.points:
+        print_sweep(console(), found.points)
+    if found.error:
+        print(f"error: the sweep was cut short: {found.error}", file=sys.stderr)
+    return found.status
+
+
+def _check(shared: Shared) -> None:
+    if shared.cfg.folder is not None:
+        raise SettingError(
+            "folder", shared.cfg.folder, "null in a sweep, whose points need a folder each",
+            "Set out=<folder> for all of them.",
+        )  # fmt: skip
+    check_shared(shared.cfg)
+    if not shared.is_grid and objective_setting(shared.cfg) is None:
+        raise SettingError(
+            "objective", None, "what the sweeper is to optimise", "Such as objective=ttft_p99_s."
+        )

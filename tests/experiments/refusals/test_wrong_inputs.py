@@ -1,0 +1,130 @@
+"""Wrong inputs by the hundred: one line with field, value and what is allowed, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from experiments import simulate
+from experiments.bench import simulator
+from experiments.reproduce import __main__ as reproduce_main
+
+TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
+    (Path(__file__).parent / "wrong_inputs.yaml").read_text("utf-8")
+)
+BASE = ["workload=poisson", "workload.requests=50", "figures=false"]
+COLUMNS = "arrival_s,model,prompt_tokens,output_tokens\n"
+FILES: Mapping[str, bytes] = {
+    "mine/thesis.tex": b"years of work\n",
+    "broken/system/mine.yaml": b"name: mine\n  place: [\n",
+    "broken/system/bad.yaml": b"name: \xff\xfe\n",
+    "traces/empty.csv": b"",
+    "traces/no_rows.csv": COLUMNS.encode(),
+    "traces/corrupt.parquet": b"PAR1 and then nothing of the kind",
+    "traces/not.parquet": b"hello",
+    "traces/negative.csv": f"{COLUMNS}0,a,5,-5\n".encode(),
+    "traces/columns.csv": b"when,what\n1,2\n",
+    "traces/good.csv": f"{COLUMNS}0,svc-0,5,5\n1,svc-1,6,6\n".encode(),
+}
+PER_TEST = 20  # cases: shared between test processes, with little said where all is well
+MOST_BYTES = 1_000_000_000
+# What must hold from a shell, too: one of each kind of error there is.
+FROM_A_SHELL = (
+    "out=/dev/null", "folder=/proc/x", "folder=mine", "--foo", "--config-dir=broken system=mine",
+    "--config-dir=broken system=bad", "a b", "=3", "seed=0,1", "-m seed=0,1 folder=one",
+    "+sead=5", "mig=9x9gb", "workload=null", "seed=9223372036854775808",
+    "timeline.rows=99999999999999", "system.max_batch=100000000", "superchips=100000000",
+    "workload.requests=99999999999999", "workload=file workload.path=traces/corrupt.parquet",
+    "hydra.verbose=7",
+)  # fmt: skip
+
+
+def batches() -> list[tuple[str, int]]:
+    return [(name, at) for name, rows in TABLE.items() for at in range(0, len(rows), PER_TEST)]
+
+
+def commands() -> Mapping[str, Callable[[list[str]], int]]:
+    def simulated(arguments: list[str]) -> int:
+        sys.argv[1:] = [*BASE, *arguments]
+        return simulate.main()
+
+    return {"simulate": simulated, "reproduce": reproduce_main.main, "bench": simulator.main}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["command"])
+    monkeypatch.setenv("C2C_WORD", "word")
+    monkeypatch.setenv("C2C_SHARED", str(tmp_path / "nothing shared"))
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def fault(status: int, out: str, err: str, said: str) -> str:
+    """Return what is wrong with an answer; empty if nothing is."""
+    if status != 2:
+        return f"status {status}: {err}"
+    if out:
+        return f"printed {out!r}"
+    if err.count("\n") != 1 or not err.startswith("error: "):
+        return f"not one line: {err!r}"
+    # A full path may precede the name of a file.
+    return "" if said in err else f"says {err!r}, not {said!r}"
+
+
+def peak_bytes() -> int:
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["VmHWM"].split()[0]) * 1024
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_table_is_large_and_the_shell_has_twenty_of_it() -> None:
+    assert sum(map(len, TABLE.values())) >= 200
+    assert len(set(FROM_A_SHELL)) == 20
+    assert set(FROM_A_SHELL) <= {line for line, _ in TABLE["simulate"]}
+
+
+@pytest.mark.parametrize(("command", "first"), batches())
+def test_wrong_input_is_one_line(
+    command: str, first: int, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = commands()[command]
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = resident_bytes()
+    faults = {}
+    for line, said in TABLE[command][first : first + PER_TEST]:
+        capsys.readouterr()
+        status = run(shlex.split(line))
+        if found := fault(status, *capsys.readouterr(), said):
+            faults[line] = found
+    assert not faults
+    assert contents(here) == FILES
+    assert peak_bytes() - before < MOST_BYTES
+
+
+@pytest.mark.parametrize("line", FROM_A_SHELL)
+def test_wrong_input_is_one_line_from_a_shell(line: str, here: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.simulate", *BASE, *shlex.split(line)],
+        cwd=here, capture_output=True, text=True,
+    )  # fmt: skip
+    said = dict(TABLE["simulate"])[line]
+    assert not fault(done.returncode, done.stdout, done.stderr, said)
+    assert contents(here) == FILES
