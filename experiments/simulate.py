@@ -25,7 +25,8 @@ from c2c.config import as_setting_error, config_dir
 from c2c.errors import DataError, SettingError
 from experiments.simulation.own_settings import with_own_settings
 from experiments.simulation.point import check_shared, objective_setting, simulate_point
-from experiments.simulation.report import console, print_sweep
+from experiments.simulation.report import console
+from experiments.simulation.runs_table import print_sweep
 from experiments.sweeping import (
     Shared,
     check_arguments,
