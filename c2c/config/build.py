@@ -17,14 +17,22 @@ from c2c.config.schema import RunConf
 from c2c.config.user_code import load_code
 from c2c.cost import load_constants
 from c2c.errors import SettingError
-from c2c.hardware import LinkVariant, conf_dir, platform_from_mapping, scaled
+from c2c.hardware import (
+    LinkVariant,
+    MigConfig,
+    Platform,
+    conf_dir,
+    load_mig,
+    platform_from_mapping,
+    scaled,
+)
 from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
 from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
 
-__all__ = ["RunSetup", "build"]
+__all__ = ["Layout", "RunSetup", "build", "build_layout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +127,36 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         settings=plain,
         notes=(*notes, *_on_disk(prepared)),
         plan=plan,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A platform, how it is cut, and what to say of the choice."""
+
+    platform: Platform
+    mig: MigConfig
+    notes: tuple[str, ...]
+
+
+def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
+    """Return the layout of a configuration alone; only `mig=planned` looks at what is served.
+
+    Raises:
+      SettingError: see `build`.
+    """
+    plain = _plain(cfg)
+    system = _system(plain["system"])
+    platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
+    if planned_requests(plain["mig"]):
+        setup = build(cfg)
+        mig, notes = setup.serving.mig, setup.notes
+    else:
+        mig, notes = choose_layout(plain["mig"], platform, system)
+    return Layout(
+        platform=platform,
+        mig=load_mig(mig) if isinstance(mig, str) else mig,
+        notes=notes,
     )
 
 
