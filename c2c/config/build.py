@@ -205,7 +205,9 @@ def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
 
 def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:
     ttft_s, tpot_s = plain["slo"]["ttft_s"], plain["slo"]["tpot_s"]
-    for name, value in plain["slo"].items():
+    if not 0 < plain["slo"]["attainment"] <= 1:
+        raise SettingError("slo.attainment", plain["slo"]["attainment"], "a share in (0, 1]")
+    for name, value in (("ttft_s", ttft_s), ("tpot_s", tpot_s)):
         if value is not None and not 0 < value < float("inf"):
             raise SettingError(f"slo.{name}", value, "seconds above 0")
     return tuple(
