@@ -186,8 +186,8 @@ def _overload(
     }
     first = (
         f"overload: {verdict['offered_rps']:.3g} requests/s{_named(behind, room, ' of ')} offered, "
-        f"about {verdict['sustainable_rps']:.3g} sustainable; {verdict['waiting']:,} waited at the last "
-        f"arrival, the queue grew from {since:,.0f} s on, for {until - since:,.0f} s"
+        f"about {verdict['sustainable_rps']:.3g} sustainable; {verdict['waiting']:,} waited at the "
+        f"last arrival, the queue grew from {since:,.0f} s on, for {until - since:,.0f} s"
     )
     return verdict | {"text": [first, _why(verdict)]}
 
