@@ -1,0 +1,84 @@
+"""The command lines of questions: settings of `experiments.simulate`, and a few of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.config import as_setting_error
+from c2c.errors import DataError, SettingError
+from experiments.simulation.own_settings import with_own_settings
+from experiments.sweeping import check_arguments, heed_signals, is_sweep
+
+__all__ = ["answering", "own_settings", "workers_of"]
+
+BAD_SETTINGS = 2
+INTERRUPTED = 130
+CONFIG_DIR = "--config-dir="
+
+
+def answering(
+    work: Callable[[list[str], str | None], int], arguments: Sequence[str], help_text: str
+) -> int:
+    """Run a command and return its exit status, 2 for settings that cannot work.
+
+    Args:
+      work: takes the settings and the folder of the user's own ones (`--config-dir`), if any.
+      arguments: of the command line.
+      help_text: for `--help`.
+    """
+    if {"-h", "--help"}.intersection(arguments):
+        print(help_text)
+        return 0
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    heed_signals()
+    try:
+        given = with_own_settings(arguments)
+        folder = next((a.removeprefix(CONFIG_DIR) for a in given if a.startswith(CONFIG_DIR)), None)
+        settings = [a for a in given if not a.startswith(CONFIG_DIR)]
+        if is_sweep(settings):
+            raise SettingError("option", "-m", "no sweep: this command chooses its points itself")
+        check_arguments(settings)
+        return work(settings, folder)
+    except (SettingError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_SETTINGS
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the command's own settings, `<group>.<key>=<value>`, and the other arguments.
+
+    Raises:
+      SettingError: an unknown key or a value of the wrong type.
+    """
+    own = [a for a in arguments if a.startswith(f"{group}.")]
+    rest = [a for a in arguments if a not in own]
+    try:
+        schemas = OmegaConf.create({group: OmegaConf.structured(schema)})
+        merged: Any = OmegaConf.merge(schemas, OmegaConf.from_dotlist(own))
+        return OmegaConf.to_object(merged[group]), rest
+    except OmegaConfBaseException as error:
+        raise as_setting_error(error, own) from error
+    except ValueError as error:  # of YAML, which the values are read as
+        raise SettingError(group, " ".join(own), "values that YAML understands") from error
+
+
+def workers_of(given: int | None, field: str) -> int:
+    """Return how many processes to use: those asked for, or as many as there are cores.
+
+    Raises:
+      SettingError: fewer than one.
+    """
+    if given is None:
+        return len(os.sched_getaffinity(0))
+    if given < 1:
+        raise SettingError(field, given, "a whole number above 0, or null for all cores")
+    return given
