@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
+from yaml import YAMLError
 
 from c2c.config import as_setting_error
 from c2c.errors import DataError, SettingError
@@ -60,15 +61,20 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
       SettingError: an unknown key or a value of the wrong type.
     """
     own = [a for a in arguments if a.startswith(f"{group}.")]
-    rest = [a for a in arguments if a not in own]
-    try:
-        schemas = OmegaConf.create({group: OmegaConf.structured(schema)})
-        merged: Any = OmegaConf.merge(schemas, OmegaConf.from_dotlist(own))
-        return OmegaConf.to_object(merged[group]), rest
-    except OmegaConfBaseException as error:
-        raise as_setting_error(error, own) from error
-    except ValueError as error:  # of YAML, which the values are read as
-        raise SettingError(group, " ".join(own), "values that YAML understands") from error
+    merged: Any = OmegaConf.create({group: OmegaConf.structured(schema)})
+    for argument in own:
+        key, _, value = argument.partition("=")
+        try:
+            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([argument]))
+        except ValidationError as error:
+            kind = get_type_hints(schema)[key.partition(".")[2]]
+            told = getattr(kind, "__name__", str(kind))
+            raise SettingError(key, value, f"a value of type {told}") from error
+        except OmegaConfBaseException as error:
+            raise as_setting_error(error, [argument]) from error
+        except YAMLError as error:
+            raise SettingError(key, value, "a value that YAML understands") from error
+    return OmegaConf.to_object(merged[group]), [a for a in arguments if a not in own]
 
 
 def workers_of(given: int | None, field: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from c2c.config import RunSetup
 from c2c.errors import SettingError
 
-__all__ = ["QUANTITIES", "Quantity", "between", "quantity_of", "with_value"]
+__all__ = ["QUANTITIES", "Quantity", "between", "override_of", "quantity_of", "with_value"]
 
 QUANTITIES = ("rate", "models", "superchips")
 _STEADY = ("poisson", "deterministic")
@@ -86,6 +86,15 @@ def with_value(
     else:
         workload["compression"] *= value / quantity.start
     return changed
+
+
+def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -> str:
+    """Return the setting that gives a run that much; nothing for models, which are a catalog."""
+    changed = with_value(settings, quantity, value, 0)
+    if quantity.name == "rate":
+        kind = "rate_rps" if changed["workload"]["kind"] in _STEADY else "compression"
+        return f"workload.{kind}={changed['workload'][kind]:.4g}"
+    return f"superchips={changed['superchips']}" if quantity.name == "superchips" else ""
 
 
 def _rate_rps(setup: RunSetup) -> float:

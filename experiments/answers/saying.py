@@ -6,6 +6,7 @@ from typing import Any
 
 from c2c.config import RunSetup
 from experiments.answers.capacity import Capacity
+from experiments.answers.quantity import override_of
 
 __all__ = ["answer_line", "answer_of"]
 
@@ -32,6 +33,7 @@ def answer_of(capacity: Capacity, setup: RunSetup) -> dict[str, Any]:
         "mean": middle and middle.mean,
         "half_width_95": middle and middle.half,
         "every_seed": capacity.sure,
+        "setting": _setting(capacity, setup) or None,
         "binds_beyond": capacity.binds,
         "seeds": [
             {"seed": seed, "met": b.met, "missed": b.missed}
@@ -56,10 +58,20 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
         return f"answer: no limit found. {fleet}, has {share} {_looked(capacity)}"
     how = "at most" if quantity.more_is_harder else "at least"
     line = f"answer: {how} {_value(capacity)} for {share}: {fleet}"
+    if setting := _setting(capacity, setup):
+        line += f" ({setting})"
     if (binds := capacity.binds) is not None:
         beyond = "beyond that" if quantity.more_is_harder else "with less"
         line += f"; what binds {beyond}: {_RESOURCE[binds]}"
     return line
+
+
+def _setting(capacity: Capacity, setup: RunSetup) -> str:
+    value = capacity.sure if capacity.quantity.is_whole else capacity.interval
+    if value is None:
+        return ""
+    number = value if isinstance(value, float) else value.mean
+    return override_of(setup.settings, capacity.quantity, number)
 
 
 def _value(capacity: Capacity) -> str:
@@ -73,6 +85,8 @@ def _value(capacity: Capacity) -> str:
     if not quantity.is_whole:
         return f"{_n(middle.mean)} {quantity.unit} ({spread})"
     assert capacity.sure is not None
+    if not middle.half:
+        return f"{_n(capacity.sure)} {quantity.unit} (each of {len(capacity.seeds)} seeds)"
     return f"{_n(capacity.sure)} {quantity.unit} (every seed; mean {_n(middle.mean)}, {spread})"
 
 
