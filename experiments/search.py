@@ -98,7 +98,8 @@ def _search(arguments: list[str], folder: str | None) -> int:
         [f"out={OUT}", *given], folder, systems=asked.systems, chunks=asked.chunks,
         superchips=asked.superchips,
     )  # fmt: skip
-    base = build(space.settings(space.first()))  # every setting is checked before any work
+    space.check()
+    base = build(space.settings(space.first()))
     out = console()
     print_setup(out, base)
     begin_with = _layouts(space, asked)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 from yaml import YAMLError
@@ -48,6 +49,9 @@ def answering(
         return work(settings, folder)
     except (SettingError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return BAD_SETTINGS
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"error: {as_setting_error(error, arguments)}", file=sys.stderr)
         return BAD_SETTINGS
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)

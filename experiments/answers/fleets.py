@@ -88,6 +88,17 @@ class FleetSpace:
         plain: Any = OmegaConf.to_container(cfg, resolve=True)
         return dict(plain)
 
+    def check(self) -> None:
+        """Raise where a choice names what does not exist, before anything is run.
+
+        Raises:
+          SettingError: it does.
+        """
+        for name, dimension in self.dimensions.items():
+            if isinstance(dimension, CategoricalDistribution):
+                for choice in dimension.choices:
+                    self.settings(self.first() | {name: choice})
+
     def add_layouts(self, layouts: Sequence[str]) -> None:
         """Make the layout a dimension."""
         self.dimensions["mig"] = CategoricalDistribution(list(dict.fromkeys(layouts)))
