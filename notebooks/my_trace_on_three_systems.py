@@ -69,5 +69,5 @@ for system, result in results.items():
     print(system, *result.summary["verdict"]["text"], sep="\n  ")
 
 assert results["c2cserve_plus"].summary["verdict"]["state"] == "served"
-median = {name: result.summary["ttft_s"]["p50"] for name, result in results.items()}
-assert median["c2cserve_plus"] < median["serverlessllm"]
+late = {name: result.summary["ttft_s"]["p95"] for name, result in results.items()}
+assert late["c2cserve_plus"] < late["serverlessllm"]
