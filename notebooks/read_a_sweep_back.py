@@ -59,7 +59,9 @@ figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for system, own in runs.sort_values("workload.rate_rps").groupby("system.name"):
     for axis, column in zip(axes, ("ttft_p99_s", "tpot_p99_s"), strict=True):
         axis.plot(own["workload.rate_rps"], own[column], "o-", label=system)
-        axis.set(xlabel="requests/s", ylabel=column, ylim=(0, None))
+        axis.set(xlabel="requests/s", ylabel=column)
+for axis in axes:
+    axis.set_ylim(bottom=0)
 axes[0].legend()
 plt.show()
 

@@ -65,12 +65,15 @@ def print_runs(
     shown.add_column("point", overflow="fold")
     for heading, *_ in _SHOWN:
         shown.add_column(heading, justify="right", overflow="fold")
+    shown.add_column("load", overflow="fold")
     shown.add_column("", overflow="fold")
     for row, name, state in zip(rows, names, states, strict=True):
         values = (_number(row.get(column), f, d) for _, column, f, d in _SHOWN)
         empty = row["status"] != "complete"
         told = _STATES.get(state, state)
-        shown.add_row(escape(name), *([""] * len(_SHOWN) if empty else values), told)
+        load = f"{row['verdict'] or '-'}{f' ({row["binds"]})' if row['binds'] else ''}"
+        shown.add_row(escape(name), *([""] * len(_SHOWN) if empty else values),
+                      "" if empty else load, told)  # fmt: skip
     out.print(shown)
     for row, name in zip(rows, names, strict=True):
         if row["error"]:
