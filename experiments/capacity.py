@@ -37,7 +37,7 @@ from experiments.answers.capacity import Capacity, Tried, find_capacity, tried_t
 from experiments.answers.command import answering, own_settings, workers_of
 from experiments.answers.points import needs_compiling
 from experiments.answers.quantity import Quantity, quantity_of
-from experiments.answers.saying import answer_line, answer_of
+from experiments.answers.saying import answer_line, answer_of, caution
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup
 
@@ -96,7 +96,7 @@ def _answer(arguments: list[str], folder: str | None) -> int:
         ) as run:  # fmt: skip
             if run.is_complete:
                 found = json.loads((where / "answer.json").read_text(encoding="utf-8"))
-                print(found["answer"])
+                print(*(found[name] for name in ("answer", "note") if found[name]), sep="\n")
                 print(f"answered already: {where}")
                 return 0
             print_setup(out, setup)
@@ -110,6 +110,8 @@ def _answer(arguments: list[str], folder: str | None) -> int:
     except OSError as error:
         raise storage_error(error, where) from error
     print(answer_line(capacity, setup))
+    if note := caution(capacity, setup):
+        print(note)
     print(f"written: {where} (runs in {points})")
     return 0
 

@@ -8,7 +8,9 @@ from c2c.config import RunSetup
 from experiments.answers.capacity import Capacity
 from experiments.answers.quantity import override_of
 
-__all__ = ["answer_line", "answer_of"]
+__all__ = ["answer_line", "answer_of", "caution"]
+
+SHORT_S = 60.0  # of arrivals: a queue that only begins to grow is not seen
 
 _RESOURCE = {
     "idle_slices": "that a busy model gets no more slices",
@@ -35,6 +37,7 @@ def answer_of(capacity: Capacity, setup: RunSetup) -> dict[str, Any]:
         "every_seed": capacity.sure,
         "setting": _setting(capacity, setup) or None,
         "binds_beyond": capacity.binds,
+        "note": caution(capacity, setup) or None,
         "seeds": [
             {"seed": seed, "met": b.met, "missed": b.missed}
             for seed, b in zip(capacity.seeds, capacity.brackets, strict=True)
@@ -66,6 +69,20 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
     return line
 
 
+def caution(capacity: Capacity, setup: RunSetup) -> str:
+    """Return what to be careful about, or nothing."""
+    middle = capacity.interval
+    if capacity.quantity.name != "rate" or middle is None:
+        return ""
+    lasts_s = float(setup.workload.description["requests"]) / middle.mean
+    if lasts_s >= SHORT_S:
+        return ""
+    return (
+        f"note: at that rate the workload lasts {lasts_s:.3g} s only; one with more requests tells "
+        "more surely what is served for long"
+    )
+
+
 def _setting(capacity: Capacity, setup: RunSetup) -> str:
     value = capacity.sure if capacity.quantity.is_whole else capacity.interval
     if value is None:
@@ -80,13 +97,13 @@ def _value(capacity: Capacity) -> str:
     assert middle is not None
     if middle.half is None:
         return f"{_n(middle.mean)} {quantity.unit} (one seed, no interval)"
+    if not middle.half:
+        return f"{_n(middle.mean)} {quantity.unit} (each of {len(capacity.seeds)} seeds)"
     low, high = middle.mean - middle.half, middle.mean + middle.half
     spread = f"{_n(low)} to {_n(high)} with 95 % confidence, {len(capacity.seeds)} seeds"
     if not quantity.is_whole:
         return f"{_n(middle.mean)} {quantity.unit} ({spread})"
     assert capacity.sure is not None
-    if not middle.half:
-        return f"{_n(capacity.sure)} {quantity.unit} (each of {len(capacity.seeds)} seeds)"
     return f"{_n(capacity.sure)} {quantity.unit} (every seed; mean {_n(middle.mean)}, {spread})"
 
 
