@@ -17,6 +17,8 @@ help: ## show the targets and their settings
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 	@echo "Settings: PROFILE=quick|full FIGURES=all|name,name REQUESTS=n TESTS='paths' ARGS='more arguments'"
 	@echo "          JOBS=2 (test processes) C2C_PYTHON=path (the Python to build .venv with)"
+	@echo "Questions: .venv/bin/python -m experiments.NAME (--help): simulate, collect, capacity, search,"
+	@echo "          layout, generate; see docs/howto.md"
 
 env: ## make .venv, once (instant when it is up to date)
 	@.ci/make-venv

@@ -1,6 +1,6 @@
 """Settings become objects: schemas from the dataclasses, `load`, `build` and `simulate`."""
 
-from c2c.config.build import RunSetup, build
+from c2c.config.build import Layout, RunSetup, build, build_layout
 from c2c.config.load import config_dir, load, register
 from c2c.config.refusals import as_setting_error, choices
 from c2c.config.simulate import (
@@ -14,10 +14,12 @@ from c2c.config.simulate import (
 from c2c.config.user_code import code_in, load_code, settings_folder
 
 __all__ = [
+    "Layout",
     "RunSetup",
     "SimulationResult",
     "as_setting_error",
     "build",
+    "build_layout",
     "choices",
     "code_in",
     "config_dir",

@@ -25,14 +25,22 @@ from c2c.config.schema import RunConf, ScaleConf, SloConf, TimelineConf
 from c2c.config.user_code import load_code
 from c2c.cost import load_constants
 from c2c.errors import SettingError, unknown_name
-from c2c.hardware import LinkVariant, conf_dir, platform_from_mapping, scaled
+from c2c.hardware import (
+    LinkVariant,
+    MigConfig,
+    Platform,
+    conf_dir,
+    load_mig,
+    platform_from_mapping,
+    scaled,
+)
 from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
 from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
 
-__all__ = ["RunSetup", "build"]
+__all__ = ["Layout", "RunSetup", "build", "build_layout"]
 
 
 # Whose keys are known by a schema; the other groups check theirs.
@@ -150,6 +158,36 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A platform, how it is cut, and what to say of the choice."""
+
+    platform: Platform
+    mig: MigConfig
+    notes: tuple[str, ...]
+
+
+def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
+    """Return the layout of a configuration alone; only `mig=planned` looks at what is served.
+
+    Raises:
+      SettingError: see `build`.
+    """
+    plain = _plain(cfg)
+    system = _system(plain["system"])
+    platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
+    if planned_requests(plain["mig"]):
+        setup = build(cfg)
+        mig, notes = setup.serving.mig, setup.notes
+    else:
+        mig, notes = choose_layout(plain["mig"], platform, system)
+    return Layout(
+        platform=platform,
+        mig=load_mig(mig) if isinstance(mig, str) else mig,
+        notes=notes,
+    )
+
+
 def _on_disk(prepared: Prepared) -> tuple[str, ...]:
     """Say that host memory is smaller than the catalog, where it is."""
     fleet, setup = prepared.fleet, prepared.setup
@@ -208,7 +246,9 @@ def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
 
 def _deployments(plain: Mapping[str, Any]) -> tuple[Deployment, ...]:
     ttft_s, tpot_s = plain["slo"]["ttft_s"], plain["slo"]["tpot_s"]
-    for name, value in plain["slo"].items():
+    if not 0 < plain["slo"]["attainment"] <= 1:
+        raise SettingError("slo.attainment", plain["slo"]["attainment"], "a share in (0, 1]")
+    for name, value in (("ttft_s", ttft_s), ("tpot_s", tpot_s)):
         if value is not None and not 0 < value < float("inf"):
             raise SettingError(f"slo.{name}", value, "seconds above 0")
     return tuple(

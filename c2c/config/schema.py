@@ -45,10 +45,12 @@ class SloConf:
     Attributes:
       ttft_s: seconds to the first token.
       tpot_s: seconds between two tokens.
+      attainment: the share of the requests that is to meet both, for the verdict.
     """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+    attainment: float = 0.99
 
 
 @dataclass

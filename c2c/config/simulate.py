@@ -74,12 +74,14 @@ def summary_of(
 
     Args:
       records: at least `c2c.metrics.SUMMARY_COLUMNS`.
-      details: reads other columns of the same records, asked only if the load was too high.
+      details: reads other columns of the same records, asked only if targets were missed.
       totals: of the run, kept under "run".
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
     summary = summarise(records, {**totals, **plan})
-    summary["verdict"] = judge(records, _room(setup.prepared), details)
+    summary["verdict"] = judge(
+        records, _room(setup.prepared), details, setup.settings["slo"]["attainment"]
+    )
     return summary
 
 

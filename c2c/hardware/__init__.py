@@ -1,7 +1,7 @@
 """Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
 
 from c2c.hardware.conf import conf_dir
-from c2c.hardware.cutting import Slice, profiles, slices
+from c2c.hardware.cutting import Placed, Slice, placed, profiles, slices
 from c2c.hardware.mig import (
     MigConfig,
     MigProfile,
@@ -30,6 +30,7 @@ __all__ = [
     "LinkVariant",
     "MigConfig",
     "MigProfile",
+    "Placed",
     "Platform",
     "Slice",
     "conf_dir",
@@ -39,6 +40,7 @@ __all__ = [
     "load_platform",
     "mig_configs",
     "mig_from_mapping",
+    "placed",
     "platform_from_mapping",
     "platforms",
     "profiles",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from c2c.errors import SettingError
 from c2c.hardware.mig import MigConfig, MigProfile, load_mig
 from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
 from c2c.hardware.platform import Platform
 
-__all__ = ["Slice", "profiles", "slices"]
+__all__ = ["Placed", "Slice", "placed", "profiles", "slices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,13 @@ class Slice:
     bf16_tflops: float
     l2_bytes: int
     link_cap_gbps: float
+
+
+class Placed(NamedTuple):
+    """An instance of a layout and the memory slice of the chip that it starts at."""
+
+    profile: MigProfile
+    start: int
 
 
 def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
@@ -42,16 +50,36 @@ def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
       SettingError: the layout does not exist on the chip; lists those that do, or for a layout of
         parts what fits.
     """
-    name = mig if isinstance(mig, str) else mig.name
-    is_listed = name in platform.layouts
-    if not is_listed and (isinstance(mig, str) or not mig.parts):
-        raise SettingError("mig", name, f"a layout of {platform.name}: {_listed(platform)}")
-    config = load_mig(mig) if isinstance(mig, str) else mig
+    config = _config(platform, mig)
     if config.parts:
         chosen = _chosen(platform, config)
         return tuple(_slice(platform, p, f"{platform.name}/{p.name}") for p in chosen)
     profile = config.profile_on(platform.name)
     return (_slice(platform, profile, f"{platform.name}/{config.name}"),) * config.instances
+
+
+def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
+    """Return the instances of a layout and where each may start; none where it is the whole chip.
+
+    Args:
+      platform: the chip.
+      mig: the layout or its name.
+
+    Raises:
+      SettingError: see `slices`.
+    """
+    config = _config(platform, mig)
+    if config.parts:
+        chosen = _chosen(platform, config)
+    else:
+        chosen = (config.profile_on(platform.name),) * config.instances
+    chip = platform.partition
+    if chip is None or any(p.name == "full" for p in chosen):
+        return ()
+    at = where_they_go([_extent(p, chip) for p in chosen], chip)
+    if at is None:
+        raise SettingError("mig", config.name, f"instances that fit {platform.name} together")
+    return tuple(Placed(*one) for one in zip(chosen, at, strict=True))
 
 
 def profiles(platform: Platform) -> tuple[MigProfile, ...]:
@@ -65,6 +93,14 @@ def profiles(platform: Platform) -> tuple[MigProfile, ...]:
             if p.platform == platform.name and p.name != "full":
                 found.setdefault(p.name, p)
     return tuple(sorted(found.values(), key=lambda p: (p.compute_slices, p.hbm_bytes)))
+
+
+def _config(platform: Platform, mig: MigConfig | str) -> MigConfig:
+    name = mig if isinstance(mig, str) else mig.name
+    is_listed = name in platform.layouts
+    if not is_listed and (isinstance(mig, str) or not mig.parts):
+        raise SettingError("mig", name, f"a layout of {platform.name}: {_listed(platform)}")
+    return load_mig(mig) if isinstance(mig, str) else mig
 
 
 def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:

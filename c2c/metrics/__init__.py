@@ -12,6 +12,7 @@ from c2c.metrics.latency import (
     tpot_s,
     ttft_s,
 )
+from c2c.metrics.resources import DETAIL_COLUMNS, Room
 from c2c.metrics.schema import (
     PHASE_KINDS,
     PHASE_SCHEMA,
@@ -23,7 +24,7 @@ from c2c.metrics.schema import (
 )
 from c2c.metrics.summary import SUMMARY_COLUMNS, summarise, utilisation
 from c2c.metrics.timeline import write_timeline
-from c2c.metrics.verdict import DETAIL_COLUMNS, Room, judge
+from c2c.metrics.verdict import judge
 
 __all__ = [
     "DETAIL_COLUMNS",

@@ -1,22 +1,26 @@
-"""Whether a load was more than the fleet can serve, and what stood in the way.
+"""What became of a load: served, targets missed, or more than the fleet can serve; and why.
 
 The rule, for all requests together and for each model:
 
 1. The queue is the requests that arrived and have no first token yet; where that one does not grow,
    those that are not finished. At the last arrival it holds W requests. It has been growing since
    the last time it held at most W / 10.
-2. The load is too high if that growth took at least a quarter of the time between first and last
-   arrival (a burst that drains is shorter or gone); if half-way W was not nearly reached (a steady
-   crowd does not grow); if W is at least twice the square root of the requests that arrived
-   meanwhile (what chance alone does to a queue that is just kept up with) and at least 20; and if
-   most of those that arrived last missed a target.
+2. The load is too high (`overload`) if that growth took at least a quarter of the time between
+   first and last arrival (a burst that drains is shorter or gone); if half-way W was not nearly
+   reached (a steady crowd does not grow); if W is at least twice the square root of the requests
+   that arrived meanwhile (what chance alone does to a queue that is just kept up with) and at least
+   20; and if most of those that arrived last missed a target.
 3. Offered are the requests a second that arrived while the queue grew; sustainable those that
    finished, its first fifth left out, in which batches fill.
-4. What binds is looked for while the queue grew, in this order: slices that stood idle beside it;
-   the link; room for KV caches; places in batches; HBM; slices that were taken by other models; and
-   if nothing of that is full, the slices' compute. A share counts as full from 90 %.
-
-A run that cannot keep up for a while and then drains is no case of it: nothing is said.
+4. Where no queue grows, targets are missed (`missed`) if fewer requests met both than are wanted
+   (`slo.attainment`); else the load is `served`. The misses are steady if three quarters of the
+   run's twentieths (by arrival) have more of them than are allowed, else the run had bursts.
+5. What binds is looked for while the queue grew, or while targets were missed (in the worst
+   twentieth if they were not steady), in this order: slices that stood idle beside a queue; the
+   link; room for KV caches; places in batches; HBM; and if nothing of that is full, by where the
+   requests were late. Before their first step: slices that other models held, or starting models
+   if slices were free. Else turns, where several engines share a slice, or the slices' compute. A
+   share counts as full from 90 %.
 """
 
 from __future__ import annotations
@@ -29,24 +33,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from c2c.metrics.columns import codes_of, numbers_of
+from c2c.metrics.columns import numbers_of
+from c2c.metrics.growth import FEWEST, Growth, growth_of
+from c2c.metrics.resources import DETAIL_COLUMNS, Room, models_of, shares_of
 
-__all__ = ["DETAIL_COLUMNS", "Growth", "Room", "growth_of", "judge"]
+__all__ = ["judge"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-LEFT = 0.1  # of the last queue: from where it is said to grow
-HALF_WAY = 0.8  # of the last queue: in the middle of linear growth it is about half
-LONGEST_BURST = 0.25  # of the time between first and last arrival
-CHANCE = 2.0  # standard deviations of as many arrivals
-FEWEST = 20
 FILLING = 0.2  # of the growth: batches fill, so fewer finish than arrive
 FULL = 0.9
-
-# What is read beside the columns of a summary, only where a load is too high.
-DETAIL_COLUMNS = ("model", "started_s", "finished_s", "prompt_tokens", "output_tokens", "slice",
-                  "chip", "start_kind", "arrival_s", "link_bytes", "hbm_bytes")  # fmt: skip
+PARTS, STEADY = 20, 0.75
+SEVERAL = 1.5  # engines at the same time on a slice, on average
+MOSTLY = 0.5
 
 _BINDS = {
     "idle_slices": "slices stand idle beside the queue: a busy model gets no more of them",
@@ -55,130 +56,123 @@ _BINDS = {
     "batch": "places in batches",
     "hbm": "HBM bandwidth",
     "slices": "slices, which other models hold",
+    "starts": "starting models, though slices are free",
+    "turns": "turns: engines that share a slice wait for each other",
     "compute": "compute of the slices",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What the fleet has: by slice, and for KV caches by model and slice.
+class _Run:
+    """A run's requests, in the order of the records."""
 
-    Attributes:
-      models: names, in the order of the rows of `kv_tokens`.
-      chips: how many there are.
-      link_gbps: of one chip.
-      hbm_gbps: [slices].
-      kv_tokens: [models, slices], of that model alone.
-      max_batch: requests in an instance's batch.
-    """
+    arrival_s: Floats
+    first_s: Floats
+    ended_s: Floats  # failed: when it arrived
+    finished_s: Floats
+    model: Ints
+    late: Bools  # missed TTFT
+    slow: Bools  # missed TPOT
+    failed: Bools
 
-    models: tuple[str, ...]
-    chips: int
-    link_gbps: float
-    hbm_gbps: Floats
-    kv_tokens: Ints
-    max_batch: int
+    @property
+    def missed(self) -> Bools:
+        return self.late | self.slow | self.failed
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """A queue that grew until the last arrival.
-
-    Attributes:
-      since_s, until_s: when.
-      arrived: requests meanwhile.
-      waiting: the queue at the end.
-    """
-
-    since_s: float
-    until_s: float
-    arrived: int
-    waiting: int
-
-
-def growth_of(
-    arrival_s: Floats, left_s: Floats, missed: npt.NDArray[np.bool_], span: tuple[float, float]
-) -> Growth | None:
-    """Return how a queue grew until the last arrival of the run, or None if the load was served.
-
-    Args:
-      arrival_s: of each request, in any order.
-      left_s: when it left the queue.
-      missed: whether it missed a target.
-      span: first and last arrival of the run.
-    """
-    first_s, last_s = span
-    waiting = int(np.count_nonzero(left_s > last_s))
-    if waiting < FEWEST or last_s <= first_s:
-        return None
-    order = np.argsort(arrival_s, kind="stable")
-    arrived = arrival_s[order]
-    gone = np.searchsorted(np.sort(left_s), arrived, side="right")
-    queue = np.arange(1, len(arrived) + 1) - gone  # as each request arrived
-    low = np.flatnonzero(queue <= LEFT * waiting)
-    start = int(low[-1]) + 1 if len(low) else 0
-    count = len(arrived) - start
-    if count == 0:
-        return None
-    since_s = float(arrived[start])
-    if last_s - since_s < LONGEST_BURST * (last_s - first_s):
-        return None
-    if waiting < CHANCE * count**0.5 or np.mean(missed[order][-max(1, count // 4) :]) <= 0.5:
-        return None
-    middle = queue[start:][
-        np.abs(arrived[start:] - (since_s + last_s) / 2) < (last_s - since_s) / 10
-    ]
-    if len(middle) and np.median(middle) > HALF_WAY * waiting:
-        return None
-    return Growth(since_s=since_s, until_s=last_s, arrived=count, waiting=waiting)
+    @property
+    def span(self) -> tuple[float, float]:
+        return float(self.arrival_s.min()), float(self.arrival_s.max())
 
 
 def judge(
-    records: pa.Table, room: Room, details: Callable[[Sequence[str]], pa.Table]
+    records: pa.Table,
+    room: Room,
+    details: Callable[[Sequence[str]], pa.Table],
+    attainment: float = 0.99,
 ) -> dict[str, Any] | None:
-    """Return what to say of a load that was too high, as plain data; None of one that was served.
+    """Return what became of a load, as plain data; None where there was none.
 
     Args:
       records: at least `SUMMARY_COLUMNS` of `c2c.metrics`.
       room: what the fleet has.
-      details: reads further columns of the same records, in the same order.
+      details: reads further columns of the same records, in the same order; asked only where there
+        is something to explain.
+      attainment: share of the requests that is to meet both targets.
+
+    Returns:
+      `state`: served, missed or overload; `met`: the share that met both targets, and `wanted`;
+      `binds`: null if served; `text`: one or two lines. For what is not served also `models`,
+      `since_s`, `until_s` and the shares of `shares_of`; for an overload `offered_rps`,
+      `sustainable_rps` and `waiting`; for missed targets `late`, `slow` and `failed` (shares of the
+      requests) and `steady`.
     """
     if not records.num_rows:
         return None
-    arrival, first, finished = (numbers_of(records, c) for c in _TIMES)
-    ended = np.where(np.isfinite(finished), finished, arrival)
-    span = (float(arrival.min()), float(arrival.max()))
-    if np.count_nonzero(ended > span[1]) < FEWEST:
-        return None
-    model = _models(records, room)
-    late = ~(first - arrival <= numbers_of(records, "ttft_slo_s"))
+    run = _read(records, room)
+    met = float(1.0 - np.mean(run.missed))
+    told = {"met": met, "wanted": attainment}
+    if (grown := _grown(run, room)) is not None:
+        return {"state": "overload", **told, **_overload(run, room, details, *grown)}
+    if met < attainment:
+        return {"state": "missed", **told, **_misses(run, room, details, attainment)}
+    text = f"served: {_percent(met)} of the requests met both targets, no queue grew"
+    return {"state": "served", **told, "binds": None, "text": [text]}
+
+
+def _read(records: pa.Table, room: Room) -> _Run:
+    arrival, first, finished = (
+        numbers_of(records, c) for c in ("arrival_s", "first_token_s", "finished_s")
+    )
     gaps = np.maximum(numbers_of(records, "output_tokens") - 1.0, 1.0)
-    slow = (finished - first) / gaps > numbers_of(records, "tpot_slo_s")
-    begun = np.where(np.isfinite(first), first, ended)
-    whole: Growth | None = None
-    behind: dict[str, Growth] = {}
-    left = begun
-    for left, missed in ((begun, late), (ended, late | slow)):
-        whole = growth_of(arrival, left, missed, span)
-        for m in np.unique(model[left > span[1]]):
-            rows = model == m
-            found = growth_of(arrival[rows], left[rows], missed[rows], span)
+    failed = ~np.isfinite(finished)
+    return _Run(
+        arrival_s=arrival,
+        first_s=first,
+        ended_s=np.where(failed, arrival, finished),
+        finished_s=finished,
+        model=models_of(records, room),
+        late=~failed & ~(first - arrival <= numbers_of(records, "ttft_slo_s")),
+        slow=(finished - first) / gaps > numbers_of(records, "tpot_slo_s"),
+        failed=failed,
+    )
+
+
+def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth], Floats] | None:
+    """Return the growth, the models that fell behind, and when requests left that queue."""
+    span = run.span
+    if np.count_nonzero(run.ended_s > span[1]) < FEWEST:
+        return None
+    late = run.late | run.failed
+    begun = np.where(np.isfinite(run.first_s), run.first_s, run.ended_s)
+    for left, missed in ((begun, late), (run.ended_s, late | run.slow)):
+        whole = growth_of(run.arrival_s, left, missed, span)
+        behind: dict[str, Growth] = {}
+        for m in np.unique(run.model[left > span[1]]):
+            rows = run.model == m
+            found = growth_of(run.arrival_s[rows], left[rows], missed[rows], span)
             if found is not None:
                 behind[room.models[m]] = found
         if whole is not None or behind:
-            break
-    if whole is None and not behind:
-        return None
-    window = whole or max(behind.values(), key=lambda g: g.waiting)
-    concerned = np.ones(len(model), bool)
+            return whole or max(behind.values(), key=lambda g: g.waiting), behind, left
+    return None
+
+
+def _overload(
+    run: _Run,
+    room: Room,
+    details: Callable[[Sequence[str]], pa.Table],
+    window: Growth,
+    behind: dict[str, Growth],
+    left: Floats,
+) -> dict[str, Any]:
+    concerned = np.ones(len(run.model), bool)
     if behind:
-        concerned = np.isin(model, [room.models.index(name) for name in behind])
-    shares = _shares(details(DETAIL_COLUMNS), room, window, concerned)
-    binds = _binding(shares, len(room.hbm_gbps))
+        concerned = np.isin(run.model, [room.models.index(name) for name in behind])
     since, until = window.since_s, window.until_s
+    shares = shares_of(details(DETAIL_COLUMNS), room, (since, until), concerned)
     counted_from = since + FILLING * (until - since)
-    inside = concerned & (arrival >= since) & (arrival <= until)
-    served = concerned & (finished > counted_from) & (finished <= until)
+    inside = concerned & (run.arrival_s >= since) & (run.arrival_s <= until)
+    served = concerned & (run.finished_s > counted_from) & (run.finished_s <= until)
     verdict = {
         "models": sorted(behind) or "all together",
         "since_s": since,
@@ -186,109 +180,101 @@ def judge(
         "offered_rps": float(np.count_nonzero(inside) / (until - since)),
         "sustainable_rps": float(np.count_nonzero(served) / (until - counted_from)),
         "waiting": int(np.count_nonzero(concerned & (left > until))),
-        "binds": binds,
+        "binds": _idle(shares, len(room.hbm_gbps)) or _full(shares) or _waiting(shares),
         "slices": len(room.hbm_gbps),
         **shares,
     }
-    return verdict | {"text": _text(verdict, len(room.models))}
-
-
-_TIMES = ("arrival_s", "first_token_s", "finished_s")
-
-
-def _shares(
-    table: pa.Table, room: Room, window: Growth, concerned: npt.NDArray[np.bool_]
-) -> dict[str, float]:
-    """Return what was used of each resource while the queue grew; served requests tell it."""
-    since, until = window.since_s, window.until_s
-    seconds = until - since
-    started, finished = numbers_of(table, "started_s"), numbers_of(table, "finished_s")
-    ran = np.clip(np.minimum(finished, until) - np.maximum(started, since), 0.0, None)
-    ran = np.where(np.isfinite(ran), ran, 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(ran > 0, ran / np.maximum(finished - started, 1e-12), 0.0)
-    where = numbers_of(table, "slice").astype(np.int64)
-    served = (ran > 0) & (where >= 0)
-    slices = len(room.hbm_gbps)
-    model = _models(table, room)
-
-    def per_slice(values: Floats) -> Floats:
-        return np.bincount(where[served], weights=values[served], minlength=slices)
-
-    link_bytes, hbm_bytes = numbers_of(table, "link_bytes"), numbers_of(table, "hbm_bytes")
-    occupied = np.array(
-        [_covered(started[on], finished[on], since, until)
-         for on in (served & (where == s) for s in range(slices))]
-    )  # fmt: skip
-    used = occupied > 0
-    tokens = numbers_of(table, "prompt_tokens") + numbers_of(table, "output_tokens")
-    capacity = np.maximum(1, room.kv_tokens[model, np.maximum(where, 0)])
-    held = per_slice(tokens / capacity * ran) / seconds
-    batch = per_slice(ran) / seconds / room.max_batch
-    hbm = per_slice(hbm_bytes * share) / (room.hbm_gbps * 1e9 * seconds)
-    starts, kinds = codes_of(table, "start_kind")
-    is_warm = np.array([kind == "warm" for kind in kinds])[starts]
-    waited = np.clip(
-        np.minimum(np.where(np.isfinite(started), started, until), until)
-        - np.maximum(numbers_of(table, "arrival_s"), since),
-        0.0,
-        None,
-    )
-    waited = np.where(concerned, waited, 0.0)
-    elsewhere = float(waited[~is_warm].sum() / max(waited.sum(), 1e-12))
-    chip = numbers_of(table, "chip").astype(np.int64)
-    moved = np.bincount(chip[served], weights=(link_bytes * share)[served], minlength=room.chips)
-    return {
-        "link": float(moved.max() / (room.link_gbps * 1e9 * seconds)),
-        "hbm": float(hbm[used].max()) if used.any() else 0.0,
-        "kv": float((held / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
-        "batch": float((batch / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
-        "occupied": float(occupied.mean()),
-        "idle_slices": float((1.0 - occupied).sum()),
-        "waited_for_a_slice": elsewhere,
-    }
-
-
-def _covered(start_s: Floats, end_s: Floats, since: float, until: float) -> float:
-    """Return the share of [since, until] in which at least one of the intervals runs."""
-    if not len(start_s):
-        return 0.0
-    order = np.argsort(start_s, kind="stable")
-    start = np.clip(start_s[order], since, until)
-    end = np.maximum.accumulate(np.clip(end_s[order], since, until))
-    before = np.concatenate([[since], end[:-1]])
-    return float(np.clip(end - np.maximum(start, before), 0.0, None).sum() / (until - since))
-
-
-def _binding(shares: dict[str, float], slices: int) -> str:
-    if shares["idle_slices"] >= max(1.0, 0.1 * slices) and shares["link"] < FULL:
-        return "idle_slices"
-    for name in ("link", "kv", "batch", "hbm"):
-        if shares[name] >= FULL:
-            return name
-    return "slices" if shares["waited_for_a_slice"] >= 0.5 else "compute"
-
-
-def _text(verdict: dict[str, Any], models: int) -> list[str]:
-    """Return the verdict in two lines."""
-    late = verdict["models"]
-    whose = ""
-    if isinstance(late, list) and len(late) < models:
-        whose = f" of {', '.join(late[:3])}{' and others' if len(late) > 3 else ''}"
     first = (
-        f"overload: {verdict['offered_rps']:.3g} requests/s{whose} offered, about "
-        f"{verdict['sustainable_rps']:.3g} sustainable; {verdict['waiting']:,} waited at the last "
-        f"arrival, the queue grew for {verdict['until_s'] - verdict['since_s']:,.0f} s"
+        f"overload: {verdict['offered_rps']:.3g} requests/s{_named(behind, room, ' of ')} offered, "
+        f"about {verdict['sustainable_rps']:.3g} sustainable; {verdict['waiting']:,} waited at the "
+        f"last arrival, the queue grew from {since:,.0f} s on, for {until - since:,.0f} s"
     )
-    second = (
+    return verdict | {"text": [first, _why(verdict)]}
+
+
+def _misses(
+    run: _Run, room: Room, details: Callable[[Sequence[str]], pa.Table], wanted: float
+) -> dict[str, Any]:
+    missed = run.missed
+    order = np.argsort(run.arrival_s, kind="stable")
+    parts = np.array_split(order, min(PARTS, len(order)))
+    shares_missed = np.array([np.mean(missed[part]) for part in parts])
+    steady = bool(np.mean(shares_missed > 1.0 - wanted) >= STEADY)
+    part = order if steady else parts[int(shares_missed.argmax())]
+    until = float(max(run.arrival_s[part].max(), run.ended_s[part].max()))
+    since = float(run.arrival_s[part].min())
+    if steady:  # what drains after the last arrival is no part of the load
+        until = max(float(run.arrival_s.max()), np.nextafter(since, np.inf))
+    concerned = missed & (run.arrival_s >= since) & (run.arrival_s <= until)
+    table = details(DETAIL_COLUMNS)
+    used = shares_of(table, room, (since, max(until, np.nextafter(since, np.inf))), concerned)
+    late, slow, failed = (float(np.mean(x)) for x in (run.late, run.slow, run.failed))
+    is_late = np.count_nonzero(run.late[concerned]) >= np.count_nonzero(run.slow[concerned])
+    by_model = [
+        name
+        for m, name in enumerate(room.models)
+        if (rows := run.model == m).any() and np.mean(missed[rows]) > 1.0 - wanted
+    ]
+    verdict = {
+        "models": by_model,
+        "since_s": since,
+        "until_s": until,
+        "late": late,
+        "slow": slow,
+        "failed": failed,
+        "steady": steady,
+        "binds": _full(used) or (_late(used) if is_late else _slow(used)),
+        "slices": len(room.hbm_gbps),
+        **used,
+    }
+    how = [(late, "TTFT missed"), (slow, "TPOT missed"), (failed, "failed")]
+    told = ", ".join(f"{name} {_percent(share)}" for share, name in how if share)
+    when = "all the time" if steady else f"in bursts, the worst from {since:,.0f} to {until:,.0f} s"
+    first = (
+        f"targets missed {when}{_named(by_model, room, ', by ')}: {_percent(np.mean(~missed))} of "
+        f"the requests met both, {_percent(wanted)} are wanted ({told}); no queue grew"
+    )
+    return verdict | {"text": [first, _why(verdict)]}
+
+
+def _idle(shares: dict[str, float], slices: int) -> str:
+    few = shares["idle_slices"] < max(1.0, 0.1 * slices)
+    return "" if few or shares["link"] >= FULL else "idle_slices"
+
+
+def _full(shares: dict[str, float]) -> str:
+    return next((name for name in ("link", "kv", "batch", "hbm") if shares[name] >= FULL), "")
+
+
+def _waiting(shares: dict[str, float]) -> str:
+    return "slices" if shares["waited_for_a_slice"] >= MOSTLY else _slow(shares)
+
+
+def _late(shares: dict[str, float]) -> str:
+    if shares["waited"] < MOSTLY or shares["waited_for_a_slice"] < MOSTLY:
+        return _slow(shares)
+    return "starts" if shares["idle_slices"] >= 1.0 else "slices"
+
+
+def _slow(shares: dict[str, float]) -> str:
+    return "turns" if shares["engines"] >= SEVERAL else "compute"
+
+
+def _named(models: Sequence[str] | dict[str, Growth], room: Room, before: str) -> str:
+    late = sorted(models)
+    if not late or len(late) == len(room.models):
+        return ""
+    return f"{before}{', '.join(late[:3])}{' and others' if len(late) > 3 else ''}"
+
+
+def _why(verdict: dict[str, Any]) -> str:
+    return (
         f"what binds: {_BINDS[verdict['binds']]} (meanwhile link {100 * verdict['link']:.0f} %, "
         f"HBM {100 * verdict['hbm']:.0f} %, KV {100 * verdict['kv']:.0f} %, batch "
-        f"{100 * verdict['batch']:.0f} %, {verdict['idle_slices']:.1f} of {verdict['slices']} "
-        "slices idle)"
+        f"{100 * verdict['batch']:.0f} %, {verdict['engines']:.1f} engines on a busy slice, "
+        f"{verdict['idle_slices']:.1f} of {verdict['slices']} slices idle)"
     )
-    return [first, second]
 
 
-def _models(table: pa.Table, room: Room) -> Ints:
-    codes, names = codes_of(table, "model")
-    return np.array([room.models.index(name) for name in names], np.int64)[codes]
+def _percent(share: float | np.floating[Any]) -> str:
+    return f"{100 * share:.4g} %"

@@ -13,7 +13,8 @@ from c2c.errors import SettingError
 from experiments.simulation.help import help_text
 from experiments.simulation.own_settings import with_own_settings
 from experiments.simulation.point import check_shared, objective_setting, simulate_point
-from experiments.simulation.report import console, print_sweep
+from experiments.simulation.report import console
+from experiments.simulation.runs_table import print_sweep
 from experiments.sweeping import (
     Shared,
     check_arguments,

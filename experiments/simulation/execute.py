@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from c2c.config import RunSetup, prefers_compiled, run_totals, summary_of
 from c2c.metrics import RECORD_SCHEMA, SUMMARY_COLUMNS, write_timeline
-from c2c.runs import RunDir, check_room, content_key
+from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key
 from c2c.simulator import (
     RunStats,
     Simulation,
@@ -37,8 +37,6 @@ __all__ = [
     "run_key",
 ]
 
-# Where a run goes, whether it may be skipped and what is asked of it say nothing about its result.
-NOT_INPUTS = ("out", "folder", "resume", "overwrite", "objective")
 # What a run may leave on disk: a request takes about 70 bytes, a phase of the timeline 50.
 REQUEST_BYTES, PHASE_BYTES, FIXED_BYTES = 90, 60, 1_000_000
 RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz", "speed.json")

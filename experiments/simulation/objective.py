@@ -16,8 +16,9 @@ from typing import Any
 
 from c2c.config import build, load, simulate
 from c2c.errors import SettingError
+from c2c.runs import summary_fields
 
-__all__ = ["check_objective", "known_fields", "objective_of", "summary_fields"]
+__all__ = ["check_objective", "known_fields", "objective_of"]
 
 type Value = float | None
 
@@ -80,31 +81,6 @@ def known_fields() -> list[str]:
     """Return the fields of a summary, from a run of two requests (half a second)."""
     tiny = ["workload=poisson", "workload.requests=2", "catalog=dense6"]
     return list(summary_fields(simulate(build(load(tiny)), compiled=False).summary))
-
-
-def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the numbers of a summary by name, those of single models left out.
-
-    >>> summary_fields({"ttft_s": {"p99": 0.5}, "failed": 0, "run": {"link_gbps": 375.0}})
-    {'ttft_p99_s': 0.5, 'failed': 0, 'run_link_gbps': 375.0}
-    """
-    kept = {k: v for k, v in summary.items() if k not in ("models", "failures", "verdict")}
-    return {_name(path): value for path, value in _numbers(kept, ())}
-
-
-def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Value]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _numbers(inner, (*path, str(key)))
-    elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        yield path, value
-
-
-def _name(path: tuple[str, ...]) -> str:
-    *parents, last = path
-    if any(p.endswith("_s") for p in parents) and not last.endswith("_s"):
-        return "_".join([*(p.removesuffix("_s") for p in parents), last, "s"])
-    return "_".join(path)
 
 
 def _several(objective: Any) -> list[Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,9 +14,8 @@ from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
 from c2c.workloads import describe
 from experiments.simulation.execute import Outcome, chosen_chunks
-from experiments.sweeping import PointRecord
 
-__all__ = ["console", "print_folder", "print_outcome", "print_setup", "print_sweep"]
+__all__ = ["console", "print_folder", "print_outcome", "print_setup"]
 
 _MODELS_SHOWN = 8
 _WIDTH = 116  # where output is no terminal; a table is not to be cut there
@@ -71,37 +69,6 @@ def print_folder(out: Console, outcome: Outcome) -> None:
     """Say where a run is; only once all of it is on disk."""
     state = "complete already, skipped" if outcome.skipped else "written"
     out.print(f"run folder ({state}): {outcome.folder}", markup=False, soft_wrap=True)
-
-
-def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
-    """Print one line a point of a sweep, named by the overrides in which points differ."""
-    table = Table(title="sweep", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("point", "TTFT p50 s", "p99 s", "TPOT p50 ms", "p99 ms", "SLO %", "goodput/s", ""):
-        table.add_column(
-            name, justify="left" if name in ("point", "") else "right", overflow="fold"
-        )
-    errors: list[str] = []
-    shared = set.intersection(*(set(point.overrides) for point in points))
-    for point in points:
-        name = " ".join(o for o in point.overrides if o not in shared) or "all alike"
-        if point.folder is None or point.state == "failed":
-            table.add_row(escape(name), *[""] * 6, "error")
-            errors.append(f"{name}: {point.error}")
-            continue
-        s = json.loads((point.folder / "summary.json").read_text(encoding="utf-8"))
-        table.add_row(
-            escape(name),
-            _seconds(s["ttft_s"]["p50"]),
-            _seconds(s["ttft_s"]["p99"]),
-            _millis(s["tpot_s"]["p50"]),
-            _millis(s["tpot_s"]["p99"]),
-            _percent(s["attainment"]["both"]),
-            f"{s['goodput_rps']:.3f}",
-            {"kept": "skipped", "elsewhere": "made elsewhere"}.get(point.state, ""),
-        )
-    out.print(table)
-    for error in errors:
-        out.print(error, markup=False, soft_wrap=True)
 
 
 def _latency_table(summary: Mapping[str, Any]) -> Table:

@@ -13,23 +13,16 @@ from typing import Any
 
 import optuna
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
 from hydra.core.utils import JobReturn
 from omegaconf import OmegaConf
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
 from c2c.errors import SettingError
 from c2c.runs import write_text
+from experiments.sweeping.search_space import as_text, space_of
 
-__all__ = ["SearchSettings", "distribution", "search"]
+__all__ = ["SearchSettings", "search"]
 
 DIRECTIONS = ("minimize", "maximize")
 
@@ -87,18 +80,12 @@ def search(
     """Run trials until there are enough of them, and write the best into the sweep's folder."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     texts = [*(f"{k}={v}" for k, v in settings.params.items()), *arguments]
-    parsed = {o.get_key_element(): o for o in OverridesParser.create().parse_overrides(texts)}
-    space = {key: distribution(o) for key, o in parsed.items() if o.is_sweep_override()}
+    space, fixed = space_of(texts)
     if not space:
         raise SettingError(
             "hydra/sweeper", "optuna", "something to search",
             "Such as workload.rate_rps='interval(1,8)' or mig=7x12gb,4x24gb.",
         )  # fmt: skip
-    fixed = [
-        f"{key}={o.get_value_element_as_str()}"
-        for key, o in parsed.items()
-        if not o.is_sweep_override()
-    ]
     study = optuna.create_study(
         study_name=settings.study_name,
         storage=settings.storage,
@@ -111,7 +98,7 @@ def search(
     while (count := min(settings.n_jobs, settings.n_trials - done)) > 0:
         trials = [study.ask(space) for _ in range(count)]
         points = [
-            (*fixed, *(f"{k}={_text(v)}" for k, v in trial.params.items())) for trial in trials
+            (*fixed, *(f"{k}={as_text(v)}" for k, v in trial.params.items())) for trial in trials
         ]
         for trial, result in zip(trials, launch(points, initial_job_idx=number), strict=True):
             _tell(study, trial, result, len(settings.directions))
@@ -119,33 +106,6 @@ def search(
         done += count
     _report(study, Path(folder))
     return study
-
-
-def distribution(override: Override) -> BaseDistribution:
-    """Return what Optuna draws from for a sweep on the command line: choice, range, interval.
-
-    Raises:
-      SettingError: a kind of sweep that is none of these.
-    """
-    value = override.value()
-    if isinstance(value, IntervalSweep):
-        low: Any = value.start  # Hydra declares float, and keeps a whole number as one
-        high: Any = value.end
-        log = "log" in value.tags
-        if isinstance(low, int) and isinstance(high, int):
-            return IntDistribution(low, high, log=log)
-        return FloatDistribution(float(low), float(high), log=log)
-    if isinstance(value, RangeSweep) and not value.shuffle:
-        steps = list(value.range())
-        if all(isinstance(one, int) for one in steps):
-            return IntDistribution(int(steps[0]), int(steps[-1]), step=abs(int(value.step)))
-    if override.is_discrete_sweep():
-        choices: list[Any] = list(override.sweep_iterator(transformer=Transformer.encode))
-        return CategoricalDistribution(choices)
-    raise SettingError(
-        override.get_key_element(), override.get_value_element_as_str(),
-        "a choice (a,b), range(...) or interval(...)",
-    )  # fmt: skip
 
 
 def _tell(study: optuna.Study, trial: Trial, result: JobReturn, objectives: int) -> None:
@@ -177,11 +137,5 @@ def _report(study: optuna.Study, folder: Path) -> None:
         yaml.safe_dump({"name": "optuna", "solutions": found}, sort_keys=False),
     )
     for one in best:
-        params = " ".join(f"{k}={_text(v)}" for k, v in one.params.items())
+        params = " ".join(f"{k}={as_text(v)}" for k, v in one.params.items())
         print(f"best: {', '.join(f'{v:g}' for v in one.values)} at {params}")
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def table(
     link_bytes: float = 0.0,
     tokens: int = 10,
     first_token_s: np.ndarray | None = None,
+    start_kind: str = "warm",
     **runs: Any,
 ) -> pa.Table:
     n = len(runs["arrival_s"])
@@ -56,8 +58,9 @@ def table(
             "prompt_tokens": np.full(n, tokens),
             "output_tokens": np.full(n, 1 if first_token_s is None else 11),
             "slice": runs["slice"],
+            "instance": runs.get("instance", runs["slice"]),
             "chip": np.zeros(n, np.int32),
-            "start_kind": pa.array(["warm"] * n).dictionary_encode(),
+            "start_kind": pa.array([start_kind] * n).dictionary_encode(),
             "link_bytes": np.full(n, link_bytes),
             "hbm_bytes": np.zeros(n),
         }
@@ -68,27 +71,35 @@ def poisson(rate: float, n: int, seed: int = 0, since: float = 0.0) -> np.ndarra
     return since + np.cumsum(np.random.default_rng(seed).exponential(1.0 / rate, n))
 
 
-def verdict(records: pa.Table, room: Room = ROOM) -> dict[str, Any] | None:
-    return judge(records, room, records.select)
+def verdict(records: pa.Table, room: Room = ROOM) -> dict[str, Any]:
+    found = judge(records, room, records.select)
+    assert found is not None
+    assert len(found["text"]) == (1 if found["state"] == "served" else 2)
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def overload(records: pa.Table, room: Room = ROOM) -> dict[str, Any]:
+    found = verdict(records, room)
+    assert found["state"] == "overload", found["text"]
+    return found
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.sampled_from([0.5, 0.7, 0.9]), st.integers(100, 3000), st.integers(0, 10**6))
 def test_a_load_that_is_served_is_passed_over(load: float, n: int, seed: int) -> None:
-    assert verdict(table(**served(poisson(load / SERVICE_S, n, seed)))) is None
+    assert verdict(table(**served(poisson(load / SERVICE_S, n, seed))))["state"] != "overload"
 
 
 @pytest.mark.parametrize("load", [1.1, 2.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_load_that_is_too_high_is_said_with_its_rates(load: float, seed: int) -> None:
-    found = verdict(table(**served(poisson(load / SERVICE_S, 4000, seed))))
-    assert found is not None
+    found = overload(table(**served(poisson(load / SERVICE_S, 4000, seed))))
     assert found["offered_rps"] == pytest.approx(load / SERVICE_S, rel=0.08)
     assert found["sustainable_rps"] == pytest.approx(1.0 / SERVICE_S, rel=0.02)
     assert found["binds"] == "idle_slices"  # the second slice has nothing to do
     assert found["idle_slices"] == pytest.approx(1.0, abs=0.05)
-    both = verdict(table(**served(poisson(2 * load / SERVICE_S, 8000, seed), servers=2)))
-    assert both is not None
+    both = overload(table(**served(poisson(2 * load / SERVICE_S, 8000, seed), servers=2)))
     assert (both["binds"], both["slices"]) == ("compute", 2)
     assert both["sustainable_rps"] == pytest.approx(2.0 / SERVICE_S, rel=0.02)
     assert len(both["text"]) == 2
@@ -98,30 +109,27 @@ def test_a_load_that_is_too_high_is_said_with_its_rates(load: float, seed: int) 
 def test_a_burst_that_drains_is_passed_over() -> None:
     calm = poisson(0.4 / SERVICE_S, 2000, 1)
     burst = np.full(200, calm[1000])
-    assert verdict(table(**served(np.sort(np.concatenate([calm, burst]))))) is None
+    assert verdict(table(**served(np.sort(np.concatenate([calm, burst])))))["state"] != "overload"
     # and one at the very end, which drains after the last arrival
     late = np.full(200, calm[-1])
-    assert verdict(table(**served(np.concatenate([calm, late])))) is None
+    assert verdict(table(**served(np.concatenate([calm, late]))))["state"] != "overload"
 
 
 def test_on_and_off_load_that_drains_each_time_is_passed_over() -> None:
     parts = [poisson(1.5 / SERVICE_S, 150, k, since=k * 200.0) for k in range(20)]
-    assert verdict(table(**served(np.sort(np.concatenate(parts))))) is None
+    assert verdict(table(**served(np.sort(np.concatenate(parts)))))["state"] != "overload"
 
 
 def test_what_binds_is_the_resource_that_is_full() -> None:
     runs = served(poisson(4.0 / SERVICE_S, 4000, 3), servers=2)
     # two requests at a time, each half a second: 100 GB/s are full at 25 GB each
-    link = verdict(table(link_bytes=25e9, **runs))
-    assert link is not None
+    link = overload(table(link_bytes=25e9, **runs))
     assert link["binds"] == "link"
     assert link["link"] == pytest.approx(1.0, abs=0.03)
-    kv = verdict(table(tokens=990, **runs))
-    assert kv is not None
+    kv = overload(table(tokens=990, **runs))
     assert kv["binds"] == "kv"
     narrow = Room(**{n: getattr(ROOM, n) for n in ROOM.__slots__} | {"max_batch": 1})
-    batch = verdict(table(**runs), narrow)
-    assert batch is not None
+    batch = overload(table(**runs), narrow)
     assert batch["binds"] == "batch"
 
 
@@ -129,8 +137,7 @@ def test_one_hot_model_beside_calm_ones_is_named() -> None:
     hot = table("a", **served(poisson(2.0 / SERVICE_S, 2000, 5)))
     calm_runs = served(poisson(0.3 / SERVICE_S, 300, 6))
     calm_runs["slice"] = calm_runs["slice"] + 1
-    found = verdict(pa.concat_tables([hot, table("b", **calm_runs)]))
-    assert found is not None
+    found = overload(pa.concat_tables([hot, table("b", **calm_runs)]))
     assert found["models"] == ["a"]
     assert found["offered_rps"] == pytest.approx(2.0 / SERVICE_S, rel=0.1)
     assert "of a offered" in found["text"][0]
@@ -138,8 +145,7 @@ def test_one_hot_model_beside_calm_ones_is_named() -> None:
 
 def test_requests_that_start_at_once_and_do_not_end_are_seen_too() -> None:
     runs = served(poisson(2.0 / SERVICE_S, 3000, 8))
-    found = verdict(table(first_token_s=runs["arrival_s"] + 0.01, **runs))
-    assert found is not None
+    found = overload(table(first_token_s=runs["arrival_s"] + 0.01, **runs))
     assert found["sustainable_rps"] == pytest.approx(1.0 / SERVICE_S, rel=0.03)
 
 
@@ -147,8 +153,69 @@ def test_a_steady_crowd_that_misses_its_target_is_no_growth() -> None:
     arrival = poisson(2.0, 600, 9)
     long = {"arrival_s": arrival, "started_s": arrival, "slice": np.zeros(600, np.int32)}
     late = table(first_token_s=arrival + 3.0, service_s=40.0, **long)  # 80 at a time, for ever
-    assert verdict(late) is None
+    found = verdict(late)
+    assert found["state"] == "missed"
+    assert (found["late"], found["met"], found["steady"]) == (1.0, 0.0, True)
 
 
 def test_a_run_without_requests_has_no_verdict() -> None:
-    assert verdict(table(**served(np.zeros(0)))) is None
+    none = table(**served(np.zeros(0)))
+    assert judge(none, ROOM, none.select) is None
+
+
+def missed(**more: Any) -> dict[str, Any]:
+    """Requests that all miss a target while two slices serve 600 of them without a queue."""
+    arrival = poisson(1.0, 600, 4)
+    runs = {
+        "arrival_s": arrival, "started_s": arrival, "service_s": 4.0,
+        "slice": np.arange(600, dtype=np.int32) % 2,
+    }  # fmt: skip
+    found = verdict(table(**(runs | more)))
+    assert found["state"] == "missed"
+    return found
+
+
+def test_where_late_requests_waited_tells_what_binds() -> None:
+    arrival = poisson(1.0, 600, 4)
+    assert missed()["binds"] == "compute"  # 4 s in the first step, 2 s are allowed
+    waited = {"started_s": arrival + 3.0, "service_s": 0.1}
+    assert missed(**waited, start_kind="switch")["binds"] == "starts"  # slices were free
+    busy = {"started_s": arrival + 20.0, "service_s": 8.0}
+    assert missed(**busy, start_kind="switch")["binds"] == "slices"
+    assert missed(link_bytes=100e9)["binds"] == "link"
+    engines = np.arange(600) % 8
+    turns = missed(instance=engines, service_s=8.0)
+    assert turns["binds"] == "turns"
+    assert turns["engines"] > 1.5
+
+
+def test_slow_tokens_are_told_from_late_ones() -> None:
+    arrival = poisson(1.0, 600, 4)
+    slow = missed(first_token_s=arrival + 0.1)  # 10 more tokens in 3.9 s, 0.1 s each are allowed
+    assert (slow["late"], slow["slow"], slow["failed"]) == (0.0, 1.0, 0.0)
+    assert slow["text"][0].startswith(
+        "targets missed all the time, by a: 0 % of the requests met both"
+    )
+    assert "(TPOT missed 100 %)" in slow["text"][0]
+
+
+def test_misses_of_a_burst_are_no_steady_ones() -> None:
+    calm = poisson(0.4 / SERVICE_S, 2000, 1)
+    found = verdict(table(**served(np.sort(np.concatenate([calm, np.full(200, calm[1000])])))))
+    assert (found["state"], found["steady"]) == ("missed", False)
+    assert found["since_s"] <= calm[1000] <= found["until_s"]
+    assert "in bursts, the worst from" in found["text"][0]
+
+
+def test_the_share_that_is_wanted_decides() -> None:
+    arrival = poisson(1.0, 600, 4)
+    first = np.where(np.arange(600) < 12, arrival + 3.0, arrival + 0.01)  # 2 % are late
+    runs = {"arrival_s": arrival, "started_s": arrival, "service_s": 4.0,
+            "slice": np.zeros(600, np.int32)}  # fmt: skip
+    records = table(first_token_s=first, **runs)
+    at = records.column_names.index("tpot_slo_s")
+    records = records.set_column(at, "tpot_slo_s", pa.array(np.full(600, 1.0)))
+    for wanted, state in ((0.99, "missed"), (0.98, "served")):
+        found = judge(records, ROOM, records.select, wanted)
+        assert found is not None
+        assert (found["state"], found["met"]) == (state, pytest.approx(0.98))

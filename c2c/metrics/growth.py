@@ -1,0 +1,71 @@
+"""Whether a queue grew until the last arrival, more than chance and bursts would let it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FEWEST", "Growth", "growth_of"]
+
+Floats = npt.NDArray[np.float64]
+
+LEFT = 0.1  # of the last queue: from where it is said to grow
+HALF_WAY = 0.8  # of the last queue: in the middle of linear growth it is about half
+LONGEST_BURST = 0.25  # of the time between first and last arrival
+CHANCE = 2.0  # standard deviations of as many arrivals
+FEWEST = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A queue that grew until the last arrival.
+
+    Attributes:
+      since_s, until_s: when.
+      arrived: requests meanwhile.
+      waiting: the queue at the end.
+    """
+
+    since_s: float
+    until_s: float
+    arrived: int
+    waiting: int
+
+
+def growth_of(
+    arrival_s: Floats, left_s: Floats, missed: npt.NDArray[np.bool_], span: tuple[float, float]
+) -> Growth | None:
+    """Return how a queue grew until the last arrival of the run, or None if the load was served.
+
+    Args:
+      arrival_s: of each request, in any order.
+      left_s: when it left the queue.
+      missed: whether it missed a target.
+      span: first and last arrival of the run.
+    """
+    first_s, last_s = span
+    waiting = int(np.count_nonzero(left_s > last_s))
+    if waiting < FEWEST or last_s <= first_s:
+        return None
+    order = np.argsort(arrival_s, kind="stable")
+    arrived = arrival_s[order]
+    gone = np.searchsorted(np.sort(left_s), arrived, side="right")
+    queue = np.arange(1, len(arrived) + 1) - gone  # as each request arrived
+    low = np.flatnonzero(queue <= LEFT * waiting)
+    start = int(low[-1]) + 1 if len(low) else 0
+    count = len(arrived) - start
+    if count == 0:
+        return None
+    since_s = float(arrived[start])
+    if last_s - since_s < LONGEST_BURST * (last_s - first_s):
+        return None
+    if waiting < CHANCE * count**0.5 or np.mean(missed[order][-max(1, count // 4) :]) <= 0.5:
+        return None
+    middle = queue[start:][
+        np.abs(arrived[start:] - (since_s + last_s) / 2) < (last_s - since_s) / 10
+    ]
+    if len(middle) and np.median(middle) > HALF_WAY * waiting:
+        return None
+    return Growth(since_s=since_s, until_s=last_s, arrived=count, waiting=waiting)

@@ -1,0 +1,136 @@
+"""What a fleet's resources were used for over a stretch of a run, as its requests tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from c2c.metrics.columns import codes_of, numbers_of
+
+__all__ = ["DETAIL_COLUMNS", "Room", "models_of", "shares_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# What is read beside the columns of a summary, only where a run is to be explained.
+DETAIL_COLUMNS = ("model", "started_s", "first_token_s", "finished_s", "prompt_tokens",
+                  "output_tokens", "instance", "slice", "chip", "start_kind", "arrival_s",
+                  "link_bytes", "hbm_bytes")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the fleet has: by slice, and for KV caches by model and slice.
+
+    Attributes:
+      models: names, in the order of the rows of `kv_tokens`.
+      chips: how many there are.
+      link_gbps: of one chip.
+      hbm_gbps: [slices].
+      kv_tokens: [models, slices], of that model alone.
+      max_batch: requests in an instance's batch.
+    """
+
+    models: tuple[str, ...]
+    chips: int
+    link_gbps: float
+    hbm_gbps: Floats
+    kv_tokens: Ints
+    max_batch: int
+
+
+def shares_of(
+    table: pa.Table, room: Room, span: tuple[float, float], concerned: npt.NDArray[np.bool_]
+) -> dict[str, float]:
+    """Return what was used of each resource in a stretch of time; served requests tell it.
+
+    Args:
+      table: records with `DETAIL_COLUMNS`.
+      room: what the fleet has.
+      span: begin and end of the stretch; not empty.
+      concerned: requests whose waiting counts.
+
+    Returns:
+      link (of the fullest chip), hbm, kv and batch (of the fullest slice) as shares; `engines` of a
+      slice that ran steps, at the same time; `occupied` and `idle_slices`; of the requests'
+      waiting the part before a slice had their model (`waited_for_a_slice`); and of their time to
+      the first token the part before their first step (`waited`).
+    """
+    since, until = span
+    seconds = until - since
+    started, finished = numbers_of(table, "started_s"), numbers_of(table, "finished_s")
+    ran = np.clip(np.minimum(finished, until) - np.maximum(started, since), 0.0, None)
+    ran = np.where(np.isfinite(ran), ran, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(ran > 0, ran / np.maximum(finished - started, 1e-12), 0.0)
+    where = numbers_of(table, "slice").astype(np.int64)
+    served = (ran > 0) & (where >= 0)
+    slices = len(room.hbm_gbps)
+    model = models_of(table, room)
+
+    def per_slice(values: Floats) -> Floats:
+        return np.bincount(where[served], weights=values[served], minlength=slices)
+
+    link_bytes, hbm_bytes = numbers_of(table, "link_bytes"), numbers_of(table, "hbm_bytes")
+    occupied = _covered(where[served], started[served], finished[served], span, slices)
+    used = occupied > 0
+    engine = numbers_of(table, "instance").astype(np.int64)[served]
+    engines = int(engine.max()) + 1 if len(engine) else 0
+    running = _covered(engine, started[served], finished[served], span, engines)
+    tokens = numbers_of(table, "prompt_tokens") + numbers_of(table, "output_tokens")
+    capacity = np.maximum(1, room.kv_tokens[model, np.maximum(where, 0)])
+    held = per_slice(tokens / capacity * ran) / seconds
+    batch = per_slice(ran) / seconds / room.max_batch
+    hbm = per_slice(hbm_bytes * share) / (room.hbm_gbps * 1e9 * seconds)
+    starts, kinds = codes_of(table, "start_kind")
+    is_warm = np.array([kind == "warm" for kind in kinds])[starts]
+    waited = np.clip(
+        np.minimum(np.where(np.isfinite(started), started, until), until)
+        - np.maximum(numbers_of(table, "arrival_s"), since),
+        0.0,
+        None,
+    )
+    waited = np.where(concerned, waited, 0.0)
+    elsewhere = float(waited[~is_warm].sum() / max(waited.sum(), 1e-12))
+    first = np.minimum(np.nan_to_num(numbers_of(table, "first_token_s"), nan=until), until)
+    to_first = np.where(concerned, np.clip(first - numbers_of(table, "arrival_s"), 0.0, None), 0.0)
+    chip = numbers_of(table, "chip").astype(np.int64)
+    moved = np.bincount(chip[served], weights=(link_bytes * share)[served], minlength=room.chips)
+    link = moved.max() / (room.link_gbps * 1e9 * seconds)
+    return {
+        # A request's bytes are spread evenly over its time, so a sum may come out above the whole.
+        "link": min(1.0, float(link)),
+        "hbm": min(1.0, float(hbm[used].max())) if used.any() else 0.0,
+        "kv": float((held / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
+        "batch": float((batch / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
+        "occupied": float(occupied.mean()),
+        "idle_slices": max(0.0, float((1.0 - occupied).sum())),
+        "engines": float(running.sum() / max(occupied.sum(), 1e-12)),
+        "waited_for_a_slice": elsewhere,
+        "waited": float(waited.sum() / max(to_first.sum(), 1e-12)),
+    }
+
+
+def _covered(
+    group: Ints, start_s: Floats, end_s: Floats, span: tuple[float, float], groups: int
+) -> Floats:
+    """Return for each group the share of the span in which at least one of its intervals runs."""
+    since, until = span
+    length = until - since
+    order = np.lexsort((start_s, group))
+    at = group[order]
+    # A stretch of its own for each group, so that one running maximum serves all of them.
+    begin = np.clip(start_s[order] - since, 0.0, length) + 2.0 * length * at
+    end = np.maximum.accumulate(np.clip(end_s[order] - since, 0.0, length) + 2.0 * length * at)
+    before = np.concatenate([[0.0], end[:-1]]) if len(end) else end
+    new = np.clip(end - np.maximum(begin, before), 0.0, None)
+    return np.bincount(at, weights=new, minlength=groups) / length
+
+
+def models_of(table: pa.Table, room: Room) -> Ints:
+    """Return each record's model as its row in the room."""
+    codes, names = codes_of(table, "model")
+    return np.array([room.models.index(name) for name in names], np.int64)[codes]

@@ -1,0 +1,57 @@
+"""Nested results and settings as flat names: the columns of a table of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["settings_by_path", "summary_fields"]
+
+type Value = float | None
+
+# Of a summary: what holds for single models, and what is no number.
+_APART = ("models", "failures", "verdict")
+
+
+def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the numbers of a summary by name, those of single models left out.
+
+    A name is the path joined by `_`, a unit last.
+
+    >>> summary_fields({"ttft_s": {"p99": 0.5}, "failed": 0, "run": {"link_gbps": 375.0}})
+    {'ttft_p99_s': 0.5, 'failed': 0, 'run_link_gbps': 375.0}
+    """
+    kept = {k: v for k, v in summary.items() if k not in _APART}
+    return {_name(path): value for path, value in _numbers(kept, ())}
+
+
+def settings_by_path(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their names on the command line; a list is one value.
+
+    >>> settings_by_path({"seed": 0, "workload": {"rate_rps": 2.0}})
+    {'seed': 0, 'workload.rate_rps': 2.0}
+    """
+    return {".".join(path): value for path, value in _leaves(settings, ())}
+
+
+def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Value]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(inner, (*path, str(key)))
+    elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        yield path, value
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif path:
+        yield path, value
+
+
+def _name(path: tuple[str, ...]) -> str:
+    *parents, last = path
+    if any(p.endswith("_s") for p in parents) and not last.endswith("_s"):
+        return "_".join([*(p.removesuffix("_s") for p in parents), last, "s"])
+    return "_".join(path)

@@ -1,0 +1,121 @@
+"""Runs in processes of their own, each in its run folder: what is complete is only read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for
+from pathlib import Path
+from typing import Any, Self
+
+from c2c.config import RunSetup, build, is_machine_code_ready, prefers_compiled
+from c2c.errors import DataError, SettingError
+from c2c.runs import FolderInUse, is_in_use
+from experiments.simulation import execute, folder_of
+
+__all__ = ["Point", "PointRunner", "needs_compiling"]
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A run that was asked for: its folder and summary, or why it cannot be."""
+
+    folder: Path | None
+    summary: Mapping[str, Any]
+    error: str = ""
+    was_there: bool = False
+
+
+def needs_compiling(setup: RunSetup) -> bool:
+    """Return whether one point should run alone first, whose machine code the others then use."""
+    return prefers_compiled(setup) and not is_machine_code_ready(setup)
+
+
+class PointRunner:
+    """Processes that run points; use as `with PointRunner(workers) as runner`.
+
+    They end with the block, in the middle of a run if an error or a signal ends the block.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ProcessPoolExecutor(
+            workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
+        )
+        self._waiting: dict[Future[Point], Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for child in multiprocessing.active_children():
+                child.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
+        """Run a configuration, as plain data; `done` gives the token back."""
+        self._waiting[self._pool.submit(_run, dict(settings))] = token
+
+    def done(self) -> Iterator[tuple[Any, Point]]:
+        """Yield points in the order they are done, those too that are asked for meanwhile.
+
+        Raises:
+          DataError: a process was ended from outside.
+        """
+        while self._waiting:
+            over, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
+            # Of several in the order they were asked for, so that equal runs print alike.
+            for future in [f for f in self._waiting if f in over]:
+                token = self._waiting.pop(future)
+                try:
+                    point = future.result()
+                except BrokenProcessPool as error:
+                    raise DataError(
+                        "process", "one that ran a point was ended (memory?); the same command "
+                        "goes on where this one stopped",
+                    ) from error  # fmt: skip
+                yield token, point
+
+
+def _begin() -> None:
+    """Leave signals to the parent, and end with it however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run(settings: Mapping[str, Any]) -> Point:
+    try:
+        setup = build(settings)
+        while True:
+            try:
+                outcome = execute(setup)
+            except FolderInUse:
+                while is_in_use(folder_of(setup)):
+                    time.sleep(POLL_S)
+                continue
+            return Point(
+                folder=outcome.folder, summary=_lean(outcome.summary), was_there=outcome.skipped
+            )
+    except (SettingError, DataError) as error:
+        return Point(folder=None, summary={}, error=str(error))
+
+
+def _lean(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what holds for single models: thousands of them would travel between processes."""
+    return {k: v for k, v in summary.items() if k != "models"}

@@ -1,0 +1,132 @@
+"""What a capacity is asked of: the arrival rate, the number of models, or the size of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from c2c.config import RunSetup
+from c2c.errors import SettingError
+
+__all__ = ["QUANTITIES", "Quantity", "between", "override_of", "quantity_of", "with_value"]
+
+QUANTITIES = ("rate", "models", "superchips")
+_STEADY = ("poisson", "deterministic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """Something that can be more or less.
+
+    Attributes:
+      name: of the setting `capacity.of`.
+      unit: of its values, for people.
+      is_whole: whole numbers only.
+      more_is_harder: more of it is harder to serve; else less of it.
+      start: as the settings have it.
+      lowest, highest: where the search ends.
+    """
+
+    name: str
+    unit: str
+    is_whole: bool
+    more_is_harder: bool
+    start: float
+    lowest: float
+    highest: float
+
+
+def quantity_of(name: str, setup: RunSetup) -> Quantity:
+    """Return the quantity of a name, beginning where the settings are.
+
+    Raises:
+      SettingError: no such quantity, or the workload has no rate.
+    """
+    if name == "rate":
+        rate = _rate_rps(setup)
+        return Quantity(
+            name=name, unit="requests/s", is_whole=False, more_is_harder=True, start=rate,
+            lowest=rate / 4096, highest=rate * 4096,
+        )  # fmt: skip
+    if name == "models":
+        count = len(setup.serving.deployments)
+        return Quantity(
+            name=name, unit="models", is_whole=True, more_is_harder=True, start=count,
+            lowest=1, highest=max(4096, count),
+        )  # fmt: skip
+    if name == "superchips":
+        count = setup.serving.superchips
+        return Quantity(
+            name=name, unit="Superchips", is_whole=True, more_is_harder=False, start=count,
+            lowest=1, highest=max(1024, count),
+        )  # fmt: skip
+    raise SettingError("capacity.of", name, f"one of {', '.join(QUANTITIES)}")
+
+
+def with_value(
+    settings: Mapping[str, Any], quantity: Quantity, value: float, seed: int
+) -> dict[str, Any]:
+    """Return the settings of a run with that much of a quantity.
+
+    Arrivals keep their pattern: a Poisson process of a seed has the same gaps in units of its mean
+    at each rate, a trace is compressed. Seeds hence share their random numbers over all values.
+    """
+    changed = deepcopy(dict(settings))
+    changed["seed"] = seed
+    workload = changed["workload"]
+    if quantity.name == "superchips":
+        changed["superchips"] = int(value)
+    elif quantity.name == "models":
+        changed["catalog"] = _catalog(changed["catalog"], int(value))
+    elif workload["kind"] in _STEADY:
+        workload["rate_rps"] = value / workload["compression"] / workload["replicas"]
+    else:
+        workload["compression"] *= value / quantity.start
+    return changed
+
+
+def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -> str:
+    """Return the setting that gives a run that much; nothing for models, which are a catalog."""
+    changed = with_value(settings, quantity, value, 0)
+    if quantity.name == "rate":
+        kind = "rate_rps" if changed["workload"]["kind"] in _STEADY else "compression"
+        return f"workload.{kind}={changed['workload'][kind]:.4g}"
+    return f"superchips={changed['superchips']}" if quantity.name == "superchips" else ""
+
+
+def _rate_rps(setup: RunSetup) -> float:
+    workload = setup.settings["workload"]
+    if workload["kind"] in _STEADY:
+        return float(workload["rate_rps"] * workload["compression"] * workload["replicas"])
+    rate = setup.workload.description["mean_rate_rps"]
+    if not rate:
+        raise SettingError("capacity.of", "rate", "another quantity: all requests arrive at once")
+    return float(rate)
+
+
+def _catalog(catalog: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return a catalog of so many models, its entries in the proportions they had."""
+    entries: Sequence[Mapping[str, Any]] = catalog["models"]
+    had = [int(entry.get("copies", 1)) for entry in entries]
+    # Of each round over all models the first ones are taken when it is not full.
+    rounds, left = divmod(count, sum(had))
+    order = sorted(
+        (k / copies, i) for i, copies in enumerate(had) for k in range(copies)
+    )  # one of each entry before the second of any
+    more = [0] * len(entries)
+    for _, i in order[:left]:
+        more[i] += 1
+    copies = [rounds * n + m for n, m in zip(had, more, strict=True)]
+    kept = [{**e, "copies": n} for e, n in zip(entries, copies, strict=True) if n]
+    return {**catalog, "models": kept}
+
+
+def between(low: float, high: float, count: int, *, is_whole: bool) -> list[float]:
+    """Return so many values that cut a range evenly, of continuous ones by their ratio."""
+    if is_whole:
+        steps = {ceil(low + (high - low) * k / (count + 1)) for k in range(1, count + 1)}
+        return sorted(float(step) for step in steps if low < step < high)
+    return [low * (high / low) ** (k / (count + 1)) for k in range(1, count + 1)]

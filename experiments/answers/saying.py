@@ -1,0 +1,119 @@
+"""The answer of a capacity search, in one line and in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from c2c.config import RunSetup
+from experiments.answers.capacity import Capacity
+from experiments.answers.quantity import override_of
+
+__all__ = ["answer_line", "answer_of", "caution"]
+
+SHORT_S = 60.0  # of arrivals: a queue that only begins to grow is not seen
+
+_RESOURCE = {
+    "idle_slices": "that a busy model gets no more slices",
+    "link": "the link",
+    "kv": "room for KV caches",
+    "batch": "places in batches",
+    "hbm": "HBM bandwidth",
+    "slices": "slices that other models hold",
+    "starts": "starting models",
+    "turns": "turns on shared slices",
+    "compute": "compute of the slices",
+}
+
+
+def answer_of(capacity: Capacity, setup: RunSetup) -> dict[str, Any]:
+    """Return the answer as plain data, the line included."""
+    middle, quantity = capacity.interval, capacity.quantity
+    return {
+        "answer": answer_line(capacity, setup),
+        "of": quantity.name,
+        "unit": quantity.unit,
+        "mean": middle and middle.mean,
+        "half_width_95": middle and middle.half,
+        "every_seed": capacity.sure,
+        "setting": _setting(capacity, setup) or None,
+        "binds_beyond": capacity.binds,
+        "note": caution(capacity, setup) or None,
+        "seeds": [
+            {"seed": seed, "met": b.met, "missed": b.missed}
+            for seed, b in zip(capacity.seeds, capacity.brackets, strict=True)
+        ],
+        "runs": len(capacity.tried),
+    }
+
+
+def answer_line(capacity: Capacity, setup: RunSetup) -> str:
+    """Return the answer in one line."""
+    serving, quantity = setup.serving, capacity.quantity
+    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    count = "" if quantity.name == "superchips" else f"{serving.superchips} x "
+    fleet = f"{serving.system.name} on {count}{serving.platform.name}, mig {mig}"
+    share = f"{100 * setup.settings['slo']['attainment']:g} % of the requests on target"
+    if not capacity.met:
+        return f"answer: none. {fleet}, does not reach {share} {_looked(capacity)}"
+    if capacity.sure is None:
+        return f"answer: none. {fleet}, does not reach {share} with some of the seeds"
+    if capacity.is_open:
+        return f"answer: no limit found. {fleet}, has {share} {_looked(capacity)}"
+    how = "at most" if quantity.more_is_harder else "at least"
+    line = f"answer: {how} {_value(capacity)} for {share}: {fleet}"
+    if setting := _setting(capacity, setup):
+        line += f" ({setting})"
+    if (binds := capacity.binds) is not None:
+        beyond = "beyond that" if quantity.more_is_harder else "with less"
+        line += f"; what binds {beyond}: {_RESOURCE[binds]}"
+    return line
+
+
+def caution(capacity: Capacity, setup: RunSetup) -> str:
+    """Return what to be careful about, or nothing."""
+    middle = capacity.interval
+    if capacity.quantity.name != "rate" or middle is None:
+        return ""
+    lasts_s = float(setup.workload.description["requests"]) / middle.mean
+    if lasts_s >= SHORT_S:
+        return ""
+    return (
+        f"note: at that rate the workload lasts {lasts_s:.3g} s only; one with more requests tells "
+        "more surely what is served for long"
+    )
+
+
+def _setting(capacity: Capacity, setup: RunSetup) -> str:
+    value = capacity.sure if capacity.quantity.is_whole else capacity.interval
+    if value is None:
+        return ""
+    number = value if isinstance(value, float) else value.mean
+    return override_of(setup.settings, capacity.quantity, number)
+
+
+def _value(capacity: Capacity) -> str:
+    """Return the value with its confidence; of whole ones the one that every seed met."""
+    quantity, middle = capacity.quantity, capacity.interval
+    assert middle is not None
+    if middle.half is None:
+        return f"{_n(middle.mean)} {quantity.unit} (one seed, no interval)"
+    if not middle.half:
+        return f"{_n(middle.mean)} {quantity.unit} (each of {len(capacity.seeds)} seeds)"
+    low, high = middle.mean - middle.half, middle.mean + middle.half
+    spread = f"{_n(low)} to {_n(high)} with 95 % confidence, {len(capacity.seeds)} seeds"
+    if not quantity.is_whole:
+        return f"{_n(middle.mean)} {quantity.unit} ({spread})"
+    assert capacity.sure is not None
+    return f"{_n(capacity.sure)} {quantity.unit} (every seed; mean {_n(middle.mean)}, {spread})"
+
+
+def _looked(capacity: Capacity) -> str:
+    """Return how far the search went where it found no limit."""
+    quantity = capacity.quantity
+    is_down = quantity.more_is_harder != bool(capacity.met)
+    edge = quantity.lowest if is_down else quantity.highest
+    return f"{'down' if is_down else 'up'} to {_n(edge)} {quantity.unit}"
+
+
+def _n(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,199 @@
+"""How much a fleet serves within its targets: the largest rate, most models or smallest fleet.
+
+    python -m experiments.capacity slo.ttft_s=1 slo.attainment=0.99 workload=poisson catalog=dense6
+    python -m experiments.capacity capacity.of=models system=c2cserve_plus workload=gentd26
+    python -m experiments.capacity capacity.of=superchips workload=file workload.path=trace.csv
+
+Settings are those of `experiments.simulate`, and
+
+    capacity.of=rate          rate (requests a second, or the trace's speed), models, superchips
+    capacity.seeds=[0,1,2]    each has a capacity; the answer is their mean, with 95 % confidence
+    capacity.tolerance=0.01   how closely a rate is found
+    capacity.workers=null     processes; null: one a core
+
+A value meets the targets if `slo.attainment` of the requests meet both of theirs (failed ones do
+not) and no queue grows without end. It is found by bisection from where the settings are, each run
+in a folder in `<out>/points`; the same command goes on where one was stopped. `out=` or `folder=`
+says where the answer goes: a table (Parquet), a figure, answer.json, settings and provenance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from c2c.config import RunSetup, build, load
+from c2c.errors import SettingError
+from c2c.runs import NOT_INPUTS, RunDir, progress_bar, storage_error
+from experiments.answers.capacity import Capacity, Tried, find_capacity, tried_table
+from experiments.answers.command import answering, own_settings, workers_of
+from experiments.answers.points import needs_compiling
+from experiments.answers.quantity import Quantity, quantity_of
+from experiments.answers.saying import answer_line, answer_of, caution
+from experiments.simulation.execute import CODE
+from experiments.simulation.report import console, print_setup
+
+__all__ = ["CapacitySettings", "main"]
+
+OUT = "runs/capacity"
+PACKAGES = (*CODE, "experiments.answers", "experiments.figures.capacity")
+NAMES = ("capacity.parquet", "answer.json", "capacity.png", "capacity.svg")
+
+
+@dataclass
+class CapacitySettings:
+    """Settings of the search, see the module's docstring."""
+
+    of: str = "rate"
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    tolerance: float = 0.01
+    workers: int | None = None
+
+    def check(self) -> None:
+        """Raise where a value cannot work."""
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise SettingError("capacity.seeds", self.seeds, "whole numbers from 0 on, each once")
+        if not 0 < self.tolerance < 1:
+            raise SettingError("capacity.tolerance", self.tolerance, "a share above 0 and below 1")
+
+
+def main(arguments: list[str]) -> int:
+    """Answer; return the exit status: 2 for settings that cannot work."""
+    return answering(_answer, arguments, str(__doc__))
+
+
+def _answer(arguments: list[str], folder: str | None) -> int:
+    asked, given = own_settings(CapacitySettings, "capacity", arguments)
+    asked.check()
+    workers = workers_of(asked.workers, "capacity.workers")
+    if seed := [a for a in given if a.startswith("seed=")]:
+        raise SettingError("seed", seed[0][5:], "no value here", "Set capacity.seeds=[0,1,2].")
+    setup = build(load([f"out={OUT}", f"seed={asked.seeds[0]}", *given], folder=folder))
+    quantity = quantity_of(asked.of, setup)
+    settings = {k: v for k, v in setup.settings.items() if k not in NOT_INPUTS and k != "seed"}
+    if setup.plan is not None:  # planned once, for all points
+        settings["mig"] = dict(load([f"mig={setup.plan.mig}"]).mig)
+    told = {
+        "command": "capacity",
+        "capacity": {k: v for k, v in asdict(asked).items() if k != "workers"},
+        **{k: v for k, v in setup.settings.items() if k not in NOT_INPUTS and k != "seed"},
+    }
+    where = _where(setup, told)
+    out = console()
+    try:
+        with RunDir.open(
+            where, told, packages=PACKAGES, files=setup.files, seed=None,
+            resume=setup.settings["resume"], overwrite=setup.settings["overwrite"], names=NAMES,
+            field="folder" if setup.settings["folder"] else "out",
+        ) as run:  # fmt: skip
+            if run.is_complete:
+                found = json.loads((where / "answer.json").read_text(encoding="utf-8"))
+                print(*(found[name] for name in ("answer", "note") if found[name]), sep="\n")
+                print(f"answered already: {where}")
+                return 0
+            print_setup(out, setup)
+            points = Path(setup.settings["out"]).expanduser() / "points"
+            settings |= {
+                "out": str(points), "folder": None, "overwrite": False, "objective": None,
+                "resume": setup.settings["resume"], "figures": False, "timeline": {"rows": 0},
+            }  # fmt: skip
+            capacity = _searched(setup, settings, quantity, asked, workers, out)
+            _write(run, setup, capacity)
+    except OSError as error:
+        raise storage_error(error, where) from error
+    print(answer_line(capacity, setup))
+    if note := caution(capacity, setup):
+        print(note)
+    print(f"written: {where} (runs in {points})")
+    return 0
+
+
+def _searched(
+    setup: RunSetup, settings: Mapping[str, Any], quantity: Quantity, asked: CapacitySettings,
+    workers: int, out: Console,
+) -> Capacity:  # fmt: skip
+    """Search, printing a line a run."""
+    most = {"rate": "largest rate", "models": "most models", "superchips": "smallest fleet"}
+    print(
+        f"searching the {most[quantity.name]} with "
+        f"{100 * setup.settings['slo']['attainment']:g} % of the requests on target; "
+        f"seeds: {len(asked.seeds)}, processes: {workers}"
+    )
+    if needs_compiling(setup):
+        out.print("compiling the event loop, once on this machine: about 20 s ...")
+    done = 0
+
+    with progress_bar("runs") as advance:
+
+        def on_point(one: Tried) -> None:
+            nonlocal done
+            done += 1
+            advance(done)
+            share = (one.point.summary.get("attainment") or {}).get("both")
+            shown = one.point.error or f"{100 * (share or 0.0):.2f} % on target"
+            why = f", {one.binds} binds" if one.binds else ""
+            print(
+                f"  seed {one.seed}: {one.value:.4g} {quantity.unit}: {shown}{why}"
+                f"{' (complete already)' if one.point.was_there else ''}",
+                flush=True,
+            )
+
+        return find_capacity(
+            setup, settings, quantity, seeds=asked.seeds, tolerance=asked.tolerance,
+            workers=workers, on_point=on_point,
+        )  # fmt: skip
+
+
+def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
+    from experiments.figures.capacity import draw_capacity
+    from experiments.figures.style import look
+
+    table = tried_table(capacity)
+    answer = answer_of(capacity, setup)
+    run.write_table("capacity", table)
+    run.write_json("answer", answer)
+    if not setup.settings["figures"]:
+        return
+    found = None
+    if (middle := capacity.interval) is not None:
+        half = middle.half or 0.0
+        found = (middle.mean, middle.mean - half, middle.mean + half)
+    serving = setup.serving
+    caption = (
+        f"{answer['answer'][0].upper()}{answer['answer'][1:]}. Simulated, link variant "
+        f"'{serving.link_variant}'. A point is a run, filled if it met the targets; the band is "
+        "the interval of 95 % confidence over seeds."
+    )
+    with look():
+        figure = draw_capacity(
+            table, quantity=capacity.quantity.name, unit=capacity.quantity.unit,
+            wanted=setup.settings["slo"]["attainment"], found=found,
+            title=f"Capacity of {serving.system.name} on {serving.platform.name}", caption=caption,
+        )  # fmt: skip
+        run.write_figure("capacity", figure)
+
+
+def _where(setup: RunSetup, told: Mapping[str, Any]) -> Path:
+    if setup.settings["folder"]:
+        return Path(setup.settings["folder"]).expanduser()
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    serving, s = setup.serving, setup.settings
+    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    parts = (
+        told["capacity"]["of"], serving.system.name, serving.platform.name, mig,
+        s["workload"]["name"], digest,
+    )  # fmt: skip
+    name = "_".join(re.sub(r"[^\w.-]+", "-", str(p)) for p in parts)
+    return Path(s["out"]).expanduser() / name
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

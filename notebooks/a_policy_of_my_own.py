@@ -1,0 +1,89 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+
+# %% [markdown]
+# # A policy of my own
+#
+# When does a busy model get another slice? A policy is a NamedTuple of numbers, which are its
+# settings, and a function for the decision; what the function is given stands with the decision in
+# `c2c/policies/scale.py`. Written in a cell it is tried at once; in a folder of yours
+# (`--config-dir`, see docs/howto.md) every command finds it.
+
+# %%
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+
+from c2c.config import build, load, simulate
+from c2c.policies import wants_another
+
+
+class Patient(NamedTuple):
+    """Another slice where the work that waits would take longer than `seconds`, if it is full."""
+
+    seconds: float = 1.0
+
+
+@wants_another.by(Patient)
+def patient(policy, outstanding, backlog_s, is_full):  # noqa: ARG001 (what all are given)
+    return is_full and backlog_s > policy.seconds
+
+
+# %% [markdown]
+# Its name in settings is the class's in small letters, its fields are settings of the system.
+
+# %%
+hot = [
+    "catalog=dense", "catalog.models=[{spec: llama-3-8b}]", "workload=poisson",
+    "workload.requests=250", "workload.rate_rps=10", "mig=7x12gb",
+]  # fmt: skip
+tried = {}
+for choice in (
+    ["system/scale=one_instance"], ["system/scale=at_backlog"],
+    *(["system/scale=patient", f"system.scale.seconds={s}"] for s in (0.1, 1.0, 10.0)),
+):  # fmt: skip
+    name = " ".join(o.removeprefix("system/").removeprefix("system.") for o in choice)
+    tried[name] = simulate(build(load([*hot, "system=c2cserve", *choice]))).summary
+    print(name.ljust(36), f"TTFT p99 {tried[name]['ttft_s']['p99']:.2f} s")
+
+# %%
+figure, axis = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
+axis.barh(list(tried), [summary["ttft_s"]["p99"] for summary in tried.values()])
+axis.invert_yaxis()
+axis.set(xlabel="TTFT p99 (s)", title="When a busy model gets another slice")
+plt.show()
+
+# %% [markdown]
+# A mistake is said in one line, with the policy and where it is, before anything long runs.
+
+# %%
+from c2c.errors import PolicyError
+
+
+class Broken(NamedTuple):
+    at: int = 4
+
+
+@wants_another.by(Broken)
+def broken(policy, outstanding, backlog_s, is_full):  # noqa: ARG001 (as above)
+    return outstanding - policy.at  # a number where yes or no is asked for
+
+
+try:
+    build(load([*hot, "system=c2cserve", "system/scale=broken"]))
+except PolicyError as error:
+    print(error)
+else:
+    raise AssertionError("it was not noticed")

@@ -1,0 +1,73 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+
+# %% [markdown]
+# # My own trace on three systems
+#
+# A trace is a CSV or Parquet file with a row a request: when it came, which model it named, how
+# long prompt and answer were. Here one is written, to have one; put the path of yours in its place.
+
+# %%
+import csv
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from c2c.config import build, load, simulate
+from c2c.metrics import ttft_s
+
+rng = np.random.default_rng(0)
+trace = Path(tempfile.mkdtemp()) / "mine.csv"
+with trace.open("w", newline="") as file:
+    rows = csv.writer(file)
+    rows.writerow(["arrival_s", "model", "prompt_tokens", "output_tokens"])
+    for arrival_s in np.cumsum(rng.exponential(0.8, 300)):
+        service = "chat" if rng.random() < 0.6 else f"service-{rng.integers(5)}"
+        rows.writerow([arrival_s, service, rng.integers(20, 600), rng.integers(20, 200)])
+
+# %% [markdown]
+# ## In ten lines
+#
+# The models of the trace that are no names of the catalog are given to its models by popularity.
+# Runs of up to 300 requests are interpreted; longer ones compile the event loop once on a machine.
+
+# %%
+figure, axis = plt.subplots(figsize=(6, 3.4), layout="constrained")
+results = {}
+for system in ("c2cserve_plus", "c2cserve", "serverlessllm"):
+    own = ["workload=file", f"workload.path={trace}", "catalog=dense6", "mig=4x24gb"]
+    results[system] = simulate(build(load([*own, f"system={system}"])))
+    table = results[system].requests
+    ttft = ttft_s(*(table.column(c).to_numpy() for c in ("arrival_s", "first_token_s")))
+    axis.ecdf(ttft[np.isfinite(ttft)], label=system)
+axis.set(xscale="log", xlabel="TTFT (s)", ylabel="share of the requests", title="My trace")
+axis.axvline(1.0, color="grey", linestyle="--", linewidth=1)
+axis.legend()
+plt.show()
+
+# %% [markdown]
+# ## And what became of the load
+#
+# The verdict says whether the targets were met, and if not, what stood in the way.
+
+# %%
+for system, result in results.items():
+    print(system, *result.summary["verdict"]["text"], sep="\n  ")
+
+assert results["c2cserve_plus"].summary["verdict"]["state"] == "served"
+late = {name: result.summary["ttft_s"]["p95"] for name, result in results.items()}
+assert late["c2cserve_plus"] < late["serverlessllm"]

@@ -1,0 +1,69 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+
+# %% [markdown]
+# # A sweep, read back and plotted
+#
+# A sweep leaves a folder a run. `c2c.runs.collect` makes one table of them: the settings in which
+# they differ, and every number of their summaries. `python -m experiments.collect <folder>` writes
+# the same table as Parquet and CSV.
+
+# %%
+import subprocess
+import sys
+import tempfile
+
+import matplotlib.pyplot as plt
+
+from c2c.runs import collect, settings_columns
+
+folder = tempfile.mkdtemp()
+sweep = [
+    "catalog=dense", "mig=4x24gb", "workload=poisson", "workload.requests=150", "figures=false",
+    "workload.rate_rps=0.5,2,6", "system=c2cserve,serverlessllm", f"out={folder}",
+]  # fmt: skip
+done = subprocess.run(  # noqa: S603 (our own command)
+    [sys.executable, "-m", "experiments.simulate", "-m", *sweep],
+    capture_output=True, text=True, check=False,
+)  # fmt: skip
+assert done.returncode == 0, done.stderr
+print(done.stdout[done.stdout.rindex("sweep") :])
+
+# %% [markdown]
+# ## The table
+#
+# It is an Arrow table: `.to_pandas()` from here, or `polars.from_arrow(table)`. Of its columns
+# these tell the runs apart.
+
+# %%
+table = collect(folder)
+print(settings_columns(table))
+runs = table.to_pandas()
+shown = ["system.name", "workload.rate_rps", "verdict", "binds", "ttft_p99_s", "attainment_both"]
+runs[shown].sort_values(shown[:2])
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+for system, own in runs.sort_values("workload.rate_rps").groupby("system.name"):
+    for axis, column in zip(axes, ("ttft_p99_s", "tpot_p99_s"), strict=True):
+        axis.plot(own["workload.rate_rps"], own[column], "o-", label=system)
+        axis.set(xlabel="requests/s", ylabel=column)
+for axis in axes:
+    axis.set_ylim(bottom=0)
+axes[0].legend()
+plt.show()
+
+assert len(runs) == 6
+assert (runs["status"] == "complete").all()

@@ -1,0 +1,143 @@
+"""Capacity against a closed form, resumed, and what its command refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from c2c.config import build, load, simulate
+from experiments.answers.capacity import Capacity, find_capacity
+from experiments.answers.quantity import quantity_of
+
+ONE_AT_A_TIME = (
+    "mig=1x96gb", "catalog.models=[{spec: llama-3-3b}]", "system.max_batch=1", "workload=poisson",
+    "workload.lengths=fixed", "workload.prompt_tokens=1", "workload.output_tokens=1",
+    "figures=false", "timeline.rows=0",
+)  # fmt: skip
+COMMAND = [sys.executable, "-m", "experiments.capacity"]
+TINY = (
+    "workload=poisson", "workload.requests=60", "workload.rate_rps=2", "catalog=dense6",
+    "capacity.seeds=[0,1]", "capacity.tolerance=0.3", "figures=false",
+)  # fmt: skip
+
+
+def md1_share(rate: float, service_s: float, wait_s: float) -> float:
+    """Share of requests that wait at most so long: Crommelin's formula for M/D/1."""
+    terms = (rate * (k * service_s - wait_s) for k in range(int(wait_s // service_s) + 1))
+    return (1 - rate * service_s) * sum(
+        x**k / math.factorial(k) * math.exp(-x) for k, x in enumerate(terms)
+    )
+
+
+def test_crommelins_formula_is_as_pollaczek_and_khinchine_say() -> None:
+    load_, step = 0.6, 0.01
+    mean = sum((1 - md1_share(load_, 1.0, k * step)) * step for k in range(2000))
+    assert mean == pytest.approx(load_ / (2 * (1 - load_)), rel=0.02)
+
+
+def test_the_limit_of_md1_is_found_within_two_percent(tmp_path: Path) -> None:
+    """Constant service, Poisson arrivals, 95 % of the requests are to wait at most 2.5 services."""
+    probe = simulate(build(load([*ONE_AT_A_TIME, "workload.requests=2"])), compiled=False).requests
+    started, finished = (probe.column(c).to_numpy() for c in ("started_s", "finished_s"))
+    service_s = float((finished - started)[1])
+    low, high = 0.0, 1.0 / service_s
+    for _ in range(50):
+        rate = (low + high) / 2
+        low, high = (
+            (rate, high) if md1_share(rate, service_s, 2.5 * service_s) >= 0.95 else (low, rate)
+        )
+    setup = build(
+        load([*ONE_AT_A_TIME, "workload.requests=40000", "workload.rate_rps=20",
+              f"slo.ttft_s={3.5 * service_s}", "slo.attainment=0.95", f"out={tmp_path}"])
+    )  # fmt: skip
+    found = find_capacity(
+        setup, setup.settings, quantity_of("rate", setup), seeds=[0, 1, 2], tolerance=0.005,
+        workers=2, on_point=lambda _: None,
+    )  # fmt: skip
+    middle = found.interval
+    assert middle is not None
+    assert middle.half is not None
+    assert middle.mean == pytest.approx(low, rel=0.02)
+    assert abs(middle.mean - low) <= middle.half
+
+
+def search(out: Path) -> Capacity:
+    overrides = [o for o in TINY if not o.startswith("capacity.")]
+    setup = build(load([*overrides, f"out={out}"]))
+    return find_capacity(
+        setup, setup.settings, quantity_of("rate", setup), seeds=[0, 1], tolerance=0.3,
+        workers=2, on_point=lambda _: None,
+    )  # fmt: skip
+
+
+def test_a_search_that_is_killed_goes_on_and_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    command = [*COMMAND, *TINY, "out=out"]
+    killed = subprocess.Popen(
+        command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("out/points/*/DONE")) and time.monotonic() < until:
+        assert killed.poll() is None
+        time.sleep(0.01)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "(complete already)" in done.stdout
+    (answer,) = tmp_path.glob("out/rate_*/answer.json")
+    found = json.loads(answer.read_text())
+    whole = search(tmp_path / "whole")
+    assert [(s["met"], s["missed"]) for s in found["seeds"]] == [
+        (b.met, b.missed) for b in whole.brackets
+    ]
+    assert found["answer"] in done.stdout
+    table = pq.read_table(answer.parent / "capacity.parquet")
+    assert table.num_rows == found["runs"]
+    for row in table.to_pylist():
+        bracket = whole.brackets[row["seed"]]
+        assert row["meets"] == (row["rate"] <= bracket.met)
+        assert (tmp_path / "out" / "points" / row["run"] / "DONE").is_file()
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert again.stdout.splitlines() == [
+        found["answer"], found["note"], f"answered already: {answer.parent.relative_to(tmp_path)}",
+    ]  # fmt: skip
+    assert "the workload lasts" in found["note"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("capacity.of=speed", "capacity.of='speed': expected one of rate, models, superchips"),
+        ("capacity.off=rate", "expected a key among of, seeds, tolerance, workers"),
+        ("capacity.seeds=x", "capacity.seeds='x': expected a value of type list"),
+        ("capacity.seeds=[", "capacity.seeds='[': expected a value that YAML understands"),
+        ("capacity.seeds=[1,1]", "expected whole numbers from 0 on, each once"),
+        ("capacity.workers=0", "capacity.workers=0: expected a whole number above 0"),
+        ("seed=3", "seed='3': expected no value here. Set capacity.seeds"),
+        ("slo.attainment=1.5", "slo.attainment=1.5: expected a share in (0, 1]"),
+        ("-m", "option='-m': expected no sweep"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(
+    argument: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from experiments import capacity
+    from experiments.answers import command
+
+    monkeypatch.setattr(command, "heed_signals", lambda: None)  # of this process they are pytest's
+    monkeypatch.chdir(tmp_path)
+    assert capacity.main([*TINY[:4], argument]) == 2
+    got = capsys.readouterr()
+    assert said in got.err
+    assert got.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
