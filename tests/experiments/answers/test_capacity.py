@@ -132,9 +132,7 @@ def test_what_cannot_work_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     from experiments import capacity
-    from experiments.answers import command
 
-    monkeypatch.setattr(command, "heed_signals", lambda: None)  # of this process they are pytest's
     monkeypatch.chdir(tmp_path)
     assert capacity.main([*TINY[:4], argument]) == 2
     got = capsys.readouterr()

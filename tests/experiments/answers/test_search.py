@@ -201,9 +201,7 @@ def test_what_cannot_work_is_refused_in_one_line(
     argument: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from experiments.answers import command
 
-    monkeypatch.setattr(command, "heed_signals", lambda: None)  # of this process they are pytest's
     monkeypatch.chdir(tmp_path)
     assert search.main(["workload=poisson", "workload.requests=60", argument]) == 2
     got = capsys.readouterr()
