@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,10 +11,13 @@ from c2c.policies import (
     AlphaObservation,
     AlphaState,
     Feedback,
+    Priced,
+    Roofline,
     adjust_alpha,
     alpha_index,
     best_alpha_index,
     initial_alpha,
+    link_price,
 )
 
 unit = st.floats(0.0, 1.0)
@@ -73,3 +77,19 @@ def test_grid_and_roofline() -> None:
     assert best_alpha_index(alone, moved, 1.0, 0.0) == 1
     assert best_alpha_index(alone, moved, 0.1, 0.0) == 0  # a narrow link: the fewest bytes
     assert best_alpha_index(np.ones(3), np.ones(3), 1.0, 0.0) == 0  # ties to the first
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 10.0))
+def test_link_time_costs_more_the_fuller_the_link(a: float, b: float, price: float) -> None:
+    policy = Priced(price=price)
+    low, high = link_price(policy, min(a, b)), link_price(policy, max(a, b))
+    assert 0.0 <= low <= high < np.inf
+    assert link_price(policy, 0.5) == pytest.approx(price)
+    assert link_price(Roofline(), a) == 0.0
+
+
+def test_a_price_chooses_fewer_bytes_at_equal_shares() -> None:
+    alone = np.array([3.0, 2.0, 1.0])
+    moved = np.array([1e9, 2e9, 6e9])
+    chosen = [best_alpha_index(alone, moved, 100.0, gb_s) for gb_s in (0.0, 0.3, 5.0)]
+    assert chosen == [2, 1, 0]

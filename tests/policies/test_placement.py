@@ -15,6 +15,7 @@ from c2c.policies import (
     AtBacklog,
     AtOutstanding,
     BandwidthAware,
+    ByQueue,
     FirstIdle,
     LeastLoaded,
     LeastOutstanding,
@@ -24,7 +25,9 @@ from c2c.policies import (
     ReserveAll,
     WhereWorkIs,
     choose_chunk,
+    chunk_tokens,
     goes_before,
+    largest_chunk,
     link_demand_gbps,
     may_join,
     place,
@@ -165,3 +168,15 @@ def test_chunk_is_the_smallest_that_holds_every_limit() -> None:
     assert choose_chunk(chunks, ttft, hbm * [1, 1, 9], compute, **args) == (512, True)
     # nothing holds: the fastest, and it says so
     assert choose_chunk(chunks, ttft, hbm, compute * 9, **args) == (512, False)
+
+
+@given(st.integers(1, 4096), st.integers(0, 100_000), st.integers(1, 4096))
+def test_a_chunk_grows_with_what_waits(profiled: int, backlog: int, limit: int) -> None:
+    policy = ByQueue(limit_tokens=limit)
+    got = chunk_tokens(policy, profiled, backlog, 3)
+    assert profiled <= got <= max(profiled, limit)
+    assert got <= chunk_tokens(policy, profiled, backlog + 500, 3)
+    if backlog < 2 * policy.prompt_tokens:
+        assert got < 2 * profiled or got == profiled
+    if profiled <= limit <= largest_chunk(policy, (profiled,)):
+        assert chunk_tokens(policy, profiled, 10**9, 0) == limit
