@@ -158,15 +158,22 @@ def homes(setup: ServingSetup) -> Homes:
         found[m].append(c)
         held[m][c] = bool(left[c] >= size)
         left[c] -= size
-    is_crowded = bool((left < 0.0).any())
-    for _ in range(0 if is_crowded else setup.superchips - 1):
-        for m, size in enumerate(sizes):
-            room = np.where(np.isin(np.arange(setup.superchips), found[m]), -1.0, left)
-            c = int(room.argmax())
-            if room[c] >= size:
+    # A model that no further chip has room for is done: rooms only shrink.
+    growing = [] if (left < 0.0).any() else list(range(len(sizes)))
+    has = np.zeros((len(sizes), setup.superchips), bool)
+    for m, homes_of_m in enumerate(found):
+        has[m, homes_of_m] = True
+    while growing:
+        still = []
+        for m in growing:
+            c = int(np.where(has[m], -1.0, left).argmax())
+            if not has[m, c] and left[c] >= sizes[m]:
                 found[m].append(c)
                 held[m][c] = True
-                left[c] -= size
+                has[m, c] = True
+                left[c] -= sizes[m]
+                still.append(m)
+        growing = still
     start = setup.weights_start == "host"
     chips = [sorted(h) for h in found]
     return Homes(chips, [[start and held[m][c] for c in row] for m, row in enumerate(chips)])
