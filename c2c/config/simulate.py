@@ -129,6 +129,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "drains": stats.drains,
         "preempted": stats.preempted,
         "steps": int(stats.steps.sum()),
+        "walked": int(stats.runs.sum()),  # events: equal decode steps in a row are one
         "prefill_tokens": int(stats.prefill_tokens.sum()),
         "decode_tokens": int(stats.decode_tokens.sum()),
         "link_bytes": float(stats.chip_link_bytes.sum()),

@@ -39,6 +39,8 @@ def main(overrides: list[str]) -> None:
         "deployments": len(setup.serving.deployments),
         "arrival_rps": summary["arrival_rps"],
         "slo_attainment": summary["attainment"]["both"],
+        "steps": summary["run"]["steps"],
+        "walked": summary["run"]["walked"],
         "link_utilisation": summary["run"]["utilisation"]["link_mean"],
         "most_per_chip_gbps": summary["run"]["link_peak_gbps"],
     }

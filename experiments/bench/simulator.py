@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -33,25 +33,6 @@ PAPER_REQUESTS = 3_500_000
 # Sixteen is where 3.5 M requests in three weeks meet their targets in 99% of cases (eight: 95%).
 # One slice serves the most popular model's bursts only if a second instance may be asked for.
 SCALE_OUT = "system/scale=at_outstanding"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Another simulator on the same class of machine (two cores)."""
-
-    name: str
-    requests_per_s: float
-    condition: str
-
-
-# Stated by this project's plan for the same class of machine; no output of this benchmark.
-PEERS = (
-    Peer(name="Vidur", requests_per_s=950, condition="1 replica; 17-19 s and 3.6 GB to start"),
-    Peer(name="Vidur", requests_per_s=920, condition="8 replicas"),
-    Peer(name="BLIS", requests_per_s=650, condition="1 instance"),
-    Peer(name="BLIS", requests_per_s=130, condition="8 instances"),
-    Peer(name="SplitwiseSim", requests_per_s=116, condition="default cluster"),
-)
 
 
 @dataclass
@@ -147,10 +128,26 @@ def by_instances(settings: BenchSettings) -> list[list[str]]:
     ]
 
 
+def by_turns(settings: BenchSettings) -> list[list[str]]:
+    """Return the points where several busy engines share a slice."""
+    return [
+        [
+            "catalog=dense16",
+            "superchips=1",
+            "system=c2cserve_plus",
+            f"seed={settings.seed}",
+            "workload.models=16",
+            f"workload.requests={max(1, settings.requests // 100)}",
+            f"workload.compression={compression}",
+        ]
+        for compression in (1.0, 8.0)
+    ]
+
+
 def _table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    heads = ("requests", "slices", "models", "generate", "events", "records", "all s",
-             "requests/s", "µs each", "peak MB", "SLO %")  # fmt: skip
+    heads = ("requests", "slices", "models", "generate", "events", "records", "all s", "requests/s",
+             "µs each", "steps each", "walked each", "walked/s", "peak MB", "SLO %")  # fmt: skip
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
@@ -164,24 +161,11 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['total_s']:.2f}",
             f"{row['requests'] / row['simulate_s']:,.0f}",
             f"{1e6 * row['simulate_s'] / row['requests']:.2f}",
+            f"{row['steps'] / row['requests']:.0f}",
+            f"{row['walked'] / row['requests']:.1f}",
+            f"{row['walked'] / row['events_s']:,.0f}",
             f"{row['peak_mb']:.0f}",
             f"{100 * row['slo_attainment']:.1f}",
-        )
-    return table
-
-
-def _peer_table(ours: float, ours_where: str) -> Table:
-    title = "beside other simulators (their numbers: stated, not measured by this run)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for head in ("simulator", "requests/s", "ours is", "condition"):
-        table.add_column(head, justify="left" if head in ("simulator", "condition") else "right")
-    table.add_row("c2c", f"{ours:,.0f}", "", ours_where)
-    for peer in PEERS:
-        table.add_row(
-            peer.name,
-            f"{peer.requests_per_s:,.0f}",
-            f"{ours / peer.requests_per_s:,.0f}x",
-            peer.condition,
         )
     return table
 
@@ -214,15 +198,9 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
     out.print(_table(f"over requests, {settings.superchips} superchips, 89 models", sizes))
     fleets = [measure_point(overrides) for overrides in by_instances(settings)]
     out.print(_table("over instances, load and models in proportion", fleets))
-    largest = sizes[-1]
-    out.print(
-        _peer_table(
-            largest["requests"] / largest["simulate_s"],
-            f"{largest['instances']} instances, requests made and records written; "
-            f"{start['first_result_s']:.1f} s and {start['peak_mb'] / 1000:.2f} GB to start",
-        )
-    )
-    return {"start": start, "by_requests": sizes, "by_instances": fleets}
+    turns = [measure_point(overrides) for overrides in by_turns(settings)]
+    out.print(_table("several engines a slice that take turns: every step is walked", turns))
+    return {"start": start, "by_requests": sizes, "by_instances": fleets, "by_turns": turns}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -230,10 +208,10 @@ def main(arguments: Sequence[str]) -> int:
 
     def work(settings: BenchSettings, folder: RunDir, out: Console) -> None:
         found = run(settings, out)
-        folder.write_json("simulator", found | {"peers": [asdict(p) for p in PEERS]})
+        folder.write_json("simulator", found)
         rows = [
             {"over": over, **point}
-            for over in ("by_requests", "by_instances")
+            for over in ("by_requests", "by_instances", "by_turns")
             for point in found[over]
         ]
         folder.write_table("points", pa.Table.from_pylist(rows))
