@@ -185,7 +185,8 @@ def _check(settings: BenchSettings) -> None:
 
 def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
     """Measure everything, print tables on the way and return the numbers."""
-    measure_point(["workload.requests=100"])  # compiles if nothing is cached yet
+    for first in (by_size(settings)[0], by_instances(settings)[0], by_turns(settings)[0]):
+        measure_point([*first, "workload.requests=100"])  # compiles what is not cached yet
     start = measure_start()
     out.print(
         f"start: first result of `python -m experiments.simulate` after "

@@ -49,6 +49,8 @@ def test_the_whole_benchmark_leaves_its_numbers(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "simulator.json").read_text())
     assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
     assert found["start"]["peak_mb"] < 500
-    assert pq.read_table(tmp_path / "points.parquet").num_rows == 4
+    assert pq.read_table(tmp_path / "points.parquet").num_rows == 6
+    assert all(p["walked"] <= p["steps"] for p in found["by_requests"])
+    assert found["by_turns"][0]["walked"] > 0
     assert (tmp_path / "provenance.json").exists()
     assert OmegaConf.load(tmp_path / "config.yaml").requests == 4000
