@@ -118,7 +118,7 @@ def test_a_layout_of_another_chip_is_refused_even_if_the_platform_lists_it() -> 
 
 
 def test_an_unknown_layout_lists_the_known_ones() -> None:
-    with pytest.raises(SettingError, match=r"mig='8x1gb': expected one of .*7x12gb"):
+    with pytest.raises(SettingError, match=r"mig='8x1gb': expected a name that exists .*7x12gb"):
         load_mig("8x1gb")
 
 
