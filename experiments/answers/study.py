@@ -18,6 +18,7 @@ from experiments.answers.points import Point, PointRunner
 __all__ = ["OBJECTIVES", "Tried", "front_of", "open_study", "run_trials"]
 
 OBJECTIVES = ("gpu_hours", "ttft_p99_s", "tpot_p99_s")
+_WITHOUT_VALUES = "without_values"  # of a point that is told and has none
 _SPENT = 100  # draws in a row that bring nothing new: there is nothing new
 
 
@@ -49,11 +50,15 @@ def open_study(path: Path) -> optuna.Study:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    from experiments.answers.kernel_lock import KernelLock
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path.parent.mkdir(parents=True, exist_ok=True)
+    lock = KernelLock(path.with_name(f"{path.name}.held"))
+    backend = JournalFileBackend(str(path), lock_obj=lock)
     try:
         study = optuna.create_study(
-            study_name="search", storage=JournalStorage(JournalFileBackend(str(path))),
+            study_name="search", storage=JournalStorage(backend),
             directions=["minimize"] * len(OBJECTIVES), load_if_exists=True,
         )  # fmt: skip
     except ValueError as error:
@@ -96,7 +101,7 @@ def run_trials(
     """
     for one in begin_with:
         study.enqueue_trial(dict(one), skip_if_exists=True)
-    known = {_key(t.params): _tried(t) for t in study.trials if "state" in t.user_attrs}
+    known = {_key(t.params): _tried(t) for t in study.trials if _is_told(t)}
     for earlier in known.values():
         on_point(earlier)
     enough = min(trials, space.size)
@@ -163,6 +168,7 @@ def _tell(study: optuna.Study, trial: Trial, point: Point, wanted: float) -> Non
     hours = (fields.get("run_chips") or 0.0) * (fields.get("span_s") or 0.0) / 3600.0
     ttft, tpot = fields.get("ttft_p99_s"), fields.get("tpot_p99_s")
     if point.error or ttft is None:
+        trial.set_user_attr(_WITHOUT_VALUES, True)
         study.tell(trial, state=TrialState.FAIL)
         return
     trial.set_constraint("targets", 1.0 if state == "overload" else wanted - met)
@@ -170,8 +176,13 @@ def _tell(study: optuna.Study, trial: Trial, point: Point, wanted: float) -> Non
     study.tell(trial, [float(f"{value:.3g}") for value in (hours, ttft, tpot or 0.0)])
 
 
+def _is_told(trial: FrozenTrial) -> bool:
+    """Whether all of a point is known; one that was cut off while it was told is tried again."""
+    return trial.state is TrialState.COMPLETE or _WITHOUT_VALUES in trial.user_attrs
+
+
 def _tried(trial: FrozenTrial) -> Tried:
-    told = dict(trial.user_attrs)
+    told = {k: v for k, v in trial.user_attrs.items() if k != _WITHOUT_VALUES}
     is_complete = trial.state is TrialState.COMPLETE
     return Tried(
         number=trial.number,

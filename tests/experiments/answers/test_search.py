@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from c2c.errors import SettingError
 from experiments import search
 from experiments.answers import study as module
 from experiments.answers.fleets import FleetSpace
+from experiments.answers.kernel_lock import KernelLock
 from experiments.answers.points import Point
 from experiments.answers.study import Tried, front_of, open_study, run_trials
 
@@ -149,6 +151,26 @@ def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
     (tmp_path / "study").write_text("no journal\n" * 3)
     with pytest.raises(SettingError, match="a study of Optuna, whole"):
         open_study(tmp_path / "study")
+
+
+def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
+    path = tmp_path / "study.journal"
+    taken = (
+        "import os, signal; from pathlib import Path;"
+        "from experiments.answers.kernel_lock import KernelLock;"
+        f"KernelLock(Path({str(path)!r} + '.held')).acquire(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", taken]).returncode == -signal.SIGKILL
+    assert not open_study(path).trials
+    first, second = (KernelLock(tmp_path / "x") for _ in range(2))
+    first.acquire()
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    first.release()
+    waiting.join(20)
+    assert not waiting.is_alive()
 
 
 def test_the_command_killed_and_given_again_tries_what_is_left(tmp_path: Path) -> None:
