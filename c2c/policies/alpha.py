@@ -225,7 +225,9 @@ def alpha_index(alpha: float, grid_size: int) -> int:
 
 
 @jitable
-def best_alpha_index(alone_s: Any, link_bytes: Any, available_gbps: float, gb_s: float) -> int:
+def best_alpha_index(
+    alone_s: Any, link_bytes: Any, available_gbps: float, gb_s: float = 0.0
+) -> int:
     """Return the variant with the least predicted step time max(alone, bytes / share), plus price.
 
     Args:
