@@ -1,7 +1,15 @@
 """The one serving loop: state, pure step, actions; the simulator and the engine drive it."""
 
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
-from c2c.serving.prepare import Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving.prepare import (
+    RESOURCES,
+    START_WHEN,
+    Prepared,
+    ServingSetup,
+    StartWork,
+    SystemSpec,
+    prepare,
+)
 from c2c.serving.state import (
     COLD,
     FAIL_CANCELLED,
@@ -32,6 +40,8 @@ __all__ = [
     "FAIL_KV",
     "FAIL_NONE",
     "RECORD_DTYPE",
+    "RESOURCES",
+    "START_WHEN",
     "SWITCH",
     "WARM",
     "Fleet",
@@ -39,6 +49,7 @@ __all__ = [
     "Rules",
     "Serving",
     "ServingSetup",
+    "StartWork",
     "SystemSpec",
     "on_arrival",
     "on_ready",

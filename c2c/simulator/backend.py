@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import inlined, jitable
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
+from c2c.serving import RESOURCES
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Serving
 from c2c.simulator.events import new_tournament, set_end
 from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
+from c2c.simulator.resources import DRAWS, Resources, new_resources, share
+from c2c.simulator.works import (
+    WORK_DTYPE,
+    Starts,
+    begin_works,
+    gather_works,
+    next_works,
+    spread_works,
+)
 
-__all__ = ["TIMELINE_DTYPE", "Machine", "World", "end_phase", "new_world", "submit"]
+__all__ = [
+    "TIMELINE_DTYPE",
+    "Machine",
+    "World",
+    "end_phase",
+    "new_world",
+    "submit",
+    "works_follow",
+]
+
+LINK: Final = RESOURCES.index("link")
+DISK: Final = RESOURCES.index("disk")
 
 LINK_DTYPE = np.dtype(
     [
@@ -24,6 +45,7 @@ LINK_DTYPE = np.dtype(
         ("peak", "f8"),  # highest rate seen
         ("disk_free_s", "f8"),
         ("dirty", "i8"),
+        ("starts", "i8"),  # under way that are graphs of works
     ],
     align=True,
 )
@@ -59,6 +81,7 @@ class Machine(NamedTuple):
     disk: float  # bytes/s of a chip's disk
     cold_init_s: float  # engine start on a cold start
     turn_s: float  # changing the engine of a slice between two steps
+    starts: Starts
 
 
 class World(NamedTuple):
@@ -71,13 +94,15 @@ class World(NamedTuple):
     demands: Any  # scratch, one a slice of a chip
     rates: Any
     active: Any
+    works: Any  # WORK_DTYPE [devices, works of a start]
+    resources: Resources  # scratch, of the chip whose shares are found
     timeline: Any  # TIMELINE_DTYPE buffer
     n_timeline: Any  # i8[1]
 
 
-def new_world(state: Serving, timeline_rows: int) -> World:
+def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
     """Return the world before the first event; at most `timeline_rows` phases are kept."""
-    n = len(state.device)
+    n, works = len(state.device), len(machine.starts.after)
     widest = int((state.chip.last - state.chip.first).max())
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
@@ -87,6 +112,8 @@ def new_world(state: Serving, timeline_rows: int) -> World:
         demands=np.zeros(widest),
         rates=np.zeros(widest),
         active=np.zeros(widest, np.int64),
+        works=np.zeros((n, works), WORK_DTYPE).view(np.recarray),
+        resources=new_resources(widest * max(1, works), len(RESOURCES)),
         timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
         n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
     )
@@ -103,6 +130,9 @@ def _account(world: World, c: int, now_s: float) -> None:
 def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
     """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
     _account(world, c, now_s)
+    if world.link[c].starts > 0:
+        _rebalance_works(machine, state, world, c, now_s)
+        return
     n = 0
     for i in range(state.chip[c].first, state.chip[c].last):
         if world.phase[i].active != 0:
@@ -129,6 +159,63 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
     link.dirty = 0
 
 
+@jitable
+def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
+    # As `rebalance`, where works of starts use the link or the disk beside the phases.
+    r, starts = world.resources, machine.starts
+    r.capacity[LINK] = machine.capacity
+    r.capacity[DISK] = machine.disk
+    n = 0
+    for i in range(state.chip[c].first, state.chip[c].last):
+        p = world.phase[i]
+        if p.is_graph != 0:
+            m = state.instance[state.plan[i].instance].model
+            n = gather_works(starts, world.works, i, m, state.device[i].kind, now_s, r, n)
+        elif p.active != 0:
+            r.demand[n] = p.demand
+            r.rank[n] = 0
+            r.on[n, 0] = LINK
+            r.per[n, 0] = 1.0
+            for u in range(1, DRAWS):
+                r.on[n, u] = -1
+            n += 1
+    share(r, n)
+    n = 0
+    total = 0.0
+    for i in range(state.chip[c].first, state.chip[c].last):
+        p = world.phase[i]
+        if p.is_graph != 0:
+            m = state.instance[state.plan[i].instance].model
+            n, end_s, p.rate = spread_works(
+                starts, world.works, i, m, state.device[i].kind, now_s, r, n
+            )
+            p.demand = p.rate
+            set_end(world.tree, world.end_s, i, end_s)
+        elif p.active != 0:
+            advance(p, now_s)
+            p.rate = r.flow[n]
+            # Steps that a higher rank leaves nothing stand still until shares are found again.
+            p.limit_s = 0.0 if p.rate >= p.demand else p.link_bytes / max(p.rate, 1.0)
+            set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
+            n += 1
+        if p.active != 0:
+            total += p.rate
+    link = world.link[c]
+    link.rate = total
+    link.peak = max(link.peak, total)
+    link.dirty = 0
+
+
+@jitable
+def works_follow(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> bool:
+    """Take the end of a work of a start on device `d`; False if its phase has ended with it."""
+    if world.phase[d].is_graph == 0 or next_works(machine.starts, world.works, d, now_s) == 0:
+        return False
+    _account(world, state.device[d].chip, now_s)
+    _rebalance_works(machine, state, world, state.device[d].chip, now_s)
+    return True
+
+
 @inlined
 def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p = world.phase[d]
@@ -147,6 +234,23 @@ def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
 
 
 @jitable
+def _begin_works(
+    machine: Machine, state: Serving, world: World, d: int, m: int, is_cold: int, now_s: float
+) -> None:
+    dev, p = state.device[d], world.phase[d]
+    p.base_s = 0.0
+    p.link_bytes = 0.0
+    p.hbm_bytes = 0.0
+    if begin_works(machine.starts, world.works, d, is_cold, now_s) > 0:
+        p.is_graph = 1
+        world.link[dev.chip].starts += 1
+        p.link_bytes = machine.starts.link_bytes[m, dev.kind, is_cold]
+        p.hbm_bytes = p.link_bytes
+    _begin(world, state, d, now_s)
+    p.demand = 0.0
+
+
+@jitable
 def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> None:
     dev, p = state.device[d], world.phase[d]
     inst = state.instance[state.plan[d].instance]
@@ -154,8 +258,11 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
     p.is_load = 1
     p.steps = 1
     p.slope_s = 0.0
-    p.hbm_bytes = machine.load_link_bytes[m, dev.kind]
     p.hbm_growth = 0.0
+    if len(machine.starts.after) > 0:
+        _begin_works(machine, state, world, d, m, inst.cold, now_s)
+        return
+    p.hbm_bytes = machine.load_link_bytes[m, dev.kind]
     p.link_bytes = machine.load_link_bytes[m, dev.kind]
     p.base_s = machine.load_s[m] + p.link_bytes / machine.link_cap[dev.kind]
     if inst.cold != 0:
@@ -277,6 +384,9 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     if world.n_timeline[0] < len(world.timeline):
         _write_timeline(state, world, d, now_s, chip_rate)
     p.active = 0
+    if p.is_graph != 0:
+        p.is_graph = 0
+        link.starts -= 1
     link.dirty = 1
     set_end(world.tree, world.end_s, d, np.inf)
     return bool(p.is_load != 0)

@@ -9,7 +9,7 @@ import numpy as np
 from c2c.policies import jitable
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
-from c2c.simulator.backend import Machine, World, end_phase, submit
+from c2c.simulator.backend import Machine, World, end_phase, submit, works_follow
 from c2c.simulator.events import next_device
 
 __all__ = ["BLOCK_DONE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
@@ -71,6 +71,8 @@ def drive(
             return BLOCK_DONE
         elif now_s == np.inf:
             return DRAINED
+        elif works_follow(machine, state, world, d, now_s):
+            continue
         elif end_phase(machine, state, world, d, now_s):
             on_ready(fleet, rules, state, d, now_s)
         else:

@@ -6,8 +6,10 @@ import numpy as np
 
 from c2c.models import weight_bytes
 from c2c.policies import weights_in
-from c2c.serving import Prepared
+from c2c.serving import RESOURCES, START_WHEN, Prepared
 from c2c.simulator.backend import Machine
+from c2c.simulator.resources import DRAWS
+from c2c.simulator.works import Starts
 
 __all__ = ["build_machine"]
 
@@ -46,4 +48,35 @@ def build_machine(prepared: Prepared) -> Machine:
         # the model as at a switch.
         cold_init_s=constants.engine_init_s,
         turn_s=float(setup.system.turn_s),
+        starts=_starts(prepared, weights, np.array(cap)),
+    )
+
+
+def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> Starts:
+    setup = prepared.setup
+    plan = setup.system.start
+    names = [w.name for w in plan]
+    alone_s = np.zeros((len(weights), len(link_gbps), len(plan)))
+    moved = np.zeros_like(alone_s)
+    link_bytes = np.zeros((len(weights), len(link_gbps), 2))
+    on = np.full((len(plan), DRAWS), -1, np.int64)
+    for w, work in enumerate(plan):
+        rates = {"link": link_gbps, "disk": np.full(len(link_gbps), setup.platform.host.disk_gbps)}
+        on[w, : len(work.over)] = [RESOURCES.index(name) for name in work.over]
+        alone_s[:, :, w] = work.seconds
+        if work.moves == "weights":
+            slowest = np.min([rates[name] for name in work.over], axis=0) * 1e9
+            moved[:, :, w] = weights[:, None]
+            alone_s[:, :, w] += weights[:, None] / slowest[None, :]
+            for is_cold in range(2):
+                if "link" in work.over and work.when != ("cold", "held")[is_cold]:
+                    link_bytes[:, :, is_cold] += weights[:, None]
+    return Starts(
+        alone_s=alone_s,
+        moved=moved,
+        link_bytes=link_bytes,
+        on=on,
+        rank=np.array([w.rank for w in plan], np.int64),
+        after=np.array([sum(1 << names.index(a) for a in w.after) for w in plan], np.int64),
+        when=np.array([START_WHEN.index(w.when) for w in plan], np.int64),
     )

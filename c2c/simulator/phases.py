@@ -20,6 +20,7 @@ PHASE_DTYPE = np.dtype(
     [
         ("active", "i8"),
         ("is_load", "i8"),
+        ("is_graph", "i8"),  # 1: a start made of works, see `c2c.simulator.works`
         ("start_s", "f8"),
         ("at_s", "f8"),  # progress below holds at this time
         ("done", "i8"),  # whole steps done

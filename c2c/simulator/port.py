@@ -25,7 +25,7 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
 )
-from c2c.simulator.backend import Machine, end_phase, new_world, submit
+from c2c.simulator.backend import Machine, end_phase, new_world, submit, works_follow
 from c2c.simulator.events import next_device
 from c2c.workloads import RequestBlock
 
@@ -63,7 +63,7 @@ class SimulatorBackend:
         self._next = 0
         self._made = np.zeros(len(arrivals), np.int64)
         self._mirror = prepared.new_serving(slots=1, buffer=1)
-        self._world = new_world(self._mirror, 0)
+        self._world = new_world(machine, self._mirror, 0)
         self._runs: dict[int, RunSteps] = {}
         self._timer_s = math.inf
         self._ended = -1
@@ -105,17 +105,21 @@ class SimulatorBackend:
 
     def next_event(self) -> Event | None:
         """Return the next event; at equal times phase ends, timer, incidents, arrivals."""
-        d = next_device(self._world.tree)
-        ends_s = float(self._world.end_s[d])
         arrives_s = math.inf
         if self._next < len(self._arrivals):
             arrives_s = float(self._arrivals.arrival_s[self._next])
         happens_s = self._incidents[0].at_s if self._incidents else math.inf
-        at_s = min(ends_s, self._timer_s, happens_s, arrives_s)
+        others_s = min(self._timer_s, happens_s, arrives_s)
+        while True:
+            d = next_device(self._world.tree)
+            ends_s = float(self._world.end_s[d])
+            if ends_s > others_s or ends_s == math.inf:
+                break
+            if not works_follow(self._machine, self._mirror, self._world, d, ends_s):
+                return self._end(d, ends_s)
+        at_s = others_s
         if at_s == math.inf:
             return None
-        if at_s == ends_s:
-            return self._end(d, at_s)
         if at_s == self._timer_s:
             self._timer_s = math.inf
             return Timer(at_s=at_s)

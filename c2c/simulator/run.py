@@ -84,7 +84,7 @@ class Simulation:
             rules=prepared.new_rules(),
             machine=machine,
             state=state,
-            world=new_world(state, timeline_rows),
+            world=new_world(machine, state, timeline_rows),
             compiled=compiled,
             timeline_rows=timeline_rows,
         )

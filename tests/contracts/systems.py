@@ -18,6 +18,7 @@ from c2c.policies import (
     GateAndTriage,
     LeastLoaded,
     RandomIdle,
+    Resident,
     Roofline,
     RoundRobin,
     Static,
@@ -46,12 +47,20 @@ TURNS = {
     "alpha": Roofline(),
     "keep": WhileRoom(spare_bytes=0.05e9),
 }
+# Works that wait for one another and share link and disk with steps, some behind, some before them.
+START = (
+    {"name": "engine", "seconds": 0.05},
+    {"name": "read", "moves": "weights", "over": ["disk"], "when": "cold", "rank": 1},
+    {"name": "copy", "moves": "weights", "after": ["engine", "read"], "rank": -1},
+    {"name": "first_layers", "seconds": 0.01, "after": ["engine"]},
+)
 MIXES: dict[str, dict[str, Any]] = {
     "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
     "round_robin_1": SPREAD | {"residents": 1},
     "round_robin_3": SPREAD | {"residents": 3, "turn_s": 0.002},
     "triage_1": TURNS | {"residents": 1},
     "triage_3": TURNS | {"residents": 3},
+    "graph_start": {"load": Resident(), "start": START},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 SYSTEMS = (*sorted(p.stem for p in (config_dir() / "system").glob("*.yaml")), *MIXES)

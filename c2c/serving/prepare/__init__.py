@@ -19,6 +19,7 @@ from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
+from c2c.serving.prepare.starting import RESOURCES, START_WHEN, StartWork
 from c2c.serving.prepare.tables import (
     chunk_choice,
     cost_tables,
@@ -33,7 +34,15 @@ from c2c.serving.prepare.tables import (
 )
 from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_serving
 
-__all__ = ["Prepared", "ServingSetup", "SystemSpec", "prepare"]
+__all__ = [
+    "RESOURCES",
+    "START_WHEN",
+    "Prepared",
+    "ServingSetup",
+    "StartWork",
+    "SystemSpec",
+    "prepare",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
 from c2c.policies import DECISIONS, PREPARATION, System, check_policy, make_policy, weights_in
+from c2c.serving.prepare.starting import start_works
 
 __all__ = ["ServingSetup", "SystemSpec"]
 
@@ -37,6 +38,8 @@ class SystemSpec:
       keep: which streamed weights stay in HBM.
       step: whether alpha may change within a step.
       load: how weights get to a slice.
+      start: an engine's start as a graph of works (`c2c.serving.StartWork`, or a mapping each); ()
+        is one work as `load` and the calibration say.
       chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
       profile_prompt_tokens: prompt that the table is profiled with.
       profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
@@ -63,6 +66,7 @@ class SystemSpec:
     keep: Any = field(default=_DEFAULTS["keep"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
+    start: tuple[Any, ...] = ()
     chunk_candidates: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
     profile_prompt_tokens: int = 1024
     profile_ttft_share: float = 1.0
@@ -94,10 +98,16 @@ class SystemSpec:
             raise SettingError(
                 where + "profile_ttft_share", self.profile_ttft_share, "a number in (0, 1]"
             )
+        copied = weights_in(self.load) == "hbm"
+        object.__setattr__(self, "start", start_works(self.start, copied))
+        if self.start and self.load.start_s is not None:
+            raise SettingError(
+                where + "load.start_s", self.load.start_s, "null where system.start says how long"
+            )
         for name in ("engine_bytes", "turn_s", "hbm_reserve_bytes"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(where + name, getattr(self, name), "at least 0")
-        if self.residents > 1 and weights_in(self.load) == "hbm":
+        if self.residents > 1 and copied:
             raise SettingError(
                 "system.residents",
                 self.residents,

@@ -1,0 +1,119 @@
+"""The start of an engine as a plan: a small graph of works, stated as data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from c2c.errors import SettingError
+
+__all__ = ["MAX_WORKS", "RESOURCES", "START_WHEN", "StartWork", "start_works"]
+
+# What works share on a chip, by number in the simulator's tables.
+RESOURCES: Final = ("link", "disk")
+MAX_WORKS: Final = 16
+
+# Which starts a work is part of, by number in the simulator's tables.
+START_WHEN: Final = ("always", "cold", "held")
+
+_MOVES: Final = ("nothing", "weights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWork:
+    """One work of a start.
+
+    Attributes:
+      name: other works name it in `after`.
+      seconds: that it takes beside what it moves.
+      moves: the model's weights, or nothing.
+      over: what carries them, all at once (a pipeline): some of `RESOURCES`.
+      after: works that end before this one begins; () begins at once.
+      when: always, only if the weights are on disk (cold), or only if host memory holds them (held).
+      rank: a resource serves works of a higher rank first; running steps have 0.
+    """
+
+    name: str
+    seconds: float = 0.0
+    moves: str = "nothing"
+    over: tuple[str, ...] = ("link",)
+    after: tuple[str, ...] = ()
+    when: str = "always"
+    rank: int = 0
+
+
+def start_works(given: Sequence[Any], is_copied: bool) -> tuple[StartWork, ...]:
+    """Return the works that settings describe, each checked.
+
+    Args:
+      given: a mapping a work, or works; () is the one work that `system.load` describes.
+      is_copied: whether the weights have to get into HBM.
+
+    Raises:
+      SettingError: an unknown field, a value that cannot work, or no work copies the weights.
+    """
+    works: list[StartWork] = []
+    for k, one in enumerate(given):
+        where = f"system.start[{k}]"
+        work = one if isinstance(one, StartWork) else _work(one, where)
+        _check(work, where, [w.name for w in works])
+        works.append(work)
+    if len(works) > MAX_WORKS:
+        raise SettingError("system.start", f"{len(works)} works", f"at most {MAX_WORKS}")
+    if works and is_copied:
+        for case in ("cold", "held"):
+            if not any(
+                w.moves == "weights" and "link" in w.over and w.when in ("always", case)
+                for w in works
+            ):
+                raise SettingError(
+                    "system.start",
+                    [w.name for w in works],
+                    f"a work with moves: weights over the link when {case}, as system.load copies "
+                    "them into HBM",
+                )
+    return tuple(works)
+
+
+def _work(given: Any, where: str) -> StartWork:
+    if not isinstance(given, Mapping):
+        raise SettingError(where, given, "a mapping with the fields of a work, such as name")
+    known = [f.name for f in fields(StartWork)]
+    for key in given:
+        if key not in known:
+            raise SettingError(f"{where}.{key}", given[key], f"a key among {', '.join(known)}")
+    if "name" not in given:
+        raise SettingError(f"{where}.name", None, "a name")
+    values = dict(given)
+    for key in ("over", "after"):
+        if isinstance(values.get(key), str):
+            values[key] = (values[key],)
+        if key in values:
+            if not isinstance(values[key], Sequence):
+                raise SettingError(f"{where}.{key}", values[key], "a list of names")
+            values[key] = tuple(values[key])
+    return StartWork(**values)
+
+
+def _check(work: StartWork, where: str, before: Sequence[str]) -> None:
+    if not isinstance(work.name, str) or not work.name or work.name in before:
+        raise SettingError(f"{where}.name", work.name, "a name of its own")
+    seconds = work.seconds
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise SettingError(f"{where}.seconds", seconds, "a number")
+    if not 0.0 <= seconds < math.inf:
+        raise SettingError(f"{where}.seconds", seconds, "seconds, at least 0")
+    for field, value, allowed in (("moves", work.moves, _MOVES), ("when", work.when, START_WHEN)):
+        if value not in allowed:
+            raise SettingError(f"{where}.{field}", value, f"one of {', '.join(allowed)}")
+    if not work.over or len(set(work.over)) < len(work.over) or set(work.over) - set(RESOURCES):
+        raise SettingError(f"{where}.over", work.over, f"some of {', '.join(RESOURCES)}")
+    for name in work.after:
+        if name not in before:
+            raise SettingError(
+                f"{where}.after", name, f"a work before it ({', '.join(before) or 'there is none'})"
+            )
+    if isinstance(work.rank, bool) or not isinstance(work.rank, int) or abs(work.rank) > 100:
+        raise SettingError(f"{where}.rank", work.rank, "a whole number from -100 to 100")

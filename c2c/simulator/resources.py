@@ -1,0 +1,103 @@
+"""Max-min fair shares of several resources, with strict ranks, among works that use up to three."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from c2c.policies import jitable
+
+__all__ = ["DRAWS", "Resources", "new_resources", "share"]
+
+DRAWS: Final = 3  # resources that one work can use
+
+
+class Resources(NamedTuple):
+    """Capacities, who wants what, and what each gets."""
+
+    capacity: Any  # f8[resources] units/s
+    on: Any  # i8[users, DRAWS] resources used, -1 for none
+    per: Any  # f8[users, DRAWS] units of that resource for one unit of flow
+    demand: Any  # f8[users] flow with all resources to itself, units/s
+    rank: Any  # i8[users] the higher, the sooner served
+    flow: Any  # f8[users] what each gets
+    left: Any  # f8[resources] scratch
+    weight: Any
+
+
+def new_resources(users: int, resources: int) -> Resources:
+    """Return room for so many users and resources."""
+    return Resources(
+        capacity=np.zeros(resources),
+        on=np.full((users, DRAWS), -1, np.int64),
+        per=np.zeros((users, DRAWS)),
+        demand=np.zeros(users),
+        rank=np.zeros(users, np.int64),
+        flow=np.zeros(users),
+        left=np.zeros(resources),
+        weight=np.zeros(resources),
+    )
+
+
+@jitable
+def share(r: Resources, n: int) -> None:
+    """Write the flows of the first `n` users.
+
+    Rank by rank, highest first: the flows of a rank rise together, each until it has its demand or
+    one of its resources is full. What they leave is for the next rank. On one resource and in one
+    rank these are the rates of `c2c.cost.max_min_rates`, each at most its demand.
+    """
+    for k in range(len(r.left)):
+        r.left[k] = r.capacity[k]
+    for i in range(n):
+        r.flow[i] = -1.0
+    settled = 0
+    while settled < n:
+        rank = -(1 << 60)
+        for i in range(n):
+            if r.flow[i] < 0.0:
+                rank = max(rank, r.rank[i])
+        settled += _fill(r, n, rank)
+
+
+@jitable
+def _fill(r: Resources, n: int, rank: int) -> int:
+    # Serve one rank; returns how many users it has.
+    users = 0
+    for i in range(n):
+        if r.flow[i] < 0.0 and r.rank[i] == rank:
+            users += 1
+    level = 0.0
+    waiting = users
+    while waiting > 0:
+        rise = np.inf
+        for k in range(len(r.weight)):
+            r.weight[k] = 0.0
+        for i in range(n):
+            if r.flow[i] < 0.0 and r.rank[i] == rank:
+                rise = min(rise, r.demand[i] - level)
+                for u in range(DRAWS):
+                    if r.on[i, u] >= 0:
+                        r.weight[r.on[i, u]] += r.per[i, u]
+        full = -1
+        for k in range(len(r.weight)):
+            if r.weight[k] > 0.0 and r.left[k] / r.weight[k] < rise:
+                rise = r.left[k] / r.weight[k]
+                full = k
+        level += rise
+        for k in range(len(r.weight)):
+            r.left[k] = max(r.left[k] - rise * r.weight[k], 0.0)
+        if full >= 0:
+            r.left[full] = 0.0
+        for i in range(n):
+            if r.flow[i] >= 0.0 or r.rank[i] != rank:
+                continue
+            stops = full < 0 and r.demand[i] <= level
+            for u in range(DRAWS):
+                if full >= 0 and r.on[i, u] == full and r.per[i, u] > 0.0:
+                    stops = True
+            if stops:
+                r.flow[i] = min(level, r.demand[i])
+                waiting -= 1
+    return users
