@@ -38,6 +38,7 @@ from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
+from c2c.simulator.shards import groups_of
 from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
 
 __all__ = ["Layout", "RunSetup", "build", "build_layout"]
@@ -125,6 +126,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         system=system,
         constants=load_constants(plain["constants"]),
         weights_start=plain["weights_start"],
+        cells=plain["cells"],
         seed=seed,
     )
     wanted = _workload(plain["workload"])
@@ -138,6 +140,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
         prepared, notes = plan.prepared, plan.notes
     try_policies(prepared, workload)
+    notes = (*notes, *_in_one(plain["shards"], prepared))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
     folders = [conf_dir() / group for group in ("hardware", "mig", "kernel")]
     return RunSetup(
@@ -199,6 +202,23 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
         f"host memory of {memory_gb:.0f} GB holds less than the catalog's "
         f"{fleet.weight_bytes.sum() / 1e9:.0f} GB: {absent} of {len(fleet.weight_bytes)} models "
         "are read from disk when they are asked for, and others give way",
+    )
+
+
+def _in_one(shards: Any, prepared: Prepared) -> tuple[str, ...]:
+    """Check `shards`, and say if the fleet cannot be cut into as many parts."""
+    if shards != "auto" and (type(shards) is not int or shards < 1):
+        raise SettingError("shards", shards, "auto, or a whole number above 0")
+    if shards == 1:
+        return ()
+    groups = len(set(groups_of(prepared).tolist()))
+    if shards != "auto" and groups >= shards:
+        return ()
+    if shards == "auto" and groups > 1:
+        return ()
+    return (
+        f"shards={shards}: the fleet has {groups} part{'s'[: groups != 1]} whose chips share no "
+        "model with others; cells=<number> makes more",
     )
 
 

@@ -93,6 +93,9 @@ class RunConf:
       code: Python files with policies of the user's own, see `c2c.config.user_code`.
       link: variant of the link's capacity, measured or datasheet.
       superchips: how many of the platform.
+      cells: parts of the fleet that share no model: each has its chips, and its models on them.
+      shards: processes that simulate parts of the fleet which share no model; auto takes as many as
+        there are cores and such parts. Results are those of one process.
       constants: a file of `conf/calibration`.
       weights_start: where all weights are at time 0, host or disk.
       slo: targets that replace the catalog's.
@@ -116,6 +119,8 @@ class RunConf:
     code: list[str] = field(default_factory=list)
     link: str = "measured"
     superchips: int = 1
+    cells: int = 1
+    shards: Any = 1
     constants: str = "gh200"
     weights_start: str = "host"
     slo: SloConf = field(default_factory=SloConf)

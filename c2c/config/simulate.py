@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.config.build import RunSetup
-from c2c.metrics import Room, judge, summarise, utilisation
+from c2c.metrics import Records, Room, judge, summarise, utilisation
 from c2c.serving import Prepared
 from c2c.simulator import (
     RunStats,
@@ -60,28 +60,22 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
         requests=requests,
         phases=phases_table(setup.prepared, got.timeline),
         stats=got.stats,
-        summary=summary_of(setup, requests, requests.select, run_totals(setup.prepared, got.stats)),
+        summary=summary_of(setup, Records((requests,)), run_totals(setup.prepared, got.stats)),
     )
 
 
-def summary_of(
-    setup: RunSetup,
-    records: pa.Table,
-    details: Callable[[Sequence[str]], pa.Table],
-    totals: Mapping[str, Any],
-) -> dict[str, Any]:
+def summary_of(setup: RunSetup, records: Records, totals: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of a run, with the verdict on its load and the plan of its layout.
 
     Args:
-      records: at least `c2c.metrics.SUMMARY_COLUMNS`.
-      details: reads other columns of the same records, asked only if targets were missed.
+      setup: what ran.
+      records: of all its requests.
       totals: of the run, kept under "run".
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
     summary = summarise(records, {**totals, **plan})
-    summary["verdict"] = judge(
-        records, _room(setup.prepared), details, setup.settings["slo"]["attainment"]
-    )
+    attainment = setup.settings["slo"]["attainment"]
+    summary["verdict"] = judge(records, _room(setup.prepared), attainment)
     return summary
 
 

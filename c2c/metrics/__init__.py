@@ -12,7 +12,8 @@ from c2c.metrics.latency import (
     tpot_s,
     ttft_s,
 )
-from c2c.metrics.resources import DETAIL_COLUMNS, Room
+from c2c.metrics.records import Records
+from c2c.metrics.resources import Room
 from c2c.metrics.schema import (
     PHASE_KINDS,
     PHASE_SCHEMA,
@@ -27,7 +28,6 @@ from c2c.metrics.timeline import write_timeline
 from c2c.metrics.verdict import judge
 
 __all__ = [
-    "DETAIL_COLUMNS",
     "PERCENTILES",
     "PHASE_KINDS",
     "PHASE_SCHEMA",
@@ -35,6 +35,7 @@ __all__ = [
     "START_KINDS",
     "STATUSES",
     "SUMMARY_COLUMNS",
+    "Records",
     "Room",
     "attainment",
     "e2e_s",

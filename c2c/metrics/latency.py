@@ -95,14 +95,22 @@ def goodput_rps(met_both: Bools, span: float) -> float:
     return float(np.count_nonzero(met_both) / span) if span > 0 else 0.0
 
 
-def percentiles(values: Floats, ps: Sequence[float] = PERCENTILES) -> dict[str, float]:
+def percentiles(
+    values: Floats, ps: Sequence[float] = PERCENTILES, *, mean: float | None = None
+) -> dict[str, float]:
     """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if there are none.
 
     Linear interpolation between order statistics (NumPy's default).
+
+    Args:
+      values: in any order.
+      ps: percentages.
+      mean: their mean, if it is known, so that it does not depend on their order.
     """
     known = values[~np.isnan(values)]
     if not len(known):
         return {"mean": float("nan")} | {f"p{p:g}": float("nan") for p in ps}
     found = np.percentile(known, ps, overwrite_input=True)
-    mean = float(known.mean())  # percentile may have reordered them; the sum is still theirs
+    if mean is None:
+        mean = float(known.mean())  # percentile may have reordered them; the sum is still theirs
     return {"mean": mean} | {f"p{p:g}": float(v) for p, v in zip(ps, found, strict=True)}

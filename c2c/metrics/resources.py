@@ -15,10 +15,10 @@ __all__ = ["DETAIL_COLUMNS", "Room", "models_of", "shares_of"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# What is read beside the columns of a summary, only where a run is to be explained.
+# What is read of the requests of a stretch of time, only where a run is to be explained.
 DETAIL_COLUMNS = ("model", "started_s", "first_token_s", "finished_s", "prompt_tokens",
                   "output_tokens", "instance", "slice", "chip", "start_kind", "arrival_s",
-                  "link_bytes", "hbm_bytes")  # fmt: skip
+                  "link_bytes", "hbm_bytes", "ttft_slo_s", "tpot_slo_s")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,16 +16,14 @@ import pyarrow as pa
 from c2c.errors import DataError
 from c2c.metrics.columns import codes_of, numbers_of
 from c2c.metrics.latency import (
-    attainment,
     e2e_s,
-    goodput_rps,
     meets_tpot,
     meets_ttft,
     percentiles,
-    span_s,
     tpot_s,
     ttft_s,
 )
+from c2c.metrics.records import Records
 from c2c.metrics.schema import START_KINDS
 
 __all__ = ["SUMMARY_COLUMNS", "summarise", "utilisation"]
@@ -43,12 +44,15 @@ SUMMARY_COLUMNS = (
 )
 
 
+type _Read = Callable[[Sequence[str]], pa.Table]
+
+_LATENCIES = ("ttft", "tpot", "e2e")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
     """Decoded columns and what is derived from them once, in row order."""
 
-    arrival_s: npt.NDArray[np.float64]
-    finished_s: npt.NDArray[np.float64]
     prompt_tokens: npt.NDArray[Any]
     output_tokens: npt.NDArray[Any]
     start: npt.NDArray[np.int32]
@@ -63,11 +67,58 @@ class _Columns:
         return _Columns(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
 
-def summarise(records: pa.Table, run_stats: Mapping[str, Any] | None = None) -> dict[str, Any]:
+@dataclass(slots=True)
+class _Totals:
+    """What adds up. Sums of floats are kept by model, so that no order of models shows in them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    sums: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, c: _Columns) -> _Totals:
+        made = cls()
+        made.counts.update(
+            requests=len(c.ttft),
+            finished=int(np.count_nonzero(c.finished)),
+            prompt_tokens=int(c.prompt_tokens[c.finished].sum()),
+            output_tokens=int(c.output_tokens[c.finished].sum()),
+            ttft_met=int(np.count_nonzero(c.ttft_met)),
+            tpot_met=int(np.count_nonzero(c.tpot_met)),
+            both_met=int(np.count_nonzero(c.ttft_met & c.tpot_met)),
+        )
+        for code, kind in enumerate(START_KINDS):
+            rows = c.start == code
+            made.counts[kind] = int(np.count_nonzero(rows))
+            made._sum(f"ttft after {kind}", c.ttft[rows])
+        for name in _LATENCIES:
+            made._sum(name, getattr(c, name))
+        return made
+
+    def _sum(self, name: str, values: npt.NDArray[np.float64]) -> None:
+        known = values[~np.isnan(values)]
+        self.counts[name] = len(known)
+        self.sums[name] = [float(known.sum())]
+
+    def add(self, other: _Totals) -> None:
+        self.counts.update(other.counts)
+        for name, sums in other.sums.items():
+            self.sums.setdefault(name, []).extend(sums)
+
+    def mean(self, name: str) -> float:
+        count = self.counts[name]
+        return math.fsum(self.sums[name]) / count if count else float("nan")
+
+
+def summarise(
+    records: pa.Table | Records, run_stats: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the JSON-able summary of a run; NaN becomes None.
 
+    Held at a time are one part's columns, or one latency of all requests. How models are dealt out
+    to parts does not show in the result.
+
     Args:
-      records: table with at least `SUMMARY_COLUMNS`.
+      records: with at least `SUMMARY_COLUMNS`.
       run_stats: totals of the run (plain numbers, arrays, mappings), kept under "run".
 
     Returns:
@@ -78,26 +129,46 @@ def summarise(records: pa.Table, run_stats: Mapping[str, Any] | None = None) -> 
     Raises:
       DataError: a column is missing.
     """
-    if missing := [c for c in SUMMARY_COLUMNS if c not in records.column_names]:
-        raise DataError("records", f"missing columns: {', '.join(missing)}")
-    model, model_names = codes_of(records, "model")
-    reason, reason_names = codes_of(records, "reason")
-    columns = _derive(records)
-    span = span_s(columns.arrival_s, columns.finished_s)
-
-    order = np.argsort(model, kind="stable")
-    edges = np.searchsorted(model[order], np.arange(len(model_names) + 1))
-    models = {
-        name: _block(columns.take(order[first:last]), span)
-        for name, first, last in zip(model_names, edges[:-1], edges[1:], strict=True)
-        if last > first
+    if isinstance(records, pa.Table):
+        if missing := [c for c in SUMMARY_COLUMNS if c not in records.column_names]:
+            raise DataError("records", f"missing columns: {', '.join(missing)}")
+        records = Records((records,))
+    parts = [partial(records.read, part) for part in range(len(records.parts))]
+    span = _span(parts)
+    whole = _Totals()
+    models: dict[str, dict[str, Any]] = {}
+    failures: Counter[str] = Counter()
+    for read in parts:
+        table = read(SUMMARY_COLUMNS)
+        model, names = codes_of(table, "model")
+        reason, reasons = codes_of(table, "reason")
+        columns = _derive(table)
+        del table
+        order = np.argsort(model, kind="stable")
+        edges = np.searchsorted(model[order], np.arange(len(names) + 1))
+        for name, first, last in zip(names, edges[:-1], edges[1:], strict=True):
+            if last > first:
+                mine = columns.take(order[first:last])
+                totals = _Totals.of(mine)
+                models[name] = _block(
+                    totals,
+                    {n: percentiles(getattr(mine, n), mean=totals.mean(n)) for n in _LATENCIES},
+                    span,
+                )
+                whole.add(totals)
+        failed = np.bincount(reason[~columns.finished], minlength=len(reasons))
+        failures.update({n: int(c) for n, c in zip(reasons, failed, strict=True) if c})
+    latencies = {
+        n: percentiles(_pooled(parts, n), mean=whole.mean(n)) if whole.counts[n] else _none()
+        for n in _LATENCIES
     }
-    failed = np.bincount(reason[~columns.finished], minlength=len(reason_names))
-    summary: dict[str, Any] = _block(columns, span)
-    summary["failures"] = {n: int(c) for n, c in zip(reason_names, failed, strict=True) if c}
+    summary = _block(whole, latencies, span)
+    summary["failures"] = dict(sorted(failures.items()))
     summary["ttft_by_start_s"] = {
-        kind: percentiles(columns.ttft[columns.start == code])
-        for code, kind in enumerate(START_KINDS)
+        kind: percentiles(_pooled(parts, "ttft", kind), mean=whole.mean(f"ttft after {kind}"))
+        if whole.counts[f"ttft after {kind}"]
+        else _none()
+        for kind in START_KINDS
     }
     summary["models"] = dict(sorted(models.items()))
     summary["run"] = dict(run_stats or {})
@@ -138,62 +209,104 @@ def utilisation(
     return out
 
 
+def _span(parts: Sequence[_Read]) -> float:
+    """Return `span_s` of all parts together."""
+    first, last = np.inf, -np.inf
+    for read in parts:
+        records = read(("arrival_s", "finished_s"))
+        arrival, finished = numbers_of(records, "arrival_s"), numbers_of(records, "finished_s")
+        if len(arrival):
+            first = min(first, float(arrival.min()))
+            last = max(last, float(arrival.max()), float(np.fmax.reduce(finished, initial=-np.inf)))
+    return last - first if first < np.inf else 0.0
+
+
+def _finished(records: pa.Table) -> npt.NDArray[np.bool_]:
+    status, names = codes_of(records, "status")
+    done = np.array([n == "finished" for n in names], dtype=bool)
+    return done[status] if len(status) else np.zeros(0, bool)
+
+
+def _start(records: pa.Table) -> npt.NDArray[np.int32]:
+    start, names = codes_of(records, "start_kind")
+    wanted = np.array([START_KINDS.index(n) for n in names], dtype=np.int32)
+    return wanted[start] if len(start) else np.zeros(0, np.int32)
+
+
+def _latency(records: pa.Table, name: str, finished: npt.NDArray[np.bool_]) -> Any:
+    # A failed request may have had its first token: it still meets nothing and has no latency.
+    if name == "ttft":
+        values = ttft_s(numbers_of(records, "arrival_s"), numbers_of(records, "first_token_s"))
+    elif name == "tpot":
+        first, finish = numbers_of(records, "first_token_s"), numbers_of(records, "finished_s")
+        values = tpot_s(first, finish, numbers_of(records, "output_tokens"))
+    else:
+        values = e2e_s(numbers_of(records, "arrival_s"), numbers_of(records, "finished_s"))
+    values[~finished] = np.nan
+    return values
+
+
+_NEEDS = {
+    "ttft": ("arrival_s", "first_token_s", "status", "start_kind"),
+    "tpot": ("first_token_s", "finished_s", "output_tokens", "status"),
+    "e2e": ("arrival_s", "finished_s", "status"),
+}
+
+
+def _pooled(parts: Sequence[_Read], name: str, start: str | None = None) -> Any:
+    """Return one latency of all requests, or of those that found their model in one way."""
+    found = []
+    for read in parts:
+        records = read(_NEEDS[name])
+        values = _latency(records, name, _finished(records))
+        if start is not None:
+            values = values[_start(records) == START_KINDS.index(start)]
+        found.append(values)
+    return np.concatenate(found) if len(found) > 1 else found[0]
+
+
 def _derive(records: pa.Table) -> _Columns:
-    start, start_names = codes_of(records, "start_kind")
-    status, status_names = codes_of(records, "status")
-    wanted = np.array([START_KINDS.index(n) for n in start_names], dtype=np.int32)
-    done = np.array([n == "finished" for n in status_names], dtype=bool)
-    arrival, first, finish, ttft_slo, tpot_slo = (
-        numbers_of(records, c)
-        for c in ("arrival_s", "first_token_s", "finished_s", "ttft_slo_s", "tpot_slo_s")
-    )
-    output = numbers_of(records, "output_tokens")
-    finished = done[status] if len(status) else np.zeros(0, bool)
-    # a failed request may have had its first token: it still meets nothing and has no latency
-    ttft, e2e = ttft_s(arrival, first), e2e_s(arrival, finish)
-    tpot = tpot_s(first, finish, output)
-    for values in (ttft, e2e, tpot):
-        values[~finished] = np.nan
+    finished, output = _finished(records), numbers_of(records, "output_tokens")
+    ttft, tpot, e2e = (_latency(records, name, finished) for name in _LATENCIES)
     return _Columns(
-        arrival_s=arrival,
-        finished_s=finish,
         prompt_tokens=numbers_of(records, "prompt_tokens"),
         output_tokens=output,
-        start=wanted[start] if len(start) else np.zeros(0, np.int32),
+        start=_start(records),
         finished=finished,
         ttft=ttft,
         tpot=tpot,
         e2e=e2e,
-        ttft_met=meets_ttft(ttft, ttft_slo),
-        tpot_met=meets_tpot(tpot, tpot_slo, output, finished),
+        ttft_met=meets_ttft(ttft, numbers_of(records, "ttft_slo_s")),
+        tpot_met=meets_tpot(tpot, numbers_of(records, "tpot_slo_s"), output, finished),
     )
 
 
-def _block(c: _Columns, span: float) -> dict[str, Any]:
-    both = c.ttft_met & c.tpot_met
-    starts = np.bincount(c.start, minlength=len(START_KINDS))
-    finished = int(np.count_nonzero(c.finished))
+def _none() -> dict[str, float]:
+    return percentiles(np.zeros(0))
+
+
+def _block(t: _Totals, latencies: Mapping[str, Any], span: float) -> dict[str, Any]:
+    n, requests = t.counts, t.counts["requests"]
     per_s = 1.0 / span if span > 0 else 0.0
     return {
-        "requests": len(c.arrival_s),
-        "finished": finished,
-        "failed": len(c.arrival_s) - finished,
+        "requests": requests,
+        "finished": n["finished"],
+        "failed": requests - n["finished"],
         "span_s": span,
-        "arrival_rps": len(c.arrival_s) * per_s,
-        "throughput_rps": finished * per_s,
-        "goodput_rps": goodput_rps(both, span),
-        "prompt_tokens": int(c.prompt_tokens[c.finished].sum()),
-        "output_tokens": int(c.output_tokens[c.finished].sum()),
-        "output_tokens_per_s": float(c.output_tokens[c.finished].sum()) * per_s,
-        "ttft_s": percentiles(c.ttft),
-        "tpot_s": percentiles(c.tpot),
-        "e2e_s": percentiles(c.e2e),
+        "arrival_rps": requests * per_s,
+        "throughput_rps": n["finished"] * per_s,
+        "goodput_rps": n["both_met"] * per_s,
+        "prompt_tokens": n["prompt_tokens"],
+        "output_tokens": n["output_tokens"],
+        "output_tokens_per_s": n["output_tokens"] * per_s,
+        "ttft_s": latencies["ttft"],
+        "tpot_s": latencies["tpot"],
+        "e2e_s": latencies["e2e"],
         "attainment": {
-            "ttft": attainment(c.ttft_met),
-            "tpot": attainment(c.tpot_met),
-            "both": attainment(both),
+            name: n[f"{name}_met"] / requests if requests else float("nan")
+            for name in ("ttft", "tpot", "both")
         },
-        "starts": {kind: int(n) for kind, n in zip(START_KINDS, starts, strict=True)},
+        "starts": {kind: n[kind] for kind in START_KINDS},
     }
 
 

@@ -16,16 +16,17 @@ The rule, for all requests together and for each model:
    (`slo.attainment`); else the load is `served`. The misses are steady if three quarters of the
    run's twentieths (by arrival) have more of them than are allowed, else the run had bursts.
 5. What binds is looked for while the queue grew, or while targets were missed (in the worst
-   twentieth if they were not steady), in this order: slices that stood idle beside a queue; the
-   link; room for KV caches; places in batches; HBM; and if nothing of that is full, by where the
-   requests were late. Before their first step: slices that other models held, or starting models
-   if slices were free. Else turns, where several engines share a slice, or the slices' compute. A
-   share counts as full from 90 %.
+   twentieth if they were not steady), of a long run in a stretch of about a million requests, the
+   last of the growth or where most were missed; in this order: slices that stood idle beside a
+   queue; the link; room for KV caches; places in batches; HBM; and if nothing of that is full, by
+   where the requests were late. Before their first step: slices that other models held, or starting
+   models if slices were free. Else turns, where several engines share a slice, or the slices'
+   compute. A share counts as full from 90 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ import pyarrow as pa
 
 from c2c.metrics.columns import numbers_of
 from c2c.metrics.growth import FEWEST, Growth, growth_of
+from c2c.metrics.records import Records
 from c2c.metrics.resources import DETAIL_COLUMNS, Room, models_of, shares_of
 
 __all__ = ["judge"]
@@ -45,7 +47,10 @@ Bools = npt.NDArray[np.bool_]
 
 FILLING = 0.2  # of the growth: batches fill, so fewer finish than arrive
 FULL = 0.9
+_COLUMNS = ("model", "arrival_s", "first_token_s", "finished_s", "output_tokens", "ttft_slo_s",
+            "tpot_slo_s")  # fmt: skip
 PARTS, STEADY = 20, 0.75
+MOST = 1_000_000  # requests that tell what binds
 SEVERAL = 1.5  # engines at the same time on a slice, on average
 MOSTLY = 0.5
 
@@ -85,18 +90,15 @@ class _Run:
 
 
 def judge(
-    records: pa.Table,
-    room: Room,
-    details: Callable[[Sequence[str]], pa.Table],
-    attainment: float = 0.99,
+    records: pa.Table | Records, room: Room, attainment: float = 0.99
 ) -> dict[str, Any] | None:
     """Return what became of a load, as plain data; None where there was none.
 
+    Records in parts are judged part by part, and told is what became of the worst one.
+
     Args:
-      records: at least `SUMMARY_COLUMNS` of `c2c.metrics`.
+      records: of `c2c.metrics.RECORD_SCHEMA`.
       room: what the fleet has.
-      details: reads further columns of the same records, in the same order; asked only where there
-        is something to explain.
       attainment: share of the requests that is to meet both targets.
 
     Returns:
@@ -104,19 +106,56 @@ def judge(
       `binds`: null if served; `text`: one or two lines. For what is not served also `models`,
       `since_s`, `until_s` and the shares of `shares_of`; for an overload `offered_rps`,
       `sustainable_rps` and `waiting`; for missed targets `late`, `slow` and `failed` (shares of the
-      requests) and `steady`.
+      requests) and `steady`. Of parts also how many there are (`parts`) and are no better
+      (`as_bad`).
     """
-    if not records.num_rows:
+    held = Records((records,)) if isinstance(records, pa.Table) else records
+    looks = [_look(_run(held, room, k), room, attainment) for k in range(len(held.parts))]
+    count = sum(look.requests for look in looks)
+    if not count:
         return None
-    run = _read(records, room)
-    met = float(1.0 - np.mean(run.missed))
+    met = 1.0 - sum(look.missed for look in looks) / count
     told = {"met": met, "wanted": attainment}
-    if (grown := _grown(run, room)) is not None:
-        return {"state": "overload", **told, **_overload(run, room, details, *grown)}
-    if met < attainment:
-        return {"state": "missed", **told, **_misses(run, room, details, attainment)}
-    text = f"served: {_percent(met)} of the requests met both targets, no queue grew"
-    return {"state": "served", **told, "binds": None, "text": [text]}
+    worst = max(range(len(looks)), key=lambda k: (looks[k].rank, looks[k].amount, -k))
+    rank = looks[worst].rank
+    if len(looks) > 1:
+        told |= {"parts": len(looks), "as_bad": sum(look.rank >= rank for look in looks)}
+    if rank == _SERVED or (rank == _MISSED and met >= attainment):
+        text = f"served: {_percent(met)} of the requests met both targets, no queue grew"
+        return {"state": "served", **told, "binds": None, "text": [text]}
+    run = _run(held, room, worst)
+    if rank == _OVERLOAD:
+        grown = _grown(run, room)
+        assert grown is not None
+        return {"state": "overload", **told, **_overload(run, room, held, *grown)}
+    return {"state": "missed", **told, **_misses(run, room, held, attainment)}
+
+
+_SERVED, _MISSED, _OVERLOAD = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """How bad a part is: by rank, and among equals by the requests that waited or missed."""
+
+    rank: int
+    amount: int
+    requests: int
+    missed: int
+
+
+def _look(run: _Run, room: Room, attainment: float) -> _Look:
+    count, missed = len(run.arrival_s), int(np.count_nonzero(run.missed))
+    rank, amount = _SERVED, 0
+    if count and (grown := _grown(run, room)) is not None:
+        rank, amount = _OVERLOAD, grown[0].waiting
+    elif count and missed > (1.0 - attainment) * count:
+        rank, amount = _MISSED, missed
+    return _Look(rank=rank, amount=amount, requests=count, missed=missed)
+
+
+def _run(records: Records, room: Room, part: int) -> _Run:
+    return _read(records.read(part, _COLUMNS), room)
 
 
 def _read(records: pa.Table, room: Room) -> _Run:
@@ -160,16 +199,18 @@ def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth], Floats] | 
 def _overload(
     run: _Run,
     room: Room,
-    details: Callable[[Sequence[str]], pa.Table],
+    records: Records,
     window: Growth,
     behind: dict[str, Growth],
     left: Floats,
 ) -> dict[str, Any]:
-    concerned = np.ones(len(run.model), bool)
-    if behind:
-        concerned = np.isin(run.model, [room.models.index(name) for name in behind])
+    models = np.array([room.models.index(name) for name in behind or room.models])
+    concerned = np.isin(run.model, models)
     since, until = window.since_s, window.until_s
-    shares = shares_of(details(DETAIL_COLUMNS), room, (since, until), concerned)
+    last = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])[-MOST:]
+    stretch = (float(last[0]) if len(last) == MOST else since, until)
+    table = records.during(DETAIL_COLUMNS, *stretch)
+    shares = shares_of(table, room, stretch, np.isin(models_of(table, room), models))
     counted_from = since + FILLING * (until - since)
     inside = concerned & (run.arrival_s >= since) & (run.arrival_s <= until)
     served = concerned & (run.finished_s > counted_from) & (run.finished_s <= until)
@@ -192,11 +233,9 @@ def _overload(
     return verdict | {"text": [first, _why(verdict)]}
 
 
-def _misses(
-    run: _Run, room: Room, details: Callable[[Sequence[str]], pa.Table], wanted: float
-) -> dict[str, Any]:
+def _misses(run: _Run, room: Room, records: Records, wanted: float) -> dict[str, Any]:
     missed = run.missed
-    order = np.argsort(run.arrival_s, kind="stable")
+    order = np.lexsort((run.model, run.arrival_s))
     parts = np.array_split(order, min(PARTS, len(order)))
     shares_missed = np.array([np.mean(missed[part]) for part in parts])
     steady = bool(np.mean(shares_missed > 1.0 - wanted) >= STEADY)
@@ -206,8 +245,7 @@ def _misses(
     if steady:  # what drains after the last arrival is no part of the load
         until = max(float(run.arrival_s.max()), np.nextafter(since, np.inf))
     concerned = missed & (run.arrival_s >= since) & (run.arrival_s <= until)
-    table = details(DETAIL_COLUMNS)
-    used = shares_of(table, room, (since, max(until, np.nextafter(since, np.inf))), concerned)
+    used = _used_by_late(run, room, records, (since, until), concerned)
     late, slow, failed = (float(np.mean(x)) for x in (run.late, run.slow, run.failed))
     is_late = np.count_nonzero(run.late[concerned]) >= np.count_nonzero(run.slow[concerned])
     by_model = [
@@ -235,6 +273,25 @@ def _misses(
         f"the requests met both, {_percent(wanted)} are wanted ({told}); no queue grew"
     )
     return verdict | {"text": [first, _why(verdict)]}
+
+
+def _used_by_late(
+    run: _Run, room: Room, records: Records, span: tuple[float, float], concerned: Bools
+) -> dict[str, float]:
+    """Return what was used while targets were missed; of many requests where most were."""
+    since, until = span
+    inside = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])
+    if len(inside) > MOST:
+        pieces = inside[::MOST][: len(inside) // MOST + 1]
+        edges = [*pieces, until]
+        found, _ = np.histogram(run.arrival_s[concerned], bins=edges)
+        worst = int(found.argmax())
+        since, until = float(edges[worst]), float(edges[worst + 1])
+    stretch = (since, max(until, float(np.nextafter(since, np.inf))))
+    table = records.during(DETAIL_COLUMNS, *stretch)
+    arrival = numbers_of(table, "arrival_s")
+    late = _read(table, room).missed & (arrival >= stretch[0]) & (arrival <= stretch[1])
+    return shares_of(table, room, stretch, late)
 
 
 def _idle(shares: dict[str, float], slices: int) -> str:

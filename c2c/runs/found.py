@@ -21,8 +21,9 @@ __all__ = ["NOT_INPUTS", "FoundRun", "collect", "find_runs", "read_run", "settin
 
 type Status = Literal["complete", "running", "failed", "unfinished"]
 
-# Where a run goes, whether it may be skipped and what is asked of it say nothing about its result.
-NOT_INPUTS = ("out", "folder", "resume", "overwrite", "objective")
+# Where a run goes, whether it may be skipped, what is asked of it and in how many processes it is
+# made say nothing about its result.
+NOT_INPUTS = ("out", "folder", "resume", "overwrite", "objective", "shards")
 # A run folder of a command that asks something of several runs says so in its settings.
 COMMAND = "command"
 SUMMARY = "summary.json"

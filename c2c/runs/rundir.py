@@ -161,6 +161,15 @@ class RunDir:
         """Return a writer of `<name>.parquet` for rows that come in batches; close it."""
         return ParquetStream(self._result(f"{name}.parquet"), schema)
 
+    def reserve(self, name: str) -> Path:
+        """Return where to write a result, as another process does; it may be in a folder inside.
+
+        It is to be written atomically, and to be there when the block ends.
+        """
+        path = self._result(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def write_json(self, name: str, value: Any) -> Path:
         """Write `<name>.json`."""
         path = self._result(f"{name}.json")
@@ -302,6 +311,10 @@ def _remove_own(root: Path, keep: Sequence[str] = ()) -> None:
         # A folder of results may have become a link to somewhere else.
         if path.parent.resolve().is_relative_to(root.resolve()):
             path.unlink(missing_ok=True)
+    for folder in sorted({root / Path(name).parent for name in own}, reverse=True):
+        if folder != root and not folder.is_symlink():
+            with suppress(OSError):  # it holds something else
+                folder.rmdir()
 
 
 def _remove_unfinished(root: Path) -> None:

@@ -203,6 +203,7 @@ MODEL_DTYPE = np.dtype(
         ("oldest_s", "f8"),
         ("claim_chip", "i8"),
         ("tried", "i8"),
+        ("draws", "i8"),  # placement decisions taken for it, in the key of random ones
     ],
     align=True,
 )
@@ -292,7 +293,6 @@ COUNT_DTYPE = np.dtype(
         ("dropped", "i8"),  # models that gave way in host memory
         ("drains", "i8"),
         ("preempted", "i8"),  # requests set aside
-        ("draws", "i8"),  # placement decisions taken, the key of random ones
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),
         ("actions", "i8"),  # actions in the buffer

@@ -8,8 +8,8 @@ import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import inlined, jitable
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving import RESOURCES
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Serving
 from c2c.simulator.events import new_tournament, set_end

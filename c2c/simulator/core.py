@@ -32,8 +32,8 @@ def drive(
     model: Any,
     prompt: Any,
     output: Any,
+    ids: Any,
     cursor: Any,
-    first_id: int,
     is_last: bool,
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last one, all work is done).
@@ -42,9 +42,8 @@ def drive(
     arrivals as in the block.
 
     Args:
-      arrival_s, model, prompt, output: the block, [n] each, ascending in time.
+      arrival_s, model, prompt, output, ids: the block, [n] each, ascending in time.
       cursor: i8[1], the next arrival of the block; kept between calls.
-      first_id: request id of the block's first arrival.
       is_last: no block follows, so run on until nothing is left to do.
 
     Returns:
@@ -65,7 +64,7 @@ def drive(
             now_s = arrival_s[k]
             m = model[k]
             urgent = fleet.deployment[m].priority
-            on_arrival(fleet, rules, state, now_s, first_id + k, m, prompt[k], output[k], urgent)
+            on_arrival(fleet, rules, state, now_s, ids[k], m, prompt[k], output[k], urgent)
             cursor[0] = k + 1
         elif k >= n and not is_last:
             return BLOCK_DONE

@@ -71,15 +71,7 @@ def _fill(r: Resources, n: int, rank: int) -> int:
     level = 0.0
     waiting = users
     while waiting > 0:
-        rise = np.inf
-        for k in range(len(r.weight)):
-            r.weight[k] = 0.0
-        for i in range(n):
-            if r.flow[i] < 0.0 and r.rank[i] == rank:
-                rise = min(rise, r.demand[i] - level)
-                for u in range(DRAWS):
-                    if r.on[i, u] >= 0:
-                        r.weight[r.on[i, u]] += r.per[i, u]
+        rise = _weigh(r, n, rank, level)
         full = -1
         for k in range(len(r.weight)):
             if r.weight[k] > 0.0 and r.left[k] / r.weight[k] < rise:
@@ -87,17 +79,35 @@ def _fill(r: Resources, n: int, rank: int) -> int:
                 full = k
         level += rise
         for k in range(len(r.weight)):
-            r.left[k] = max(r.left[k] - rise * r.weight[k], 0.0)
-        if full >= 0:
-            r.left[full] = 0.0
+            r.left[k] = 0.0 if k == full else max(r.left[k] - rise * r.weight[k], 0.0)
         for i in range(n):
-            if r.flow[i] >= 0.0 or r.rank[i] != rank:
-                continue
-            stops = full < 0 and r.demand[i] <= level
-            for u in range(DRAWS):
-                if full >= 0 and r.on[i, u] == full and r.per[i, u] > 0.0:
-                    stops = True
-            if stops:
+            if r.flow[i] < 0.0 and r.rank[i] == rank and _stops(r, i, full, level):
                 r.flow[i] = min(level, r.demand[i])
                 waiting -= 1
     return users
+
+
+@jitable
+def _weigh(r: Resources, n: int, rank: int, level: float) -> float:
+    # What one unit more for all unsettled of a rank takes; returns how far the nearest demand is.
+    rise = np.inf
+    for k in range(len(r.weight)):
+        r.weight[k] = 0.0
+    for i in range(n):
+        if r.flow[i] < 0.0 and r.rank[i] == rank:
+            rise = min(rise, r.demand[i] - level)
+            for u in range(DRAWS):
+                if r.on[i, u] >= 0:
+                    r.weight[r.on[i, u]] += r.per[i, u]
+    return float(rise)
+
+
+@jitable
+def _stops(r: Resources, i: int, full: int, level: float) -> bool:
+    # Whether its demand is met, or the resource that has just become full is one of its own.
+    if full < 0:
+        return bool(r.demand[i] <= level)
+    stops = False
+    for u in range(DRAWS):
+        stops = stops or (r.on[i, u] == full and r.per[i, u] > 0.0)
+    return bool(stops)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,6 @@ class RunStats:
     chip_link_bytes: np.ndarray  # integral of the granted rates
     chip_peak_gbps: np.ndarray
     link_capacity_gbps: float
-    most_in_flight: int
 
 
 @dataclass(slots=True)
@@ -62,8 +61,6 @@ class Simulation:
     compiled: bool
     timeline_rows: int = 0
     next_id: int = 0
-    in_flight: int = 0
-    last_arrival_s: float = 0.0
     done: bool = False
     _drive: Callable[..., int] | None = None
 
@@ -76,9 +73,14 @@ class Simulation:
         compiled: bool = True,
         timeline_rows: int = 0,
         buffer: int = 65536,
+        models: Sequence[int] | None = None,
     ) -> Simulation:
-        """Return a simulation at time 0."""
-        state = prepared.new_serving(buffer=buffer)
+        """Return a simulation at time 0.
+
+        Args:
+          models: the only ones whose requests will come; None for all.
+        """
+        state = prepared.new_serving(buffer=buffer, models=models)
         return cls(
             prepared=prepared,
             rules=prepared.new_rules(),
@@ -109,6 +111,7 @@ class Simulation:
                 (block.model, np.int64),
                 (block.prompt_tokens, np.int64),
                 (block.output_tokens, np.int64),
+                (self._ids(block), np.int64),
             )
         )
         cursor = np.zeros(1, np.int64)
@@ -121,7 +124,6 @@ class Simulation:
                 self.world,
                 *arrivals,
                 cursor,
-                self.next_id,
                 is_last,
             )
             why = self._driven(arguments)
@@ -133,7 +135,8 @@ class Simulation:
                 self.state = grow_requests(self.state, len(self.state.request))
             elif why != RECORDS_FULL:
                 break
-        self.next_id += len(block.arrival_s)
+        if len(block):
+            self.next_id = int(arrivals[-1][-1]) + 1
         if why == DRAINED:
             self.done = True
             count = self.state.count
@@ -141,6 +144,11 @@ class Simulation:
             if left != 0:
                 lost = RuntimeError(f"{left} of {count[0].arrived} requests were never served")
                 raise policy_error(lost, self.rules)
+
+    def _ids(self, block: RequestBlock) -> np.ndarray:
+        if block.ids is not None:
+            return block.ids
+        return np.arange(self.next_id, self.next_id + len(block))
 
     def _driven(self, arguments: Any) -> int:
         if self._drive is None:
@@ -183,7 +191,6 @@ class Simulation:
             chip_link_bytes=np.array(link.moved),
             chip_peak_gbps=np.array(link.peak) / 1e9,
             link_capacity_gbps=self.machine.capacity / 1e9,
-            most_in_flight=len(self.state.request),
         )
 
 

@@ -23,12 +23,14 @@ class RequestBlock:
       model: i32[n], index into the workload's `models`.
       prompt_tokens: i32[n], at least 1.
       output_tokens: i32[n], at least 1.
+      ids: i64[n], ascending; None counts on from the block before.
     """
 
     arrival_s: NDArray[np.float64]
     model: NDArray[np.int32]
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
+    ids: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "prompt_tokens", "output_tokens"):
@@ -47,6 +49,7 @@ class RequestBlock:
             model=self.model[rows],
             prompt_tokens=self.prompt_tokens[rows],
             output_tokens=self.output_tokens[rows],
+            ids=None if self.ids is None else self.ids[rows],
         )
 
 
@@ -89,8 +92,12 @@ class Workload:
 
 
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
-    """Join blocks into one; the result holds every request in memory."""
+    """Join blocks into one; the result holds every request in memory.
+
+    It has ids if the blocks have.
+    """
     parts = list(blocks)
+    ids = [part.ids for part in parts if part.ids is not None]
     if not parts:
         return RequestBlock(
             arrival_s=np.empty(0, np.float64),
@@ -103,4 +110,5 @@ def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
         model=np.concatenate([part.model for part in parts]),
         prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
         output_tokens=np.concatenate([part.output_tokens for part in parts]),
+        ids=np.concatenate(ids) if ids else None,
     )

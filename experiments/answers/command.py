@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
@@ -15,6 +14,7 @@ from c2c.errors import SettingError
 from experiments.command import command
 from experiments.simulation.own_settings import with_own_settings
 from experiments.sweeping import check_arguments, is_sweep
+from experiments.worker_process import available_cores
 
 __all__ = ["answering", "own_settings", "workers_of"]
 
@@ -77,7 +77,7 @@ def workers_of(given: int | None, field: str) -> int:
       SettingError: fewer than one.
     """
     if given is None:
-        return len(os.sched_getaffinity(0))
+        return available_cores()
     if given < 1:
         raise SettingError(field, given, "a whole number above 0, or null for all cores")
     return given

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +14,7 @@ from c2c.config import RunSetup, build, is_machine_code_ready, prefers_compiled
 from c2c.errors import DataError, SettingError
 from c2c.runs import FolderInUse, is_in_use
 from experiments.simulation import execute, folder_of
+from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Point", "PointRunner", "needs_compiling"]
 
@@ -47,9 +43,7 @@ class PointRunner:
     """
 
     def __init__(self, workers: int) -> None:
-        self._pool = ProcessPoolExecutor(
-            workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
-        )
+        self._pool = worker_pool(workers)
         self._waiting: dict[Future[Point], Any] = {}
 
     def __enter__(self) -> Self:
@@ -57,8 +51,7 @@ class PointRunner:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            for child in multiprocessing.active_children():
-                child.terminate()
+            end_workers()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
@@ -84,19 +77,6 @@ class PointRunner:
                         "goes on where this one stopped",
                     ) from error  # fmt: skip
                 yield token, point
-
-
-def _begin() -> None:
-    """Leave signals to the parent, and end with it however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait_for([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run(settings: Mapping[str, Any]) -> Point:

@@ -6,26 +6,23 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from c2c.config import RunSetup, prefers_compiled, run_totals, summary_of
-from c2c.metrics import RECORD_SCHEMA, SUMMARY_COLUMNS, write_timeline
+from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
 from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key
-from c2c.simulator import (
-    RunStats,
-    Simulation,
-    build_machine,
-    phases_table,
-    requests_table,
-    run_blocks,
-)
+from c2c.simulator import RunStats, phases_table
+from c2c.simulator.shards import Shard, split
+from experiments.simulation.serving import Served, serve, serve_in_shards
+from experiments.worker_process import available_cores
 
 __all__ = [
     "Outcome",
@@ -39,7 +36,9 @@ __all__ = [
 
 # What a run may leave on disk: a request takes about 70 bytes, a phase of the timeline 50.
 REQUEST_BYTES, PHASE_BYTES, FIXED_BYTES = 90, 60, 1_000_000
-RESULTS = ("requests.parquet", "summary.json", "timeline.json.gz", "speed.json")
+REQUESTS = "requests.parquet"  # of a long or sharded run a folder of such files
+PART_ROWS = 4_000_000  # about as many in a file: so many are summarised at a time
+RESULTS = (REQUESTS, "summary.json", "timeline.json.gz", "speed.json")
 # Code a result depends on, beside Hydra's composition of the settings.
 CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
 
@@ -48,17 +47,21 @@ CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
 class Speed:
     """Wall seconds of a run, by what they went into; the parts of `simulate_s` come first.
 
+    Of several processes the slowest one's parts are told.
+
     Attributes:
       requests: how many arrived.
+      shards: processes that simulated.
       generate_s: making or reading the requests.
       events_s: the event loop, policies included.
       records_s: records into `requests.parquet`.
-      simulate_s: these three together.
+      simulate_s: these three together, and the start of processes.
       summary_s: reading the records back, summary and timeline.
       compiled: machine code or interpreter.
     """
 
     requests: int
+    shards: int
     generate_s: float
     events_s: float
     records_s: float
@@ -70,31 +73,6 @@ class Speed:
     def requests_per_s(self) -> float:
         """Requests a second, their making and writing included."""
         return self.requests / self.simulate_s if self.simulate_s > 0 else 0.0
-
-
-class _Watch:
-    """Seconds spent in an iterator's items and in a function's calls."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def over[T](self, items: Iterable[T]) -> Iterator[T]:
-        iterator = iter(items)
-        while True:
-            started = time.perf_counter()
-            item = next(iterator, None)
-            self.seconds += time.perf_counter() - started
-            if item is None:
-                return
-            yield item
-
-    def around(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
-        def timed(value: Any) -> None:
-            started = time.perf_counter()
-            function(value)
-            self.seconds += time.perf_counter() - started
-
-        return timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,40 +194,52 @@ def _folder_rules(setup: RunSetup) -> dict[str, Any]:
 def _simulate(
     setup: RunSetup, run: RunDir, compiled: bool, on_progress: Callable[[float], None]
 ) -> Outcome:
-    prepared = setup.prepared
-    simulation = Simulation.start(
-        prepared, build_machine(prepared), compiled=compiled, timeline_rows=setup.timeline_rows
-    )
-    generating, recording = _Watch(), _Watch()
     started = time.perf_counter()
-    with run.stream_table("requests", RECORD_SCHEMA) as requests:
-        stats = run_blocks(
-            simulation,
-            generating.over(setup.workload.blocks()),
-            recording.around(lambda records: requests.append(requests_table(prepared, records))),
-            lambda done, _: on_progress(float(done)),
-        )
-        events_until = time.perf_counter()
+    shards = chosen_shards(setup)
+    parts = [len(shard.parts) for shard in shards]
+    if sum(parts) == 1:
+        files = [[run.reserve(REQUESTS)]]
+    else:
+        files = [
+            [run.reserve(f"{REQUESTS}/{k}-{part}.parquet") for part in range(count)]
+            for k, count in enumerate(parts)
+        ]
+    if len(shards) == 1:
+        shard = None if sum(parts) == 1 else shards[0]
+        served = serve(setup, files[0], compiled=compiled, on_progress=on_progress, shard=shard)
+    else:
+        served = serve_in_shards(setup, shards, files, compiled=compiled, on_progress=on_progress)
     ended = time.perf_counter()
-    records_s = recording.seconds + (ended - events_until)  # what the file still held back
-
-    def read(columns: Sequence[str]) -> pa.Table:
-        return pq.read_table(run.path / "requests.parquet", columns=list(columns))
-
-    summary = summary_of(setup, read(SUMMARY_COLUMNS), read, _totals(setup, stats))
+    every = tuple(file for of_shard in files for file in of_shard)
+    is_long = served.stats.arrived > PART_ROWS
+    records = Records(tuple((file,) for file in every) if is_long else (every,))
+    summary = summary_of(setup, records, _totals(setup, served.stats))
     run.write_json("summary", summary)
-    _write_timeline(setup, run, simulation, stats)
+    _write_timeline(setup, run, served)
     speed = Speed(
-        requests=stats.arrived,
-        generate_s=generating.seconds,
-        events_s=ended - started - generating.seconds - records_s,
-        records_s=records_s,
+        requests=served.stats.arrived,
+        shards=len(shards),
+        generate_s=served.generate_s,
+        events_s=served.events_s,
+        records_s=served.records_s,
         simulate_s=ended - started,
         summary_s=time.perf_counter() - ended,
         compiled=compiled,
     )
     run.write_json("speed", speed)
     return Outcome(folder=run.path, summary=summary, speed=speed)
+
+
+def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
+    """Return what is simulated apart: `shards` of the settings, as far as chips share no model."""
+    asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
+    wanted = available_cores() if asked == "auto" else int(asked)
+    if wanted == 1 and requests <= PART_ROWS:
+        models = np.arange(len(setup.serving.deployments))
+        return (Shard(models=models, parts=(models,)),)
+    return split(
+        setup.prepared, setup.workload, shards=wanted, requests=requests, part_rows=PART_ROWS
+    )
 
 
 def _totals(setup: RunSetup, stats: RunStats) -> dict[str, Any]:
@@ -270,15 +260,15 @@ def chosen_chunks(setup: RunSetup) -> list[dict[str, Any]]:
     ]
 
 
-def _write_timeline(setup: RunSetup, run: RunDir, simulation: Simulation, stats: RunStats) -> None:
+def _write_timeline(setup: RunSetup, run: RunDir, served: Served) -> None:
     prepared = setup.prepared
-    phases: pa.Table = phases_table(prepared, simulation.timeline())
+    phases: pa.Table = phases_table(prepared, served.timeline)
     names = {
         i: f"{prepared.slice_kinds[kind].name} #{i}" for i, kind in enumerate(prepared.kind_of)
     }
     with run.open_file("timeline.json.gz") as file:
         write_timeline(
-            phases, file, instance_names=names, link_capacity_gbps=stats.link_capacity_gbps
+            phases, file, instance_names=names, link_capacity_gbps=served.stats.link_capacity_gbps
         )
 
 
@@ -294,7 +284,7 @@ def _draw(setup: RunSetup, run: RunDir) -> None:
         f"({setup.prepared.link_capacity_gbps:g} GB/s, host to device), workload "
         f"{setup.workload.description['name']}, seed {setup.seed}."
     )
-    requests = pq.read_table(run.path / "requests.parquet", columns=list(SUMMARY_COLUMNS))
+    requests = pq.read_table(run.path / REQUESTS, columns=list(SUMMARY_COLUMNS))
     with look():
         for name, figure in draw_run(requests, caption).items():
             run.write_figure(name, figure)

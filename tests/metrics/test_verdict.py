@@ -72,7 +72,7 @@ def poisson(rate: float, n: int, seed: int = 0, since: float = 0.0) -> np.ndarra
 
 
 def verdict(records: pa.Table, room: Room = ROOM) -> dict[str, Any]:
-    found = judge(records, room, records.select)
+    found = judge(records, room)
     assert found is not None
     assert len(found["text"]) == (1 if found["state"] == "served" else 2)
     json.dumps(found, allow_nan=False)
@@ -160,7 +160,7 @@ def test_a_steady_crowd_that_misses_its_target_is_no_growth() -> None:
 
 def test_a_run_without_requests_has_no_verdict() -> None:
     none = table(**served(np.zeros(0)))
-    assert judge(none, ROOM, none.select) is None
+    assert judge(none, ROOM) is None
 
 
 def missed(**more: Any) -> dict[str, Any]:
@@ -216,6 +216,6 @@ def test_the_share_that_is_wanted_decides() -> None:
     at = records.column_names.index("tpot_slo_s")
     records = records.set_column(at, "tpot_slo_s", pa.array(np.full(600, 1.0)))
     for wanted, state in ((0.99, "missed"), (0.98, "served")):
-        found = judge(records, ROOM, records.select, wanted)
+        found = judge(records, ROOM, wanted)
         assert found is not None
         assert (found["state"], found["met"]) == (state, pytest.approx(0.98))

@@ -50,7 +50,8 @@ def test_no_flow_can_rise_without_another_of_its_rank_or_above_falling(
         r.per[i, : len(mine)] = g.uniform(0.1, 4.0, len(mine))
         r.per[i, 0] = 1.0
     share(r, n)
-    assert (r.flow >= 0.0).all() and (r.flow <= r.demand).all()
+    assert (r.flow >= 0.0).all()
+    assert (r.flow <= r.demand).all()
     assert (_used(r, n) <= r.capacity * (1 + 1e-9)).all()
     for i in range(n):
         if r.flow[i] >= r.demand[i]:
@@ -59,8 +60,8 @@ def test_no_flow_can_rise_without_another_of_its_rank_or_above_falling(
         held = [int(k) for k in r.on[i] if k >= 0 and full[k]]
         assert held, "a flow below its demand has a resource that its rank and those above fill"
         assert any(
-            r.flow[i] >= max(r.flow[j] for j in range(n) if r.rank[j] == r.rank[i] and k in r.on[j])
-            - 1e-9
+            r.flow[i]
+            >= max(r.flow[j] for j in range(n) if r.rank[j] == r.rank[i] and k in r.on[j]) - 1e-9
             for k in held
         ), "and no other of its rank has more of that resource's flow"
 

@@ -66,8 +66,18 @@ class Prepared:
         """Return the rules of one run, with memory of its own for policies that have some."""
         return self.rules._replace(own=copied(self.rules.own))
 
-    def new_serving(self, *, slots: int = 1024, buffer: int = 65536) -> Serving:
-        """Return the state before the first event; see `c2c.serving.state.new_serving`."""
+    def new_serving(
+        self,
+        *,
+        slots: int = 1024,
+        buffer: int = 65536,
+        models: Sequence[int] | None = None,
+    ) -> Serving:
+        """Return the state before the first event; see `c2c.serving.state.new_serving`.
+
+        Args:
+          models: those that may be active at the start; None for all.
+        """
         state = new_serving(
             self.fleet,
             self.chip_of,
@@ -80,7 +90,7 @@ class Prepared:
             buffer=buffer,
         )
         if self.setup.system.starts_active:
-            start_active(self.fleet, self.rules, state)
+            start_active(self.fleet, self.rules, state, models)
         return state
 
 

@@ -132,11 +132,14 @@ class ServingSetup:
     system: SystemSpec
     constants: Constants
     weights_start: Literal["host", "disk"] = "host"
+    cells: int = 1  # parts of the fleet that share no model
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.superchips < 1:
             raise SettingError("superchips", self.superchips, "a whole number above 0")
+        if not 1 <= self.cells <= self.superchips:
+            raise SettingError("cells", self.cells, f"1 to superchips={self.superchips}")
         if not self.deployments:
             raise SettingError("catalog", [], "at least one model")
         if self.weights_start not in ("host", "disk"):

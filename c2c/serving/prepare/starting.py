@@ -31,7 +31,7 @@ class StartWork:
       moves: the model's weights, or nothing.
       over: what carries them, all at once (a pipeline): some of `RESOURCES`.
       after: works that end before this one begins; () begins at once.
-      when: always, only if the weights are on disk (cold), or only if host memory holds them (held).
+      when: always, only if the weights are on disk (cold), or only if host memory has them (held).
       rank: a resource serves works of a higher rank first; running steps have 0.
     """
 
@@ -98,9 +98,10 @@ def _work(given: Any, where: str) -> StartWork:
 
 
 def _check(work: StartWork, where: str, before: Sequence[str]) -> None:
-    if not isinstance(work.name, str) or not work.name or work.name in before:
+    name: Any = work.name  # settings may be of any type
+    if not isinstance(name, str) or not name or name in before:
         raise SettingError(f"{where}.name", work.name, "a name of its own")
-    seconds = work.seconds
+    seconds: Any = work.seconds
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise SettingError(f"{where}.seconds", seconds, "a number")
     if not 0.0 <= seconds < math.inf:
@@ -115,5 +116,6 @@ def _check(work: StartWork, where: str, before: Sequence[str]) -> None:
             raise SettingError(
                 f"{where}.after", name, f"a work before it ({', '.join(before) or 'there is none'})"
             )
-    if isinstance(work.rank, bool) or not isinstance(work.rank, int) or abs(work.rank) > 100:
+    rank: Any = work.rank
+    if isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) > 100:
         raise SettingError(f"{where}.rank", work.rank, "a whole number from -100 to 100")

@@ -135,7 +135,8 @@ def homes(setup: ServingSetup) -> Homes:
     """Return the chips whose host memory holds each model, all catalogs in catalog order.
 
     Every model has a home on the chip with most memory left; then models get further homes in the
-    same order while memory is left, so that the first (most popular) ones can run on more chips.
+    same order while memory is left, so that the first (most popular) ones can run on more chips of
+    their cell.
     Where the catalog is larger than all memory, the last ones of a chip are on disk at the start.
 
     Raises:
@@ -161,7 +162,9 @@ def homes(setup: ServingSetup) -> Homes:
     # A model that no further chip has room for is done: rooms only shrink.
     growing = [] if (left < 0.0).any() else list(range(len(sizes)))
     has = np.zeros((len(sizes), setup.superchips), bool)
+    cell = np.arange(setup.superchips) * setup.cells // setup.superchips
     for m, homes_of_m in enumerate(found):
+        has[m] = cell != cell[homes_of_m[0]]  # never in another cell
         has[m, homes_of_m] = True
     while growing:
         still = []

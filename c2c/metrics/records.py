@@ -1,0 +1,47 @@
+"""Records of a run, in memory or on disk, whole or in parts: read by column and by time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+__all__ = ["Records"]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Tables of `RECORD_SCHEMA`, or Parquet files; all records of a model are in one part."""
+
+    parts: tuple[pa.Table | tuple[Path, ...], ...]
+
+    def read(self, part: int, columns: Sequence[str]) -> pa.Table:
+        """Return columns of one part."""
+        found = self.parts[part]
+        if isinstance(found, pa.Table):
+            return found.select(list(columns))
+        return _joined([pq.read_table(file, columns=list(columns)) for file in found])
+
+    def during(self, columns: Sequence[str], since_s: float, until_s: float) -> pa.Table:
+        """Return columns of the requests that were there at some time of a stretch.
+
+        A failed one was there as it came.
+        """
+        ended, came = pc.field("finished_s"), pc.field("arrival_s")
+        gone = (ended < since_s) | (pc.is_nan(ended) & (came < since_s))
+        there = (came <= until_s) & ~gone
+        found = []
+        for part in self.parts:
+            if isinstance(part, pa.Table):
+                found.append(part.filter(there).select(list(columns)))
+            else:
+                found += [pq.read_table(f, columns=list(columns), filters=there) for f in part]
+        return _joined(found)
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()

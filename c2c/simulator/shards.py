@@ -1,0 +1,128 @@
+"""Parts of a run that do not touch one another: who simulates what, and how it is put together.
+
+Chips that share no model never meet: no request, load or decision of one is seen by the other. So
+each group of such chips can be simulated alone, with the same ids and the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from c2c.serving import Prepared
+from c2c.simulator.run import RunStats
+from c2c.workloads import RequestBlock, Workload
+
+__all__ = ["Shard", "groups_of", "merged_stats", "merged_timeline", "only", "split"]
+
+_SAMPLE = 500_000  # requests that tell how much of the load each model has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """What one process simulates.
+
+    Attributes:
+      models: positions in the catalog, ascending.
+      parts: the same models, dealt out; each part's records are kept in a file of its own.
+    """
+
+    models: NDArray[np.int64]
+    parts: tuple[NDArray[np.int64], ...]
+
+
+def groups_of(prepared: Prepared) -> NDArray[np.int64]:
+    """Return the group of each model; the chips of different groups share no model."""
+    # It takes longer to import than a small run takes, which has no shards.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    fleet = prepared.fleet
+    models, chips = len(fleet.deployment), prepared.setup.superchips
+    size = models + chips
+    edges = coo_array(
+        (np.ones(len(fleet.home_chip), bool), (fleet.home_model, models + fleet.home_chip)),
+        shape=(size, size),
+    )
+    _, label = connected_components(edges, directed=False)
+    _, group = np.unique(label[:models], return_inverse=True)
+    return group.astype(np.int64)
+
+
+def split(
+    prepared: Prepared, workload: Workload, *, shards: int, requests: int, part_rows: int
+) -> tuple[Shard, ...]:
+    """Deal the models out to at most `shards` shards of about equal load.
+
+    The same settings are always split in the same way.
+
+    Args:
+      requests: of the whole run.
+      part_rows: about how many of them a part may have.
+    """
+    load = _load(workload, len(prepared.fleet.deployment))
+    group = groups_of(prepared)
+    of_group = np.bincount(group, weights=load)
+    made = []
+    for mine in _dealt(of_group, min(shards, len(of_group))):
+        models = np.flatnonzero(np.isin(group, mine))
+        wanted = -(-round(requests * load[models].sum() / load.sum()) // part_rows)
+        count = min(max(1, wanted), len(models))
+        made.append(
+            Shard(models=models, parts=tuple(models[p] for p in _dealt(load[models], count)))
+        )
+    return tuple(made)
+
+
+def only(blocks: Iterable[RequestBlock], models: NDArray[np.int64]) -> Iterator[RequestBlock]:
+    """Yield the requests of some models, under the ids that they have among all."""
+    first = 0
+    for block in blocks:
+        rows = np.flatnonzero(np.isin(block.model, models, kind="table"))
+        ids = first + rows if block.ids is None else block.ids[rows]
+        first += len(block)
+        yield replace(block.take(rows), ids=ids)
+
+
+def merged_stats(stats: Sequence[RunStats]) -> RunStats:
+    """Return the totals of one run from those of its shards; each saw only its own chips."""
+    values = {}
+    for field in fields(RunStats):
+        found = [getattr(s, field.name) for s in stats]
+        if field.name in ("end_s", "link_capacity_gbps"):
+            values[field.name] = max(found)
+        else:
+            values[field.name] = sum(found[1:], start=found[0])
+    return RunStats(**values)
+
+
+def merged_timeline(timelines: Sequence[NDArray[np.void]], rows: int) -> NDArray[np.void]:
+    """Return the first phases of all shards, in the order of their end."""
+    joined = np.concatenate(list(timelines))
+    order = np.lexsort((joined["instance"], joined["end_s"]))
+    return joined[order[:rows]]
+
+
+def _load(workload: Workload, models: int) -> NDArray[np.float64]:
+    count = np.full(models, 0.5)  # a model without requests so far may still get some
+    left = _SAMPLE
+    for block in workload.blocks():
+        count += np.bincount(block.model, minlength=models)
+        left -= len(block)
+        if left <= 0:
+            break
+    return count
+
+
+def _dealt(weights: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
+    """Deal positions out to `count` hands, the heaviest first, each to the lightest hand."""
+    hands: list[list[int]] = [[] for _ in range(count)]
+    held = np.zeros(count)
+    for k in np.argsort(-weights, kind="stable"):
+        lightest = int(held.argmin())
+        hands[lightest].append(int(k))
+        held[lightest] += weights[k]
+    return [np.array(sorted(hand), np.int64) for hand in hands]

@@ -1,0 +1,211 @@
+"""The simulation itself: all models in this process, or parts of the fleet in several."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from c2c.config import RunSetup, build
+from c2c.errors import DataError
+from c2c.metrics import RECORD_SCHEMA
+from c2c.runs import ParquetStream
+from c2c.simulator import RunStats, Simulation, build_machine, requests_table, run_blocks
+from c2c.simulator.shards import Shard, merged_stats, merged_timeline, only
+from experiments.worker_process import end_workers, worker_pool
+
+__all__ = ["Served", "serve", "serve_in_shards"]
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Totals, the first phases, and the seconds of the process that took longest."""
+
+    stats: RunStats
+    timeline: Any  # TIMELINE_DTYPE
+    generate_s: float
+    events_s: float
+    records_s: float
+
+
+class _Watch:
+    """Seconds spent in an iterator's items and in a function's calls."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def over[T](self, items: Iterable[T]) -> Iterator[T]:
+        iterator = iter(items)
+        while True:
+            started = time.perf_counter()
+            item = next(iterator, None)
+            self.seconds += time.perf_counter() - started
+            if item is None:
+                return
+            yield item
+
+    def around(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
+        def timed(value: Any) -> None:
+            started = time.perf_counter()
+            function(value)
+            self.seconds += time.perf_counter() - started
+
+        return timed
+
+
+def serve(
+    setup: RunSetup,
+    files: Sequence[Path],
+    *,
+    compiled: bool,
+    on_progress: Callable[[float], None],
+    shard: Shard | None = None,
+) -> Served:
+    """Simulate, records to disk as they come.
+
+    Args:
+      setup: what to run.
+      files: where the records go: one file, or one for each of the shard's parts.
+      compiled: machine code or interpreter.
+      on_progress: takes the number of requests that arrived so far, all models'.
+      shard: the only models to serve; None for all.
+    """
+    prepared = setup.prepared
+    simulation = Simulation.start(
+        prepared,
+        build_machine(prepared),
+        compiled=compiled,
+        timeline_rows=setup.timeline_rows,
+        models=None if shard is None else shard.models.tolist(),
+    )
+    blocks = setup.workload.blocks()
+    generating, recording = _Watch(), _Watch()
+    started = time.perf_counter()
+    with ExitStack() as open_files:
+        streams = [open_files.enter_context(ParquetStream(f, RECORD_SCHEMA)) for f in files]
+        part_of = _parts(len(prepared.setup.deployments), shard)
+
+        def keep(records: Any) -> None:
+            for part, rows in _by_part(part_of[records["model"]], len(streams)):
+                streams[part].append(requests_table(prepared, records[rows]))
+
+        stats = run_blocks(
+            simulation,
+            generating.over(blocks if shard is None else only(blocks, shard.models)),
+            recording.around(keep),
+            lambda done, _: on_progress(float(done)),
+        )
+        events_until = time.perf_counter()
+    ended = time.perf_counter()
+    records_s = recording.seconds + (ended - events_until)  # what the files still held back
+    return Served(
+        stats=stats,
+        timeline=simulation.timeline(),
+        generate_s=generating.seconds,
+        events_s=ended - started - generating.seconds - records_s,
+        records_s=records_s,
+    )
+
+
+def serve_in_shards(
+    setup: RunSetup,
+    shards: Sequence[Shard],
+    files: Sequence[Sequence[Path]],
+    *,
+    compiled: bool,
+    on_progress: Callable[[float], None],
+) -> Served:
+    """Simulate each shard in a process of its own, and put the totals together.
+
+    Raises:
+      DataError: a process was ended from outside.
+    """
+    if compiled:  # once, not in every process
+        run_blocks(
+            Simulation.start(setup.prepared, build_machine(setup.prepared), models=()), [], _drop
+        )
+    done = get_context("spawn").Array("d", len(shards))
+    pool = worker_pool(len(shards), _inherit, (done,))
+    try:
+        tasks = [
+            pool.submit(_serve_shard, dict(setup.settings), k, shard, tuple(paths), compiled)
+            for k, (shard, paths) in enumerate(zip(shards, files, strict=True))
+        ]
+        found = _wait(tasks, lambda: on_progress(min(done[:])))
+    except BaseException:
+        end_workers()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    slowest = max(found, key=lambda f: f.generate_s + f.events_s + f.records_s)
+    return Served(
+        stats=merged_stats([f.stats for f in found]),
+        timeline=merged_timeline([f.timeline for f in found], setup.timeline_rows),
+        generate_s=slowest.generate_s,
+        events_s=slowest.events_s,
+        records_s=slowest.records_s,
+    )
+
+
+# What a process inherits from the one that started it.
+_INHERITED: dict[str, Any] = {}
+
+
+def _inherit(done: Any) -> None:
+    _INHERITED["done"] = done
+
+
+def _drop(records: Any) -> None:
+    """Take records that nobody wants."""
+
+
+def _serve_shard(
+    settings: Mapping[str, Any], k: int, shard: Shard, files: Sequence[Path], compiled: bool
+) -> Served:
+    def on_progress(arrived: float) -> None:
+        _INHERITED["done"][k] = arrived
+
+    return serve(build(settings), files, compiled=compiled, on_progress=on_progress, shard=shard)
+
+
+def _wait(tasks: Sequence[Future[Served]], tell: Callable[[], None]) -> list[Served]:
+    waiting = set(tasks)
+    try:
+        while waiting:
+            over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            for task in over:
+                task.result()  # an error of one ends all
+            tell()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "process", "one that simulated a shard was ended (memory?); fewer shards need less"
+        ) from error
+    return [task.result() for task in tasks]
+
+
+def _parts(models: int, shard: Shard | None) -> Any:
+    found = np.zeros(models, np.int64)
+    for k, part in enumerate(() if shard is None else shard.parts):
+        found[part] = k
+    return found
+
+
+def _by_part(parts: Any, count: int) -> Iterator[tuple[int, Any]]:
+    if count == 1:
+        yield 0, slice(None)
+        return
+    order = np.argsort(parts, kind="stable")
+    edges = np.searchsorted(parts[order], np.arange(count + 1))
+    for k in range(count):
+        if edges[k + 1] > edges[k]:
+            yield k, order[edges[k] : edges[k + 1]]

@@ -1,0 +1,57 @@
+"""Processes that work for a command: it alone minds signals, and they end with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import wait
+from typing import Any
+
+__all__ = ["available_cores", "end_workers", "worker_pool"]
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def worker_pool(
+    workers: int, begin: Callable[..., None] | None = None, given: tuple[Any, ...] = ()
+) -> ProcessPoolExecutor:
+    """Return processes that start anew, without what this one holds.
+
+    Args:
+      workers: how many at most.
+      begin: what each calls before its first task, with `given`.
+      given: may hold what only a starting process can inherit, such as shared numbers.
+    """
+    return ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(begin, given),
+    )
+
+
+def end_workers() -> None:
+    """End all processes of this one, whatever they do."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+
+
+def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if begin is not None:
+        begin(*given)

@@ -1,0 +1,90 @@
+"""A fleet in parts simulated apart, and put together again: the same records, totals, phases."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from c2c.policies import RandomIdle
+from c2c.serving import Prepared, ServingSetup, prepare
+from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
+from c2c.simulator.shards import groups_of, merged_stats, merged_timeline, only, split
+from c2c.workloads import RequestBlock, Workload
+from tests.simulator.worlds import random_requests, setup
+
+MODELS = ("llama-3-3b", "llama-3-8b") * 4
+
+
+def _fleet(cells: int, **more: Any) -> ServingSetup:
+    return replace(setup(*MODELS, superchips=4, starts_active=True, **more), cells=cells)
+
+
+def _blocks(block: RequestBlock, size: int = 37) -> list[RequestBlock]:
+    return [block.take(slice(k, k + size)) for k in range(0, len(block), size)]
+
+
+def _run(
+    prepared: Prepared, blocks: Any, models: Any = None, rows: int = 200
+) -> tuple[Any, RunStats, Any]:
+    simulation = Simulation.start(
+        prepared, build_machine(prepared), compiled=False, timeline_rows=rows, models=models
+    )
+    found: list[Any] = []
+    stats = run_blocks(simulation, blocks, found.append)
+    return np.concatenate(found), stats, simulation.timeline()
+
+
+@pytest.mark.parametrize("more", [{}, {"place": RandomIdle()}])
+def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
+    prepared = prepare(_fleet(4, **more))
+    block = random_requests(250, len(MODELS), 6.0, seed=3)
+    workload = Workload(models=MODELS, source=lambda: iter(_blocks(block)))
+    whole, stats, timeline = _run(prepared, workload.blocks())
+    shards = split(prepared, workload, shards=3, requests=250, part_rows=10**9)
+    assert len(shards) == 3
+    runs = [_run(prepared, only(workload.blocks(), s.models), s.models.tolist()) for s in shards]
+    records = np.concatenate([r for r, _, _ in runs])
+    assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
+    together = merged_stats([s for _, s, _ in runs])
+    for field in fields(RunStats):
+        np.testing.assert_array_equal(
+            getattr(together, field.name), getattr(stats, field.name), field.name
+        )
+    assert merged_timeline([t for _, _, t in runs], 200).tobytes() == timeline.tobytes()
+
+
+def test_chips_that_share_a_model_are_one_group() -> None:
+    assert set(groups_of(prepare(_fleet(1)))) == {0}
+    for cells in (2, 4):
+        prepared = prepare(_fleet(cells))
+        group = groups_of(prepared)
+        assert len(set(group)) == cells
+        chips = [
+            set(prepared.fleet.home_chip[group[prepared.fleet.home_model] == g].tolist())
+            for g in range(cells)
+        ]
+        assert sum(len(c) for c in chips) == len(set().union(*chips)) == 4
+
+
+@given(st.integers(1, 9), st.integers(1, 400), st.integers(0, 10**6))
+def test_every_model_is_in_one_shard_and_one_part(shards: int, rows: int, seed: int) -> None:
+    prepared = _PREPARED
+    block = random_requests(300, len(MODELS), 5.0, seed)
+    workload = Workload(models=MODELS, source=lambda: iter(_blocks(block)))
+    made = split(prepared, workload, shards=shards, requests=300, part_rows=rows)
+    assert 1 <= len(made) <= min(shards, 4)
+    assert sorted(np.concatenate([s.models for s in made]).tolist()) == list(range(len(MODELS)))
+    for shard in made:
+        assert sorted(np.concatenate(shard.parts).tolist()) == shard.models.tolist()
+        assert all(len(part) for part in shard.parts)
+    groups = groups_of(prepared)
+    owners = [{k for k, s in enumerate(made) if (groups[s.models] == g).any()} for g in range(4)]
+    assert all(len(o) == 1 for o in owners)
+
+
+_PREPARED = prepare(_fleet(4))
