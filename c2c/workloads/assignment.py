@@ -63,8 +63,9 @@ def assign_models(
     _check_explicit(explicit, requests_of, catalog)
     target: dict[str, str] = dict(explicit)
     how: dict[str, How] = dict.fromkeys(explicit, "map")
+    names = _Names.of(catalog, specs)
     for name in requests_of:
-        if name not in target and (found := _named(name, catalog, specs)):
+        if name not in target and (found := names.named(name)):
             target[name], how[name] = found
     rest = [name for name in requests_of if name not in target]
     _check_unserved(rest, catalog)
@@ -100,18 +101,38 @@ def describe_assignment(
     }
 
 
-def _named(name: str, catalog: Sequence[str], specs: Sequence[str]) -> tuple[str, How] | None:
-    """Return the model that an id names; the same letters come before the same in another case."""
-    if name in catalog:
-        return name, "name"
-    wanted = name.casefold()
-    for given in catalog:
-        if given.casefold() in (wanted, f"{wanted}-000"):  # the first copy is called so
-            return given, "name"
-    for given, spec in zip(catalog, specs, strict=False):
-        if spec.casefold() == wanted:
-            return given, "spec"
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """What names a model of the catalog, case aside: its own name, or its architecture's."""
+
+    catalog: Sequence[str]
+    exact: frozenset[str]
+    first: Mapping[str, int]  # the first model of this name
+    first_of_spec: Mapping[str, int]
+
+    @classmethod
+    def of(cls, catalog: Sequence[str], specs: Sequence[str]) -> _Names:
+        first: dict[str, int] = {}
+        first_of_spec: dict[str, int] = {}
+        for k, name in enumerate(catalog):
+            first.setdefault(name.casefold(), k)
+        for k, spec in enumerate(specs[: len(catalog)]):
+            first_of_spec.setdefault(spec.casefold(), k)
+        return cls(
+            catalog=catalog, exact=frozenset(catalog), first=first, first_of_spec=first_of_spec
+        )
+
+    def named(self, name: str) -> tuple[str, How] | None:
+        """Return the model that an id names; the same letters come before another case."""
+        if name in self.exact:
+            return name, "name"
+        wanted = name.casefold()
+        # The first of several copies is called so.
+        found = [self.first[n] for n in (wanted, f"{wanted}-000") if n in self.first]
+        if found:
+            return self.catalog[min(found)], "name"
+        spec = self.first_of_spec.get(wanted)
+        return None if spec is None else (self.catalog[spec], "spec")
 
 
 def _check_explicit(

@@ -33,7 +33,7 @@ from c2c.workloads.shaping import (
 )
 from c2c.workloads.simple import SteadyTrace, deterministic_blocks, poisson_blocks
 from c2c.workloads.streams import stream_of
-from c2c.workloads.synthetic import SyntheticTrace, synthetic_blocks
+from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
 from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, stream
 
 __all__ = ["build_workload", "length_pool", "source_models"]
@@ -255,6 +255,7 @@ def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _
     models = config.models or catalog_size
     ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
     parameters: dict[str, Any]
+    counted: tuple[dict[str, int], float] | None = None
     if config.kind == "synthetic":
         synthetic = SyntheticTrace(
             requests=config.requests,
@@ -269,6 +270,9 @@ def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _
 
         def source() -> Iterator[RequestBlock]:
             return synthetic_blocks(synthetic, seed)
+
+        found, last_s = count_requests(synthetic, seed)
+        counted = {ids[model]: count for model, count in found.items()}, last_s
     else:
         steady = SteadyTrace(
             requests=config.requests,
@@ -292,6 +296,7 @@ def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _
         ids=ids,
         own_lengths=False,
         description={"source": f"{config.kind} generator", "parameters": parameters},
+        counted=counted,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,13 @@ from c2c.errors import SettingError
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.streams import stream_of
 
-__all__ = ["SyntheticTrace", "plan_requests", "popularity_shares", "synthetic_blocks"]
+__all__ = [
+    "SyntheticTrace",
+    "count_requests",
+    "plan_requests",
+    "popularity_shares",
+    "synthetic_blocks",
+]
 
 _HOUR_S = 3600.0
 _BLOCK_ROWS = 65_536
@@ -120,6 +127,7 @@ def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
     return np.concatenate([counts, rare])
 
 
+@lru_cache(maxsize=1)
 def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
     """Draw the number of requests of each model in each hour.
 
@@ -129,7 +137,7 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
     at least one request; the rest are spread over them with lognormal weights.
 
     Returns:
-      i64[models, 24 * days], which sums to `trace.requests`.
+      i64[models, 24 * days], read-only, which sums to `trace.requests`.
     """
     hours = 24 * trace.days
     counts = _requests_per_model(trace)
@@ -151,7 +159,39 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
         at = np.sort(np.argsort(-score, kind="stable")[:chosen])
         weights = np.exp(trace.hour_spread * rng.standard_normal(chosen))
         plan[model, at] = 1 + rng.multinomial(counts[model] - chosen, weights / weights.sum())
+    plan.flags.writeable = False
     return plan
+
+
+def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], float]:
+    """Return the requests of each model in order of first appearance, and the last arrival.
+
+    What counting `synthetic_blocks` gives, without making all of them.
+    """
+    plan = plan_requests(trace, seed)
+    by_day = plan.reshape(trace.models, trace.days, 24).any(axis=2)
+    active = np.flatnonzero(by_day.any(axis=1))
+    first_s, last_s = np.empty(len(active)), 0.0
+    last_day = int(np.flatnonzero(by_day.any(axis=0))[-1])
+    for k, model in enumerate(active.tolist()):
+        day = int(by_day[model].argmax())
+        first_s[k] = _arrivals_of(trace, plan, seed, model, day)[0]
+        if by_day[model, last_day]:
+            last_s = max(last_s, float(_arrivals_of(trace, plan, seed, model, last_day)[-1]))
+    order = np.argsort(first_s, kind="stable")
+    return {int(active[k]): int(plan[active[k]].sum()) for k in order}, last_s
+
+
+def _arrivals_of(
+    trace: SyntheticTrace, plan: NDArray[np.int64], seed: int, model: int, day: int
+) -> NDArray[np.float64]:
+    """Return when the requests of a model come on a day."""
+    today = plan[model, 24 * day : 24 * (day + 1)]
+    found = _arrivals(today, stream_of(seed, "arrivals", model, day), trace.gap_cv)
+    if day == 0 and model == 0:
+        # Model 0 opens the trace: its first gap is taken out of the first hour.
+        found[: today[0]] -= found[0]
+    return found + 24 * _HOUR_S * day
 
 
 def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArray[np.float64]:
@@ -174,16 +214,12 @@ def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]
     for day in range(trace.days):
         today = plan[:, 24 * day : 24 * (day + 1)]
         arrivals = [
-            _arrivals(today[model], stream_of(seed, "arrivals", model, day), trace.gap_cv)
+            _arrivals_of(trace, plan, seed, model, day)
             for model in np.flatnonzero(today.any(axis=1)).tolist()
         ]
         if not arrivals:
             continue
-        if day == 0:
-            # Model 0 opens the trace: its first gap is taken out of the first hour.
-            first_hour = arrivals[0][: today[0, 0]]
-            first_hour -= first_hour[0]
-        arrival_s = np.concatenate(arrivals) + 24 * _HOUR_S * day
+        arrival_s = np.concatenate(arrivals)
         model = np.repeat(np.arange(trace.models, dtype=np.int32), today.sum(axis=1))
         order = np.argsort(arrival_s, kind="stable")
         arrival_s, model = arrival_s[order], model[order]

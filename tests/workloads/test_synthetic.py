@@ -11,6 +11,7 @@ from c2c.errors import SettingError
 from c2c.workloads import TraceStatistics, concatenate, trace_statistics
 from c2c.workloads.synthetic import (
     SyntheticTrace,
+    count_requests,
     plan_requests,
     popularity_shares,
     synthetic_blocks,
@@ -139,3 +140,18 @@ def test_shares_fall_and_sum_to_one() -> None:
 def test_impossible_settings_are_refused(name: str, value: float) -> None:
     with pytest.raises(SettingError, match=rf"workload\.{name}="):
         SyntheticTrace(**{name: value})
+
+
+@pytest.mark.parametrize("requests", [50, 3000])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_counting_without_making_them_all_gives_the_same(requests: int, seed: int) -> None:
+    trace = SyntheticTrace(requests=requests, models=20, days=3)
+    found, last_s = count_requests(trace, seed)
+    blocks = list(synthetic_blocks(trace, seed))
+    models = np.concatenate([b.model for b in blocks])
+    codes, first_at, counts = np.unique(models, return_index=True, return_counts=True)
+    order = np.argsort(first_at)
+    assert list(found.items()) == list(
+        zip(codes[order].tolist(), counts[order].tolist(), strict=True)
+    )
+    assert last_s == blocks[-1].arrival_s[-1]

@@ -111,7 +111,11 @@ def prepare(setup: ServingSetup) -> Prepared:
     kept = kept_tables(setup, specs, kinds, shared_gbps)
     largest = largest_step_chunk(system)
     kv_capacity = np.array([[kv_tokens(s, k, system, largest) for k in kinds] for s in specs])
-    demands = [demand_gbps(d, system) for d in setup.deployments]
+    demand_of = {
+        (d.spec, d.tpot_slo_s): demand_gbps(d, system)
+        for d in {(d.spec, d.tpot_slo_s): d for d in setup.deployments}.values()
+    }
+    demands = [demand_of[d.spec, d.tpot_slo_s] for d in setup.deployments]
     chunks = tuple(
         tuple(
             chunk_choice(setup, spec, kind, table, shared_gbps / len(per_chip))

@@ -26,8 +26,11 @@ def check(
 ) -> None:
     """Raise SettingError for what no slice can serve, naming model, value and what is allowed."""
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
+    arch_of = {spec: arch for arch, spec in enumerate(specs)}
+    best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]
+    best_ttfts = [min(_best_step_s(t, 1, 0) for t in row) for row in tables]
     for d, demand in zip(setup.deployments, demands, strict=True):
-        arch = specs.index(d.spec)
+        arch = arch_of[d.spec]
         if kv_capacity[arch].max() < 1:
             gb = max(k.hbm_bytes for k in kinds) / 1e9
             raise SettingError(
@@ -45,14 +48,14 @@ def check(
                 f"at least {d.tpot_slo_s * demand / budget_gbps:.3f} s, which is what streaming "
                 f"the weights takes at {budget_gbps:.0f} GB/s",
             )
-        best_tpot = min(_best_step_s(t, 0, 1) for t in tables[arch])
+        best_tpot = best_tpots[arch]
         if best_tpot > d.tpot_slo_s:
             raise SettingError(
                 f"catalog.{d.name}.tpot_slo_s",
                 d.tpot_slo_s,
                 f"at least {best_tpot:.3f} s, the fastest any slice ({names}) decodes alone",
             )
-        best_ttft = min(_best_step_s(t, 1, 0) for t in tables[arch])
+        best_ttft = best_ttfts[arch]
         if best_ttft > d.ttft_slo_s:
             raise SettingError(
                 f"catalog.{d.name}.ttft_slo_s",
