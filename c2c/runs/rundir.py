@@ -32,7 +32,7 @@ from c2c.runs.ownership import (
     partials,
 )
 from c2c.runs.provenance import provenance
-from c2c.runs.tables import ParquetStream, write_parquet
+from c2c.runs.tables import write_parquet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,14 +157,10 @@ class RunDir:
         write_parquet(path, table if isinstance(table, pa.Table) else pa.table(dict(table)))
         return path
 
-    def stream_table(self, name: str, schema: pa.Schema) -> ParquetStream:
-        """Return a writer of `<name>.parquet` for rows that come in batches; close it."""
-        return ParquetStream(self._result(f"{name}.parquet"), schema)
-
     def reserve(self, name: str) -> Path:
-        """Return where to write a result, as another process does; it may be in a folder inside.
+        """Return where to write a result, here or in another process; folders in it are made.
 
-        It is to be written atomically, and to be there when the block ends.
+        It is to be written atomically, as `ParquetStream` does, before the run's block ends.
         """
         path = self._result(name)
         path.parent.mkdir(parents=True, exist_ok=True)

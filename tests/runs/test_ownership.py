@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from c2c.errors import SettingError
-from c2c.runs import RunDir, check_folder
+from c2c.runs import ParquetStream, RunDir, check_folder
 
 CONFIG = {"rate": 2.0, "deep": {"seed": 1}}
 
@@ -154,7 +154,7 @@ def limited(code: str, folder: Path, limit_bytes: int) -> subprocess.CompletedPr
     """Run code in a process whose files may not grow past a limit."""
     head = (
         "import resource, sys; from pathlib import Path; import pyarrow as pa\n"
-        "from c2c.runs import RunDir, check_room; root = Path(sys.argv[1])\n"
+        "from c2c.runs import ParquetStream, RunDir, check_room; root = Path(sys.argv[1])\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))\n"
     )
     return subprocess.run(
@@ -172,7 +172,7 @@ def test_a_write_that_is_cut_short_leaves_no_part_and_no_done(tmp_path: Path) ->
         "import random; schema = pa.schema({'x': pa.float64()})\n"
         "with RunDir.open(root, {'rate': 2.0}) as run:\n"
         "    run.write_json('early', {'x': 1})\n"
-        "    with run.stream_table('late', schema) as table:\n"
+        "    with ParquetStream(run.reserve('late.parquet'), schema) as table:\n"
         "        for _ in range(4):\n"
         "            column = [random.random() for _ in range(140_000)]\n"
         "            table.append(pa.table({'x': column}, schema))\n"
@@ -185,7 +185,7 @@ def test_a_write_that_is_cut_short_leaves_no_part_and_no_done(tmp_path: Path) ->
     assert not (tmp_path / "DONE").exists()
     assert json.loads((tmp_path / "crash.json").read_text())["exception"] == "OSError"
     with RunDir.open(tmp_path, {"rate": 2.0}) as run:  # and is made again
-        with run.stream_table("late", pa.schema({"x": pa.float64()})) as table:
+        with ParquetStream(run.reserve("late.parquet"), pa.schema({"x": pa.float64()})) as table:
             table.append(pa.table({"x": [1.0]}))
         assert not (tmp_path / "early.json").exists()
 

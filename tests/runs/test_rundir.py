@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from c2c.errors import SettingError
-from c2c.runs import FolderInUse, RunDir, is_in_use
+from c2c.runs import FolderInUse, ParquetStream, RunDir, is_in_use
 
 CONFIG = {"rate": 2.0, "out": "here"}
 
@@ -119,7 +119,7 @@ def test_a_signal_while_a_file_is_opened_leaves_no_part_of_it(
 
     monkeypatch.setattr("c2c.runs.tables.pq.ParquetWriter", interrupted)
     with pytest.raises(KeyboardInterrupt), RunDir.open(tmp_path, CONFIG) as run:
-        run.stream_table("numbers", pa.schema({"x": pa.int64()}))
+        ParquetStream(run.reserve("numbers.parquet"), pa.schema({"x": pa.int64()}))
     assert len(seen) == 1  # it had been made
     assert not list(tmp_path.glob(".*.partial"))
     assert json.loads((tmp_path / "crash.json").read_text())["exception"] == "KeyboardInterrupt"
