@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,18 +64,24 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
     )
 
 
-def summary_of(setup: RunSetup, records: Records, totals: Mapping[str, Any]) -> dict[str, Any]:
+def summary_of(
+    setup: RunSetup,
+    records: Records,
+    totals: Mapping[str, Any],
+    each: Callable[..., Iterable[Any]] = map,
+) -> dict[str, Any]:
     """Return the summary of a run, with the verdict on its load and the plan of its layout.
 
     Args:
       setup: what ran.
       records: of all its requests.
       totals: of the run, kept under "run".
+      each: how a function is applied to the records' parts, see `c2c.metrics.summarise`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
-    summary = summarise(records, {**totals, **plan})
+    summary = summarise(records, {**totals, **plan}, each)
     attainment = setup.settings["slo"]["attainment"]
-    summary["verdict"] = judge(records, _room(setup.prepared), attainment)
+    summary["verdict"] = judge(records, _room(setup.prepared), attainment, each)
     return summary
 
 

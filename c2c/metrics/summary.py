@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -43,8 +43,6 @@ SUMMARY_COLUMNS = (
     "reason",
 )
 
-
-type _Read = Callable[[Sequence[str]], pa.Table]
 
 _LATENCIES = ("ttft", "tpot", "e2e")
 
@@ -109,8 +107,20 @@ class _Totals:
         return math.fsum(self.sums[name]) / count if count else float("nan")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one part says: of each model its totals and latencies; first and last event."""
+
+    models: Mapping[str, tuple[_Totals, Mapping[str, dict[str, float]]]]
+    failures: Counter[str]
+    first_s: float
+    last_s: float
+
+
 def summarise(
-    records: pa.Table | Records, run_stats: Mapping[str, Any] | None = None
+    records: pa.Table | Records,
+    run_stats: Mapping[str, Any] | None = None,
+    each: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, Any]:
     """Return the JSON-able summary of a run; NaN becomes None.
 
@@ -120,6 +130,7 @@ def summarise(
     Args:
       records: with at least `SUMMARY_COLUMNS`.
       run_stats: totals of the run (plain numbers, arrays, mappings), kept under "run".
+      each: how a function is applied to the parts, such as the `map` of several processes.
 
     Returns:
       requests, finished, failed, failures (by reason), span_s, arrival_rps, throughput_rps,
@@ -133,47 +144,60 @@ def summarise(
         if missing := [c for c in SUMMARY_COLUMNS if c not in records.column_names]:
             raise DataError("records", f"missing columns: {', '.join(missing)}")
         records = Records((records,))
-    parts = [partial(records.read, part) for part in range(len(records.parts))]
-    span = _span(parts)
-    whole = _Totals()
+    numbers = range(len(records.parts))
+    parts: list[_Part] = list(each(partial(_summarise_part, records), numbers))
+    first_s, last_s = min(p.first_s for p in parts), max(p.last_s for p in parts)
+    span = last_s - first_s if first_s < np.inf else 0.0
+    whole, failures = _Totals(), Counter[str]()
     models: dict[str, dict[str, Any]] = {}
-    failures: Counter[str] = Counter()
-    for read in parts:
-        table = read(SUMMARY_COLUMNS)
-        model, names = codes_of(table, "model")
-        reason, reasons = codes_of(table, "reason")
-        columns = _derive(table)
-        del table
-        order = np.argsort(model, kind="stable")
-        edges = np.searchsorted(model[order], np.arange(len(names) + 1))
-        for name, first, last in zip(names, edges[:-1], edges[1:], strict=True):
-            if last > first:
-                mine = columns.take(order[first:last])
-                totals = _Totals.of(mine)
-                models[name] = _block(
-                    totals,
-                    {n: percentiles(getattr(mine, n), mean=totals.mean(n)) for n in _LATENCIES},
-                    span,
-                )
-                whole.add(totals)
-        failed = np.bincount(reason[~columns.finished], minlength=len(reasons))
-        failures.update({n: int(c) for n, c in zip(reasons, failed, strict=True) if c})
-    latencies = {
-        n: percentiles(_pooled(parts, n), mean=whole.mean(n)) if whole.counts[n] else _none()
-        for n in _LATENCIES
+    for part in parts:
+        failures.update(part.failures)
+        for name, (totals, latencies) in part.models.items():
+            models[name] = _block(totals, latencies, span)
+            whole.add(totals)
+    ttft, start = _pooled(records, "ttft")
+    by_start = {
+        kind: percentiles(ttft[start == code], mean=whole.mean(f"ttft after {kind}"))
+        for code, kind in enumerate(START_KINDS)
     }
-    summary = _block(whole, latencies, span)
+    pooled = {"ttft": percentiles(ttft, mean=whole.mean("ttft"))}
+    del ttft, start
+    for name in ("tpot", "e2e"):
+        pooled[name] = percentiles(_pooled(records, name)[0], mean=whole.mean(name))
+    summary = _block(whole, pooled, span)
     summary["failures"] = dict(sorted(failures.items()))
-    summary["ttft_by_start_s"] = {
-        kind: percentiles(_pooled(parts, "ttft", kind), mean=whole.mean(f"ttft after {kind}"))
-        if whole.counts[f"ttft after {kind}"]
-        else _none()
-        for kind in START_KINDS
-    }
+    summary["ttft_by_start_s"] = by_start
     summary["models"] = dict(sorted(models.items()))
     summary["run"] = dict(run_stats or {})
     cleaned: dict[str, Any] = _jsonable(summary)
     return cleaned
+
+
+def _summarise_part(records: Records, part: int) -> _Part:
+    table = records.read(part, SUMMARY_COLUMNS)
+    arrival, finished_s = numbers_of(table, "arrival_s"), numbers_of(table, "finished_s")
+    first_s = float(arrival.min(initial=np.inf))
+    last_s = float(max(arrival.max(initial=-np.inf), np.fmax.reduce(finished_s, initial=-np.inf)))
+    model, names = codes_of(table, "model")
+    reason, reasons = codes_of(table, "reason")
+    columns = _derive(table)
+    del table, arrival, finished_s
+    order = np.argsort(model, kind="stable")
+    edges = np.searchsorted(model[order], np.arange(len(names) + 1))
+    models: dict[str, tuple[_Totals, dict[str, dict[str, float]]]] = {}
+    for name, first, last in zip(names, edges[:-1], edges[1:], strict=True):
+        if last > first:
+            mine = columns.take(order[first:last])
+            totals = _Totals.of(mine)
+            latencies = {n: percentiles(getattr(mine, n), mean=totals.mean(n)) for n in _LATENCIES}
+            models[name] = totals, latencies
+    failed = np.bincount(reason[~columns.finished], minlength=len(reasons))
+    return _Part(
+        models=models,
+        failures=Counter({n: int(c) for n, c in zip(reasons, failed, strict=True) if c}),
+        first_s=first_s,
+        last_s=last_s,
+    )
 
 
 def utilisation(
@@ -209,18 +233,6 @@ def utilisation(
     return out
 
 
-def _span(parts: Sequence[_Read]) -> float:
-    """Return `span_s` of all parts together."""
-    first, last = np.inf, -np.inf
-    for read in parts:
-        records = read(("arrival_s", "finished_s"))
-        arrival, finished = numbers_of(records, "arrival_s"), numbers_of(records, "finished_s")
-        if len(arrival):
-            first = min(first, float(arrival.min()))
-            last = max(last, float(arrival.max()), float(np.fmax.reduce(finished, initial=-np.inf)))
-    return last - first if first < np.inf else 0.0
-
-
 def _finished(records: pa.Table) -> npt.NDArray[np.bool_]:
     status, names = codes_of(records, "status")
     done = np.array([n == "finished" for n in names], dtype=bool)
@@ -253,16 +265,19 @@ _NEEDS = {
 }
 
 
-def _pooled(parts: Sequence[_Read], name: str, start: str | None = None) -> Any:
-    """Return one latency of all requests, or of those that found their model in one way."""
-    found = []
-    for read in parts:
-        records = read(_NEEDS[name])
-        values = _latency(records, name, _finished(records))
-        if start is not None:
-            values = values[_start(records) == START_KINDS.index(start)]
-        found.append(values)
-    return np.concatenate(found) if len(found) > 1 else found[0]
+def _pooled(records: Records, name: str) -> tuple[Any, Any]:
+    """Return one latency of all requests; of TTFT also how each found its model."""
+    found, starts = [], []
+    for part in range(len(records.parts)):
+        table = records.read(part, _NEEDS[name])
+        found.append(_latency(table, name, _finished(table)))
+        if "start_kind" in _NEEDS[name]:
+            starts.append(_start(table).astype(np.int8))
+    return _joined(found), _joined(starts)
+
+
+def _joined(parts: list[Any]) -> Any:
+    return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else None
 
 
 def _derive(records: pa.Table) -> _Columns:
@@ -279,10 +294,6 @@ def _derive(records: pa.Table) -> _Columns:
         ttft_met=meets_ttft(ttft, numbers_of(records, "ttft_slo_s")),
         tpot_met=meets_tpot(tpot, numbers_of(records, "tpot_slo_s"), output, finished),
     )
-
-
-def _none() -> dict[str, float]:
-    return percentiles(np.zeros(0))
 
 
 def _block(t: _Totals, latencies: Mapping[str, Any], span: float) -> dict[str, Any]:

@@ -26,8 +26,9 @@ The rule, for all requests together and for each model:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,10 @@ class _Run:
 
 
 def judge(
-    records: pa.Table | Records, room: Room, attainment: float = 0.99
+    records: pa.Table | Records,
+    room: Room,
+    attainment: float = 0.99,
+    each: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, Any] | None:
     """Return what became of a load, as plain data; None where there was none.
 
@@ -100,6 +104,7 @@ def judge(
       records: of `c2c.metrics.RECORD_SCHEMA`.
       room: what the fleet has.
       attainment: share of the requests that is to meet both targets.
+      each: how a function is applied to the parts, such as the `map` of several processes.
 
     Returns:
       `state`: served, missed or overload; `met`: the share that met both targets, and `wanted`;
@@ -110,7 +115,7 @@ def judge(
       (`as_bad`).
     """
     held = Records((records,)) if isinstance(records, pa.Table) else records
-    looks = [_look(_run(held, room, k), room, attainment) for k in range(len(held.parts))]
+    looks: list[_Look] = list(each(partial(_look, held, room, attainment), range(len(held.parts))))
     count = sum(look.requests for look in looks)
     if not count:
         return None
@@ -144,7 +149,8 @@ class _Look:
     missed: int
 
 
-def _look(run: _Run, room: Room, attainment: float) -> _Look:
+def _look(records: Records, room: Room, attainment: float, part: int) -> _Look:
+    run = _run(records, room, part)
     count, missed = len(run.arrival_s), int(np.count_nonzero(run.missed))
     rank, amount = _SERVED, 0
     if count and (grown := _grown(run, room)) is not None:

@@ -22,7 +22,7 @@ from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key
 from c2c.simulator import RunStats, phases_table
 from c2c.simulator.shards import Shard, split
 from experiments.simulation.serving import Served, serve, serve_in_shards
-from experiments.worker_process import available_cores
+from experiments.worker_process import available_cores, worker_pool
 
 __all__ = [
     "Outcome",
@@ -213,7 +213,12 @@ def _simulate(
     every = tuple(file for of_shard in files for file in of_shard)
     is_long = served.stats.arrived > PART_ROWS
     records = Records(tuple((file,) for file in every) if is_long else (every,))
-    summary = summary_of(setup, records, _totals(setup, served.stats))
+    totals = _totals(setup, served.stats)
+    if len(shards) > 1 and is_long:
+        with worker_pool(len(shards)) as pool:
+            summary = summary_of(setup, records, totals, pool.map)
+    else:
+        summary = summary_of(setup, records, totals)
     run.write_json("summary", summary)
     _write_timeline(setup, run, served)
     speed = Speed(
