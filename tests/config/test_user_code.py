@@ -27,6 +27,7 @@ BUSY = (
     "catalog=dense16", "workload=poisson", "workload.models=16", "workload.requests=120",
     "workload.rate_rps=0.3",
 )  # fmt: skip
+SHORT = ("workload=poisson", "workload.requests=20", "timeline.rows=0")
 PLACE = "policy, own, table, count, tokens, demand_gbps, key"
 
 
@@ -59,6 +60,18 @@ def written(folder: Path, repository: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(block)
     return folder / "mydir"
+
+
+def test_the_start_of_the_howto_is_served(tmp_path: Path, repository: Path) -> None:
+    chosen = ["system=staged_start", "catalog=dense", "weights_start=disk", *SHORT]
+    setup = build(load(chosen, folder=written(tmp_path, repository)))
+    assert [w.name for w in setup.serving.system.start][-1] == "capture"
+    plain = build(load([*chosen[1:], "system=serverlessllm"]))
+    staged, cold = (
+        simulate_in_memory(s.prepared, s.workload, compiled=False).records for s in (setup, plain)
+    )
+    # Reading and the stages overlap: it starts sooner than one stage after another.
+    assert 0.0 < staged.started_s[0] - staged.arrival_s[0] < cold.started_s[0] - cold.arrival_s[0]
 
 
 def policy(folder: Path, body: str, name: str = "mine", more: str = "") -> Path:
