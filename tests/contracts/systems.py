@@ -67,7 +67,7 @@ SYSTEMS = (*sorted(p.stem for p in (config_dir() / "system").glob("*.yaml")), *M
 
 MODELS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b")
 
-# What fits easily; what is short of slices, of KV cache, and starts from disk.
+# What fits easily; what is short of slices, of KV cache and of host memory, and starts from disk.
 FLEETS: dict[str, dict[str, Any]] = {
     "roomy": {"superchips": 2},
     "tight": {"superchips": 1, "weights_start": "disk"},
@@ -98,6 +98,9 @@ def prepared(system: str, fleet: str) -> Prepared:
         changes["hbm_reserve_bytes"] = {"hbm": 7.5e9, "staged": 22.8e9, "host": 23.75e9}[where]
         changes["engine_bytes"] = 0.04e9
     mig = ("4x24gb" if tight else "1x96gb") if resident else ("3x24gb" if tight else "7x12gb")
+    if tight:  # for two or three of six models
+        host = replace(made.platform.host, memory_bytes=int(40e9))
+        made = replace(made, platform=replace(made.platform, host=host))
     urgent = tuple(replace(d, priority=k % 3) for k, d in enumerate(made.deployments))
     changed = replace(made.system, **changes)
     return prepare(replace(made, mig=mig, system=changed, deployments=urgent))

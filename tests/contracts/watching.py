@@ -29,7 +29,7 @@ from c2c.serving.port import (
     StepEnd,
     Unload,
 )
-from c2c.serving.state import ASSIGNED, FREE, LOST
+from c2c.serving.state import ABSENT, ASSIGNED, FREE, LOST
 
 __all__ = ["Watch", "serve"]
 
@@ -197,11 +197,31 @@ def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
         state, actions = step(prepared.fleet, prepared.rules, state, event, donate=True)
         watch.actions(actions)
         _check_room(prepared, state)
+        _check_pools(prepared, state)
         backend.submit(float(state.count[0].now_s), actions)
     watch.end()
     records = np.sort(state.records[: state.count[0].out], order="id").view(np.recarray)
     _check_end(watch, records, state)
     return records, state, watch
+
+
+def _check_pools(prepared: Prepared, state: Serving) -> None:
+    # The books of host memory are those of what it holds and of who holds on to it.
+    fleet, hold = prepared.fleet, np.asarray(state.hold)
+    inst, chips = np.asarray(state.instance), np.asarray(state.chip)
+    weights = fleet.weight_bytes[fleet.home_model]
+    is_there = ~np.isin(inst["state"], (FREE, LOST)) & (inst["model"] >= 0)
+    on = Counter(zip(inst["model"][is_there].tolist(), inst["chip"][is_there].tolist(), strict=True))
+    where = list(zip(fleet.home_model.tolist(), fleet.home_chip.tolist(), strict=True))
+    assert hold["pins"].tolist() == [on[home] for home in where]
+    assert not hold["pins"][hold["state"] == ABSENT].any()
+    for c in range(len(chips)):
+        here = fleet.home_chip == c
+        held = weights[here & (hold["state"] != ABSENT)].sum()
+        pinned = weights[here & (hold["pins"] > 0)].sum()
+        np.testing.assert_allclose(chips["free_bytes"][c], chips["host_bytes"][c] - held)
+        np.testing.assert_allclose(chips["pinned_bytes"][c], pinned)
+        assert held <= chips["host_bytes"][c]
 
 
 def _check_room(prepared: Prepared, state: Serving) -> None:
