@@ -78,8 +78,8 @@ class _Totals:
         made.counts.update(
             requests=len(c.ttft),
             finished=int(np.count_nonzero(c.finished)),
-            prompt_tokens=int(c.prompt_tokens[c.finished].sum()),
-            output_tokens=int(c.output_tokens[c.finished].sum()),
+            prompt_tokens=int(c.prompt_tokens[c.finished].sum(dtype=np.int64)),
+            output_tokens=int(c.output_tokens[c.finished].sum(dtype=np.int64)),
             ttft_met=int(np.count_nonzero(c.ttft_met)),
             tpot_met=int(np.count_nonzero(c.tpot_met)),
             both_met=int(np.count_nonzero(c.ttft_met & c.tpot_met)),
@@ -174,14 +174,17 @@ def summarise(
 
 
 def _summarise_part(records: Records, part: int) -> _Part:
-    table = records.read(part, SUMMARY_COLUMNS)
-    arrival, finished_s = numbers_of(table, "arrival_s"), numbers_of(table, "finished_s")
-    first_s = float(arrival.min(initial=np.inf))
-    last_s = float(max(arrival.max(initial=-np.inf), np.fmax.reduce(finished_s, initial=-np.inf)))
-    model, names = codes_of(table, "model")
-    reason, reasons = codes_of(table, "reason")
-    columns = _derive(table)
-    del table, arrival, finished_s
+    def read(*columns: str) -> pa.Table:  # few at a time: a part may be millions of rows
+        return records.read(part, columns)
+
+    arrival = numbers_of(read("arrival_s"), "arrival_s")
+    first_s, last_s = float(arrival.min(initial=np.inf)), float(arrival.max(initial=-np.inf))
+    finished_s = numbers_of(read("finished_s"), "finished_s")
+    last_s = float(np.fmax.reduce(finished_s, initial=last_s))
+    del arrival, finished_s
+    model, names = codes_of(read("model"), "model")
+    reason, reasons = codes_of(read("reason"), "reason")
+    columns = _derive(read)
     order = np.argsort(model, kind="stable")
     edges = np.searchsorted(model[order], np.arange(len(names) + 1))
     models: dict[str, tuple[_Totals, dict[str, dict[str, float]]]] = {}
@@ -280,19 +283,20 @@ def _joined(parts: list[Any]) -> Any:
     return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else None
 
 
-def _derive(records: pa.Table) -> _Columns:
-    finished, output = _finished(records), numbers_of(records, "output_tokens")
-    ttft, tpot, e2e = (_latency(records, name, finished) for name in _LATENCIES)
+def _derive(read: Callable[..., pa.Table]) -> _Columns:
+    finished = _finished(read("status"))
+    ttft, tpot, e2e = (_latency(read(*_NEEDS[name]), name, finished) for name in _LATENCIES)
+    output = read("output_tokens")["output_tokens"].to_numpy()
     return _Columns(
-        prompt_tokens=numbers_of(records, "prompt_tokens"),
+        prompt_tokens=read("prompt_tokens")["prompt_tokens"].to_numpy(),
         output_tokens=output,
-        start=_start(records),
+        start=_start(read("start_kind")),
         finished=finished,
         ttft=ttft,
         tpot=tpot,
         e2e=e2e,
-        ttft_met=meets_ttft(ttft, numbers_of(records, "ttft_slo_s")),
-        tpot_met=meets_tpot(tpot, numbers_of(records, "tpot_slo_s"), output, finished),
+        ttft_met=meets_ttft(ttft, numbers_of(read("ttft_slo_s"), "ttft_slo_s")),
+        tpot_met=meets_tpot(tpot, numbers_of(read("tpot_slo_s"), "tpot_slo_s"), output, finished),
     )
 
 

@@ -211,7 +211,9 @@ def _check_pools(prepared: Prepared, state: Serving) -> None:
     inst, chips = np.asarray(state.instance), np.asarray(state.chip)
     weights = fleet.weight_bytes[fleet.home_model]
     is_there = ~np.isin(inst["state"], (FREE, LOST)) & (inst["model"] >= 0)
-    on = Counter(zip(inst["model"][is_there].tolist(), inst["chip"][is_there].tolist(), strict=True))
+    on = Counter(
+        zip(inst["model"][is_there].tolist(), inst["chip"][is_there].tolist(), strict=True)
+    )
     where = list(zip(fleet.home_model.tolist(), fleet.home_chip.tolist(), strict=True))
     assert hold["pins"].tolist() == [on[home] for home in where]
     assert not hold["pins"][hold["state"] == ABSENT].any()
