@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot peer warm reproduce test soak docs browser check lint format-check types imports notebook-sync \
+.PHONY: help env aot peer warm reproduce test soak docs browser check platforms lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -51,6 +51,9 @@ browser: env ## install Chromium as a library (0.7 GB, .venv-browser): make soak
 	@.ci/make-extra browser
 
 check: lint format-check types imports notebook-sync ## ruff, mypy, import layers, notebook pairs (all of them: make -k check)
+
+platforms: env ## ask the index for the locked wheels of x86_64 and aarch64 (a GH200's processor is Arm)
+	@.ci/check-platforms
 
 lint: env
 	$(PYTHON) -m ruff check .
