@@ -20,6 +20,7 @@ from c2c.metrics import RECORD_SCHEMA
 from c2c.runs import ParquetStream
 from c2c.simulator import RunStats, Simulation, build_machine, requests_table, run_blocks
 from c2c.simulator.shards import Shard, merged_stats, merged_timeline, only
+from experiments.ray_cluster import cluster_is_named, started_ray
 from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Served", "serve", "serve_in_shards"]
@@ -127,26 +128,22 @@ def serve_in_shards(
 ) -> Served:
     """Simulate each shard in a process of its own, and put the totals together.
 
+    Where RAY_ADDRESS names a cluster the processes are tasks there, on machines that see the files.
+
     Raises:
       DataError: a process was ended from outside.
     """
-    if compiled:  # once, not in every process
-        run_blocks(
-            Simulation.start(setup.prepared, build_machine(setup.prepared), models=()), [], _drop
-        )
-    done = get_context("spawn").Array("d", len(shards))
-    pool = worker_pool(len(shards), _inherit, (done,))
-    try:
-        tasks = [
-            pool.submit(_serve_shard, dict(setup.settings), k, shard, tuple(paths), compiled)
-            for k, (shard, paths) in enumerate(zip(shards, files, strict=True))
-        ]
-        found = _wait(tasks, lambda: on_progress(min(done[:])))
-    except BaseException:
-        end_workers()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    asked = [
+        (dict(setup.settings), k, shard, tuple(path.resolve() for path in paths), compiled)
+        for k, (shard, paths) in enumerate(zip(shards, files, strict=True))
+    ]
+    if cluster_is_named():
+        found = _on_ray(asked)
+    else:
+        if compiled:  # once, not in every process
+            nothing = Simulation.start(setup.prepared, build_machine(setup.prepared), models=())
+            run_blocks(nothing, [], _drop)
+        found = _in_processes(asked, on_progress)
     slowest = max(found, key=lambda f: f.generate_s + f.events_s + f.records_s)
     return Served(
         stats=merged_stats([f.stats for f in found]),
@@ -155,6 +152,33 @@ def serve_in_shards(
         events_s=slowest.events_s,
         records_s=slowest.records_s,
     )
+
+
+def _in_processes(
+    asked: Sequence[tuple[Any, ...]], on_progress: Callable[[float], None]
+) -> list[Served]:
+    done = get_context("spawn").Array("d", len(asked))
+    pool = worker_pool(len(asked), _inherit, (done,))
+    try:
+        tasks = [pool.submit(_serve_shard, *one) for one in asked]
+        return _wait(tasks, lambda: on_progress(min(done[:])))
+    except BaseException:
+        end_workers()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _on_ray(asked: Sequence[tuple[Any, ...]]) -> list[Served]:
+    ray = started_ray()
+    tasks = [ray.remote(_serve_shard).options(max_retries=0).remote(*one) for one in asked]
+    try:
+        found: list[Served] = ray.get(tasks)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise DataError("RAY_ADDRESS", f"a task was lost: {error}") from error
+    return found
 
 
 # What a process inherits from the one that started it.
@@ -173,7 +197,8 @@ def _serve_shard(
     settings: Mapping[str, Any], k: int, shard: Shard, files: Sequence[Path], compiled: bool
 ) -> Served:
     def on_progress(arrived: float) -> None:
-        _INHERITED["done"][k] = arrived
+        if "done" in _INHERITED:
+            _INHERITED["done"][k] = arrived
 
     return serve(build(settings), files, compiled=compiled, on_progress=on_progress, shard=shard)
 

@@ -12,6 +12,8 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
+from experiments.ray_cluster import started_ray
+
 __all__ = ["launch"]
 
 
@@ -36,14 +38,8 @@ def launch(
       init: arguments of `ray.init`; `address` names a cluster, none starts Ray here.
       remote: options of a task, such as num_cpus.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported anywhere
-    # With these on, Ray leaves the accelerators' visibility as it is where none are asked for.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
+    ray = started_ray(**init)
     setup_globals()
-    if not ray.is_initialized():
-        ray.init(**init)
     task = ray.remote(_run).options(**remote)
     state, here = Singleton.get_state(), os.getcwd()  # noqa: PTH109 (a string, for another machine)
     waiting = []

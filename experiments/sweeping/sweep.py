@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from c2c.config import config_dir
 from c2c.errors import SettingError
 from c2c.runs import RunDir, check_room, is_in_use
+from experiments.ray_cluster import INSTALL_RAY
 from experiments.sweeping.arguments import fixed, grid, quoted
 from experiments.sweeping.points import PointRecord, fail, finish, records
 
@@ -30,7 +31,6 @@ __all__ = ["Found", "Shared", "sweep"]
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 SUBMITIT_LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
 RAY = "hydra_plugins.c2c_sweeping.C2cRayLauncher"
-INSTALL_RAY = "pip install -c constraints.txt -c constraints-ray.txt -e '.[ray]'"
 POLL_S = 0.2
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from c2c.config import build, load
 from c2c.errors import SettingError
+from experiments.ray_cluster import INSTALL_RAY
 from experiments.simulation import execute
 from experiments.simulation.execute import chosen_shards
 
@@ -124,3 +126,20 @@ def test_told_to_stop_all_processes_end_and_nothing_is_left(tmp_path: Path) -> N
     healed = _done(tmp_path / "here")
     assert not healed.skipped
     assert (tmp_path / "here" / "requests.parquet").is_file()
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: " + INSTALL_RAY)
+def test_shards_on_a_cluster_give_the_results_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    cluster = ray.init(num_cpus=2, include_dashboard=False)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address_info["gcs_address"])
+    try:
+        sharded = _done(tmp_path / "two", "cells=4", "shards=2", requests=600)
+    finally:
+        ray.shutdown()
+    assert sharded.speed.shards == 2
+    _done(tmp_path / "one", "cells=4", requests=600)
+    _equal(tmp_path / "one", tmp_path / "two")
