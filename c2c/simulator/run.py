@@ -11,10 +11,11 @@ import numpy as np
 from c2c.serving import Prepared
 from c2c.serving.state import Rules, Serving, grow_requests
 from c2c.simulator.backend import Machine, World, new_world
+from c2c.simulator.clients import Clients, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, NEED_SLOTS, RECORDS_FULL, drive
 from c2c.simulator.mistakes import policy_error
-from c2c.workloads import RequestBlock, concatenate
+from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
 __all__ = ["RunStats", "Simulation", "run_blocks"]
 
@@ -59,6 +60,7 @@ class Simulation:
     machine: Machine
     state: Serving
     world: World
+    clients: Clients
     compiled: bool
     timeline_rows: int = 0
     next_id: int = 0
@@ -73,11 +75,12 @@ class Simulation:
         prepared: Prepared,
         machine: Machine,
         *,
+        loop: ClosedLoop | None = None,
         compiled: bool = True,
         timeline_rows: int = 0,
         buffer: int = 65536,
     ) -> Simulation:
-        """Return a simulation at time 0."""
+        """Return a simulation at time 0; `loop` says who sends, None that requests come by time."""
         state = prepared.new_serving(buffer=buffer)
         return cls(
             prepared=prepared,
@@ -85,6 +88,7 @@ class Simulation:
             machine=machine,
             state=state,
             world=new_world(state, timeline_rows),
+            clients=new_clients(loop),
             compiled=compiled,
             timeline_rows=timeline_rows,
         )
@@ -123,6 +127,7 @@ class Simulation:
                 cursor,
                 self.next_id,
                 is_last,
+                self.clients,
             )
             why = self._driven(arguments)
             n_out = int(self.state.count[0].out)

@@ -218,7 +218,11 @@ def _simulate(
 ) -> Outcome:
     prepared = setup.prepared
     simulation = Simulation.start(
-        prepared, build_machine(prepared), compiled=compiled, timeline_rows=setup.timeline_rows
+        prepared,
+        build_machine(prepared),
+        loop=setup.workload.loop,
+        compiled=compiled,
+        timeline_rows=setup.timeline_rows,
     )
     generating, recording = _Watch(), _Watch()
     started = time.perf_counter()
