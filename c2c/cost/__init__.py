@@ -16,6 +16,7 @@ from c2c.cost.constants import (
     load_constants,
 )
 from c2c.cost.contention import max_min, max_min_rates
+from c2c.cost.engines import Engine, engine_names, load_engine
 from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps
 from c2c.cost.kernels import kernel_names, load_kernel
 from c2c.cost.profile import ChunkProfile, chunk_profile
@@ -43,6 +44,7 @@ __all__ = [
     "DEFAULT_ALPHAS",
     "ChunkProfile",
     "Constants",
+    "Engine",
     "ExpertLoad",
     "GemmTime",
     "KernelTiles",
@@ -63,6 +65,7 @@ __all__ = [
     "decode_attention_s",
     "decode_kv_tokens",
     "elementwise_bytes_per_token",
+    "engine_names",
     "expert_layer_time",
     "expert_load",
     "gemm_time",
@@ -71,6 +74,7 @@ __all__ = [
     "kernel_link_gbps",
     "kernel_names",
     "load_constants",
+    "load_engine",
     "load_kernel",
     "max_min",
     "max_min_rates",

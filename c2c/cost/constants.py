@@ -84,6 +84,7 @@ class Constants:
     gemm_intensity: float  # operations a byte of 16-bit operands at which a tile is fed just enough
     gemm_tile_s: float  # beginning and end of a tile
     gemm_launch_s: float
+    gemm_throttle: float  # what tensor cores take longer once the power limit has set in
     # fused experts over weights in HBM, the same meanings
     expert_mma_efficiency: float
     expert_hbm_efficiency: float

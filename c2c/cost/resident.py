@@ -15,7 +15,13 @@ from c2c.cost.constants import Constants
 from c2c.cost.routing import Routing, expert_load
 from c2c.hardware import Slice
 
-__all__ = ["ResidentTime", "expert_layer_time", "resident_gemm_time", "soft_maximum"]
+__all__ = [
+    "ResidentTime",
+    "expert_layer_time",
+    "resident_gemm_time",
+    "soft_maximum",
+    "throttled_s",
+]
 
 Values = npt.NDArray[np.float64]
 
@@ -30,6 +36,9 @@ PARTIAL_BYTES: Final = 8  # a float32 partial sum, written and read again
 # Two resources that are both nearly full slow each other down: their times are joined by a power
 # mean of this exponent. Infinity would be the roofline's sharp corner.
 SHARPNESS: Final = 6.0
+# Tensor cores that have been busy about so long meet the power limit; how sharply it sets in.
+BUSY_S: Final = 0.025
+ONSET: Final = 4.0
 # Above this many tiles for each SM, the last wave does not matter.
 MANY_WAVES: Final = 4.0
 
@@ -70,6 +79,7 @@ def resident_gemm_time(
     slice_: Slice,
     constants: Constants,
     element_bytes: int = 2,
+    repeats: float = 0.0,
 ) -> ResidentTime:
     """Return the time of a GEMM at the best of the menu's tiles and splits of K.
 
@@ -85,6 +95,8 @@ def resident_gemm_time(
       slice_: where it runs.
       constants: calibration of the chip.
       element_bytes: of X, W and O; tensor cores work faster in proportion on narrower ones.
+      repeats: how often it runs in a row, nothing between, which brings on the power limit; 0: that
+        is added up elsewhere, over all that a step computes.
     """
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
     sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
@@ -104,12 +116,27 @@ def resident_gemm_time(
             hbm_s = moved / hbm_rate
             best = _better(best, compute_s, hbm_s, moved)
     some = rows > 0
+    longer_s = throttled_s(best.compute_s, repeats * best.compute_s, constants)
     return ResidentTime(
-        total_s=np.where(some, best.total_s + constants.gemm_launch_s, 0.0),
+        total_s=np.where(some, best.total_s + longer_s + constants.gemm_launch_s, 0.0),
         compute_s=np.where(some, best.compute_s, 0.0),
         hbm_s=np.where(some, best.hbm_s, 0.0),
         hbm_bytes=np.where(some, best.hbm_bytes, 0.0),
     )
+
+
+def throttled_s(
+    compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants
+) -> Values:
+    """Return by how much computing takes longer for the chip's power limit.
+
+    Args:
+      compute_s: of tensor cores at the rate that short work gets.
+      busy_s: how long they have been busy without a break, this included.
+      constants: calibration of the chip.
+    """
+    onset = (np.asarray(busy_s, float) / BUSY_S) ** ONSET
+    return np.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
 
 
 def expert_layer_time(

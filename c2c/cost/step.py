@@ -15,7 +15,12 @@ from c2c.cost.attention import attention_pairs, chunk_kv_tokens
 from c2c.cost.attention_time import decode_attention_s, pair_s, prefill_attention_s
 from c2c.cost.constants import Constants
 from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
-from c2c.cost.resident import ResidentTime, expert_layer_time, resident_gemm_time
+from c2c.cost.resident import (
+    ResidentTime,
+    expert_layer_time,
+    resident_gemm_time,
+    throttled_s,
+)
 from c2c.cost.routing import Routing, expert_load
 from c2c.cost.traffic import KernelTiles
 from c2c.errors import SettingError
@@ -168,6 +173,7 @@ def step_table(
     rows = np.arange(max_rows + 1, dtype=np.float64)[:, None]
     body = _Sum.zeros(max_tokens + 1, len(split))
     head = _Sum.zeros(max_rows + 1, len(split))
+    busy_s = np.zeros(max_tokens + 1)  # of tensor cores on resident weights
     for gemm in gemms(spec):
         into, m = (head, rows) if gemm.kind == "head" else (body, tokens)
         if weights == "host":
@@ -181,6 +187,9 @@ def step_table(
         elif gemm.name != EXPERT_DOWN:  # the fused layer has it
             found = _resident(gemm, spec, m, slice_, constants, routing)
             into.add(gemm.count, found.total_s, 0.0, found.hbm_bytes)
+            if into is body:
+                busy_s += gemm.count * found.compute_s
+    body.seconds += _column(throttled_s(busy_s, busy_s, constants))
     if weights == "staged":
         copy_rate = min(slice_.link_cap_gbps, link_gbps) * 1e9
         for total, kinds in ((body, ("dense", "expert")), (head, ("head",))):

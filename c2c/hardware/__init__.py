@@ -1,6 +1,6 @@
 """Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
 
-from c2c.hardware.conf import conf_dir
+from c2c.hardware.conf import conf_dir, conf_names, read_yaml
 from c2c.hardware.cutting import Placed, Slice, placed, profiles, slices
 from c2c.hardware.mig import (
     MigConfig,
@@ -34,6 +34,7 @@ __all__ = [
     "Platform",
     "Slice",
     "conf_dir",
+    "conf_names",
     "cpu_platform",
     "link_gbps",
     "load_mig",
@@ -44,6 +45,7 @@ __all__ = [
     "platform_from_mapping",
     "platforms",
     "profiles",
+    "read_yaml",
     "scaled",
     "slices",
 ]

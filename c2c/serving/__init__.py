@@ -1,7 +1,7 @@
 """The one serving loop: state, pure step, actions; the simulator and the engine drive it."""
 
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
-from c2c.serving.prepare import Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving.prepare import Prepared, ServingSetup, SystemSpec, activation_bytes, prepare
 from c2c.serving.state import (
     COLD,
     FAIL_CANCELLED,
@@ -40,6 +40,7 @@ __all__ = [
     "Serving",
     "ServingSetup",
     "SystemSpec",
+    "activation_bytes",
     "on_arrival",
     "on_ready",
     "on_step_end",

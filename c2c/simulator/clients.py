@@ -16,7 +16,7 @@ class Clients(NamedTuple):
     """The clients that wait to send, by the time at which they do; none in an open loop.
 
     Thinking takes the same time after every request, so clients are free in the order in which
-    their requests end: a ring is all that is needed.
+    their requests end: a ring is enough, where a client seldom has to pass one that begins later.
     """
 
     free_s: Any  # f8[clients]
@@ -25,10 +25,12 @@ class Clients(NamedTuple):
 
 
 def new_clients(loop: ClosedLoop | None) -> Clients:
-    """Return the clients before their first requests, all free at time 0."""
-    count = 0 if loop is None else loop.concurrency
-    think_s = 0.0 if loop is None else loop.think_s
-    return Clients(np.zeros(count), np.array([0, count], np.int64), think_s)
+    """Return the clients before their first requests."""
+    if loop is None:
+        return Clients(np.zeros(0), np.zeros(2, np.int64), 0.0)
+    count = loop.concurrency
+    begin_s = loop.ramp_s * np.arange(count) / count
+    return Clients(begin_s, np.array([0, count], np.int64), loop.think_s)
 
 
 @inlined
@@ -49,7 +51,12 @@ def take_client(clients: Clients) -> None:
 @jitable
 def give_back(clients: Clients, ended: int, now_s: float) -> None:
     """So many requests have ended now: their clients think, then send."""
+    free_s, ring, size = clients.free_s, clients.ring, len(clients.free_s)
+    at_s = now_s + clients.think_s
     for _ in range(ended):
-        last = (clients.ring[0] + clients.ring[1]) % len(clients.free_s)
-        clients.free_s[last] = now_s + clients.think_s
-        clients.ring[1] += 1
+        place = ring[1]
+        while place > 0 and free_s[(ring[0] + place - 1) % size] > at_s:
+            free_s[(ring[0] + place) % size] = free_s[(ring[0] + place - 1) % size]
+            place -= 1
+        free_s[(ring[0] + place) % size] = at_s
+        ring[1] += 1

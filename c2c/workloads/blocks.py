@@ -57,18 +57,21 @@ class ClosedLoop:
     Attributes:
       concurrency: clients, the most requests in flight.
       think_s: from the end of a client's request to its next one.
+      ramp_s: over which the clients begin, evenly; 0: all at once, and equal requests stay together.
     """
 
     concurrency: int
     think_s: float = 0.0
+    ramp_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency < 2**31:
             raise SettingError(
                 "workload.concurrency", self.concurrency, "a whole number from 1 to 2**31 - 1"
             )
-        if not 0 <= self.think_s < float("inf"):
-            raise SettingError("workload.think_s", self.think_s, "seconds, 0 or more")
+        for name in ("think_s", "ramp_s"):
+            if not 0 <= (value := getattr(self, name)) < float("inf"):
+                raise SettingError(f"workload.{name}", value, "seconds, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,9 @@ def build_workload(
         raise SettingError("seed", seed, "a whole number, 0 or more")
     loop = None
     if config.kind == "closed_loop":
-        loop = ClosedLoop(concurrency=config.concurrency, think_s=config.think_s)
+        loop = ClosedLoop(
+            concurrency=config.concurrency, think_s=config.think_s, ramp_s=config.ramp_s
+        )
     origin = (
         _trace_origin(config)
         if config.kind == "trace"

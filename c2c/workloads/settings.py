@@ -67,6 +67,7 @@ class WorkloadConfig:
       zipf_exponent: poisson, closed_loop: popularity, rank^-exponent.
       concurrency: closed_loop: clients, the most requests in flight.
       think_s: closed_loop: from the end of a client's request to its next one.
+      ramp_s: closed_loop: over which the clients begin, evenly; 0: all at once.
 
       lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
         or a file of pairs. Anything but auto and trace replaces the trace's own.
@@ -111,6 +112,7 @@ class WorkloadConfig:
     zipf_exponent: float = 0.0
     concurrency: int = 1
     think_s: float = 0.0
+    ramp_s: float = 0.0
 
     lengths: str = "auto"
     prompt_tokens: int = 128

@@ -20,6 +20,7 @@ from c2c.serving.prepare.checks import check
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.tables import (
+    activation_bytes,
     chunk_choice,
     cost_tables,
     demand_gbps,
@@ -33,7 +34,7 @@ from c2c.serving.prepare.tables import (
 )
 from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_serving
 
-__all__ = ["Prepared", "ServingSetup", "SystemSpec", "prepare"]
+__all__ = ["Prepared", "ServingSetup", "SystemSpec", "activation_bytes", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

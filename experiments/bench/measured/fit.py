@@ -43,6 +43,7 @@ GROUPS: Final = (
     Group(op="gemm", typical={
         "gemm_mma_efficiency": (0.80, 1.0), "gemm_hbm_efficiency": (0.87, 1.0),
         "gemm_launch_s": (3.5e-6, 0.3), "gemm_intensity": (64.0, 0.3), "gemm_tile_s": (0.7e-6, 0.5),
+        "gemm_throttle": (0.1, 1.5),
     }),
     Group(op="prefill attention", typical={
         "prefill_efficiency": (0.57, 1.0), "prefill_floor_s": (10e-6, 0.3),

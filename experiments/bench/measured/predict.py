@@ -16,7 +16,6 @@ from c2c.cost import (
     prefill_attention_s,
     resident_gemm_time,
 )
-from c2c.cost.step import ELEMENTWISE_KERNELS_PER_LAYER
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, gemms, load_spec
 from experiments.bench.measured.chips import Chip
@@ -26,6 +25,10 @@ __all__ = ["LAYER_GEMMS", "attention_us", "elementwise_us", "gemm_us", "layer_ge
            "spec_of"]  # fmt: skip
 
 HEAD_DIM: Final = 128  # of the attention rows
+# Six weights in a graph that is replayed six times; see the head of gemm_bf16.csv.
+GEMM_REPEATS: Final = 36.0
+# Vidur's: two norms, rotary embedding, activation and one addition, none fused with another.
+UNFUSED_KERNELS: Final = 5
 LAYER_GEMMS: Final = ("qkv", "o", "gate_up", "down")
 
 # The models of the measurements by their public names; shapes are in c2c/models/configs.
@@ -48,8 +51,9 @@ def spec_of(model: str) -> ModelSpec | None:
 def gemm_us(rows: Rows, chip: Chip) -> np.ndarray:
     """Return the predicted time of GEMM rows of one chip."""
     found = resident_gemm_time(
-        rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants
-    )
+        rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants,
+        repeats=GEMM_REPEATS,
+    )  # fmt: skip
     return 1e6 * found.total_s
 
 
@@ -140,6 +144,6 @@ def elementwise_us(rows: Rows, chip: Chip) -> np.ndarray:
             continue
         here = rows["model"] == model
         moved = rows["tokens"][here] * (elementwise_bytes_per_token(spec) / spec.layers)
-        floor_s = ELEMENTWISE_KERNELS_PER_LAYER * chip.constants.elementwise_s
+        floor_s = UNFUSED_KERNELS * chip.constants.elementwise_s
         found[here] = 1e6 * (floor_s + moved / rate)
     return found
