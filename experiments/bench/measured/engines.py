@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -16,16 +17,18 @@ from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, pre
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import ClosedLoop, RequestBlock, Workload
 from experiments.bench.measured.chips import chip_of
+from experiments.bench.measured.errors import error_of
 from experiments.bench.measured.ops import is_held_out
 from experiments.bench.measured.predict import spec_of
 from experiments.bench.measured.rows import Rows
 
-__all__ = ["EngineRun", "replay", "runs_of", "tpot_s"]
+__all__ = ["EngineRun", "fit_overheads", "overhead_of", "replay", "runs_of", "tpot_s"]
 
 SHAPE: Final = ("model", "system", "backend", "version", "gemm", "isl", "osl", "concurrency")
 WAVES: Final = 6  # requests a client sends
 # Bytes of an element of weights, activations and cache. Four-bit weights are priced as eight.
 WIDTHS: Final[Mapping[str, int]] = {"bf16": 2, "fp8": 1, "nvfp4": 1}
+ROUNDING: Final = 0.01  # relative errors below it hardly count
 MEMORY_SHARE: Final = 0.9  # for weights and cache, of engines that have no file
 
 
@@ -66,6 +69,50 @@ def runs_of(rows: Rows) -> Iterator[tuple[EngineRun | None, str]]:
             tpot_s=row["tpot_ms"] / 1e3,
             held_out=is_held_out(key),
         ), ""  # fmt: skip
+
+
+def overhead_of(run: EngineRun) -> tuple[float, bool]:
+    """Return the host's part of a step, and whether it is the engine's own.
+
+    An engine without a file has that of the chip's calibration.
+    """
+    if run.engine in engine_names():
+        return load_engine(run.engine).step_overhead_s, True
+    return load_constants(calibration_for(run.platform)).step_overhead_s, False
+
+
+def fit_overheads(rows: Rows) -> dict[str, tuple[float, str]]:
+    """Fit the host's part of a step of each engine that has a file; return it and what it is of.
+
+    To half of its BF16 runs, see `is_held_out`; the error of the rest is part of the text.
+    """
+    from scipy.optimize import minimize_scalar
+
+    found = {}
+    runs = [run for run, _ in runs_of(rows) if run is not None and run.precision == "bf16"]
+    for engine in engine_names():
+        ours = [run for run in runs if run.engine == engine]
+        fitted = [run for run in ours if not run.held_out]
+        if not fitted:
+            continue
+
+        def loss(overhead_s: float, fitted: Sequence[EngineRun] = fitted) -> float:
+            logs = [math.log(tpot_s(r, overhead_s=overhead_s) / r.tpot_s) for r in fitted]
+            return float(np.mean([math.hypot(x, ROUNDING) for x in logs]))
+
+        best = minimize_scalar(loss, bounds=(0.0, 4e-3), method="bounded",
+                               options={"xatol": 1e-5, "maxiter": 20})  # fmt: skip
+        value = float(f"{best.x:.3g}")
+        held = [run for run in ours if run.held_out]
+        error = error_of(
+            np.array([tpot_s(r, overhead_s=value) for r in held]),
+            np.array([r.tpot_s for r in held]),
+        )
+        found[engine] = value, (
+            f"fitted to {len(fitted)} of its {len(ours)} BF16 runs in e2e_single_gpu.csv; TPOT of "
+            f"the others: {'none' if error is None else error.in_words}"
+        )
+    return found
 
 
 def tpot_s(run: EngineRun, *, overhead_s: float, constants: Constants | None = None) -> float:

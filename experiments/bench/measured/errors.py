@@ -18,7 +18,8 @@ class Error:
     p90: float
     bias: float
 
-    def text(self) -> str:
+    @property
+    def in_words(self) -> str:
         """Return it in a line, in percent."""
         return (
             f"median {100 * self.median:.1f} %, p90 {100 * self.p90:.1f} %, "
@@ -26,12 +27,12 @@ class Error:
         )
 
 
-def error_of(predicted: np.ndarray, measured: np.ndarray) -> Error:
-    """Return the errors of predictions; pairs without a prediction (NaN) do not count."""
+def error_of(predicted: np.ndarray, measured: np.ndarray) -> Error | None:
+    """Return the errors of predictions, None of none; those that are NaN do not count."""
     known = np.isfinite(predicted)
     error = predicted[known] / measured[known] - 1.0
     if not len(error):
-        return Error(count=0, median=float("nan"), p90=float("nan"), bias=float("nan"))
+        return None
     size = np.abs(error)
     return Error(
         count=len(error),

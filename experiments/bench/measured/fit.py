@@ -8,21 +8,28 @@ have, so that a constant that the rows hardly determine stays where it is plausi
 from __future__ import annotations
 
 import math
+import re
+import statistics
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from c2c.atomic import write_text
 from c2c.cost import Constants, Source, load_constants
-from c2c.cost.calibration_file import store_constants
+from c2c.cost.calibration_file import store_constants, yaml_float
 from c2c.cost.constants import GENERIC
+from c2c.errors import DataError
+from c2c.hardware import conf_dir
 from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
-from experiments.bench.measured.errors import error_of
+from experiments.bench.measured.engines import fit_overheads
+from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
 from experiments.bench.measured.rows import Rows
 
-__all__ = ["GROUPS", "Group", "fit_chip", "fit_group", "from_others", "store_fits"]
+__all__ = ["GROUPS", "Group", "fit_chip", "fit_group", "from_others", "store_fits", "store_overheads"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +72,7 @@ GROUPS: Final = (
 )  # fmt: skip
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
+OF_CALIBRATION: Final = "trtllm-1.0.0rc3"  # the engine whose host calibrations are given
 UNBOUND_WEIGHT: Final = 0.3  # of rows whose error is only reported
 
 
@@ -129,12 +137,12 @@ def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float
         chip = replace(chip, constants=replace(chip.constants, **constants))
         bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
         error = error_of(op.predict(bound, chip), bound[op.measured])
-        found |= {name: (value, error.text()) for name, value in constants.items()}
+        found |= {name: (value, _said(error)) for name, value in constants.items()}
     return found
 
 
 def from_others(platform: str | None, constants: Constants) -> Constants:
-    """Return constants of a chip nobody measured: geometric means over the fitted chips.
+    """Return constants of a chip nobody measured: medians over the fitted chips.
 
     Args:
       platform: a fitted chip that does not count, to try the rule on it; None: all count.
@@ -146,7 +154,8 @@ def from_others(platform: str | None, constants: Constants) -> Constants:
     for name in names:
         own = [getattr(c, name) for c in others if c.sources[name].kind == "fitted"]
         if own:
-            values[name] = float(f"{math.exp(sum(map(math.log, own)) / len(own)):.6g}")
+            middle = math.exp(statistics.median(map(math.log, own)))
+            values[name] = float(f"{middle:.6g}")
     return replace(constants, **values)
 
 
@@ -168,6 +177,35 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
     marked = {n for n, s in generic.sources.items() if s.kind == "fitted"}
     _store(GENERIC, generic, {n: (getattr(means, n), generic.sources[n].held_out) for n in marked})
     return said
+
+
+def store_overheads(rows: Rows) -> list[str]:
+    """Fit the host's part of a step of each engine, store it, say what."""
+    said = []
+    for engine, (value, source) in fit_overheads(rows).items():
+        path = conf_dir() / "engine" / f"{engine}.yaml"
+        text, found = re.subn(
+            r"(?m)^(step_overhead_s:\n  value: ).*\n  source: (?:>-\n(?:    .*\n)+|.*\n)",
+            lambda m: f"{m[1]}{yaml_float(value)}\n  source: >-\n{_indented(source)}\n",
+            path.read_text(encoding="utf-8"),
+        )
+        if found != 1:
+            raise DataError(str(path), f"expected one step_overhead_s, found {found}")
+        write_text(path, text)
+        said.append(f"{engine}.step_overhead_s: {value:.3g} ({source})")
+        if engine == OF_CALIBRATION:
+            stored = load_constants("h100_sxm")
+            error = source.partition("others: ")[2]
+            _store("h100_sxm", stored, {"step_overhead_s": (value, error)})
+    return said
+
+
+def _said(error: Error | None) -> str:
+    return "no rows" if error is None else error.in_words
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in textwrap.wrap(text, 96))
 
 
 def _store(name: str, stored: Constants, found: Mapping[str, tuple[float, str]]) -> None:
