@@ -128,14 +128,17 @@ class Constants:
             if getattr(self, name) <= 0:
                 raise SettingError(f"calibration.{name}", getattr(self, name), "a number above 0")
 
+    def having(self, values: Mapping[str, float]) -> "Constants":
+        """Return the constants with some of their values replaced."""
+        changed: dict[str, Any] = dict(values)
+        return replace(self, **changed)
+
     def on(self, slice_: Slice) -> "Constants":
         """Return the constants as they hold on a slice: a MIG slice gets more of its HBM."""
         if not slice_.is_cut:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
-        return replace(
-            self, **{name: min(1.0, v * self.slice_hbm_gain) for name, v in shares.items()}
-        )
+        return self.having({n: min(1.0, v * self.slice_hbm_gain) for n, v in shares.items()})
 
     def switch_s(self, *, moe: bool) -> float:
         """Return C2CServe's model-switch time on a warm slice, in seconds."""

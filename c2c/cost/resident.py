@@ -112,7 +112,9 @@ def resident_gemm_time(
             depth = K_STEP * np.ceil(deep / (slices_of_k * K_STEP))
             waves = np.ceil(tiles * (slices_of_k / slice_.sm_count))
             compute_s = waves * (2.0 * tm * tn * depth / rate + constants.gemm_tile_s)
-            moved = once if slices_of_k == 1 else once + PARTIAL_BYTES * slices_of_k * columns * rows
+            moved = (
+                once if slices_of_k == 1 else once + PARTIAL_BYTES * slices_of_k * columns * rows
+            )
             hbm_s = moved / hbm_rate
             best = _better(best, compute_s, hbm_s, moved)
     some = rows > 0
@@ -125,9 +127,7 @@ def resident_gemm_time(
     )
 
 
-def throttled_s(
-    compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants
-) -> Values:
+def throttled_s(compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants) -> Values:
     """Return by how much computing takes longer for the chip's power limit.
 
     Args:
@@ -201,18 +201,14 @@ def _sm_flops(slice_: Slice, efficiency: float, element_bytes: int) -> float:
     return slice_.bf16_tflops * 1e12 * efficiency / slice_.sm_count * (2.0 / element_bytes)
 
 
-def _tile_rate(
-    sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: int
-) -> float:
+def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: int) -> float:
     """Operations a second of a tile; one with few operations a byte waits for its operands."""
     per_byte = 2.0 * tm * tn / ((tm + tn) * element_bytes)
     needed = intensity * 2.0 / element_bytes  # wider feeding is needed at a higher rate
     return float(sm_flops / (1.0 + (needed / per_byte) ** SHARPNESS) ** (1.0 / SHARPNESS))
 
 
-def _better(
-    best: ResidentTime, compute_s: Values, hbm_s: Values, moved: Values
-) -> ResidentTime:
+def _better(best: ResidentTime, compute_s: Values, hbm_s: Values, moved: Values) -> ResidentTime:
     total_s = soft_maximum(compute_s, hbm_s)
     wins = total_s < best.total_s
     return ResidentTime(

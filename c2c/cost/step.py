@@ -217,13 +217,16 @@ def step_table(
         * pair_s(spec.heads, spec.head_dim, slice_=slice_, constants=constants),
         prefill_attention_s=spec.layers
         * prefill_attention_s(
-            counts, heads=spec.heads, kv_heads=spec.kv_heads, slice_=slice_, constants=constants,
-            head_dim=spec.head_dim, element_bytes=spec.dtype_bytes,
+            counts,
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            slice_=slice_,
+            constants=constants,
+            head_dim=spec.head_dim,
+            element_bytes=spec.dtype_bytes,
         ),
         decode_attention_s=spec.layers
-        * decode_attention_s(
-            counts, kv_heads=spec.kv_heads, slice_=slice_, constants=constants
-        ),
+        * decode_attention_s(counts, kv_heads=spec.kv_heads, slice_=slice_, constants=constants),
         sliding_window=spec.sliding_window,
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )

@@ -22,6 +22,7 @@ from c2c.hardware.platform import (
     platforms,
     scaled,
 )
+from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
 
 __all__ = [
     "Gpu",
@@ -32,6 +33,7 @@ __all__ = [
     "MigProfile",
     "Placed",
     "Platform",
+    "Reconfiguration",
     "Slice",
     "conf_dir",
     "conf_names",
@@ -46,6 +48,7 @@ __all__ = [
     "platforms",
     "profiles",
     "read_yaml",
+    "reconfiguration",
     "scaled",
     "slices",
 ]

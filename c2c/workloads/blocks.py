@@ -57,7 +57,8 @@ class ClosedLoop:
     Attributes:
       concurrency: clients, the most requests in flight.
       think_s: from the end of a client's request to its next one.
-      ramp_s: over which the clients begin, evenly; 0: all at once, and equal requests stay together.
+      ramp_s: over which the clients begin, evenly; 0: all at once, so that equal requests stay
+        together.
     """
 
     concurrency: int

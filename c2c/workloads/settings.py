@@ -155,11 +155,7 @@ class WorkloadConfig:
             if (value := getattr(self, name)) < 0:
                 raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
         if self.kind == "closed_loop":
-            # A request comes when a client is free: there is no time to cut, squeeze or shift.
-            for name, only in (("start_s", 0), ("duration_s", 0), ("replicas", 1),
-                               ("compression", 1)):  # fmt: skip
-                if (value := getattr(self, name)) != only:
-                    raise SettingError(f"workload.{name}", value, f"{only} with kind=closed_loop")
+            self._check_closed()
         for name in ("start_s", "duration_s", "chars_per_token"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):
                 raise SettingError(f"workload.{name}", value, "a finite number, 0 or more")
@@ -167,6 +163,12 @@ class WorkloadConfig:
             raise SettingError("workload.compression", self.compression, "a finite number above 0")
         if self.kind != "trace" and self.lengths == "trace":
             raise SettingError("workload.lengths", "trace", f"another source with kind={self.kind}")
+
+    def _check_closed(self) -> None:
+        # A request comes when a client is free: there is no time to cut, squeeze or shift.
+        for name, only in {"start_s": 0, "duration_s": 0, "replicas": 1, "compression": 1}.items():
+            if (value := getattr(self, name)) != only:
+                raise SettingError(f"workload.{name}", value, f"{only} with kind=closed_loop")
 
 
 def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadConfig:

@@ -20,15 +20,15 @@ class Compared(Protocol):
     """A prediction beside a measurement."""
 
     @property
-    def chip(self) -> str: ...  # noqa: D102
+    def chip(self) -> str: ...
     @property
-    def op(self) -> str: ...  # noqa: D102
+    def op(self) -> str: ...
     @property
-    def in_sample(self) -> bool: ...  # noqa: D102
+    def in_sample(self) -> bool: ...
     @property
-    def measured_us(self) -> float: ...  # noqa: D102
+    def measured_us(self) -> float: ...
     @property
-    def predicted_us(self) -> float: ...  # noqa: D102
+    def predicted_us(self) -> float: ...
 
 
 def draw_measured(rows: Sequence[Compared]) -> Figure:

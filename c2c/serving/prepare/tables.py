@@ -88,6 +88,7 @@ def _table(
         max_rows=system.max_batch,
         weights=weights,  # type: ignore[arg-type]
         cluster=getattr(system.load, "cluster", 1),
+        routing=setup.routing,
     )
 
 

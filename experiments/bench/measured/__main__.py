@@ -1,13 +1,13 @@
 """The cost model beside public measurements. Takes a minute.
 
-    python -m experiments.bench.measured                  # the project's own rows
-    python -m experiments.bench.measured data=<folder>    # other files with the same columns
-    python -m experiments.bench.measured fit=true         # fit conf/calibration and conf/engine again
+    python -m experiments.bench.measured                # the project's own rows
+    python -m experiments.bench.measured data=<folder>  # other files with the same columns
+    python -m experiments.bench.measured fit=true       # fit the files in conf again
 
-Predicts every row with the constants of its chip and prints the errors by chip, operation and size,
-rows that constants were fitted to apart from those that none was. Whole engines are replayed by the
-simulator. Chips that the project has no platform for are named, counted and left out. Writes JSON,
-Parquet and a figure with provenance to a folder in runs/bench.
+Predicts every row with the constants of its chip and prints the errors by chip, operation and
+size, rows that constants were fitted to apart from those that none was. Whole engines are replayed
+by the simulator. Chips that the project has no platform for are named, counted and left out. Writes
+JSON, Parquet and a figure with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations

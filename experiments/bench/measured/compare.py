@@ -70,9 +70,7 @@ def compare(
       own: the project's, which constants were fitted to half of.
       skipped: takes what is unknown.
     """
-    seen = {
-        (op.name, key): None for op, _, rows in op_rows(own) for key in _identities(op, rows)
-    }
+    seen = {(op.name, key): None for op, _, rows in op_rows(own) for key in _identities(op, rows)}
     found = []
     for op, system, rows in op_rows(tables):
         platform = chip_of(system)

@@ -108,9 +108,13 @@ def fit_overheads(rows: Rows) -> dict[str, tuple[float, str]]:
             np.array([tpot_s(r, overhead_s=value) for r in held]),
             np.array([r.tpot_s for r in held]),
         )
-        found[engine] = value, (
-            f"fitted to {len(fitted)} of its {len(ours)} BF16 runs in e2e_single_gpu.csv; TPOT of "
-            f"the others: {'none' if error is None else error.in_words}"
+        rest = "none" if error is None else error.in_words
+        found[engine] = (
+            value,
+            (
+                f"fitted to {len(fitted)} of its {len(ours)} BF16 runs in e2e_single_gpu.csv; "
+                f"TPOT of the others: {rest}"
+            ),
         )
     return found
 
@@ -174,9 +178,7 @@ def _prepared(
     # An engine's share is of weights and cache alone: activations lie in what it leaves.
     widest = max(base.system.chunk_candidates)
     rest = (1.0 - memory_share) * base.platform.gpu.hbm_bytes
-    system = replace(
-        base.system, hbm_reserve_bytes=max(0.0, rest - activation_bytes(spec, widest))
-    )
+    system = replace(base.system, hbm_reserve_bytes=max(0.0, rest - activation_bytes(spec, widest)))
     return prepare(replace(
         base,
         deployments=(deployment,),

@@ -29,7 +29,15 @@ from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
 from experiments.bench.measured.rows import Rows
 
-__all__ = ["GROUPS", "Group", "fit_chip", "fit_group", "from_others", "store_fits", "store_overheads"]
+__all__ = [
+    "GROUPS",
+    "Group",
+    "fit_chip",
+    "fit_group",
+    "from_others",
+    "store_fits",
+    "store_overheads",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,7 @@ GROUPS: Final = (
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
 OF_CALIBRATION: Final = "trtllm-1.0.0rc3"  # the engine whose host calibrations are given
+ENTRY: Final = re.compile(r"(?m)^step_overhead_s:\n(?:  .*\n)+")
 UNBOUND_WEIGHT: Final = 0.3  # of rows whose error is only reported
 
 
@@ -92,7 +101,7 @@ def fit_group(group: Group, op: Op, rows: Rows, chip: Chip) -> dict[str, float]:
         return {n: _bounded(n, float(v)) for n, v in zip(names, free, strict=True)}
 
     def loss(free: np.ndarray) -> float:
-        tried = replace(chip, constants=replace(chip.constants, **values(free)))
+        tried = replace(chip, constants=chip.constants.having(values(free)))
         error = np.log(op.predict(rows, tried) / measured)
         return float(
             np.average(np.sqrt(error**2 + ROUNDING**2), weights=weight)
@@ -126,15 +135,18 @@ def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float
       platform: the chip.
       tables: all measurements; those of this chip are used, half to fit and half to check.
     """
-    chip, found = whole(platform), {}
-    ours = {op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform}
+    chip = whole(platform)
+    found: dict[str, tuple[float, str]] = {}
+    ours = {
+        op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
+    }
     for group in GROUPS:
         if group.op not in ours:
             continue
         op, rows = ours[group.op]
         fitted, held = _halves(op, rows)
         constants = fit_group(group, op, fitted, chip)
-        chip = replace(chip, constants=replace(chip.constants, **constants))
+        chip = replace(chip, constants=chip.constants.having(constants))
         bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
         error = error_of(op.predict(bound, chip), bound[op.measured])
         found |= {name: (value, _said(error)) for name, value in constants.items()}
@@ -156,7 +168,7 @@ def from_others(platform: str | None, constants: Constants) -> Constants:
         if own:
             middle = math.exp(statistics.median(map(math.log, own)))
             values[name] = float(f"{middle:.6g}")
-    return replace(constants, **values)
+    return constants.having(values)
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
@@ -184,11 +196,10 @@ def store_overheads(rows: Rows) -> list[str]:
     said = []
     for engine, (value, source) in fit_overheads(rows).items():
         path = conf_dir() / "engine" / f"{engine}.yaml"
-        text, found = re.subn(
-            r"(?m)^(step_overhead_s:\n  value: ).*\n  source: (?:>-\n(?:    .*\n)+|.*\n)",
-            lambda m: f"{m[1]}{yaml_float(value)}\n  source: >-\n{_indented(source)}\n",
-            path.read_text(encoding="utf-8"),
+        entry = (
+            f"step_overhead_s:\n  value: {yaml_float(value)}\n  source: >-\n{_indented(source)}\n"
         )
+        text, found = ENTRY.subn(entry, path.read_text(encoding="utf-8"))
         if found != 1:
             raise DataError(str(path), f"expected one step_overhead_s, found {found}")
         write_text(path, text)
@@ -214,5 +225,3 @@ def _store(name: str, stored: Constants, found: Mapping[str, tuple[float, str]])
         n: replace(s, held_out=found[n][1]) if n in found else s for n, s in stored.sources.items()
     }
     store_constants(name, values, sources)
-
-

@@ -79,7 +79,8 @@ def _prefill(rows: Rows, heads: int, kv_heads: int, chip: Chip) -> np.ndarray:
         batch * tokens, heads=heads, kv_heads=kv_heads, slice_=chip.slice_,
         constants=chip.constants, sequences=batch,
     )  # fmt: skip
-    return calls + pairs * pair_s(heads, HEAD_DIM, slice_=chip.slice_, constants=chip.constants)
+    each_s = pair_s(heads, HEAD_DIM, slice_=chip.slice_, constants=chip.constants)
+    return np.asarray(calls + pairs * each_s)
 
 
 def _decode(rows: Rows, kv_heads: int, chip: Chip) -> np.ndarray:
@@ -87,9 +88,7 @@ def _decode(rows: Rows, kv_heads: int, chip: Chip) -> np.ndarray:
     calls = decode_attention_s(
         rows["batch"], kv_heads=kv_heads, slice_=chip.slice_, constants=chip.constants
     )
-    return calls + cache_read_s(
-        cached, slice_=chip.slice_, constants=chip.constants, repeated=True
-    )
+    return calls + cache_read_s(cached, slice_=chip.slice_, constants=chip.constants, repeated=True)
 
 
 def moe_us(rows: Rows, chip: Chip) -> np.ndarray:

@@ -39,7 +39,7 @@ def engine_table(rows: list[Comparison]) -> Table:
     )
     for (chip, engine, model), errors in errors_by(rows, "chip", "op", "size").items():
         table.add_row(chip, engine, model.rpartition("/")[2], *_cells(errors))
-    for _, errors in errors_by([r for r in rows if r.is_bound], "is_bound").items():
+    for errors in errors_by([r for r in rows if r.is_bound], "is_bound").values():
         table.add_section()
         table.add_row("", BOUND, "", *_cells(errors), style="bold")
     return table
@@ -52,8 +52,8 @@ def unseen_table(errors: Mapping[tuple[str, str], Error | None]) -> Table:
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
     for head in ("chip", "operation", *_ERRORS):
-        justify = "left" if head in ("chip", "operation") else "right"
-        table.add_column(head, justify=justify, no_wrap=True)
+        is_name = head not in _ERRORS
+        table.add_column(head, justify="left" if is_name else "right", no_wrap=True)
     for (chip, op), error in errors.items():
         table.add_row(chip, op, *_numbers(error))
     return table
