@@ -2,9 +2,9 @@
 
     python -m experiments.bench.kernels.calibrate experiments/results/nvidia-h200 [--write]
 
-Prints every constant of `conf/calibration/h200_pcie5.yaml` beside what the rows give for it; --write
-stores those that were measured, with device, date and file as their source. Constants that no row
-measures stay as they are, with the source they have.
+Prints every constant of `conf/calibration/h200_pcie5.yaml` beside what the rows give for it;
+--write stores those that were measured, with device, date and file as their source. Constants that
+no row measures stay as they are, with the source they have.
 """
 
 from __future__ import annotations
