@@ -41,9 +41,10 @@ def compute(context: Context) -> Computed:
         f"{describe(context, compression)}. Catalog dense6 (three Llama-3 3B, three 8B) on one "
         f"GH200: C2CServe on 7x12gb, ServerlessLLM on the full GPU; "
         f"{context.link_text(link_gbps)}. The paper states no load; ours is the one at which "
-        "ServerlessLLM's GPU would be half busy with what it does at the trace's own speed. Shown are the busiest 40 h, in "
-        f"windows of {WINDOW_S / 60:g} minutes with at least 30 requests: median over seeds of the "
-        "window's median, range over seeds (dark) and p5 to p95 (light). Totals: whole run."
+        "ServerlessLLM's GPU would be half busy with what it does at the trace's own speed. Shown "
+        f"are the busiest 40 h, in windows of {WINDOW_S / 60:g} minutes with at least 30 requests: "
+        "median over seeds of the window's median, range over seeds (dark) and p5 to p95 (light). "
+        "Totals: whole run."
     )
     return Computed(
         tables={"windows": pa.Table.from_pylist(windows), "summary": pa.Table.from_pylist(summary)},

@@ -64,14 +64,15 @@ def test_rows_are_sums_of_single_gemms(
             if gemm.kind == "head" or (weights == "hbm" and gemm.name == "expert_down"):
                 continue
             if weights == "hbm":
+                placed = {"slice_": small_slice, "constants": on}
                 found = (
                     expert_layer_time(
                         tokens, hidden=spec.hidden, intermediate=spec.moe_intermediate,
                         experts=spec.experts, experts_per_token=spec.experts_per_token,
-                        slice_=small_slice, constants=on,
+                        **placed,
                     )
                     if gemm.kind == "expert"
-                    else resident_gemm_time(tokens, gemm.n, gemm.k, slice_=small_slice, constants=on)
+                    else resident_gemm_time(tokens, gemm.n, gemm.k, **placed)
                 )  # fmt: skip
                 seconds += gemm.count * float(found.total_s)
                 hbm += gemm.count * float(found.hbm_bytes)
