@@ -146,7 +146,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         prepared, notes = plan.prepared, plan.notes
     try_policies(prepared, workload)
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    groups = ("hardware", "mig", "kernel", "calibration", "engine")
+    groups = ("hardware", "mig", "kernel", "calibration", "engines")
     folders = [conf_dir() / group for group in groups]
     return RunSetup(
         prepared=prepared,

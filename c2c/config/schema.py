@@ -108,7 +108,7 @@ class RunConf:
       superchips: how many of the platform.
       constants: a file of `conf/calibration`; auto: the platform's, or for a chip that nobody has
         measured `datasheet`, which the output says.
-      engine: a file of `conf/engine`, whose host's part of a step takes the place of the
+      engine: a file of `conf/engines`, whose host's part of a step takes the place of the
         calibration's; None: that stays.
       routing: how tokens choose their experts, see `c2c.cost.Routing`.
       weights_start: where all weights are at time 0, host or disk.

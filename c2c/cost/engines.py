@@ -1,10 +1,10 @@
-"""What engines of others cost a step beside their kernels: `conf/engine/<name>-<version>.yaml`."""
+"""What engines of others cost a step beside their kernels: `conf/engines/<name>-<version>.yaml`."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from c2c.errors import DataError
+from c2c.errors import DataError, unknown_name
 from c2c.hardware import conf_names, read_yaml
 
 __all__ = ["Engine", "engine_names", "load_engine"]
@@ -32,18 +32,20 @@ class Engine:
 
 def engine_names() -> tuple[str, ...]:
     """Return the names of the engines at hand, each with its version."""
-    return conf_names("engine")
+    return conf_names("engines")
 
 
 def load_engine(name: str) -> Engine:
-    """Return the engine of `conf/engine/<name>.yaml`.
+    """Return the engine of `conf/engines/<name>.yaml`.
 
     Raises:
       SettingError: there is no such file.
       DataError: the file is not an engine.
     """
-    data = read_yaml("engine", name)
-    where = f"conf/engine/{name}.yaml"
+    if name not in engine_names():
+        raise unknown_name("engine", name, engine_names())
+    data = read_yaml("engines", name)
+    where = f"conf/engines/{name}.yaml"
     if wrong := _KEYS.symmetric_difference(data):
         raise DataError(where, f"missing or unknown keys: {', '.join(sorted(map(str, wrong)))}")
     overhead_s = _number(data["step_overhead_s"], f"{where}: step_overhead_s")

@@ -37,7 +37,7 @@ class EngineRun:
     """One row: an engine on a chip of ours, with a model whose shape the project has."""
 
     platform: str
-    engine: str  # name and version, as the files in conf/engine are called
+    engine: str  # name and version, as the files in conf/engines are called
     model: str
     spec: ModelSpec
     precision: str

@@ -195,7 +195,7 @@ def store_overheads(rows: Rows) -> list[str]:
     """Fit the host's part of a step of each engine, store it, say what."""
     said = []
     for engine, (value, source) in fit_overheads(rows).items():
-        path = conf_dir() / "engine" / f"{engine}.yaml"
+        path = conf_dir() / "engines" / f"{engine}.yaml"
         entry = (
             f"step_overhead_s:\n  value: {yaml_float(value)}\n  source: >-\n{_indented(source)}\n"
         )
