@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from c2c.config import Layout, build_layout, load
 from c2c.errors import SettingError
-from c2c.hardware import Placed, placed
+from c2c.hardware import Placed, placed, reconfiguration
 from experiments.command import command
 
 __all__ = ["commands", "main"]
@@ -62,6 +62,9 @@ def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
         return
     if any(text.startswith("derived") for o in instances for text in o.profile.source.values()):
         yield "# some profiles are derived, not listed by the vendor: nvidia-smi mig -lgip has them"
+    change = reconfiguration(platform, platform.mig[0], layout.mig)
+    origin = f", as timed on {change.carried_from}" if change.carried_from else ""
+    yield f"# creating them takes about {change.seconds:.1f} s{origin}"
     yield f"sudo nvidia-smi -i {gpu} -mig 1"
     yield "# where it is cut already, first: sudo nvidia-smi mig -dci; sudo nvidia-smi mig -dgi"
     yield f"sudo nvidia-smi mig -i {gpu} -cgi {_tuples(instances)} -C"

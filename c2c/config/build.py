@@ -21,9 +21,17 @@ from c2c.config.installed import load_installed, source_folders
 from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error
-from c2c.config.schema import RunConf, ScaleConf, SloConf, TimelineConf
+from c2c.config.schema import RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
 from c2c.config.user_code import load_code
-from c2c.cost import load_constants
+from c2c.cost import (
+    Constants,
+    Routing,
+    calibration_for,
+    calibration_names,
+    load_constants,
+    load_engine,
+)
+from c2c.cost.constants import GENERIC
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import (
     LinkVariant,
@@ -47,6 +55,7 @@ __all__ = ["Layout", "RunSetup", "build", "build_layout"]
 # Whose keys are known by a schema; the other groups check theirs.
 _SCHEMAS: Mapping[str, type] = {
     "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
+    "routing": RoutingConf,
     "system": SystemSpec, "workload": WorkloadConfig,
 }  # fmt: skip
 
@@ -103,10 +112,6 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         raise SettingError("seed", seed, "a whole number, at least 0")
     if plain["link"] not in get_args(LinkVariant):
         raise SettingError("link", plain["link"], f"one of {', '.join(get_args(LinkVariant))}")
-    names = [p.stem for p in (conf_dir() / "calibration").glob("*.yaml")]
-    if plain["constants"] not in names:
-        raise unknown_name("constants", plain["constants"], names)
-    constants = conf_dir() / "calibration" / f"{plain['constants']}.yaml"
     rows = plain["timeline"]["rows"]
     if rows < 0:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
@@ -114,6 +119,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     load_code(plain["code"])
     system = _system(plain["system"])
     platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
+    constants, said = _constants(plain, platform)
     to_plan = planned_requests(plain["mig"])
     mig, notes = choose_layout(plain["mig"], platform, system)
     deployments = _deployments(plain)
@@ -124,7 +130,8 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         link_variant=plain["link"],
         deployments=deployments,
         system=system,
-        constants=load_constants(plain["constants"]),
+        constants=constants,
+        routing=Routing(**plain["routing"]),
         weights_start=plain["weights_start"],
         cells=plain["cells"],
         seed=seed,
@@ -140,9 +147,10 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         plan = plan_layout(serving, platform.layouts, workload, requests=to_plan)
         prepared, notes = plan.prepared, plan.notes
     try_policies(prepared, workload)
-    notes = (*notes, *_in_one(plain["shards"], prepared))
+    notes = (*notes, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    folders = [conf_dir() / group for group in ("hardware", "mig", "kernel")]
+    groups = ("hardware", "mig", "kernel", "calibration", "engines")
+    folders = [conf_dir() / group for group in groups]
     return RunSetup(
         prepared=prepared,
         workload=workload,
@@ -150,13 +158,12 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         timeline_rows=rows,
         files=(
             *sorted(set(workload_files(wanted).values())),
-            constants,
             *folders,
             *code,
             *source_folders(system.policies),
         ),
         settings=plain,
-        notes=(*notes, *_on_disk(prepared)),
+        notes=(*notes, *said, *_on_disk(prepared)),
         plan=plan,
     )
 
@@ -191,6 +198,24 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     )
 
 
+def _constants(plain: Mapping[str, Any], platform: Platform) -> tuple[Constants, tuple[str, ...]]:
+    """Return the calibration that was named or is the platform's, and what to say of it."""
+    wanted, engine = plain["constants"], plain["engine"]
+    names = ("auto", *calibration_names())
+    if wanted not in names:
+        raise unknown_name("constants", wanted, names)
+    name = calibration_for(platform.name) if wanted == "auto" else wanted
+    constants = load_constants(name)
+    if engine is not None:
+        constants = replace(constants, step_overhead_s=load_engine(engine).step_overhead_s)
+    if name != GENERIC or wanted == GENERIC:
+        return constants, ()
+    return constants, (
+        f"constants {GENERIC}: nobody has measured {platform.name}; its datasheet's values, at the "
+        "middle of what the measured chips make of theirs",
+    )
+
+
 def _on_disk(prepared: Prepared) -> tuple[str, ...]:
     """Say that host memory is smaller than the catalog, where it is."""
     fleet, setup = prepared.fleet, prepared.setup
@@ -205,12 +230,14 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
     )
 
 
-def _in_one(shards: Any, prepared: Prepared) -> tuple[str, ...]:
+def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, ...]:
     """Check `shards`, and say if the fleet cannot be cut into as many parts."""
     if shards != "auto" and (type(shards) is not int or shards < 1):
         raise SettingError("shards", shards, "auto, or a whole number above 0")
     if shards == 1:
         return ()
+    if workload.loop is not None:
+        return (f"shards={shards}: the clients of a closed loop keep one process",)
     groups = len(set(groups_of(prepared).tolist()))
     if shards != "auto" and groups >= shards:
         return ()

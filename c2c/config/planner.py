@@ -72,7 +72,7 @@ def first_requests(workload: Workload, count: int) -> Workload:
                 return
 
     held = concatenate(upto())
-    return Workload(workload.models, lambda: iter([held]), {"requests": len(held)})
+    return Workload(workload.models, lambda: iter([held]), {"requests": len(held)}, workload.loop)
 
 
 def plan_layout(

@@ -16,7 +16,7 @@ from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
 
-__all__ = ["RunConf", "ScaleConf", "SloConf", "TimelineConf"]
+__all__ = ["RoutingConf", "RunConf", "ScaleConf", "SloConf", "TimelineConf"]
 
 
 def _named(name: str) -> DataclassOptions:
@@ -69,6 +69,19 @@ class ScaleConf:
 
 
 @dataclass
+class RoutingConf:
+    """How tokens choose their experts, see `c2c.cost.Routing`.
+
+    Attributes:
+      kind: independent, balanced or power_law.
+      skew: exponent of the power law; the larger, the fewer experts have most of the rows.
+    """
+
+    kind: str = "independent"
+    skew: float = 0.0
+
+
+@dataclass
 class TimelineConf:
     """What is kept of the timeline.
 
@@ -96,7 +109,11 @@ class RunConf:
       cells: parts of the fleet that share no model: each has its chips, and its models on them.
       shards: processes that simulate parts of the fleet which share no model; auto takes as many as
         there are cores and such parts. Results are those of one process.
-      constants: a file of `conf/calibration`.
+      constants: a file of `conf/calibration`; auto: the platform's, or for a chip that nobody has
+        measured `datasheet`, which the output says.
+      engine: a file of `conf/engines`, whose host's part of a step takes the place of the
+        calibration's; None: that stays.
+      routing: how tokens choose their experts, see `c2c.cost.Routing`.
       weights_start: where all weights are at time 0, host or disk.
       slo: targets that replace the catalog's.
       scale: factors on the platform.
@@ -121,7 +138,9 @@ class RunConf:
     superchips: int = 1
     cells: int = 1
     shards: Any = 1
-    constants: str = "gh200"
+    constants: str = "auto"
+    engine: str | None = None
+    routing: RoutingConf = field(default_factory=RoutingConf)
     weights_start: str = "host"
     slo: SloConf = field(default_factory=SloConf)
     scale: ScaleConf = field(default_factory=ScaleConf)

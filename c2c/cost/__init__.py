@@ -1,11 +1,27 @@
 """Bytes, then time, of GEMMs and engine steps whose weights are streamed from host memory."""
 
 from c2c.cost.attention import attention_pairs, chunk_kv_tokens, decode_kv_tokens
-from c2c.cost.constants import Constants, Source, in_sample_claims, load_constants
+from c2c.cost.attention_time import (
+    cache_read_s,
+    decode_attention_s,
+    pair_s,
+    prefill_attention_s,
+)
+from c2c.cost.constants import (
+    Constants,
+    Source,
+    calibration_for,
+    calibration_names,
+    in_sample_claims,
+    load_constants,
+)
 from c2c.cost.contention import max_min, max_min_rates
-from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps, resident_gemm_time
+from c2c.cost.engines import Engine, engine_names, load_engine
+from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps
 from c2c.cost.kernels import kernel_names, load_kernel
 from c2c.cost.profile import ChunkProfile, chunk_profile
+from c2c.cost.resident import ResidentTime, expert_layer_time, resident_gemm_time
+from c2c.cost.routing import ExpertLoad, Routing, expert_load
 from c2c.cost.step import (
     DEFAULT_ALPHAS,
     StepCost,
@@ -28,8 +44,12 @@ __all__ = [
     "DEFAULT_ALPHAS",
     "ChunkProfile",
     "Constants",
+    "Engine",
+    "ExpertLoad",
     "GemmTime",
     "KernelTiles",
+    "ResidentTime",
+    "Routing",
     "Source",
     "StepCost",
     "StepTable",
@@ -37,20 +57,30 @@ __all__ = [
     "Traffic",
     "asym_accumulation_steps",
     "attention_pairs",
+    "cache_read_s",
+    "calibration_for",
+    "calibration_names",
     "chunk_kv_tokens",
     "chunk_profile",
+    "decode_attention_s",
     "decode_kv_tokens",
     "elementwise_bytes_per_token",
+    "engine_names",
+    "expert_layer_time",
+    "expert_load",
     "gemm_time",
     "gemm_traffic",
     "in_sample_claims",
     "kernel_link_gbps",
     "kernel_names",
     "load_constants",
+    "load_engine",
     "load_kernel",
     "max_min",
     "max_min_rates",
     "onchip_bytes",
+    "pair_s",
+    "prefill_attention_s",
     "resident_gemm_time",
     "split_columns",
     "step_table",

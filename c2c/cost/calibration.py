@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from c2c.atomic import write_text
+from c2c.cost.calibration_file import yaml_float
 from c2c.cost.constants import Constants, calibration_inputs, calibration_path, load_constants
 from c2c.cost.gemm_time import KernelConstants, gemm_time
 from c2c.errors import DataError
@@ -167,21 +168,11 @@ def store(name: str, values: Mapping[str, float]) -> None:
     path = calibration_path(name)
     text = path.read_text(encoding="utf-8")
     for constant, value in values.items():
-        written = _yaml_float(value)
+        written = yaml_float(value)
         text, found = re.subn(rf"(?m)^(  {constant}:\n    value: ).*$", rf"\g<1>{written}", text)
         if found != 1:
             raise DataError(str(path), f"expected one value of {constant}, found {found}")
     write_text(path, text)
-
-
-def _yaml_float(value: float) -> str:
-    """Return a number that YAML 1.1 reads as a float, which needs a point in it.
-
-    >>> _yaml_float(3e-06), _yaml_float(0.25), _yaml_float(2.0)
-    ('3.0e-06', '0.25', '2.0')
-    """
-    digits, exponent, power = f"{value:.9g}".partition("e")
-    return (digits if "." in digits else f"{digits}.0") + exponent + power
 
 
 def main(argv: Sequence[str] | None = None) -> None:

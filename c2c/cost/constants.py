@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -10,32 +10,42 @@ from typing import Any, Literal
 import yaml
 
 from c2c.errors import DataError, SettingError
-from c2c.hardware import conf_dir
+from c2c.hardware import Slice, conf_dir
 
 __all__ = [
+    "GENERIC",
     "CalibrationInputs",
     "Constants",
     "Source",
+    "calibration_for",
     "calibration_inputs",
+    "calibration_names",
     "calibration_path",
     "in_sample_claims",
     "load_constants",
 ]
 
-SOURCE_KINDS = ("datasheet", "measured", "fitted", "assumption")
+SOURCE_KINDS = ("datasheet", "measured", "fitted", "carried", "assumption")
+
+GENERIC = "datasheet"  # the file of a chip that has none: its datasheet values do the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where a constant comes from.
 
-    `claims` are the ids of the published values a fitted constant was fitted to: they are
-    in-sample and never count as reproduced.
+    A fitted constant names what it was fitted to: `claims`, ids of published values, which are
+    in-sample and never count as reproduced; or `rows`, measurements of `experiments/measured`, with
+    the error on those `held_out`. `carried` has no value of its own but that of another
+    calibration, `chip`.
     """
 
     kind: str
     why: str
     claims: tuple[str, ...] = ()
+    rows: str = ""
+    held_out: str = ""
+    chip: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +71,41 @@ class Constants:
     """Constants of the cost model, one meaning each. `sources` says where each value is from."""
 
     name: str
-    # kernels
-    mma_efficiency: float  # sustained share of the dense tensor-core peak in a GEMM main loop
-    attention_efficiency: float  # the same for prefill attention
+    # HybridGEMM, over weights in host memory
+    mma_efficiency: float  # sustained share of the dense tensor-core peak in its main loop
     link_efficiency: float  # share of a slice's link cap that one streaming kernel attains
     reduce_gbps_per_sm: float  # partial sums an SM can push into O, not overlapped with math
     asym_issue_s: float  # fixed cost of issuing one partial tile's reduction
     hbm_efficiency: float  # sustained share of HBM bandwidth
     launch_s: float  # one kernel launch inside a captured graph
+    # GEMMs over weights in HBM, `c2c.cost.resident`
+    gemm_mma_efficiency: float
+    gemm_hbm_efficiency: float
+    gemm_intensity: float  # operations a byte of 16-bit operands at which a tile is fed just enough
+    gemm_tile_s: float  # beginning and end of a tile
+    gemm_launch_s: float
+    gemm_throttle: float  # what tensor cores take longer once the power limit has set in
+    # fused experts over weights in HBM, the same meanings
+    expert_mma_efficiency: float
+    expert_hbm_efficiency: float
+    expert_intensity: float
+    expert_tile_s: float
+    expert_floor_s: float  # a layer's sorting, activation and sum
+    # attention, a layer, `c2c.cost.attention_time`
+    prefill_efficiency: float  # share of the peak that (query, key) pairs are worked off at
+    prefill_floor_s: float  # a call
+    prefill_head_s: float  # SM-seconds a head of a prompt
+    prefill_token_s: float  # SM-seconds a head of a token
+    prefill_kv_weight: float  # of a head of keys and values in the two, against one of queries
+    prefill_spill: float  # how often what the L2 does not hold crosses HBM
+    decode_hbm_efficiency: float
+    decode_floor_s: float
+    decode_head_s: float  # SM-seconds a head of keys and values of a sequence
+    l2_gain: float  # how much faster a cache that the L2 holds is read, beyond HBM's rate
+    # the rest of a layer, and of a step
+    elementwise_efficiency: float  # share of HBM bandwidth
+    elementwise_s: float  # one kernel at least
+    slice_hbm_gain: float  # a MIG slice's share of its part of HBM, over the whole chip's
     step_overhead_s: float  # host scheduling, once an engine step
     # starts
     switch_dense_s: float  # C2CServe: next model on a warm slice, dense
@@ -87,10 +124,21 @@ class Constants:
                 raise SettingError(f"calibration.{item.name}", value, "a finite number, at least 0")
             if item.name.endswith("_efficiency") and not 0 < value <= 1:
                 raise SettingError(f"calibration.{item.name}", value, "a number in (0, 1]")
-        if self.reduce_gbps_per_sm <= 0:
-            raise SettingError(
-                "calibration.reduce_gbps_per_sm", self.reduce_gbps_per_sm, "a number above 0"
-            )
+        for name in ("reduce_gbps_per_sm", "slice_hbm_gain"):
+            if getattr(self, name) <= 0:
+                raise SettingError(f"calibration.{name}", getattr(self, name), "a number above 0")
+
+    def having(self, values: Mapping[str, float]) -> "Constants":
+        """Return the constants with some of their values replaced."""
+        changed: dict[str, Any] = dict(values)
+        return replace(self, **changed)
+
+    def on(self, slice_: Slice) -> "Constants":
+        """Return the constants as they hold on a slice: a MIG slice gets more of its HBM."""
+        if not slice_.is_cut:
+            return self
+        shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
+        return self.having({n: min(1.0, v * self.slice_hbm_gain) for n, v in shares.items()})
 
     def switch_s(self, *, moe: bool) -> float:
         """Return C2CServe's model-switch time on a warm slice, in seconds."""
@@ -101,17 +149,30 @@ class Constants:
         return self.sllm_init_moe_s if moe else self.sllm_init_dense_s
 
 
+def _is_of_hbm(name: str) -> bool:
+    return name.endswith("hbm_efficiency") or name == "elementwise_efficiency"
+
+
+def calibration_names() -> tuple[str, ...]:
+    """Return the names of the calibrations at hand."""
+    return tuple(sorted(p.stem for p in (conf_dir() / "calibration").glob("*.yaml")))
+
+
 def calibration_path(name: str) -> Path:
     """Return the file of a named calibration.
 
     Raises:
       SettingError: there is no such file; lists those that exist.
     """
-    folder = conf_dir() / "calibration"
-    known = sorted(p.stem for p in folder.glob("*.yaml"))
+    known = calibration_names()
     if name not in known:
         raise SettingError("calibration", name, f"one of {', '.join(known) or '(none found)'}")
-    return folder / f"{name}.yaml"
+    return conf_dir() / "calibration" / f"{name}.yaml"
+
+
+def calibration_for(platform: str) -> str:
+    """Return the calibration of a platform: its own, else what holds for a chip nobody measured."""
+    return platform if platform in calibration_names() else GENERIC
 
 
 def load_constants(name: str = "gh200") -> Constants:
@@ -119,10 +180,12 @@ def load_constants(name: str = "gh200") -> Constants:
 
     Raises:
       SettingError: unknown name, or a value out of range.
-      DataError: the file misses a constant or a source, or holds one that is not known.
+      DataError: the file misses a constant or a source, or holds one that is not known; or it
+        carries a constant over from a file that does not have it itself.
     """
     path = calibration_path(name)
-    return _parse(path.read_text(encoding="utf-8"), name, str(path))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return _parse(_texts(name, loader), name, str(path))
 
 
 def in_sample_claims(name: str = "gh200") -> frozenset[str]:
@@ -148,10 +211,25 @@ def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
     return inputs
 
 
+def _texts(name: str, loader: Any) -> tuple[tuple[str, str], ...]:
+    """Return the text of a calibration and of those it carries values over from, by name."""
+    texts = {name: calibration_path(name).read_text(encoding="utf-8")}
+    data = yaml.load(texts[name], loader)  # noqa: S506 (a safe one)
+    entries = data.get("constants") if isinstance(data, dict) else None
+    for entry in entries.values() if isinstance(entries, dict) else ():
+        source = entry.get("source") if isinstance(entry, dict) else None
+        chip = source.get("chip") if isinstance(source, dict) else None
+        if isinstance(chip, str) and chip not in texts:
+            texts[chip] = calibration_path(chip).read_text(encoding="utf-8")
+    return tuple(texts.items())
+
+
 @cache
-def _parse(text: str, name: str, where: str) -> Constants:
-    # keyed by the text itself, so an edited file is never answered from an old entry
-    data = yaml.safe_load(text)
+def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constants:
+    # keyed by the texts themselves, so an edited file is never answered from an old entry
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = {chip: yaml.load(text, loader) for chip, text in texts}  # noqa: S506
+    data = files[name]
     entries = data.get("constants") if isinstance(data, dict) else None
     if not isinstance(entries, dict):
         raise DataError(where, "expected a mapping named 'constants'")
@@ -161,8 +239,14 @@ def _parse(text: str, name: str, where: str) -> Constants:
     values: dict[str, float] = {}
     sources: dict[str, Source] = {}
     for key, entry in entries.items():
-        values[key] = _number(entry, f"{where}: {key}")
-        sources[key] = _source(entry.get("source"), f"{where}: {key}")
+        source = _source(entry, f"{where}: {key}")
+        origin = entry
+        if source.kind == "carried":
+            if "value" in entry:
+                raise DataError(f"{where}: {key}", "a carried constant has no value of its own")
+            origin = files[source.chip]["constants"].get(key, {})
+        values[key] = _number(origin, f"{where}: {key}")
+        sources[key] = source
     return Constants(name=name, sources=sources, **values)
 
 
@@ -173,12 +257,23 @@ def _number(entry: Any, where: str) -> float:
     return float(value)
 
 
-def _source(source: Any, where: str) -> Source:
+def _source(entry: Any, where: str) -> Source:
+    source = entry.get("source") if isinstance(entry, dict) else None
     if not isinstance(source, dict) or source.get("kind") not in SOURCE_KINDS:
         raise DataError(where, f"expected a source with a kind among {', '.join(SOURCE_KINDS)}")
     claims = tuple(source.get("claims", ()))
-    if (source["kind"] == "fitted") != bool(claims):
-        raise DataError(where, "claims belong to every fitted constant and to no other")
+    rows, held_out, chip = (str(source.get(k, "")) for k in ("rows", "held_out", "chip"))
+    if (source["kind"] == "fitted") != (bool(claims) != bool(rows)):
+        raise DataError(where, "claims or rows belong to every fitted constant and to no other")
+    if (source["kind"] == "carried") != bool(chip):
+        raise DataError(where, "a chip belongs to every carried constant and to no other")
     if not source.get("why"):
         raise DataError(where, "every source says why")
-    return Source(kind=source["kind"], why=str(source["why"]).strip(), claims=claims)
+    return Source(
+        kind=source["kind"],
+        why=str(source["why"]).strip(),
+        claims=claims,
+        rows=rows,
+        held_out=held_out,
+        chip=chip,
+    )

@@ -12,7 +12,6 @@ __all__ = [
     "KernelConstants",
     "gemm_time",
     "kernel_link_gbps",
-    "resident_gemm_time",
     "time_of",
 ]
 
@@ -178,53 +177,3 @@ def _on_share(work: Array, sms: Array, xp: Any) -> Array:
     """Seconds of `work` SM-seconds on `sms` SMs: zero work takes none, even without SMs."""
     some = xp.where(sms > 0, sms, 1.0)
     return xp.where(work > 0, xp.where(sms > 0, work / some, xp.inf), 0.0)
-
-
-def resident_gemm_time(
-    m: ArrayLike,
-    n: ArrayLike,
-    k: ArrayLike,
-    *,
-    slice_: Slice,
-    constants: KernelConstants,
-    tiles: KernelTiles | None = None,
-    element_bytes: int = 2,
-    groups: ArrayLike = 1.0,
-    xp: Any = None,
-) -> GemmTime:
-    """Return the time of an output-stationary GEMM whose weights are already in HBM.
-
-    As SymGEMM, but W is read once from HBM (the L2 serves the CTAs that work on the same columns
-    at the same time) and nothing crosses the link. This is the GEMM of the baselines.
-    """
-    xp = numeric(xp)
-    tiles = KernelTiles() if tiles is None else tiles
-    moved = gemm_traffic(
-        m,
-        n,
-        k,
-        1.0,
-        tiles=tiles,
-        sm_count=slice_.sm_count,
-        l2_bytes=slice_.l2_bytes,
-        element_bytes=element_bytes,
-        groups=groups,
-        xp=xp,
-    )
-    weights = xp.where(xp.asarray(m) > 0, groups, 0.0) * (float(element_bytes) * n * k)
-    traffic = Traffic(
-        link_bytes=0.0 * moved.link_bytes,
-        hbm_bytes=moved.hbm_bytes + weights,
-        x_bytes=moved.x_bytes,
-        o_bytes=moved.o_bytes,
-        flops=moved.flops,
-        sym_mma_flops=moved.sym_mma_flops,
-        asym_mma_flops=moved.asym_mma_flops,
-        reduction_bytes=moved.reduction_bytes,
-        asym_steps=moved.asym_steps,
-        sym_tile_flops=moved.sym_tile_flops,
-        asym_tile_flops=moved.asym_tile_flops,
-        asym_tile_reduction_bytes=moved.asym_tile_reduction_bytes,
-        asym_tile_steps=moved.asym_tile_steps,
-    )
-    return time_of(traffic, slice_=slice_, constants=constants, link_rate_gbps=1.0, xp=xp)

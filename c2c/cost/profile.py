@@ -89,6 +89,7 @@ def chunk_profile(
     a = alpha_index
     pairs, keys = _pairs_and_keys(offset, tokens, table.sliding_window)
     attention = np.maximum(table.attn_s_per_pair * pairs, table.kv_read_s_per_token * keys)
+    attention = attention + table.prefill_attention_s[tokens]
     seconds = table.body_s[tokens, a] + table.head_s[rows, a] + table.step_overhead_s + attention
     link = table.body_link_bytes[tokens, a] + table.head_link_bytes[rows, a]
     hbm = table.body_hbm_bytes[tokens, a] + table.head_hbm_bytes[rows, a]

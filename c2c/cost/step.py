@@ -12,12 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from c2c.cost.attention import attention_pairs, chunk_kv_tokens
+from c2c.cost.attention_time import decode_attention_s, pair_s, prefill_attention_s
 from c2c.cost.constants import Constants
-from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps, resident_gemm_time
+from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
+from c2c.cost.resident import (
+    ResidentTime,
+    expert_layer_time,
+    resident_gemm_time,
+    throttled_s,
+)
+from c2c.cost.routing import Routing, expert_load
 from c2c.cost.traffic import KernelTiles
 from c2c.errors import SettingError
 from c2c.hardware import Slice
-from c2c.models import Gemm, ModelSpec, expected_active_experts, gemms, kv_bytes_per_token
+from c2c.models import Gemm, ModelSpec, gemms, kv_bytes_per_token
 
 __all__ = [
     "DEFAULT_ALPHAS",
@@ -30,9 +38,10 @@ __all__ = [
 
 Grid = npt.NDArray[np.float64]
 
+EXPERT_DOWN = "expert_down"  # see `c2c.models.gemms`
 DEFAULT_ALPHAS: tuple[float, ...] = tuple(i / 16 for i in range(17))
-# norm, norm, rotary embedding with the KV write, attention, activation
-OTHER_KERNELS_PER_LAYER = 5
+# norm, norm, rotary embedding with the KV write, activation; attention has a floor of its own
+ELEMENTWISE_KERNELS_PER_LAYER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +51,10 @@ class StepTable:
     `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens (prefill
     chunk and decodes together) at `alphas[a]`; row 0 is 0. `head_*[r, a]`: the output projection
     for r rows that need logits; row 0 is 0. Exact for every integer, not interpolated.
-    Attention comes on top: `kv_read_s_per_token` a cached token read, `attn_s_per_pair` a
-    (query, key) pair of prefill, both for all layers. `step_overhead_s` once a step.
+    Attention comes on top, all layers': `kv_read_s_per_token` a cached token read,
+    `attn_s_per_pair` a (query, key) pair of prefill, and what the calls take beside that:
+    `prefill_attention_s[t]` for t tokens of a chunk, `decode_attention_s[n]` for n sequences that
+    decode; entry 0 of both is 0. `step_overhead_s` once a step.
     `link_cap_gbps`: what this slice alone draws from the link with this kernel.
     """
 
@@ -58,6 +69,8 @@ class StepTable:
     kv_bytes_per_token: int
     kv_read_s_per_token: float
     attn_s_per_pair: float
+    prefill_attention_s: Grid
+    decode_attention_s: Grid
     sliding_window: int
     link_cap_gbps: float
 
@@ -116,11 +129,12 @@ def step_table(
     weights: Literal["host", "hbm", "staged"] = "host",
     cluster: int = 1,
     tiles: KernelTiles | None = None,
+    routing: Routing | None = None,
 ) -> StepTable:
     """Return the step costs of a model on a slice for every token count up to `max_tokens`.
 
-    Experts: with t tokens in a step, `expected_active_experts(t)` experts are read, each with the
-    mean number of rows; they run as one grouped GEMM.
+    Experts: with t tokens in a step, `expert_load(t)` says how many are read. Streamed ones run as
+    one grouped GEMM, each with the mean number of rows; resident ones as one fused kernel.
 
     Args:
       spec: the model.
@@ -134,7 +148,8 @@ def step_table(
         copies each layer into HBM ahead of its use by the copy engines, overlapped, all experts
         of it. In the last two alpha has no effect.
       cluster: CTAs along M that share a weight tile by multicast.
-      tiles: tile shapes; default `KernelTiles(cluster=cluster)`.
+      tiles: tile shapes of HybridGEMM; default `KernelTiles(cluster=cluster)`.
+      routing: how tokens choose their experts; default: independently.
 
     Raises:
       SettingError: a size, an alpha or `weights` is out of range.
@@ -150,38 +165,43 @@ def step_table(
     if link_gbps <= 0:
         raise SettingError("link_gbps", link_gbps, "a number above 0")
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
-    hbm_rate = slice_.hbm_gbps * 1e9 * constants.hbm_efficiency
+    routing = Routing() if routing is None else routing
+    constants = constants.on(slice_)
+    hbm = slice_.hbm_gbps * 1e9
 
     tokens = np.arange(max_tokens + 1, dtype=np.float64)[:, None]
     rows = np.arange(max_rows + 1, dtype=np.float64)[:, None]
     body = _Sum.zeros(max_tokens + 1, len(split))
     head = _Sum.zeros(max_rows + 1, len(split))
+    busy_s = np.zeros(max_tokens + 1)  # of tensor cores on resident weights
     for gemm in gemms(spec):
-        into = head if gemm.kind == "head" else body
-        m, groups = _rows_and_groups(gemm, spec, rows if gemm.kind == "head" else tokens)
-        if weights != "host":
-            cost = resident_gemm_time(
-                m, gemm.n, gemm.k, slice_=slice_, constants=constants, tiles=tiles,
-                element_bytes=spec.dtype_bytes, groups=groups,
-            )  # fmt: skip
-        else:
+        into, m = (head, rows) if gemm.kind == "head" else (body, tokens)
+        if weights == "host":
+            m, groups = _rows_and_groups(gemm, spec, m, routing)
             cost = gemm_time(
                 m, gemm.n, gemm.k, split, slice_=slice_, constants=constants,
                 link_gbps=link_gbps, tiles=tiles, element_bytes=spec.dtype_bytes, groups=groups,
             )  # fmt: skip
-        into.add(cost, gemm.count)
+            moved = cost.traffic
+            into.add(gemm.count, cost.total_s, moved.link_bytes, moved.hbm_bytes)
+        elif gemm.name != EXPERT_DOWN:  # the fused layer has it
+            found = _resident(gemm, spec, m, slice_, constants, routing)
+            into.add(gemm.count, found.total_s, 0.0, found.hbm_bytes)
+            if into is body:
+                busy_s += gemm.count * found.compute_s
+    body.seconds += _column(throttled_s(busy_s, busy_s, constants))
     if weights == "staged":
         copy_rate = min(slice_.link_cap_gbps, link_gbps) * 1e9
         for total, kinds in ((body, ("dense", "expert")), (head, ("head",))):
             copied = sum(_weight_bytes(g, spec) for g in gemms(spec) if g.kind in kinds)
-            total.stage(copied, copy_rate, hbm_rate)
+            total.stage(copied, copy_rate, hbm * constants.hbm_efficiency)
 
     elementwise = tokens * elementwise_bytes_per_token(spec)
     body.hbm_bytes += elementwise
-    body.seconds += elementwise / hbm_rate
-    body.seconds[1:] += OTHER_KERNELS_PER_LAYER * spec.layers * constants.launch_s
+    body.seconds += elementwise / (hbm * constants.elementwise_efficiency)
+    body.seconds[1:] += ELEMENTWISE_KERNELS_PER_LAYER * spec.layers * constants.elementwise_s
     kv_bytes = kv_bytes_per_token(spec)
-    pair_flops = 4 * spec.layers * spec.heads * spec.head_dim
+    counts = tokens[:, 0]
     return StepTable(
         alphas=split,
         body_s=body.seconds,
@@ -192,18 +212,49 @@ def step_table(
         head_hbm_bytes=head.hbm_bytes,
         step_overhead_s=constants.step_overhead_s,
         kv_bytes_per_token=int(kv_bytes),
-        kv_read_s_per_token=kv_bytes / hbm_rate,
-        attn_s_per_pair=pair_flops / (slice_.bf16_tflops * 1e12 * constants.attention_efficiency),
+        kv_read_s_per_token=kv_bytes / (hbm * constants.decode_hbm_efficiency),
+        attn_s_per_pair=spec.layers
+        * pair_s(spec.heads, spec.head_dim, slice_=slice_, constants=constants),
+        prefill_attention_s=spec.layers
+        * prefill_attention_s(
+            counts,
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            slice_=slice_,
+            constants=constants,
+            head_dim=spec.head_dim,
+            element_bytes=spec.dtype_bytes,
+        ),
+        decode_attention_s=spec.layers
+        * decode_attention_s(counts, kv_heads=spec.kv_heads, slice_=slice_, constants=constants),
         sliding_window=spec.sliding_window,
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )
 
 
-def _rows_and_groups(gemm: Gemm, spec: ModelSpec, tokens: Grid) -> tuple[Grid, Grid | float]:
-    """Rows of one GEMM and how many such GEMMs a step launches together."""
+def _resident(
+    gemm: Gemm, spec: ModelSpec, m: Grid, slice_: Slice, constants: Constants, routing: Routing
+) -> ResidentTime:
+    """Time of a GEMM over weights in HBM, or of a whole layer of fused experts."""
+    if gemm.kind == "expert":
+        return expert_layer_time(
+            m[:, 0], hidden=spec.hidden, intermediate=spec.moe_intermediate, experts=spec.experts,
+            experts_per_token=spec.experts_per_token, slice_=slice_, constants=constants,
+            element_bytes=spec.dtype_bytes, routing=routing,
+        )  # fmt: skip
+    return resident_gemm_time(
+        m[:, 0], gemm.n, gemm.k, slice_=slice_, constants=constants,
+        element_bytes=spec.dtype_bytes,
+    )  # fmt: skip
+
+
+def _rows_and_groups(
+    gemm: Gemm, spec: ModelSpec, tokens: Grid, routing: Routing
+) -> tuple[Grid, Grid | float]:
+    """Rows of one streamed GEMM and how many such GEMMs a step launches together."""
     if gemm.kind != "expert":
         return tokens, 1.0
-    active = np.asarray(expected_active_experts(spec, tokens), dtype=np.float64)
+    active = expert_load(tokens, spec.experts, spec.experts_per_token, routing).active
     share = np.divide(
         tokens * spec.experts_per_token, active, out=np.zeros_like(tokens), where=active > 0
     )
@@ -214,6 +265,11 @@ def _weight_bytes(gemm: Gemm, spec: ModelSpec) -> float:
     """Weights of one kind of GEMM in all layers, every expert's."""
     groups = spec.experts if gemm.kind == "expert" else 1
     return float(gemm.count * groups * gemm.n * gemm.k * spec.dtype_bytes)
+
+
+def _column(values: Grid | float) -> Grid:
+    grid = np.asarray(values)
+    return grid[:, None] if grid.ndim == 1 else grid
 
 
 @dataclass(slots=True)
@@ -228,10 +284,11 @@ class _Sum:
     def zeros(cls, rows: int, columns: int) -> "_Sum":
         return cls(*(np.zeros((rows, columns)) for _ in range(3)))
 
-    def add(self, cost: GemmTime, count: int) -> None:
-        self.seconds += count * cost.total_s
-        self.link_bytes += count * cost.traffic.link_bytes
-        self.hbm_bytes += count * cost.traffic.hbm_bytes
+    def add(self, count: int, seconds: Grid, link_bytes: Grid | float, hbm_bytes: Grid) -> None:
+        """Add `count` equal GEMMs; what does not depend on alpha has one axis."""
+        self.seconds += count * _column(seconds)
+        self.link_bytes += count * _column(link_bytes)
+        self.hbm_bytes += count * _column(hbm_bytes)
 
     def stage(self, copied_bytes: float, link_rate: float, hbm_rate: float) -> None:
         """Copy the weights ahead of the products: the slowest of link, HBM and products binds."""
@@ -283,10 +340,12 @@ def step_time(
     alone += table.step_overhead_s
     kv_tokens = decode_kv_tokens
     alone += table.kv_read_s_per_token * decode_kv_tokens
+    alone += float(table.decode_attention_s[decode_seqs])
     if prefill_tokens > 0:
         pairs = attention_pairs(context_tokens, prefill_tokens, table.sliding_window)
         keys = chunk_kv_tokens(context_tokens, prefill_tokens, table.sliding_window)
         alone += max(table.attn_s_per_pair * pairs, table.kv_read_s_per_token * keys)
+        alone += float(table.prefill_attention_s[prefill_tokens])
         kv_tokens += keys
     link = float(table.body_link_bytes[tokens, a] + table.head_link_bytes[head_rows, a])
     hbm = float(table.body_hbm_bytes[tokens, a] + table.head_hbm_bytes[head_rows, a])

@@ -1,6 +1,6 @@
 """Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
 
-from c2c.hardware.conf import conf_dir
+from c2c.hardware.conf import conf_dir, conf_names, read_yaml
 from c2c.hardware.cutting import Placed, Slice, placed, profiles, slices
 from c2c.hardware.mig import (
     MigConfig,
@@ -22,6 +22,7 @@ from c2c.hardware.platform import (
     platforms,
     scaled,
 )
+from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
 
 __all__ = [
     "Gpu",
@@ -32,8 +33,10 @@ __all__ = [
     "MigProfile",
     "Placed",
     "Platform",
+    "Reconfiguration",
     "Slice",
     "conf_dir",
+    "conf_names",
     "cpu_platform",
     "link_gbps",
     "load_mig",
@@ -44,6 +47,8 @@ __all__ = [
     "platform_from_mapping",
     "platforms",
     "profiles",
+    "read_yaml",
+    "reconfiguration",
     "scaled",
     "slices",
 ]

@@ -17,7 +17,10 @@ __all__ = ["Placed", "Slice", "placed", "profiles", "slices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one MIG instance may use. `link_cap_gbps` is what it draws when alone on the link."""
+    """What one MIG instance may use. `link_cap_gbps` is what it draws when alone on the link.
+
+    `is_cut`: it is a part of the chip that MIG cut off, not the whole.
+    """
 
     name: str
     sm_count: int
@@ -26,6 +29,7 @@ class Slice:
     bf16_tflops: float
     l2_bytes: int
     link_cap_gbps: float
+    is_cut: bool = False
 
 
 class Placed(NamedTuple):
@@ -115,6 +119,7 @@ def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
         bf16_tflops=gpu.bf16_tflops * sm_count / gpu.sm_count,
         l2_bytes=round(gpu.l2_bytes * profile.hbm_bytes / chip.hbm_bytes),
         link_cap_gbps=min(link.datasheet_gbps, in_flight_gbps),
+        is_cut=profile.name != "full",
     )
 
 

@@ -25,15 +25,26 @@ __all__ = ["Extent", "Partition", "free_for", "starts", "where_they_go"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Into how many slices a chip's SMs and its memory can be cut."""
+    """Into how many slices a chip's SMs and its memory can be cut, and how long that takes.
+
+    `create_s` is of the first instance of one compute slice, `create_wide_s` of several,
+    `create_next_s` of each further one, `destroy_s` of any; None where nobody has timed it.
+    """
 
     compute_slices: int
     memory_slices: int
+    create_s: float | None = None
+    create_wide_s: float | None = None
+    create_next_s: float | None = None
+    destroy_s: float | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("compute_slices", "memory_slices"):
             check_positive(f"partition.{name}", getattr(self, name), whole=True)
+        for name in ("create_s", "create_wide_s", "create_next_s", "destroy_s"):
+            if getattr(self, name) is not None:
+                check_positive(f"partition.{name}", getattr(self, name))
         if self.compute_slices > self.memory_slices:
             raise SettingError(
                 "partition.compute_slices",

@@ -42,6 +42,7 @@ class Link:
     inflight_bytes_per_sm: float  # what one SM keeps in flight; caps a slice, see `slices`
     link_latency_s: float
     derived_efficiency: float | None = None
+    remote_gbps: float | None = None  # from the memory of another socket, where one was measured
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

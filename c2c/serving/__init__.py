@@ -8,6 +8,7 @@ from c2c.serving.prepare import (
     ServingSetup,
     StartWork,
     SystemSpec,
+    activation_bytes,
     prepare,
 )
 from c2c.serving.state import (
@@ -51,6 +52,7 @@ __all__ = [
     "ServingSetup",
     "StartWork",
     "SystemSpec",
+    "activation_bytes",
     "on_arrival",
     "on_ready",
     "on_step_end",

@@ -47,6 +47,8 @@ class CostTables(NamedTuple):
     overhead_s: Any  # f8[P]
     kv_read_s: Any
     pair_s: Any
+    prefill_attention_s: Any  # f8[P, T+1] of a chunk's tokens, beside its pairs
+    decode_attention_s: Any  # f8[P, T+1] of the sequences that decode, beside their cache
     kv_bytes: Any
     decode_s: Any  # f8[P] a step of one decode alone
     prompt_s: Any  # f8[P] a prompt token in a long chunk alone
@@ -86,6 +88,8 @@ def stack_tables(
         overhead_s=per_pair("step_overhead_s"),
         kv_read_s=per_pair("kv_read_s_per_token"),
         pair_s=per_pair("attn_s_per_pair"),
+        prefill_attention_s=np.stack([t.prefill_attention_s for t in flat]),
+        decode_attention_s=np.stack([t.decode_attention_s for t in flat]),
         kv_bytes=per_pair("kv_bytes_per_token"),
         decode_s=np.array([t.body_s[1, variant] + t.head_s[1, variant] for t in flat]),
         prompt_s=np.array([t.body_s[chunk, variant] / chunk for t in flat]),
@@ -114,7 +118,10 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
     Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
     """
     tokens = plan.prefill + plan.decodes
-    prefill = max(costs.pair_s[pair] * plan.pairs, costs.kv_read_s[pair] * plan.prefill_kv)
+    calls = (
+        costs.prefill_attention_s[pair, plan.prefill] + costs.decode_attention_s[pair, plan.decodes]
+    )
+    prefill = max(costs.pair_s[pair] * plan.pairs, costs.kv_read_s[pair] * plan.prefill_kv) + calls
     if plan.kept + plan.copied == 0:
         return float(
             costs.body_s[pair, tokens, variant]

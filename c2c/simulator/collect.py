@@ -39,7 +39,11 @@ def simulate_in_memory(
     """
     prepared = prepare(serving) if isinstance(serving, ServingSetup) else serving
     simulation = Simulation.start(
-        prepared, build_machine(prepared), compiled=compiled, timeline_rows=timeline_rows
+        prepared,
+        build_machine(prepared),
+        loop=workload.loop,
+        compiled=compiled,
+        timeline_rows=timeline_rows,
     )
     parts: list[Any] = []
     stats = run_blocks(simulation, workload.blocks(), parts.append)

@@ -10,6 +10,7 @@ from c2c.policies import jitable
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 from c2c.simulator.backend import Machine, World, end_phase, submit, works_follow
+from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import next_device
 
 __all__ = ["BLOCK_DONE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
@@ -35,34 +36,43 @@ def drive(
     ids: Any,
     cursor: Any,
     is_last: bool,
+    clients: Clients,
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last one, all work is done).
 
     Order: by time; at equal times phase ends come before arrivals, phase ends by device number,
-    arrivals as in the block.
+    arrivals as in the block. In a closed loop a request of the block arrives when a client is free.
 
     Args:
       arrival_s, model, prompt, output, ids: the block, [n] each, ascending in time.
       cursor: i8[1], the next arrival of the block; kept between calls.
       is_last: no block follows, so run on until nothing is left to do.
+      clients: of a closed loop, where `arrival_s` means nothing.
 
     Returns:
       BLOCK_DONE, DRAINED, RECORDS_FULL or NEED_SLOTS.
     """
     n = len(arrival_s)
     room = len(state.records) - fleet.max_batch - 2
+    is_closed = len(clients.free_s) > 0
+    ended = state.count[0].out
     while True:
         if state.count[0].out > room:
             return RECORDS_FULL
         d = next_device(world.tree)
         now_s = world.end_s[d]
         k = cursor[0]
-        if k < n and arrival_s[k] < now_s:
+        arrives_s = np.inf
+        if k < n:
+            arrives_s = next_free_s(clients) if is_closed else arrival_s[k]
+        if arrives_s < now_s:
             if state.count[0].free_slots == 0:
                 return NEED_SLOTS
             d = -1
-            now_s = arrival_s[k]
+            now_s = arrives_s
             m = model[k]
+            if is_closed:
+                take_client(clients)
             urgent = fleet.deployment[m].priority
             on_arrival(fleet, rules, state, now_s, ids[k], m, prompt[k], output[k], urgent)
             cursor[0] = k + 1
@@ -78,3 +88,6 @@ def drive(
             on_step_end(fleet, rules, state, d, now_s)
         start_asked(fleet, rules, state, now_s)
         submit(fleet, machine, state, world, d, now_s)
+        if is_closed and state.count[0].out > ended:
+            give_back(clients, state.count[0].out - ended, now_s)
+            ended = state.count[0].out

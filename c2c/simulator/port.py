@@ -26,8 +26,9 @@ from c2c.serving.port import (
     Timer,
 )
 from c2c.simulator.backend import Machine, end_phase, new_world, submit, works_follow
+from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import next_device
-from c2c.workloads import RequestBlock
+from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["SimulatorBackend"]
 
@@ -41,7 +42,8 @@ class SimulatorBackend:
     Args:
       max_output_tokens: what the loop is told of the lengths; None: the lengths.
       deadline_s: of each request; None: none has one.
-      incidents: cancels and lost devices, in order of time.
+      incidents: cancels and lost devices, in order of time; none in a closed loop.
+      loop: who sends the requests; None: they come at their times.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class SimulatorBackend:
         max_output_tokens: np.ndarray | None = None,
         deadline_s: np.ndarray | None = None,
         incidents: Sequence[Cancelled | DeviceLost] = (),
+        loop: ClosedLoop | None = None,
     ) -> None:
         self._fleet = prepared.fleet
         self._machine = machine
@@ -60,6 +63,7 @@ class SimulatorBackend:
         self._told = arrivals.output_tokens if max_output_tokens is None else max_output_tokens
         self._deadline_s = np.full(len(arrivals), np.inf) if deadline_s is None else deadline_s
         self._incidents = list(incidents)
+        self._clients = None if loop is None else new_clients(loop)
         self._next = 0
         self._made = np.zeros(len(arrivals), np.int64)
         self._mirror = prepared.new_serving(slots=1, buffer=1)
@@ -107,7 +111,7 @@ class SimulatorBackend:
         """Return the next event; at equal times phase ends, timer, incidents, arrivals."""
         arrives_s = math.inf
         if self._next < len(self._arrivals):
-            arrives_s = float(self._arrivals.arrival_s[self._next])
+            arrives_s = self._arrives_s()
         happens_s = self._incidents[0].at_s if self._incidents else math.inf
         others_s = min(self._timer_s, happens_s, arrives_s)
         while True:
@@ -125,19 +129,36 @@ class SimulatorBackend:
             return Timer(at_s=at_s)
         if at_s == happens_s:
             return self._happen(self._incidents.pop(0))
-        return self._arrive()
+        return self._arrive(at_s)
 
-    def _arrive(self) -> Arrival:
+    def _arrives_s(self) -> float:
+        if self._clients is not None:
+            return next_free_s(self._clients)
+        return float(self._arrivals.arrival_s[self._next])
+
+    def _arrive(self, at_s: float) -> Arrival:
         block, k = self._arrivals, self._next
         self._next += 1
+        if self._clients is not None:
+            take_client(self._clients)
+            if self._is_refused(k):  # which no action says
+                give_back(self._clients, 1, at_s)
         return Arrival(
-            at_s=float(block.arrival_s[k]),
+            at_s=at_s,
             request_id=k,
             model=int(block.model[k]),
             prompt_tokens=int(block.prompt_tokens[k]),
             max_output_tokens=int(self._told[k]),
             deadline_s=float(self._deadline_s[k]),
         )
+
+    def _is_refused(self, k: int) -> bool:
+        """Whether no device can ever serve a request: its client has its answer at once."""
+        fleet, block = self._fleet, self._arrivals
+        deployment = fleet.deployment[block.model[k]]
+        tokens = int(block.prompt_tokens[k]) + int(self._told[k])
+        most = min(int(deployment.max_context), int(fleet.kv_capacity[deployment.arch].max()))
+        return tokens > most
 
     def _happen(self, incident: Cancelled | DeviceLost) -> Event:
         if isinstance(incident, DeviceLost) and self._world.phase[incident.device].active:
@@ -152,7 +173,10 @@ class SimulatorBackend:
             available = float(self._mirror.report[d].available_gbps)
             return Ready(at_s=at_s, device=d, available_gbps=available)
         report = self._mirror.report[d].copy()
-        return StepEnd(at_s=at_s, device=d, report=report, finished=self._finished(d, report.steps))
+        finished = self._finished(d, report.steps)
+        if self._clients is not None:
+            give_back(self._clients, len(finished), at_s)
+        return StepEnd(at_s=at_s, device=d, report=report, finished=finished)
 
     def _finished(self, d: int, steps: int) -> tuple[int, ...]:
         run, plan = self._runs[d], self._mirror.plan[d]

@@ -11,10 +11,11 @@ import numpy as np
 from c2c.serving import Prepared
 from c2c.serving.state import Rules, Serving, grow_requests
 from c2c.simulator.backend import Machine, World, new_world
+from c2c.simulator.clients import Clients, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, NEED_SLOTS, RECORDS_FULL, drive
 from c2c.simulator.mistakes import policy_error
-from c2c.workloads import RequestBlock, concatenate
+from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
 __all__ = ["RunStats", "Simulation", "run_blocks"]
 
@@ -58,6 +59,7 @@ class Simulation:
     machine: Machine
     state: Serving
     world: World
+    clients: Clients
     compiled: bool
     timeline_rows: int = 0
     next_id: int = 0
@@ -70,6 +72,7 @@ class Simulation:
         prepared: Prepared,
         machine: Machine,
         *,
+        loop: ClosedLoop | None = None,
         compiled: bool = True,
         timeline_rows: int = 0,
         buffer: int = 65536,
@@ -78,6 +81,7 @@ class Simulation:
         """Return a simulation at time 0.
 
         Args:
+          loop: who sends; None: requests come at their times.
           models: the only ones whose requests will come; None for all.
         """
         state = prepared.new_serving(buffer=buffer, models=models)
@@ -87,6 +91,7 @@ class Simulation:
             machine=machine,
             state=state,
             world=new_world(machine, state, timeline_rows),
+            clients=new_clients(loop),
             compiled=compiled,
             timeline_rows=timeline_rows,
         )
@@ -125,6 +130,7 @@ class Simulation:
                 *arrivals,
                 cursor,
                 is_last,
+                self.clients,
             )
             why = self._driven(arguments)
             n_out = int(self.state.count[0].out)

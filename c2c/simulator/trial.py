@@ -25,7 +25,9 @@ def try_policies(prepared: Prepared, workload: Workload, requests: int = _REQUES
       PolicyError: one of them failed; names it, file, line and reason.
     """
     if outside_policies(prepared.rules.system):
-        simulation = Simulation.start(prepared, build_machine(prepared), compiled=False)
+        simulation = Simulation.start(
+            prepared, build_machine(prepared), loop=workload.loop, compiled=False
+        )
         run_blocks(simulation, _first(workload.blocks(), requests), lambda _: None)
 
 

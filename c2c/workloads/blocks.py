@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from c2c.errors import DataError
+from c2c.errors import DataError, SettingError
 
-__all__ = ["RequestBlock", "Workload", "concatenate"]
+__all__ = ["ClosedLoop", "RequestBlock", "Workload", "concatenate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,31 @@ class RequestBlock:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoop:
+    """Clients that send one request after another; a block's requests in order, whoever is free.
+
+    Attributes:
+      concurrency: clients, the most requests in flight.
+      think_s: from the end of a client's request to its next one.
+      ramp_s: over which the clients begin, evenly; 0: all at once, so that equal requests stay
+        together.
+    """
+
+    concurrency: int
+    think_s: float = 0.0
+    ramp_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency < 2**31:
+            raise SettingError(
+                "workload.concurrency", self.concurrency, "a whole number from 1 to 2**31 - 1"
+            )
+        for name in ("think_s", "ramp_s"):
+            if not 0 <= (value := getattr(self, name)) < float("inf"):
+                raise SettingError(f"workload.{name}", value, "seconds, 0 or more")
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A stream of requests that can be started again and again.
@@ -62,11 +87,14 @@ class Workload:
       source: makes a fresh iterator over the blocks, always the same ones.
       description: where the requests come from: source, factors, model assignment, counts of bad
         rows. Plain data (JSON-serialisable).
+      loop: clients that send the requests when they are free, where `RequestBlock.arrival_s` means
+        nothing; None: requests come at their times.
     """
 
     models: tuple[str, ...]
     source: Callable[[], Iterator[RequestBlock]] = field(repr=False)
     description: Mapping[str, Any] = field(default_factory=dict)
+    loop: ClosedLoop | None = None
 
     def blocks(self) -> Iterator[RequestBlock]:
         """Yield the requests from the first on, checking order and range as they pass.

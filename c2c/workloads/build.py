@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from c2c.errors import DataError, SettingError
 from c2c.workloads.assignment import assign_models, describe_assignment
-from c2c.workloads.blocks import RequestBlock, Workload
+from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload
 from c2c.workloads.formats import open_trace
 from c2c.workloads.lengths import (
     LengthFilter,
@@ -31,7 +31,12 @@ from c2c.workloads.shaping import (
     windowed,
     with_lengths,
 )
-from c2c.workloads.simple import SteadyTrace, deterministic_blocks, poisson_blocks
+from c2c.workloads.simple import (
+    SteadyTrace,
+    deterministic_blocks,
+    poisson_blocks,
+    queued_blocks,
+)
 from c2c.workloads.streams import stream_of
 from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
 from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, stream
@@ -88,6 +93,11 @@ def build_workload(
         raise SettingError("catalog", list(catalog)[:8], "one or more models of different names")
     if seed < 0:
         raise SettingError("seed", seed, "a whole number, 0 or more")
+    loop = None
+    if config.kind == "closed_loop":
+        loop = ClosedLoop(
+            concurrency=config.concurrency, think_s=config.think_s, ramp_s=config.ramp_s
+        )
     origin = (
         _trace_origin(config)
         if config.kind == "trace"
@@ -138,6 +148,7 @@ def build_workload(
         "requests": requests,
         "span_s": span_s,  # of the whole, before max_requests
         "mean_rate_rps": rate_rps,
+        "closed_loop": None if loop is None else asdict(loop),
         **origin.description,
         "window": {"start_s": config.start_s, "duration_s": config.duration_s or None},
         "replicas": config.replicas,
@@ -149,7 +160,7 @@ def build_workload(
             requests_of, assigned, config.assignment, config.assignment_map
         ),
     }
-    return Workload(catalog, source, description)
+    return Workload(catalog, source, description, loop)
 
 
 def source_models(settings: WorkloadConfig | Mapping[str, Any]) -> tuple[str, ...]:
@@ -289,6 +300,8 @@ def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _
         def source() -> Iterator[RequestBlock]:
             if config.kind == "poisson":
                 return poisson_blocks(steady, seed)
+            if config.kind == "closed_loop":
+                return queued_blocks(steady, seed)
             return deterministic_blocks(steady)
 
     return _Origin(

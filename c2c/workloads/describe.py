@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from c2c.workloads.blocks import Workload
 
 __all__ = ["describe"]
@@ -18,8 +21,9 @@ def describe(workload: Workload) -> list[str]:
     rate = said["mean_rate_rps"]
     lines = [
         f"workload {said['name']}: {said['requests']:,} requests from {said['source']}, "
-        f"{said['span_s'] / 3600:,.1f} h" + (f", {rate:.3g} requests/s" if rate else "")
-    ]
+        + (_clients(said["closed_loop"]) if said["closed_loop"] else
+           f"{said['span_s'] / 3600:,.1f} h" + (f", {rate:.3g} requests/s" if rate else ""))
+    ]  # fmt: skip
     if "rows" in said:
         bad = ", ".join(f"{kind} {count}" for kind, count in said["bad_rows"].items()) or "none"
         lines.append(
@@ -62,3 +66,8 @@ def describe(workload: Workload) -> list[str]:
         more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
         lines.append(f"  {target}: {requests:,} requests of {', '.join(names[:_SHOWN_IDS])}{more}")
     return lines
+
+
+def _clients(loop: Mapping[str, Any]) -> str:
+    thinks = f" that think for {loop['think_s']:g} s" if loop["think_s"] else ""
+    return f"sent by {loop['concurrency']:,} clients{thinks}, one after another"

@@ -15,7 +15,7 @@ from c2c.workloads.formats import FORMAT_NAMES
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "kind": ("trace", "synthetic", "poisson", "deterministic"),
+    "kind": ("trace", "synthetic", "poisson", "deterministic", "closed_loop"),
     "format": FORMAT_NAMES,
     "on_bad_row": ("reject", "skip"),
     "on_duplicate": ("bad", "keep"),
@@ -41,7 +41,8 @@ class WorkloadConfig:
 
     Attributes:
       name: shown in summaries and figures.
-      kind: trace (a file), synthetic (GenTD26's statistics), poisson or deterministic.
+      kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic or closed_loop
+        (clients that send when their last request has ended).
 
       path: trace file, Parquet or CSV, or a log; a name without a folder is also looked for among
         the shared traces (`<shared>/traces`).
@@ -63,7 +64,10 @@ class WorkloadConfig:
       session_h: synthetic: hours over which a model's activity stays correlated.
       day_night: synthetic: how strongly all models follow the time of day.
       rate_rps: poisson, deterministic: requests per second.
-      zipf_exponent: poisson: popularity, rank^-exponent.
+      zipf_exponent: poisson, closed_loop: popularity, rank^-exponent.
+      concurrency: closed_loop: clients, the most requests in flight.
+      think_s: closed_loop: from the end of a client's request to its next one.
+      ramp_s: closed_loop: over which the clients begin, evenly; 0: all at once.
 
       lengths: auto (the trace's own, else synthetic), trace, synthetic, fixed, sharegpt, azure2023
         or a file of pairs. Anything but auto and trace replaces the trace's own.
@@ -106,6 +110,9 @@ class WorkloadConfig:
     day_night: float = 2.5
     rate_rps: float = 1.0
     zipf_exponent: float = 0.0
+    concurrency: int = 1
+    think_s: float = 0.0
+    ramp_s: float = 0.0
 
     lengths: str = "auto"
     prompt_tokens: int = 128
@@ -147,6 +154,8 @@ class WorkloadConfig:
         for name in ("max_total_tokens", "max_requests", "models"):
             if (value := getattr(self, name)) < 0:
                 raise SettingError(f"workload.{name}", value, "a whole number, 0 or more")
+        if self.kind == "closed_loop":
+            self._check_closed()
         for name in ("start_s", "duration_s", "chars_per_token"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):
                 raise SettingError(f"workload.{name}", value, "a finite number, 0 or more")
@@ -154,6 +163,12 @@ class WorkloadConfig:
             raise SettingError("workload.compression", self.compression, "a finite number above 0")
         if self.kind != "trace" and self.lengths == "trace":
             raise SettingError("workload.lengths", "trace", f"another source with kind={self.kind}")
+
+    def _check_closed(self) -> None:
+        # A request comes when a client is free: there is no time to cut, squeeze or shift.
+        for name, only in {"start_s": 0, "duration_s": 0, "replicas": 1, "compression": 1}.items():
+            if (value := getattr(self, name)) != only:
+                raise SettingError(f"workload.{name}", value, f"{only} with kind=closed_loop")
 
 
 def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadConfig:

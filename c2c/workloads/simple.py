@@ -12,7 +12,13 @@ from c2c.errors import SettingError
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.streams import stream_of
 
-__all__ = ["SteadyTrace", "deterministic_blocks", "poisson_blocks", "zipf_shares"]
+__all__ = [
+    "SteadyTrace",
+    "deterministic_blocks",
+    "poisson_blocks",
+    "queued_blocks",
+    "zipf_shares",
+]
 
 _BLOCK_ROWS = 65_536
 
@@ -63,6 +69,16 @@ def poisson_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
         now_s = float(arrival_s[-1])
         model = np.searchsorted(edges, choices.random(count), side="right").astype(np.int32)
         yield _without_lengths(arrival_s, model)
+
+
+def queued_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
+    """Yield requests that wait for a client to send them, all at time 0; models as in Poisson's."""
+    choices = stream_of(seed, "models")
+    edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
+    for at in range(0, trace.requests, _BLOCK_ROWS):
+        count = min(_BLOCK_ROWS, trace.requests - at)
+        model = np.searchsorted(edges, choices.random(count), side="right").astype(np.int32)
+        yield _without_lengths(np.zeros(count), model)
 
 
 def deterministic_blocks(trace: SteadyTrace) -> Iterator[RequestBlock]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from c2c.cost import gemm_time, load_constants, resident_gemm_time
+from c2c.cost import calibration_for, gemm_time, load_constants, resident_gemm_time
 from c2c.hardware import link_gbps, load_mig, load_platform, slices
 from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result
@@ -32,10 +32,11 @@ def compute(context: Context) -> Computed:
         platform = load_platform(name)
         whole = next(m for m in platform.mig if load_mig(m).instances == 1)
         chip = slices(platform, whole)[0]
+        library = load_constants(calibration_for(name))
         shared = link_gbps(platform.link, context.link_variant)
         m = np.array(SWEEP_M)
         for shape, (n, k) in SHAPES.items():
-            resident = resident_gemm_time(m, n, k, slice_=chip, constants=constants).total_s
+            resident = resident_gemm_time(m, n, k, slice_=chip, constants=library).total_s
             hybrid = gemm_time(
                 m[:, None], n, k, ALPHAS, slice_=chip, constants=constants, link_gbps=shared
             ).total_s.min(axis=1)
@@ -57,9 +58,10 @@ def compute(context: Context) -> Computed:
         f"One GEMM of K={k}, N={n} on full GPUs: weights in HBM, or streamed by HybridGEMM at its "
         f"best alpha. Ratios at M={DECODE_M}, where both wait for memory; link variant "
         f"'{context.link_variant}'; on GB200 and Rubin it is the datasheet's number times GH200's "
-        "measured share. Efficiencies are GH200's; Rubin is a projection. With fewer columns "
-        f"(K={SHAPES['down'][1]}, N={SHAPES['down'][0]}) the GEMM gains only "
-        f"{few['hbm_gemm']:.1f}x from Rubin's HBM, as its tiles do not fill the GPU."
+        "measured share. HybridGEMM has GH200's efficiencies, a GEMM over HBM its chip's own "
+        "calibration, Rubin the middle of those measured: a projection. With fewer columns "
+        f"(K={SHAPES['down'][1]}, N={SHAPES['down'][0]}) the GEMM over HBM gains "
+        f"{few['hbm_gemm']:.1f}x from Rubin's HBM."
     )
     return Computed(
         tables={

@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from c2c.config import SimulationResult, build, load, simulate
 from experiments.c2cserve.context import Context
 
-__all__ = ["TRACES", "describe", "fit_load", "replay"]
+__all__ = ["TRACES", "busy_share", "describe", "fit_load", "load_of_half", "replay"]
 
 ARRIVALS, LENGTHS = "gentd26_requests.parquet", "sharegpt_lengths.parquet"
 TRACES = (ARRIVALS, LENGTHS)
+HALF = 0.5
 # Without the public files: as many requests over as many days, by the generator.
 SYNTHETIC_REQUESTS, SYNTHETIC_DAYS = 26_823, 23
 
@@ -82,6 +85,25 @@ def fit_load(
         return max(abs(math.log(o / t)) for o, t in zip(ours, targets, strict=True))
 
     return min(candidates, key=distance)
+
+
+def load_of_half(context: Context, overrides: Sequence[str]) -> float:
+    """Return the compression at which a system would be busy half of the time.
+
+    What it does at the trace's own speed, where hardly a request meets another, is taken to
+    squeeze without a change. No latency is looked at, printed or ours, so that every number of the
+    replay is a prediction.
+
+    Args:
+      context: settings; the first seed is used.
+      overrides: the system.
+    """
+    return float(f"{HALF / busy_share(replay(context, 1.0, overrides, context.seeds[0])):.3g}")
+
+
+def busy_share(got: SimulationResult) -> float:
+    """Return the share of the run's time that slices computed or loaded, their mean."""
+    return float(np.mean(got.stats.busy_s) / got.stats.end_s)
 
 
 def describe(context: Context, compression: float) -> str:

@@ -239,6 +239,8 @@ def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
     """Return what is simulated apart: `shards` of the settings, as far as chips share no model."""
     asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
     wanted = available_cores() if asked == "auto" else int(asked)
+    if setup.workload.loop is not None:  # who sends next depends on all
+        wanted = 1
     if wanted == 1 and requests <= PART_ROWS:
         models = np.arange(len(setup.serving.deployments))
         return (Shard(models=models, parts=(models,)),)

@@ -85,6 +85,7 @@ def serve(
     simulation = Simulation.start(
         prepared,
         build_machine(prepared),
+        loop=setup.workload.loop,
         compiled=compiled,
         timeline_rows=setup.timeline_rows,
         models=None if shard is None else shard.models.tolist(),

@@ -12,14 +12,18 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from c2c.cost import (
     Constants,
     StepTable,
+    decode_attention_s,
     elementwise_bytes_per_token,
+    expert_layer_time,
     gemm_time,
     load_constants,
     max_min,
+    prefill_attention_s,
     resident_gemm_time,
     step_table,
     step_time,
 )
+from c2c.cost.resident import throttled_s
 from c2c.errors import SettingError
 from c2c.hardware import Slice, load_mig, load_platform, slices
 from c2c.models import (
@@ -50,30 +54,42 @@ def test_rows_are_sums_of_single_gemms(
     spec = load_spec(model)
     alphas = [0.0, 0.3, 1.0]
     table = step_table(spec, small_slice, constants, LINK, alphas=alphas, weights=weights, **SIZE)  # type: ignore[arg-type]
-    hbm_rate = small_slice.hbm_gbps * 1e9 * constants.hbm_efficiency
+    on = constants.on(small_slice)
+    hbm_rate = small_slice.hbm_gbps * 1e9 * on.elementwise_efficiency
     for a, alpha in enumerate(alphas):
         elementwise = tokens * elementwise_bytes_per_token(spec)
-        seconds = elementwise / hbm_rate + 5 * spec.layers * constants.launch_s
-        link, hbm = 0.0, float(elementwise)
+        seconds = elementwise / hbm_rate + 4 * spec.layers * constants.elementwise_s
+        link, hbm, busy_s = 0.0, float(elementwise), 0.0
         for gemm in gemms(spec):
-            if gemm.kind == "head":
+            if gemm.kind == "head" or (weights == "hbm" and gemm.name == "expert_down"):
+                continue
+            if weights == "hbm":
+                placed = {"slice_": small_slice, "constants": on}
+                found = (
+                    expert_layer_time(
+                        tokens, hidden=spec.hidden, intermediate=spec.moe_intermediate,
+                        experts=spec.experts, experts_per_token=spec.experts_per_token,
+                        **placed,
+                    )
+                    if gemm.kind == "expert"
+                    else resident_gemm_time(tokens, gemm.n, gemm.k, **placed)
+                )  # fmt: skip
+                seconds += gemm.count * float(found.total_s)
+                hbm += gemm.count * float(found.hbm_bytes)
+                busy_s += gemm.count * float(found.compute_s)
                 continue
             rows, groups = float(tokens), 1.0
             if gemm.kind == "expert":
                 groups = float(expected_active_experts(spec, tokens))
                 rows = tokens * spec.experts_per_token / groups
-            if weights == "hbm":
-                cost = resident_gemm_time(
-                    rows, gemm.n, gemm.k, slice_=small_slice, constants=constants, groups=groups
-                )
-            else:
-                cost = gemm_time(
-                    rows, gemm.n, gemm.k, alpha,
-                    slice_=small_slice, constants=constants, link_gbps=LINK, groups=groups,
-                )  # fmt: skip
+            cost = gemm_time(
+                rows, gemm.n, gemm.k, alpha,
+                slice_=small_slice, constants=on, link_gbps=LINK, groups=groups,
+            )  # fmt: skip
             seconds += gemm.count * float(cost.total_s)
             link += gemm.count * float(cost.traffic.link_bytes)
             hbm += gemm.count * float(cost.traffic.hbm_bytes)
+        seconds += float(throttled_s(busy_s, busy_s, on))
         assert table.body_s[tokens, a] == pytest.approx(seconds, rel=1e-12)
         assert table.body_link_bytes[tokens, a] == pytest.approx(link, rel=1e-12)
         assert table.body_hbm_bytes[tokens, a] == pytest.approx(hbm, rel=1e-12)
@@ -83,6 +99,7 @@ def test_empty_steps_cost_nothing(table: StepTable) -> None:
     for name in ("body", "head"):
         for what in ("s", "link_bytes", "hbm_bytes"):
             assert (getattr(table, f"{name}_{what}")[0] == 0).all()
+    assert table.prefill_attention_s[0] == table.decode_attention_s[0] == 0
 
 
 @pytest.mark.parametrize("model", catalog_names())
@@ -121,14 +138,18 @@ def test_step_time_is_body_plus_head_plus_attention(
         head_rows=5,
         alpha_index=3,
     )
-    rate = small_slice.hbm_gbps * 1e9 * constants.hbm_efficiency
+    on = constants.on(small_slice)
+    rate = small_slice.hbm_gbps * 1e9 * on.decode_hbm_efficiency
     kv = kv_bytes_per_token(dense)
     flops = 4 * dense.layers * dense.heads * dense.head_dim * (100 * 50 + 100 * 101 / 2)
     prefill = max(
-        flops / (small_slice.bf16_tflops * 1e12 * constants.attention_efficiency), kv * 150 / rate
+        flops / (small_slice.bf16_tflops * 1e12 * constants.prefill_efficiency), kv * 150 / rate
     )
+    calls = prefill_attention_s(
+        100, heads=dense.heads, kv_heads=dense.kv_heads, slice_=small_slice, constants=on
+    ) + decode_attention_s(4, kv_heads=dense.kv_heads, slice_=small_slice, constants=on)
     seconds = table.body_s[104, 3] + table.head_s[5, 3] + constants.step_overhead_s
-    seconds += prefill + kv * 4000 / rate
+    seconds += prefill + kv * 4000 / rate + dense.layers * float(calls)
     assert cost.seconds == pytest.approx(seconds, rel=1e-12)
     assert cost.hbm_bytes == pytest.approx(
         table.body_hbm_bytes[104, 3] + table.head_hbm_bytes[5, 3] + kv * 4150, rel=1e-12
@@ -223,7 +244,7 @@ def test_tables_of_equal_inputs_are_equal_and_of_other_inputs_are_not(
     again = step_table(dense, small_slice, constants, LINK, **SIZE)
     for field in fields(StepTable):
         assert np.array_equal(getattr(again, field.name), getattr(table, field.name))
-    changed = replace(constants, hbm_efficiency=constants.hbm_efficiency / 2)
+    changed = replace(constants, elementwise_s=constants.elementwise_s / 2)
     other = step_table(dense, small_slice, changed, LINK, **SIZE)
     assert not np.array_equal(other.body_s, table.body_s)
 

@@ -40,6 +40,8 @@ def step_s(
         + t.step_overhead_s
         + t.kv_read_s_per_token * kv
         + max(t.attn_s_per_pair * pairs, t.kv_read_s_per_token * keys)
+        + t.prefill_attention_s[tokens]
+        + t.decode_attention_s[n]
     )
 
 

@@ -21,6 +21,7 @@ from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import RESOURCES, START_WHEN, StartWork
 from c2c.serving.prepare.tables import (
+    activation_bytes,
     chunk_choice,
     cost_tables,
     demand_gbps,
@@ -41,6 +42,7 @@ __all__ = [
     "ServingSetup",
     "StartWork",
     "SystemSpec",
+    "activation_bytes",
     "prepare",
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from c2c.cost import Constants
+from c2c.cost import Constants, Routing
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
@@ -131,6 +131,7 @@ class ServingSetup:
     deployments: tuple[Deployment, ...]
     system: SystemSpec
     constants: Constants
+    routing: Routing = field(default_factory=Routing)
     weights_start: Literal["host", "disk"] = "host"
     cells: int = 1  # parts of the fleet that share no model
     seed: int = 0

@@ -32,6 +32,7 @@ from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 
 __all__ = [
     "Homes",
+    "activation_bytes",
     "chunk_choice",
     "cost_tables",
     "demand_gbps",
@@ -87,6 +88,7 @@ def _table(
         max_rows=system.max_batch,
         weights=weights,  # type: ignore[arg-type]
         cluster=getattr(system.load, "cluster", 1),
+        routing=setup.routing,
     )
 
 
@@ -182,12 +184,17 @@ def homes(setup: ServingSetup) -> Homes:
     return Homes(chips, [[start and held[m][c] for c in row] for m, row in enumerate(chips)])
 
 
-def kv_tokens(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
-    """Return the tokens whose KV cache fits the slice beside activations and engine state."""
-    # Widest moment of a layer: residual and normed input, q/k/v and attention output, gate and up.
+def activation_bytes(spec: ModelSpec, tokens: int) -> float:
+    """Return the bytes of a step's activations at the widest moment of a layer."""
+    # residual and normed input, q/k/v and attention output, gate and up
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
-    used = system.hbm_reserve_bytes + float(tokens * width * spec.dtype_bytes)
+    return float(tokens * width * spec.dtype_bytes)
+
+
+def kv_tokens(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
+    """Return the tokens whose KV cache fits the slice beside activations and engine state."""
+    used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
     where = weights_in(system.load)
     if where == "hbm":
         used += float(weight_bytes(spec))

@@ -2,9 +2,9 @@
 
     python -m experiments.bench.kernels.calibrate experiments/results/nvidia-h200 [--write]
 
-Prints every constant of `conf/calibration/h200_pcie.yaml` beside what the rows give for it; --write
-stores those that were measured, with device, date and file as their source. Constants that no row
-measures stay as they are, with the source they have.
+Prints every constant of `conf/calibration/h200_pcie5.yaml` beside what the rows give for it;
+--write stores those that were measured, with device, date and file as their source. Constants that
+no row measures stay as they are, with the source they have.
 """
 
 from __future__ import annotations
@@ -12,28 +12,21 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from c2c.cost.constants import Constants, Source, calibration_path, load_constants
+from c2c.cost.calibration_file import store_constants
+from c2c.cost.constants import Constants, Source, load_constants
 from c2c.hardware import load_platform, slices
 from experiments.bench.kernels import analysis
 from experiments.gpu import Row
-from experiments.gpu.files import write_text
 from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
 
-NAME, PLATFORM, MIG = "h200_pcie", "h200_pcie5", "1x141gb"
+NAME, PLATFORM, MIG = "h200_pcie5", "h200_pcie5", "1x141gb"
 KC = 512  # depth of the weight tile that AsymGEMM pins
-HEADER = """\
-# Constants of the cost model for an H200 behind PCIe 5.0. Each with its source:
-#   datasheet | measured (device, date, file) | fitted (claims it was fitted to) | assumption.
-# Used with `hardware=h200_pcie5 constants=h200_pcie`. What was measured is written here by
-# `python -m experiments.bench.kernels.calibrate <results> --write`.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +74,7 @@ def measured(rows: Mapping[str, Sequence[Row]]) -> dict[str, Measured]:
         if r.get("what") == "prefill" and r["status"] == "ok" and r["length"] >= 2048
     ]
     if prompts:
-        found["attention_efficiency"] = Measured(
+        found["prefill_efficiency"] = Measured(
             value=min(1.0, statistics.median(prompts) / gpu.bf16_tflops),
             why=f"prefill_attention from 2048 tokens up, median of {len(prompts)}, over the peak.",
         )
@@ -152,33 +145,6 @@ def updated(
     return values, sources
 
 
-def as_yaml(values: Mapping[str, float], sources: Mapping[str, Source]) -> str:
-    """Return the text of a calibration file."""
-    lines = [HEADER, "constants:"]
-    for name, value in values.items():
-        why = textwrap.wrap(" ".join(sources[name].why.split()), 92)
-        lines += [
-            f"  {name}:",
-            f"    value: {_number(value)}",
-            "    source:",
-            f"      kind: {sources[name].kind}",
-            "      why: >-",
-            *(f"        {line}" for line in why),
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _number(value: float) -> str:
-    """Write a number as YAML reads it back: an exponent needs a point before it.
-
-    >>> _number(2e-7), _number(0.85)
-    ('2.0e-07', '0.85')
-    """
-    text = repr(value)
-    digits, e, exponent = text.partition("e")
-    return f"{digits}{'' if '.' in digits else '.0'}e{exponent}" if e else text
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print stored and measured constants, and store the measured ones if asked to."""
     parser = argparse.ArgumentParser(
@@ -205,9 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs: list[Any] = [facts for store in stores.values() for facts in store.runs.values()]
         last = max(str(run["started_at"]) for run in runs)[:10]
         where = f"({options.results.name}, {last})"
-        path = calibration_path(NAME)
-        write_text(path, as_yaml(*updated(constants, found, where)))
-        print(f"wrote {path.name}")
+        store_constants(NAME, *updated(constants, found, where))
+        print(f"wrote {NAME}.yaml")
     return 0
 
 

@@ -1,0 +1,219 @@
+"""Time of GEMMs whose weights are in HBM: what a vendor's library makes of a menu of tiles.
+
+`O[M,N] = X[M,K] W[K,N]`. A library has kernels of several tile shapes and may split K; for each
+shape it takes about the fastest. Nothing here is shared with HybridGEMM, whose tiles are its own
+(`c2c.cost.gemm_time`).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from c2c.cost.constants import Constants
+from c2c.cost.routing import Routing, expert_load
+from c2c.hardware import Slice
+
+__all__ = [
+    "ResidentTime",
+    "expert_layer_time",
+    "resident_gemm_time",
+    "soft_maximum",
+    "throttled_s",
+]
+
+Values = npt.NDArray[np.float64]
+
+# The menu: rows, columns, slices of K. 64 to 256 by 32 to 256 is what CUTLASS and cuBLAS ship.
+TILES: Final = tuple((tm, tn) for tm in (64, 128, 256) for tn in (32, 64, 128, 256))
+K_SLICES: Final = (1, 2, 4, 8)
+# Fused expert kernels are written for small tiles too, and do not split K.
+EXPERT_ROWS: Final = (16, 32, 64, 128)
+EXPERT_COLUMNS: Final = (64, 128, 256)
+K_STEP: Final = 64  # depth that a main loop advances by
+PARTIAL_BYTES: Final = 8  # a float32 partial sum, written and read again
+# Two resources that are both nearly full slow each other down: their times are joined by a power
+# mean of this exponent. Infinity would be the roofline's sharp corner.
+SHARPNESS: Final = 6.0
+# Tensor cores that have been busy about so long meet the power limit; how sharply it sets in.
+BUSY_S: Final = 0.025
+ONSET: Final = 4.0
+# Above this many tiles for each SM, the last wave does not matter.
+MANY_WAVES: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentTime:
+    """Seconds and HBM bytes of GEMMs over resident weights; fields broadcast over the inputs.
+
+    `compute_s` and `hbm_s` are those of the chosen tile; `total_s` joins them and adds the launch.
+    """
+
+    total_s: Values
+    compute_s: Values
+    hbm_s: Values
+    hbm_bytes: Values
+
+
+def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike) -> Values:
+    """Return the power mean of two times that compete, at least the larger and at most 1.13 of it.
+
+    >>> float(soft_maximum(0.0, 3.0)), round(float(soft_maximum(1.0, 1.0)), 3)
+    (3.0, 1.122)
+    """
+    first, second = np.asarray(a, float), np.asarray(b, float)
+    larger = np.maximum(first, second)
+    ratio = np.divide(
+        np.minimum(first, second), larger, out=np.zeros_like(larger), where=larger > 0
+    )
+    joined: Values = larger * (1.0 + ratio**SHARPNESS) ** (1.0 / SHARPNESS)
+    return joined
+
+
+def resident_gemm_time(
+    m: npt.ArrayLike,
+    n: npt.ArrayLike,
+    k: npt.ArrayLike,
+    *,
+    slice_: Slice,
+    constants: Constants,
+    element_bytes: int = 2,
+    repeats: float = 0.0,
+) -> ResidentTime:
+    """Return the time of a GEMM at the best of the menu's tiles and splits of K.
+
+    HBM moves X, W and O once each (the L2 serves the CTAs that share rows or columns) and the
+    partial sums of a split K. An SM works off its tiles one after another, the last wave as long
+    as the others; a tile computes 2 tm tn K operations, or waits for its operands where it does
+    too few operations a byte, and takes `gemm_tile_s` more to begin and end.
+
+    Args:
+      m: rows; 0 takes no time. The three broadcast.
+      n: output columns.
+      k: depth.
+      slice_: where it runs.
+      constants: calibration of the chip.
+      element_bytes: of X, W and O; tensor cores work faster in proportion on narrower ones.
+      repeats: how often it runs in a row, nothing between, which brings on the power limit; 0: that
+        is added up elsewhere, over all that a step computes.
+    """
+    rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
+    sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
+    hbm_rate = slice_.hbm_gbps * 1e9 * constants.gemm_hbm_efficiency
+    once = element_bytes * (rows * deep + deep * columns + rows * columns)
+    best = ResidentTime(
+        total_s=np.full(rows.shape, np.inf), compute_s=rows, hbm_s=rows, hbm_bytes=once
+    )
+    for tm, tn in TILES:
+        rate = _tile_rate(sm_flops, tm, tn, constants.gemm_intensity, element_bytes)
+        tiles = np.ceil(rows / tm) * np.ceil(columns / tn)
+        for slices_of_k in K_SLICES:
+            depth = K_STEP * np.ceil(deep / (slices_of_k * K_STEP))
+            waves = np.ceil(tiles * (slices_of_k / slice_.sm_count))
+            compute_s = waves * (2.0 * tm * tn * depth / rate + constants.gemm_tile_s)
+            moved = (
+                once if slices_of_k == 1 else once + PARTIAL_BYTES * slices_of_k * columns * rows
+            )
+            hbm_s = moved / hbm_rate
+            best = _better(best, compute_s, hbm_s, moved)
+    some = rows > 0
+    longer_s = throttled_s(best.compute_s, repeats * best.compute_s, constants)
+    return ResidentTime(
+        total_s=np.where(some, best.total_s + longer_s + constants.gemm_launch_s, 0.0),
+        compute_s=np.where(some, best.compute_s, 0.0),
+        hbm_s=np.where(some, best.hbm_s, 0.0),
+        hbm_bytes=np.where(some, best.hbm_bytes, 0.0),
+    )
+
+
+def throttled_s(compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants) -> Values:
+    """Return by how much computing takes longer for the chip's power limit.
+
+    Args:
+      compute_s: of tensor cores at the rate that short work gets.
+      busy_s: how long they have been busy without a break, this included.
+      constants: calibration of the chip.
+    """
+    onset = (np.asarray(busy_s, float) / BUSY_S) ** ONSET
+    return np.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
+
+
+def expert_layer_time(
+    tokens: npt.ArrayLike,
+    *,
+    hidden: int,
+    intermediate: int,
+    experts: int,
+    experts_per_token: int,
+    slice_: Slice,
+    constants: Constants,
+    element_bytes: int = 2,
+    routing: Routing | None = None,
+) -> ResidentTime:
+    """Return the time of the fused experts of one MoE layer, gate and up and then down.
+
+    Each expert that has rows reads its weights once and works in tiles of its own, of one shape
+    for the layer; `expert_floor_s` pays for sorting the tokens, the activation and the sum.
+
+    Args:
+      tokens: of the step, any shape; 0 takes no time.
+      hidden, intermediate: width of the model and of one expert.
+      experts, experts_per_token: how many there are and how many a token takes.
+      slice_: where it runs.
+      constants: calibration of the chip.
+      element_bytes: of activations and weights.
+      routing: how tokens choose their experts; default: independently.
+    """
+    count = np.asarray(tokens, dtype=np.float64)
+    load = expert_load(count, experts, experts_per_token, routing or Routing())
+    sm_flops = _sm_flops(slice_, constants.expert_mma_efficiency, element_bytes)
+    hbm_rate = slice_.hbm_gbps * 1e9 * constants.expert_hbm_efficiency
+    routed = count * experts_per_token
+    shapes = ((hidden, 2 * intermediate), (intermediate, hidden))
+    moved = [element_bytes * (load.active * k * n + routed * (k + n)) for k, n in shapes]
+    tiles_of = {tm: load.tiles(tm) for tm in EXPERT_ROWS}
+    best_s, compute_s = np.full(count.shape, np.inf), np.zeros(count.shape)
+    for tm in EXPERT_ROWS:
+        for tn in EXPERT_COLUMNS:
+            rate = _tile_rate(sm_flops, tm, tn, constants.expert_intensity, element_bytes)
+            total, busy = np.zeros(count.shape), np.zeros(count.shape)
+            for (k, n), bytes_ in zip(shapes, moved, strict=True):
+                waves = tiles_of[tm] * (-(-n // tn) / slice_.sm_count)
+                waves = np.where(waves < MANY_WAVES, np.ceil(waves), waves)
+                one = waves * (2.0 * tm * tn * k / rate + constants.expert_tile_s)
+                total += soft_maximum(one, bytes_ / hbm_rate)
+                busy += one
+            compute_s = np.where(total < best_s, busy, compute_s)
+            best_s = np.minimum(best_s, total)
+    some = count > 0
+    bytes_of_both = moved[0] + moved[1]
+    return ResidentTime(
+        total_s=np.where(some, best_s + constants.expert_floor_s, 0.0),
+        compute_s=np.where(some, compute_s, 0.0),
+        hbm_s=np.where(some, bytes_of_both / hbm_rate, 0.0),
+        hbm_bytes=np.where(some, bytes_of_both, 0.0),
+    )
+
+
+def _sm_flops(slice_: Slice, efficiency: float, element_bytes: int) -> float:
+    """Operations a second of one SM's tensor cores; their rate goes inversely with the width."""
+    return slice_.bf16_tflops * 1e12 * efficiency / slice_.sm_count * (2.0 / element_bytes)
+
+
+def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: int) -> float:
+    """Operations a second of a tile; one with few operations a byte waits for its operands."""
+    per_byte = 2.0 * tm * tn / ((tm + tn) * element_bytes)
+    needed = intensity * 2.0 / element_bytes  # wider feeding is needed at a higher rate
+    return float(sm_flops / (1.0 + (needed / per_byte) ** SHARPNESS) ** (1.0 / SHARPNESS))
+
+
+def _better(best: ResidentTime, compute_s: Values, hbm_s: Values, moved: Values) -> ResidentTime:
+    total_s = soft_maximum(compute_s, hbm_s)
+    wins = total_s < best.total_s
+    return ResidentTime(
+        total_s=np.where(wins, total_s, best.total_s),
+        compute_s=np.where(wins, compute_s, best.compute_s),
+        hbm_s=np.where(wins, hbm_s, best.hbm_s),
+        hbm_bytes=np.where(wins, moved, best.hbm_bytes),
+    )

@@ -1,0 +1,94 @@
+"""How the tokens of a step spread over the experts of an MoE layer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from c2c.errors import SettingError
+
+__all__ = ["ExpertLoad", "Routing", "expert_load"]
+
+Values = npt.NDArray[np.float64]
+
+# A power law's range where the experts get more than one row each, and where they do not.
+_MANY: Final = (1.0, 0.8)  # from 1 to this share of the tokens
+_FEW: Final = (0.01, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How tokens choose their experts.
+
+    `independent`: each token takes its experts uniformly, whatever others do. `balanced`: all
+    experts get the same number of rows, as far as there are rows. `power_law`: the experts' loads
+    follow a bounded Pareto distribution of exponent `skew`, above 0 and not 1; the larger, the
+    fewer experts have most of the rows.
+
+    Source: the power law is aiconfigurator's (`power_law_logits`), whose measurements it describes.
+    """
+
+    kind: Literal["independent", "balanced", "power_law"] = "independent"
+    skew: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("independent", "balanced", "power_law"):
+            raise SettingError(
+                "routing.kind", self.kind, "'independent', 'balanced' or 'power_law'"
+            )
+        if self.kind == "power_law" and not (0.0 < self.skew < 10.0 and self.skew != 1.0):
+            raise SettingError("routing.skew", self.skew, "above 0, below 10 and not 1")
+        if self.kind != "power_law" and self.skew != 0.0:
+            raise SettingError("routing.skew", self.skew, "0 without kind=power_law")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLoad:
+    """Experts that have rows, and the tiles of a number of rows that they are worked off in."""
+
+    active: Values
+    tiles: Callable[[int], Values]
+
+
+def expert_load(
+    tokens: npt.ArrayLike, experts: int, experts_per_token: int, routing: Routing
+) -> ExpertLoad:
+    """Return how many experts are active and how many tiles their rows make.
+
+    Args:
+      tokens: of the step, any shape.
+      experts, experts_per_token: how many there are, and how many a token takes.
+      routing: how tokens choose.
+    """
+    count = np.asarray(tokens, dtype=np.float64)
+    routed = count * experts_per_token
+    if routing.kind == "power_law":
+        loads = _power_law(count, experts, experts_per_token, routing.skew)
+        # some row reaches an expert that expects this many: Poisson
+        active = (1.0 - np.exp(-loads)).sum(axis=-1)
+
+        def skewed(tm: int) -> Values:
+            return np.where(loads >= 0.5, np.ceil(loads / tm), 0.0).sum(axis=-1)
+
+        return ExpertLoad(active=active, tiles=skewed)
+    if routing.kind == "balanced":
+        active = np.minimum(float(experts), routed)
+    else:
+        active = experts * (1.0 - np.power(1.0 - experts_per_token / experts, count))
+    rows = np.divide(routed, active, out=np.zeros_like(routed), where=active > 0)
+    return ExpertLoad(active=active, tiles=lambda tm: active * np.ceil(rows / tm))
+
+
+def _power_law(count: Values, experts: int, experts_per_token: int, skew: float) -> Values:
+    """Rows of each expert, [..., experts], at evenly spaced quantiles of the distribution."""
+    quantile = (np.arange(experts) + 0.5) / experts
+    many = count * experts_per_token > experts
+    low = np.where(many, _MANY[0], _FEW[0])[..., None]
+    high = np.where(many, np.maximum(_MANY[1] * count, 1.0 + 1e-9), _FEW[1])[..., None]
+    power = 1.0 - skew
+    drawn = ((high**power - low**power) * quantile + low**power) ** (1.0 / power)
+    share = drawn / drawn.sum(axis=-1, keepdims=True)
+    rows: Values = share * (count * experts_per_token)[..., None]
+    return rows

@@ -1,0 +1,102 @@
+"""What changing the MIG layout of a chip takes: which instances go, which come, how long it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from c2c.errors import SettingError
+from c2c.hardware.cutting import Placed, placed
+from c2c.hardware.mig import MigConfig
+from c2c.hardware.placement import Partition
+from c2c.hardware.platform import Platform, load_platform
+
+__all__ = ["Reconfiguration", "reconfiguration"]
+
+MEASURED = "gh200"  # whose times hold for chips nobody has timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconfiguration:
+    """A change of a chip's layout.
+
+    Attributes:
+      kept: instances that stay where they are and go on serving.
+      destroyed: instances that must be idle, then go.
+      created: instances that come.
+      seconds: from the first instance's destruction to the last one's creation. Loading what then
+        runs on them comes on top.
+      carried_from: the chip that the times were measured on, where it is another; else "".
+    """
+
+    kept: tuple[Placed, ...]
+    destroyed: tuple[Placed, ...]
+    created: tuple[Placed, ...]
+    seconds: float
+    carried_from: str = ""
+
+
+def reconfiguration(
+    platform: Platform, before: MigConfig | str, after: MigConfig | str
+) -> Reconfiguration:
+    """Return what changing from one layout to another takes.
+
+    An instance of the same profile at the same place stays. Instances are destroyed, and then
+    created, one after another; the first creation takes longer than those after it.
+
+    Args:
+      platform: the chip.
+      before, after: layouts of it; the whole chip has no instances.
+
+    Raises:
+      SettingError: a layout that the chip lacks, or a chip that cannot be cut.
+    """
+    if platform.partition is None:
+        raise SettingError("hardware", platform.name, "a GPU that can be cut into MIG slices")
+    old, new = Counter(placed(platform, before)), Counter(placed(platform, after))
+    kept = old & new
+    gone, come = _listed(old - kept), _listed(new - kept)
+    timed, origin = _times(platform.partition, platform.name)
+    return Reconfiguration(
+        kept=_listed(kept),
+        destroyed=gone,
+        created=come,
+        seconds=len(gone) * timed.destroy_s + _creating_s(come, timed),
+        carried_from=origin,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    create_s: float
+    create_wide_s: float
+    create_next_s: float
+    destroy_s: float
+
+
+def _times(partition: Partition, name: str) -> tuple[_Times, str]:
+    """Return a chip's times, or those of the chip that was measured with its name."""
+    found = [partition.create_s, partition.create_wide_s, partition.create_next_s,
+             partition.destroy_s]  # fmt: skip
+    known = [value for value in found if value is not None]
+    if len(known) == len(found):
+        create_s, wide_s, next_s, destroy_s = known
+        return _Times(create_s=create_s, create_wide_s=wide_s, create_next_s=next_s,
+                      destroy_s=destroy_s), ""  # fmt: skip
+    other = load_platform(MEASURED).partition
+    if name == MEASURED or other is None:
+        raise SettingError(f"hardware.{name}.partition", None, "times of creating and destroying")
+    return _times(other, MEASURED)[0], MEASURED
+
+
+def _creating_s(instances: Sequence[Placed], timed: _Times) -> float:
+    if not instances:
+        return 0.0
+    is_wide = any(one.profile.compute_slices > 1 for one in instances)
+    first_s = timed.create_wide_s if is_wide else timed.create_s
+    return first_s + (len(instances) - 1) * timed.create_next_s
+
+
+def _listed(instances: Counter[Placed]) -> tuple[Placed, ...]:
+    return tuple(sorted(instances.elements(), key=lambda one: (one.start, one.profile.name)))

@@ -1,0 +1,1 @@
+"""The cost model beside public measurements: `python -m experiments.bench.measured`."""

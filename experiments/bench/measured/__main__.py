@@ -1,0 +1,163 @@
+"""The cost model beside public measurements. Takes a minute.
+
+    python -m experiments.bench.measured                # the project's own rows
+    python -m experiments.bench.measured data=<folder>  # other files with the same columns
+    python -m experiments.bench.measured fit=true       # fit the files in conf again
+
+Predicts every row with the constants of its chip and prints the errors by chip, operation and
+size, rows that constants were fitted to apart from those that none was. Whole engines are replayed
+by the simulator. Chips that the project has no platform for are named, counted and left out. Writes
+JSON, Parquet and a figure with provenance to a folder in runs/bench.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from c2c.errors import SettingError
+from c2c.runs import RunDir
+from experiments.bench.command import benchmark
+from experiments.bench.measured.compare import (
+    Comparison,
+    Skipped,
+    compare,
+    compare_engines,
+    errors_by,
+    unseen_chips,
+)
+from experiments.bench.measured.errors import Error
+from experiments.bench.measured.rows import OWN, Rows, read_folder
+from experiments.bench.measured.tables import engine_table, op_table, unseen_table
+
+__all__ = ["MeasuredSettings", "main"]
+
+ENGINES = "e2e_single_gpu"
+
+
+@dataclass
+class MeasuredSettings:
+    """Settings of the comparison, as key=value on the command line.
+
+    Attributes:
+      data: folder of measurements; None: the project's own.
+      fit: first fit the constants again, to half of the rows of `data`, and store them in conf.
+      engines: replay whole engines with the simulator.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a comparison, which does not.
+    """
+
+    data: str | None = None
+    fit: bool = False
+    engines: bool = True
+    out: str | None = None
+    overwrite: bool = False
+
+
+def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out: Console) -> None:
+    """Compare, print the tables and write the results."""
+    own = read_folder(OWN)
+    if settings.fit:
+        _fit(tables, out)
+    skipped = Skipped()
+    rows = compare(tables, own, skipped)
+    out.print(op_table(rows))
+    unseen = unseen_chips(tables)
+    if unseen:
+        out.print(unseen_table(unseen))
+    engines: list[Comparison] = []
+    if settings.engines and ENGINES in tables:
+        out.print("replaying engines with the simulator ...")
+        found = compare_engines(tables[ENGINES], own.get(ENGINES), skipped)
+        engines = [comparison for _, comparison in found]
+        if engines:
+            out.print(engine_table(engines))
+    for line in skipped.lines():
+        out.print(line)
+    folder.write_json("measured", _as_data(rows, engines, unseen, skipped))
+    everything = [asdict(row) for row in (*rows, *engines)]
+    if everything:
+        folder.write_table("rows", pa.Table.from_pylist(everything))
+        _draw(folder, [*rows, *engines])
+
+
+def _fit(tables: dict[str, Rows], out: Console) -> None:
+    from experiments.bench.measured.fit import store_fits, store_overheads
+
+    out.print("fitting the constants of each chip to half of its shapes ...")
+    for line in store_fits(tables):
+        out.print(line)
+    if ENGINES in tables:
+        out.print("fitting the host's part of each engine ...")
+        for line in store_overheads(tables[ENGINES]):
+            out.print(line)
+
+
+def _draw(folder: RunDir, rows: list[Comparison]) -> None:
+    from experiments.figures.measured import draw_measured
+    from experiments.figures.style import look
+
+    with look():
+        figure = draw_measured(rows)
+        for kind in ("png", "svg"):
+            figure.savefig(folder.path / f"measured.{kind}")
+
+
+def _as_data(
+    rows: list[Comparison],
+    engines: list[Comparison],
+    unseen: dict[tuple[str, str], Error | None],
+    skipped: Skipped,
+) -> dict[str, Any]:
+    def grouped(of: list[Comparison], *names: str) -> list[dict[str, Any]]:
+        return [
+            dict(zip(names, key, strict=True))
+            | {"in_sample": _plain(fitted), "held_out": _plain(held)}
+            for key, (fitted, held) in errors_by(of, *names).items()
+        ]
+
+    return {
+        "by_chip_op_size": grouped(rows, "chip", "op", "size"),
+        "bound_by_chip_op": grouped([r for r in rows if r.is_bound], "chip", "op"),
+        "engines": grouped(engines, "chip", "op", "size"),
+        "engines_bound": grouped([r for r in engines if r.is_bound], "is_bound"),
+        "as_if_never_measured": [
+            {"chip": chip, "op": op, "error": _plain(error)} for (chip, op), error in unseen.items()
+        ],
+        "skipped": {"chips": dict(skipped.chips), "models": dict(skipped.models)},
+    }
+
+
+def _plain(error: Error | None) -> dict[str, Any] | None:
+    return None if error is None else asdict(error)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the comparison that the command line asks for; return the exit status."""
+    read: dict[str, Rows] = {}
+
+    def check(settings: MeasuredSettings) -> None:
+        if settings.fit and settings.data is not None:
+            raise SettingError(
+                "fit", True, "false with data=<folder>",
+                "Constants are fitted to the project's own rows alone.",
+            )  # fmt: skip
+        read.update(read_folder(OWN if settings.data is None else Path(settings.data)))
+
+    def work(settings: MeasuredSettings, folder: RunDir, out: Console) -> None:
+        run(settings, read, folder, out)
+
+    packages = ("c2c", "experiments.bench.measured")
+    return benchmark(
+        MeasuredSettings, arguments, work, check=check, packages=packages, name="measured"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

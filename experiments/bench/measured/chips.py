@@ -1,0 +1,56 @@
+"""Which platform a measurement's `system` is, and what its constants were fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from c2c.cost import Constants, calibration_for, load_constants
+from c2c.hardware import Slice, load_platform, platforms, slices
+
+__all__ = ["FITTED", "Chip", "chip_of", "whole"]
+
+# Names of the sources beside the platforms' own. Vidur's A100 is one behind PCIe: its GEMMs of 4096
+# rows reach 230 TFLOP/s, where an A100 SXM reaches 270.
+_ALIASES: Final[Mapping[str, str]] = {
+    "a100": "a100_80",
+    "a100_pcie": "a100_80",
+    "a100_80gb_pcie": "a100_80",
+    "a100_sxm4": "a100_sxm",
+    "h100": "h100_sxm",
+    "h100_sxm5": "h100_sxm",
+    "h200": "h200_pcie5",
+    "h200_sxm": "h200_pcie5",
+    "b200_sxm": "b200",
+    "rtx_pro_6000_server": "rtx_pro_6000",
+    "rtx6000_pro": "rtx_pro_6000",
+}
+
+FITTED: Final = ("a100_sxm", "h100_sxm", "gb200", "l40s")
+"""The chips that GEMM and attention are fitted on, each with rows of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A whole chip and its constants."""
+
+    platform: str
+    slice_: Slice
+    constants: Constants
+
+
+def whole(platform: str, constants: Constants | None = None) -> Chip:
+    """Return the undivided chip of a platform, with its own calibration unless told."""
+    known = load_platform(platform)
+    return Chip(
+        platform=platform,
+        slice_=slices(known, known.mig[0])[0],
+        constants=load_constants(calibration_for(platform)) if constants is None else constants,
+    )
+
+
+def chip_of(system: str) -> str | None:
+    """Return the platform of a measurement's system, None where there is none."""
+    name = _ALIASES.get(system, system)
+    return name if name in platforms() else None

@@ -1,0 +1,179 @@
+"""Predictions beside measurements: one table of rows, and the errors of its groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from c2c.cost import load_constants
+from c2c.cost.constants import GENERIC
+from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
+from experiments.bench.measured.engines import EngineRun, overhead_of, runs_of, tpot_s
+from experiments.bench.measured.errors import Error, error_of
+from experiments.bench.measured.fit import GROUPS, from_others
+from experiments.bench.measured.ops import Op, is_held_out, op_rows
+from experiments.bench.measured.rows import Rows
+
+__all__ = ["Comparison", "Skipped", "compare", "compare_engines", "errors_by", "unseen_chips"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A prediction beside what was measured, microseconds.
+
+    Attributes:
+      chip: the platform.
+      op: what was measured.
+      size: its class.
+      in_sample: constants of this chip were fitted to this row.
+      is_bound: the project promises an error for such rows.
+      measured_us, predicted_us: the two.
+    """
+
+    chip: str
+    op: str
+    size: str
+    in_sample: bool
+    is_bound: bool
+    measured_us: float
+    predicted_us: float
+
+
+@dataclass(slots=True)
+class Skipped:
+    """Rows that were not compared: by the name that is not known, how many."""
+
+    chips: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+
+    def lines(self) -> list[str]:
+        """Return a line for each kind of what is unknown."""
+        return [
+            f"skipped, {what} unknown: "
+            + ", ".join(f"{name} ({count} rows)" for name, count in sorted(counted.items()))
+            for what, counted in (("chip", self.chips), ("model or precision", self.models))
+            if counted
+        ]
+
+
+def compare(
+    tables: Mapping[str, Rows], own: Mapping[str, Rows], skipped: Skipped
+) -> list[Comparison]:
+    """Return every row of the operations beside its prediction.
+
+    Args:
+      tables: the rows, of any folder.
+      own: the project's, which constants were fitted to half of.
+      skipped: takes what is unknown.
+    """
+    seen = {(op.name, key): None for op, _, rows in op_rows(own) for key in _identities(op, rows)}
+    found = []
+    for op, system, rows in op_rows(tables):
+        platform = chip_of(system)
+        if platform is None:
+            skipped.chips[system] += len(rows)
+            continue
+        chip = whole(platform)
+        fitted = _is_fitted(op, chip)
+        predicted = op.predict(rows, chip)
+        table = zip(
+            op.classes(rows), op.is_bound(rows), rows.keys(op.shape), _identities(op, rows),
+            rows[op.measured], predicted, rows[_model_column(op)], strict=True,
+        )  # fmt: skip
+        for size, bound, shape, identity, measured, value, model in table:
+            if not np.isfinite(value):
+                skipped.models[str(model)] += 1
+                continue
+            found.append(Comparison(
+                chip=platform, op=op.name, size=size, is_bound=bool(bound),
+                in_sample=fitted and not is_held_out(shape) and (op.name, identity) in seen,
+                measured_us=float(measured), predicted_us=float(value),
+            ))  # fmt: skip
+    return found
+
+
+def _model_column(op: Op) -> str:
+    return "model" if "model" in op.shape else op.chip_column
+
+
+def _identities(op: Op, rows: Rows) -> list[str]:
+    """All that names a row but what was measured on it."""
+    names = [n for n in rows.columns if n not in (op.measured, "us")]
+    return rows.keys([n for n in names if n not in ("qkv", "o", "gate_up", "down", "elementwise")])
+
+
+def _is_fitted(op: Op, chip: Chip) -> bool:
+    names = [n for g in GROUPS if g.op == op.name for n in g.typical]
+    return bool(names) and chip.constants.sources[names[0]].kind == "fitted"
+
+
+def unseen_chips(tables: Mapping[str, Rows]) -> dict[tuple[str, str], Error | None]:
+    """Return the errors on each fitted chip's bound rows as if nobody had measured that chip.
+
+    Its constants are what the other fitted chips make of the rule for chips without a file; all
+    that is its own is the datasheet's.
+
+    Returns:
+      By chip and operation, of operations that several chips have rows of.
+    """
+    generic = load_constants(GENERIC)
+    found = {}
+    for op, system, rows in op_rows(tables):
+        platform = chip_of(system)
+        group = next((g for g in GROUPS if g.op == op.name), None)
+        if platform not in FITTED or group is None:
+            continue
+        first = next(iter(group.typical))
+        others = [n for n in FITTED if n != platform
+                  and load_constants(n).sources[first].kind == "fitted"]  # fmt: skip
+        if not others:
+            continue
+        bound = rows.take(op.is_bound(rows))
+        chip = whole(platform, from_others(platform, generic))
+        found[platform, op.name] = error_of(op.predict(bound, chip), bound[op.measured])
+    return found
+
+
+def errors_by(
+    rows: list[Comparison], *names: str
+) -> dict[tuple[Any, ...], tuple[Error | None, Error | None]]:
+    """Return the errors (in sample, held out) of groups of rows with equal fields `names`."""
+    groups: dict[tuple[Any, ...], list[Comparison]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, n) for n in names), []).append(row)
+    return {
+        key: (_error([r for r in of if r.in_sample]), _error([r for r in of if not r.in_sample]))
+        for key, of in groups.items()
+    }
+
+
+def _error(rows: list[Comparison]) -> Error | None:
+    return error_of(
+        np.array([r.predicted_us for r in rows]), np.array([r.measured_us for r in rows])
+    )
+
+
+def compare_engines(
+    rows: Rows, own: Rows | None, skipped: Skipped
+) -> list[tuple[EngineRun, Comparison]]:
+    """Return every engine run beside the simulator's time per output token."""
+    seen = set() if own is None else {run for run, _ in runs_of(own) if run is not None}
+    found = []
+    for run, unknown in runs_of(rows):
+        if run is None:
+            counted = skipped.chips if unknown in rows["system"] else skipped.models
+            counted[unknown] += 1
+            continue
+        overhead_s, fitted = overhead_of(run)
+        found.append((run, Comparison(
+            chip=run.platform, op=f"{run.engine} {run.precision}", size=run.model,
+            in_sample=fitted and not run.held_out and run in seen,
+            is_bound=fitted and run.precision == "bf16",
+            measured_us=1e6 * run.tpot_s,
+            predicted_us=1e6 * tpot_s(run, overhead_s=overhead_s),
+        )))  # fmt: skip
+    return found

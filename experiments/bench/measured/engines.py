@@ -1,0 +1,187 @@
+"""Public runs of whole engines, replayed by the simulator: one GPU, a closed loop, TPOT."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.config import build, load
+from c2c.cost import Constants, calibration_for, engine_names, load_constants, load_engine
+from c2c.models import Deployment, ModelSpec
+from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, prepare
+from c2c.simulator import simulate_in_memory
+from c2c.workloads import ClosedLoop, RequestBlock, Workload
+from experiments.bench.measured.chips import chip_of
+from experiments.bench.measured.errors import error_of
+from experiments.bench.measured.ops import is_held_out
+from experiments.bench.measured.predict import spec_of
+from experiments.bench.measured.rows import Rows
+
+__all__ = ["EngineRun", "fit_overheads", "overhead_of", "replay", "runs_of", "tpot_s"]
+
+SHAPE: Final = ("model", "system", "backend", "version", "gemm", "isl", "osl", "concurrency")
+WAVES: Final = 6  # requests a client sends
+# Bytes of an element of weights, activations and cache. Four-bit weights are priced as eight.
+WIDTHS: Final[Mapping[str, int]] = {"bf16": 2, "fp8": 1, "nvfp4": 1}
+ROUNDING: Final = 0.01  # relative errors below it hardly count
+MEMORY_SHARE: Final = 0.9  # for weights and cache, of engines that have no file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRun:
+    """One row: an engine on a chip of ours, with a model whose shape the project has."""
+
+    platform: str
+    engine: str  # name and version, as the files in conf/engines are called
+    model: str
+    spec: ModelSpec
+    precision: str
+    isl: int
+    osl: int
+    concurrency: int
+    tpot_s: float
+    held_out: bool
+
+
+def runs_of(rows: Rows) -> Iterator[tuple[EngineRun | None, str]]:
+    """Yield each row as a run, or None with what is unknown of it."""
+    for i, key in enumerate(rows.keys(SHAPE)):
+        row = {name: rows[name][i] for name in rows.columns}
+        platform, spec = chip_of(row["system"]), spec_of(row["model"])
+        if platform is None or spec is None or row["gemm"] not in WIDTHS:
+            unknown = row["system"] if platform is None else row["model"]
+            yield None, unknown if platform is None or spec is None else row["gemm"]
+            continue
+        yield EngineRun(
+            platform=platform,
+            engine=f"{row['backend']}-{row['version']}",
+            model=row["model"],
+            spec=replace(spec, dtype_bytes=WIDTHS[row["gemm"]]),
+            precision=row["gemm"],
+            isl=int(row["isl"]),
+            osl=int(row["osl"]),
+            concurrency=int(row["concurrency"]),
+            tpot_s=row["tpot_ms"] / 1e3,
+            held_out=is_held_out(key),
+        ), ""  # fmt: skip
+
+
+def overhead_of(run: EngineRun) -> tuple[float, bool]:
+    """Return the host's part of a step, and whether it is the engine's own.
+
+    An engine without a file has that of the chip's calibration.
+    """
+    if run.engine in engine_names():
+        return load_engine(run.engine).step_overhead_s, True
+    return load_constants(calibration_for(run.platform)).step_overhead_s, False
+
+
+def fit_overheads(rows: Rows) -> dict[str, tuple[float, str]]:
+    """Fit the host's part of a step of each engine that has a file; return it and what it is of.
+
+    To half of its BF16 runs, see `is_held_out`; the error of the rest is part of the text.
+    """
+    from scipy.optimize import minimize_scalar
+
+    found = {}
+    runs = [run for run, _ in runs_of(rows) if run is not None and run.precision == "bf16"]
+    for engine in engine_names():
+        ours = [run for run in runs if run.engine == engine]
+        fitted = [run for run in ours if not run.held_out]
+        if not fitted:
+            continue
+
+        def loss(overhead_s: float, fitted: Sequence[EngineRun] = fitted) -> float:
+            logs = [math.log(tpot_s(r, overhead_s=overhead_s) / r.tpot_s) for r in fitted]
+            return float(np.mean([math.hypot(x, ROUNDING) for x in logs]))
+
+        best = minimize_scalar(loss, bounds=(0.0, 4e-3), method="bounded",
+                               options={"xatol": 1e-5, "maxiter": 20})  # fmt: skip
+        value = float(f"{best.x:.3g}")
+        held = [run for run in ours if run.held_out]
+        error = error_of(
+            np.array([tpot_s(r, overhead_s=value) for r in held]),
+            np.array([r.tpot_s for r in held]),
+        )
+        rest = "none" if error is None else error.in_words
+        found[engine] = (
+            value,
+            (
+                f"fitted to {len(fitted)} of its {len(ours)} BF16 runs in e2e_single_gpu.csv; "
+                f"TPOT of the others: {rest}"
+            ),
+        )
+    return found
+
+
+def tpot_s(run: EngineRun, *, overhead_s: float, constants: Constants | None = None) -> float:
+    """Return the time per output token that the simulator gives, the mean over all requests.
+
+    Args:
+      run: what is replayed.
+      overhead_s: of the engine's host, once a step.
+      constants: of the chip; default: its own.
+    """
+    if constants is None:
+        constants = load_constants(calibration_for(run.platform))
+    known = run.engine in engine_names()
+    share = load_engine(run.engine).memory_share if known else MEMORY_SHARE
+    prepared = _prepared(run.platform, run.spec, constants, overhead_s, share)
+    together = replay(prepared, run)
+    records = replay(prepared, run, ramp_s=_mean_s(together))
+    served = records[records.failure == FAIL_NONE]
+    # The first wave begins with all prompts at once, which no client of a running server sees.
+    steady = served[np.argsort(served.id)][run.concurrency :]
+    per_token = (steady.finished_s - steady.first_token_s) / (steady.output_tokens - 1)
+    return float(per_token.mean()) if len(per_token) else float("nan")
+
+
+def _mean_s(records: Any) -> float:
+    served = records[records.failure == FAIL_NONE]
+    return float((served.finished_s - served.arrival_s).mean()) if len(served) else 0.0
+
+
+def replay(prepared: Prepared, run: EngineRun, ramp_s: float = 0.0) -> Any:
+    """Return the records of a closed loop of equal requests."""
+    count = run.concurrency * WAVES
+    block = RequestBlock(
+        arrival_s=np.zeros(count),
+        model=np.zeros(count, np.int32),
+        prompt_tokens=np.full(count, run.isl, np.int32),
+        output_tokens=np.full(count, run.osl, np.int32),
+    )
+    loop = ClosedLoop(concurrency=run.concurrency, ramp_s=ramp_s)
+    workload = Workload((run.spec.name,), lambda: iter([block]), {"requests": count}, loop)
+    return simulate_in_memory(prepared, workload).records
+
+
+@cache
+def _base(platform: str) -> ServingSetup:
+    """The setup of `conf/system/engine.yaml` on a whole chip; its model is replaced."""
+    return build(load([
+        f"hardware={platform}", "system=engine", "catalog=dense", "mig=auto",
+        "workload=deterministic", "workload.requests=1", "catalog.models=[{spec: llama-3-3b}]",
+    ])).serving  # fmt: skip
+
+
+@cache
+def _prepared(
+    platform: str, spec: ModelSpec, constants: Constants, overhead_s: float, memory_share: float
+) -> Prepared:
+    base = _base(platform)
+    deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)
+    # An engine's share is of weights and cache alone: activations lie in what it leaves.
+    widest = max(base.system.chunk_candidates)
+    rest = (1.0 - memory_share) * base.platform.gpu.hbm_bytes
+    system = replace(base.system, hbm_reserve_bytes=max(0.0, rest - activation_bytes(spec, widest)))
+    return prepare(replace(
+        base,
+        deployments=(deployment,),
+        constants=replace(constants, step_overhead_s=overhead_s),
+        system=system,
+    ))  # fmt: skip

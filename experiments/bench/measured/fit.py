@@ -1,0 +1,227 @@
+"""Fit the constants of the chips to half of their rows, and store them with the error on the rest.
+
+Each group of constants belongs to one operation and is fitted to its rows alone. The loss is the
+mean absolute error of the logarithm, rounded off near 0, plus a small pull towards what such chips
+have, so that a constant that the rows hardly determine stays where it is plausible.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.atomic import write_text
+from c2c.cost import Constants, Source, load_constants
+from c2c.cost.calibration_file import store_constants, yaml_float
+from c2c.cost.constants import GENERIC
+from c2c.errors import DataError
+from c2c.hardware import conf_dir
+from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
+from experiments.bench.measured.engines import fit_overheads
+from experiments.bench.measured.errors import Error, error_of
+from experiments.bench.measured.ops import Op, is_held_out, op_rows
+from experiments.bench.measured.rows import Rows
+
+__all__ = [
+    "GROUPS",
+    "Group",
+    "fit_chip",
+    "fit_group",
+    "from_others",
+    "store_fits",
+    "store_overheads",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Constants that are fitted together.
+
+    `typical` maps each to the value it is pulled to and to how far it may go for one unit of loss
+    (standard deviation of its logarithm, or of the logit of an efficiency).
+    """
+
+    op: str
+    typical: Mapping[str, tuple[float, float]]
+
+
+# Round values of public chips: main loops at 0.8 of the peak, launches of 3 to 4 microseconds,
+# tiles of 128 x 128 (64 operations a byte) that are fed just enough.
+GROUPS: Final = (
+    Group(op="gemm", typical={
+        "gemm_mma_efficiency": (0.80, 1.0), "gemm_hbm_efficiency": (0.87, 1.0),
+        "gemm_launch_s": (3.5e-6, 0.3), "gemm_intensity": (64.0, 0.3), "gemm_tile_s": (0.7e-6, 0.5),
+        "gemm_throttle": (0.1, 1.5),
+    }),
+    Group(op="prefill attention", typical={
+        "prefill_efficiency": (0.57, 1.0), "prefill_floor_s": (10e-6, 0.3),
+        "prefill_head_s": (1e-6, 1.0), "prefill_token_s": (30e-9, 1.0),
+        "prefill_kv_weight": (1.5, 0.5), "prefill_spill": (0.6, 1.0),
+    }),
+    Group(op="decode attention", typical={
+        "decode_hbm_efficiency": (0.82, 1.0), "decode_floor_s": (10e-6, 0.5),
+        "decode_head_s": (2.7e-6, 1.0), "l2_gain": (2.0, 0.7),
+    }),
+    Group(op="moe", typical={
+        "expert_mma_efficiency": (0.5, 1.0), "expert_hbm_efficiency": (0.82, 1.0),
+        "expert_intensity": (55.0, 1.0), "expert_tile_s": (1e-6, 1.0),
+        "expert_floor_s": (33e-6, 1.0),
+    }),
+    Group(op="layer elementwise", typical={
+        "elementwise_efficiency": (0.6, 1.0), "elementwise_s": (5e-6, 1.0),
+    }),
+)  # fmt: skip
+ROUNDING: Final = 0.03  # relative errors below it hardly count
+PULL: Final = 0.003
+OF_CALIBRATION: Final = "trtllm-1.0.0rc3"  # the engine whose host calibrations are given
+ENTRY: Final = re.compile(r"(?m)^step_overhead_s:\n(?:  .*\n)+")
+UNBOUND_WEIGHT: Final = 0.3  # of rows whose error is only reported
+
+
+def fit_group(group: Group, op: Op, rows: Rows, chip: Chip) -> dict[str, float]:
+    """Return the constants of a group, fitted to all of these rows."""
+    from scipy.optimize import minimize
+
+    names = list(group.typical)
+    centre = np.array([_free(n, group.typical[n][0]) for n in names])
+    spread = np.array([group.typical[n][1] for n in names])
+    measured = rows[op.measured]
+    weight = np.where(op.is_bound(rows), 1.0, UNBOUND_WEIGHT)
+    if not op.is_bound(rows).any():
+        weight = np.ones(len(rows))
+
+    def values(free: np.ndarray) -> dict[str, float]:
+        return {n: _bounded(n, float(v)) for n, v in zip(names, free, strict=True)}
+
+    def loss(free: np.ndarray) -> float:
+        tried = replace(chip, constants=chip.constants.having(values(free)))
+        error = np.log(op.predict(rows, tried) / measured)
+        return float(
+            np.average(np.sqrt(error**2 + ROUNDING**2), weights=weight)
+            + PULL * np.mean(((free - centre) / spread) ** 2)
+        )
+
+    options: Any = {"maxiter": 1500, "maxfev": 1500, "xatol": 1e-3, "fatol": 1e-6}
+    best = minimize(loss, centre, method="Nelder-Mead", options=options)
+    # A second start from there, with a fresh simplex: the first may have collapsed.
+    best = minimize(loss, best.x, method="Nelder-Mead", options=options)
+    return {n: float(f"{v:.6g}") for n, v in values(best.x).items()}
+
+
+def _free(name: str, value: float) -> float:
+    return math.log(value / (1.0 - value)) if name.endswith("efficiency") else math.log(value)
+
+
+def _bounded(name: str, free: float) -> float:
+    return 1.0 / (1.0 + math.exp(-free)) if name.endswith("efficiency") else math.exp(free)
+
+
+def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
+    held = np.array([is_held_out(key) for key in rows.keys(op.shape)])
+    return rows.take(~held), rows.take(held)
+
+
+def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float, str]]:
+    """Return the constants that a chip's own rows determine, each with its held-out error.
+
+    Args:
+      platform: the chip.
+      tables: all measurements; those of this chip are used, half to fit and half to check.
+    """
+    chip = whole(platform)
+    found: dict[str, tuple[float, str]] = {}
+    ours = {
+        op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
+    }
+    for group in GROUPS:
+        if group.op not in ours:
+            continue
+        op, rows = ours[group.op]
+        fitted, held = _halves(op, rows)
+        constants = fit_group(group, op, fitted, chip)
+        chip = replace(chip, constants=chip.constants.having(constants))
+        bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
+        error = error_of(op.predict(bound, chip), bound[op.measured])
+        found |= {name: (value, _said(error)) for name, value in constants.items()}
+    return found
+
+
+def from_others(platform: str | None, constants: Constants) -> Constants:
+    """Return constants of a chip nobody measured: medians over the fitted chips.
+
+    Args:
+      platform: a fitted chip that does not count, to try the rule on it; None: all count.
+      constants: what has no rows of several chips is taken from here.
+    """
+    others = [load_constants(name) for name in FITTED if name != platform]
+    names = [n for g in GROUPS for n in g.typical]
+    values = {}
+    for name in names:
+        own = [getattr(c, name) for c in others if c.sources[name].kind == "fitted"]
+        if own:
+            middle = math.exp(statistics.median(map(math.log, own)))
+            values[name] = float(f"{middle:.6g}")
+    return constants.having(values)
+
+
+def store_fits(tables: Mapping[str, Rows]) -> list[str]:
+    """Fit every chip that has rows, store its file, then the one for chips without; say what."""
+    said = []
+    systems = {chip_of(s) for _, s, _ in op_rows(tables)}
+    for platform in sorted(s for s in systems if s):
+        stored = load_constants(platform)
+        marked = {n for n, s in stored.sources.items() if s.kind == "fitted" and s.rows}
+        found = {n: v for n, v in fit_chip(platform, tables).items() if n in marked}
+        said += [
+            f"{platform}.{n}: {getattr(stored, n):.6g} -> {v:.6g} (held out: {error})"
+            for n, (v, error) in found.items()
+        ]
+        _store(platform, stored, found)
+    generic = load_constants(GENERIC)
+    means = from_others(None, generic)
+    marked = {n for n, s in generic.sources.items() if s.kind == "fitted"}
+    _store(GENERIC, generic, {n: (getattr(means, n), generic.sources[n].held_out) for n in marked})
+    return said
+
+
+def store_overheads(rows: Rows) -> list[str]:
+    """Fit the host's part of a step of each engine, store it, say what."""
+    said = []
+    for engine, (value, source) in fit_overheads(rows).items():
+        path = conf_dir() / "engines" / f"{engine}.yaml"
+        entry = (
+            f"step_overhead_s:\n  value: {yaml_float(value)}\n  source: >-\n{_indented(source)}\n"
+        )
+        text, found = ENTRY.subn(entry, path.read_text(encoding="utf-8"))
+        if found != 1:
+            raise DataError(str(path), f"expected one step_overhead_s, found {found}")
+        write_text(path, text)
+        said.append(f"{engine}.step_overhead_s: {value:.3g} ({source})")
+        if engine == OF_CALIBRATION:
+            stored = load_constants("h100_sxm")
+            error = source.partition("others: ")[2]
+            _store("h100_sxm", stored, {"step_overhead_s": (value, error)})
+    return said
+
+
+def _said(error: Error | None) -> str:
+    return "no rows" if error is None else error.in_words
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in textwrap.wrap(text, 96))
+
+
+def _store(name: str, stored: Constants, found: Mapping[str, tuple[float, str]]) -> None:
+    values = {n: found[n][0] if n in found else getattr(stored, n) for n in stored.sources}
+    sources: dict[str, Source] = {
+        n: replace(s, held_out=found[n][1]) if n in found else s for n, s in stored.sources.items()
+    }
+    store_constants(name, values, sources)

@@ -1,0 +1,144 @@
+"""The measured operations: their rows, what identifies a shape, and how size classes are cut."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from experiments.bench.measured.chips import Chip
+from experiments.bench.measured.predict import (
+    LAYER_GEMMS,
+    attention_us,
+    elementwise_us,
+    gemm_us,
+    layer_gemm_us,
+    moe_us,
+)
+from experiments.bench.measured.rows import Rows
+
+__all__ = ["OPS", "Op", "is_held_out", "op_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One kind of measured call.
+
+    Attributes:
+      name: of the operation, as tables print it.
+      file: without .csv.
+      chip_column: whose value names the chip.
+      measured: column of the measured microseconds.
+      shape: columns whose values decide together which half of the rows a row belongs to: all rows
+        of a shape are fitted to, or none, on every chip.
+      predict: microseconds of rows of one chip.
+      classes: a name for each row's size.
+      is_bound: whether the project promises an error for a row; others are reported.
+      keep: which rows of the file are of this operation.
+    """
+
+    name: str
+    file: str
+    chip_column: str
+    measured: str
+    shape: tuple[str, ...]
+    predict: Callable[[Rows, Chip], np.ndarray]
+    classes: Callable[[Rows], np.ndarray]
+    is_bound: Callable[[Rows], np.ndarray]
+    keep: Callable[[Rows], np.ndarray] = lambda rows: np.ones(len(rows), bool)
+
+
+def _cut(values: np.ndarray, edges: Mapping[float, str], rest: str) -> np.ndarray:
+    """Name each value by the first edge it does not exceed."""
+    return np.array([next((n for e, n in edges.items() if v <= e), rest) for v in values], object)
+
+
+def _gemm_classes(rows: Rows) -> np.ndarray:
+    small = 2.0 * rows["n"] * rows["k"] < 16e6
+    by_m = _cut(rows["m"], {16: "M 1-16", 64: "M 17-64", 256: "M 65-256", 1024: "M 257-1024"},
+                "M > 1024")  # fmt: skip
+    return np.where(small, "W < 16 MB", by_m)
+
+
+def _attention_classes(rows: Rows) -> np.ndarray:
+    return np.where(rows["us"] > 30.0, "above 30 us", "up to 30 us").astype(object)
+
+
+def _moe_classes(rows: Rows) -> np.ndarray:
+    return _cut(rows["tokens"], {128: "1-128 tokens", 1024: "129-1024 tokens"}, "> 1024 tokens")
+
+
+def _token_classes(rows: Rows) -> np.ndarray:
+    return _cut(rows["tokens"], {64: "1-64 tokens", 512: "65-512 tokens"}, "> 512 tokens")
+
+
+def _all(rows: Rows) -> np.ndarray:
+    return np.ones(len(rows), bool)
+
+
+def _none(rows: Rows) -> np.ndarray:
+    return np.zeros(len(rows), bool)
+
+
+def _layer(which: str) -> Op:
+    return Op(
+        name=f"layer {which}", file="vidur_layer_us", chip_column="device", measured=which,
+        shape=("model", "tokens"), predict=lambda rows, chip: layer_gemm_us(rows, which, chip),
+        classes=_token_classes, is_bound=_none,
+    )  # fmt: skip
+
+
+OPS: Final = (
+    Op(
+        name="gemm", file="gemm_bf16", chip_column="system", measured="us", shape=("n", "k"),
+        predict=gemm_us, classes=_gemm_classes,
+        is_bound=lambda rows: 2.0 * rows["n"] * rows["k"] >= 16e6,
+    ),
+    Op(
+        name="prefill attention", file="attention_bf16", chip_column="system", measured="us",
+        shape=("kind", "batch", "tokens", "heads", "kv_heads"), predict=attention_us,
+        classes=_attention_classes, is_bound=lambda rows: rows["us"] > 30.0,
+        keep=lambda rows: rows["kind"] == "context",
+    ),
+    Op(
+        name="decode attention", file="attention_bf16", chip_column="system", measured="us",
+        shape=("kind", "batch", "tokens", "heads", "kv_heads"), predict=attention_us,
+        classes=_attention_classes, is_bound=lambda rows: rows["us"] > 30.0,
+        keep=lambda rows: rows["kind"] == "generation",
+    ),
+    Op(
+        name="moe", file="moe_bf16", chip_column="system", measured="us",
+        shape=("model", "distribution", "tokens"), predict=moe_us, classes=_moe_classes,
+        is_bound=_all,
+    ),
+    *(_layer(which) for which in LAYER_GEMMS),
+    Op(
+        name="layer elementwise", file="vidur_layer_us", chip_column="device",
+        measured="elementwise", shape=("model", "tokens"), predict=elementwise_us,
+        classes=_token_classes, is_bound=_none,
+    ),
+)  # fmt: skip
+"""Every operation, in the order of the tables."""
+
+
+def is_held_out(key: str) -> bool:
+    """Return whether the rows of a shape are kept from every fit: about half, by a checksum.
+
+    >>> is_held_out("4096,4096"), is_held_out("4096,5120")
+    (True, False)
+    """
+    return zlib.crc32(key.encode()) % 2 == 1
+
+
+def op_rows(tables: Mapping[str, Rows]) -> Iterator[tuple[Op, str, Rows]]:
+    """Yield the rows of each operation by the name of the chip that their file gives."""
+    for op in OPS:
+        if op.file not in tables:
+            continue
+        rows = tables[op.file]
+        rows = rows.take(op.keep(rows))
+        for system in sorted(set(rows[op.chip_column])):
+            yield op, system, rows.take(rows[op.chip_column] == system)

@@ -1,0 +1,83 @@
+"""The errors as printed tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from experiments.bench.measured.compare import Comparison, errors_by
+from experiments.bench.measured.errors import Error
+
+__all__ = ["engine_table", "op_table", "unseen_table"]
+
+BOUND = "all with a bound"
+_ERRORS = ("rows", "med", "p90", "bias")
+
+
+def op_table(rows: list[Comparison]) -> Table:
+    """Return the errors by chip, operation and size, with the rows that have a bound together."""
+    table = _table("predicted against measured, errors in percent", ("chip", "operation", "size"))
+    by_size = errors_by(rows, "chip", "op", "size")
+    bound = errors_by([r for r in rows if r.is_bound], "chip", "op")
+    for chip, op in dict.fromkeys(key[:2] for key in sorted(by_size)):
+        of = [key for key in sorted(by_size) if key[:2] == (chip, op)]
+        for _, _, size in of:
+            table.add_row(chip, op, size, *_cells(by_size[chip, op, size]))
+        if (chip, op) in bound and len(of) > 1:
+            cells = _cells(bound[chip, op])
+            table.add_row(chip, op, BOUND, *cells, style="bold")
+        table.add_section()
+    return table
+
+
+def engine_table(rows: list[Comparison]) -> Table:
+    """Return the errors of the time per output token of whole engines."""
+    table = _table(
+        "time per output token of engines, replayed; errors in percent", ("chip", "engine", "model")
+    )
+    for (chip, engine, model), errors in errors_by(rows, "chip", "op", "size").items():
+        table.add_row(chip, engine, model.rpartition("/")[2], *_cells(errors))
+    for errors in errors_by([r for r in rows if r.is_bound], "is_bound").values():
+        table.add_section()
+        table.add_row("", BOUND, "", *_cells(errors), style="bold")
+    return table
+
+
+def unseen_table(errors: Mapping[tuple[str, str], Error | None]) -> Table:
+    """Return the errors of chips as if nobody had measured them."""
+    table = Table(
+        title="each chip as if never measured: datasheet values and the other chips' constants",
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
+    )  # fmt: skip
+    for head in ("chip", "operation", *_ERRORS):
+        is_name = head not in _ERRORS
+        table.add_column(head, justify="left" if is_name else "right", no_wrap=True)
+    for (chip, op), error in errors.items():
+        table.add_row(chip, op, *_numbers(error))
+    return table
+
+
+def _table(title: str, names: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for half in ("fit", "held"):
+        for head in _ERRORS:
+            first = half if head == _ERRORS[0] else ""
+            table.add_column(f"{first}\n{head}", justify="right", no_wrap=True)
+    return table
+
+
+def _cells(errors: tuple[Error | None, Error | None]) -> list[str]:
+    return [cell for error in errors for cell in _numbers(error)]
+
+
+def _numbers(error: Error | None) -> list[str]:
+    if error is None:
+        return ["-"] * len(_ERRORS)
+    return [
+        str(error.count), f"{100 * error.median:.1f}", f"{100 * error.p90:.1f}",
+        f"{100 * error.bias:+.1f}",
+    ]  # fmt: skip

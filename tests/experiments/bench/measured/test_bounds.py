@@ -1,0 +1,91 @@
+"""The errors that the project promises on public rows, held on its own copy of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from experiments.bench.measured.chips import FITTED
+from experiments.bench.measured.compare import (
+    Comparison,
+    Skipped,
+    compare,
+    compare_engines,
+    errors_by,
+    unseen_chips,
+)
+from experiments.bench.measured.errors import Error, error_of
+from experiments.bench.measured.rows import OWN, read_folder
+
+# Median and 90th percentile, issue 11.
+BOUNDS = {
+    "gemm": (0.085, 0.20),
+    "prefill attention": (0.15, 0.35),
+    "decode attention": (0.15, 0.35),
+    "moe": (0.15, None),
+}
+WIDE_GEMM_P90 = {"gb200": 0.30, "b200": 0.30, "l40s": 0.30}
+ENGINE_BOUND = (0.025, 0.06)
+# As if never measured, within twice the bounds; what is not stands here with why.
+UNSEEN_BEYOND = {
+    # Blackwell's kernels take a third of the other chips' time a sequence; no datasheet says so.
+    ("gb200", "decode attention"),
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Comparison]:
+    own, skipped = read_folder(OWN), Skipped()
+    found = compare(own, own, skipped)
+    assert not skipped.lines()
+    return [row for row in found if row.is_bound]
+
+
+def within(error: Error | None, median: float, p90: float | None) -> bool:
+    assert error is not None
+    return error.median <= median and (p90 is None or error.p90 <= p90)
+
+
+@pytest.mark.parametrize("op", BOUNDS)
+@pytest.mark.parametrize("chip", FITTED)
+def test_errors_of_calls_are_within_the_bounds(rows: list[Comparison], chip: str, op: str) -> None:
+    ours = [row for row in rows if (row.chip, row.op) == (chip, op)]
+    if op == "moe" and chip not in ("a100_sxm", "h100_sxm"):
+        assert not ours  # nobody published any
+        return
+    median, p90 = BOUNDS[op]
+    if op == "gemm":
+        p90 = WIDE_GEMM_P90.get(chip, p90)
+    ((fitted, held),) = errors_by(ours, "op").values()
+    assert within(fitted, median, p90), fitted
+    assert within(held, median, p90), held
+    assert held is not None
+    assert held.count > 15
+
+
+def test_engines_are_within_the_bounds() -> None:
+    own, skipped = read_folder(OWN), Skipped()
+    table = own["e2e_single_gpu"]
+    bf16 = table.take(table["gemm"] == "bf16")
+    found = [c for _, c in compare_engines(bf16, bf16, skipped)]
+    assert len(found) == 33
+    assert not skipped.lines()
+    ((_, held),) = errors_by(found, "is_bound").values()
+    assert within(held, *ENGINE_BOUND), held
+    together = error_of(
+        np.array([c.predicted_us for c in found]), np.array([c.measured_us for c in found])
+    )
+    assert within(together, *ENGINE_BOUND), together
+
+
+def test_a_chip_nobody_measured_is_within_twice_the_bounds() -> None:
+    found = unseen_chips(read_folder(OWN))
+    assert {chip for chip, _ in found} == set(FITTED)
+    beyond = set()
+    for (chip, op), error in found.items():
+        median, p90 = BOUNDS[op]
+        if op == "gemm":
+            p90 = WIDE_GEMM_P90.get(chip, p90)
+        if not within(error, 2 * median, None if p90 is None else 2 * p90):
+            beyond.add((chip, op))
+    assert beyond <= UNSEEN_BEYOND
