@@ -19,7 +19,6 @@ from pallas_kernels.gemm.config import Config, shared_bytes, sums_apart
 from pallas_kernels.gemm.heuristics import FAMILY, choose, smallest_cluster
 from pallas_kernels.gemm.launch import launch
 from pallas_kernels.gemm.specs import MODEL_EXPERTS, ROW_MULTIPLE, Gemm, Quantised
-from pallas_kernels.gemm.tiles import rows_of
 from pallas_kernels.hopper import CLUSTERS
 from pallas_kernels.program import Argument, Program
 
@@ -194,7 +193,7 @@ def _of_experts(sm_count: int) -> Iterator[Program]:
         for tokens, (k, n) in itertools.product(_TOKENS, layer.projections):
             rows = tokens * layer.per_token
             gemm = Gemm(m=rows, k=k, n=n, experts=layer.experts, layers=_LAYERS)
-            for cluster in sorted({1, smallest_cluster(rows_of(gemm))}):
+            for cluster in sorted({1, smallest_cluster(gemm.rows_each)}):
                 yield from _chosen(gemm, sm_count, cluster, model)
     for t, cluster, dtype, out_dtype, w_layout in (
         (3, 1, "float16", "float16", "nk"),
@@ -221,7 +220,7 @@ def _of_quantised_experts(sm_count: int) -> Iterator[Program]:
                 quantised=weights,
                 w_layout="nk",
             )
-            yield from _chosen(gemm, sm_count, smallest_cluster(rows_of(gemm)), model)
+            yield from _chosen(gemm, sm_count, smallest_cluster(gemm.rows_each), model)
     rare: tuple[tuple[int, int, int, Quantised, dict[str, Any]], ...] = (
         (3, 1, 1600, Quantised(kind="float8_e4m3fn"), {}),
         (16, 1, 1536, Quantised(group=32, scale_dtype="float16"), {}),

@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Sizes of a GEMM in tiles; of experts what there is with even routing."""
+    """Sizes of a GEMM in tiles; of experts what most have (`Gemm.rows_each`), and no less."""
 
     strips: int  # columns / tn
     row_tiles: int  # rows of a matrix / tm
@@ -51,10 +51,7 @@ class Counts:
 
 def counts(config: Config, gemm: Gemm) -> Counts:
     """Return the sizes of `gemm` in the tiles of `config`, each rounded up."""
-    matrices, rows = 1, gemm.m
-    if gemm.experts is not None:
-        matrices = min(gemm.experts, gemm.m)
-        rows = -(-gemm.m // matrices)
+    matrices, rows = min(gemm.experts or 1, gemm.m), gemm.rows_each
     return Counts(
         strips=-(-gemm.n // config.tn),
         row_tiles=-(-rows // config.tm),

@@ -11,6 +11,7 @@ nothing between threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -132,6 +133,19 @@ class Gemm:
     def x_rows(self) -> int:
         """Rows of X as the kernel reads it, rounded up."""
         return round_up(self.m, ROW_MULTIPLE)
+
+    @property
+    def rows_each(self) -> int:
+        """Rows of a matrix; of an expert those to expect of one that has many.
+
+        With balanced routing: the mean, two standard deviations of a Poisson number, and the rows
+        before the first one that a tile may begin with. Rows of real routers are less even: more
+        experts then need a second block.
+        """
+        if self.experts is None:
+            return self.m
+        mean = self.m / self.experts
+        return min(math.ceil(mean + 2 * math.sqrt(mean)), self.m) + ROW_MULTIPLE - 1
 
     @property
     def groups(self) -> int:

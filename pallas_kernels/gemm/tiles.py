@@ -17,25 +17,12 @@ from pallas_kernels.gemm.config import (
     pass_unit,
     shared_bytes,
 )
-from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
+from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.hopper import SHARED_BYTES_LIMIT
 
 _MOST_STAGES = 12  # of W: 96 KiB of int4 in flight, 192 KiB of bytes
 _ASYM_STAGES = 2
 _LONGEST_RING = 16  # W tiles of AsymGEMM, so that barriers have room
-
-
-def rows_of(gemm: Gemm) -> int:
-    """Return the rows of a matrix; of an expert those to expect of one that has many.
-
-    With balanced routing: the mean, two standard deviations of a Poisson number, and the rows
-    before the first one that a tile may begin with. Rows of real routers are less even: more
-    experts then need a second block.
-    """
-    if gemm.experts is None:
-        return gemm.m
-    mean = gemm.m / gemm.experts
-    return min(math.ceil(mean + 2 * math.sqrt(mean)), gemm.m) + ROW_MULTIPLE - 1
 
 
 def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
@@ -49,7 +36,7 @@ def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
     """
     config = (_plain if gemm.quantised is None else _converted)(gemm, sm_count, cluster)
     check_fits(config, gemm)
-    return _with_asym(config, gemm) if config.block_rows < rows_of(gemm) else config
+    return _with_asym(config, gemm) if config.block_rows < gemm.rows_each else config
 
 
 def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
@@ -61,7 +48,7 @@ def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
     - up to 128 rows: 128 rows and two compute warpgroups.
     - more: 256 x 128, an accumulator of 128 float32 registers a thread.
     """
-    rows = rows_of(gemm) / cluster
+    rows = gemm.rows_each / cluster
     items = min(gemm.experts or 1, gemm.m) * -(-gemm.n // 128)
     tn = 64 if items < sm_count // cluster else 128
     common = Config(kc=0, cluster=cluster, sm_count=sm_count)
@@ -86,7 +73,7 @@ def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
     if tk < (128 if is_int4 else 64):
         tk = 128
     fitting = tuple(t for t in ROW_TILES if t <= most_rows(gemm, tk))
-    tm = next((t for t in fitting if t * cluster >= rows_of(gemm)), fitting[-1])
+    tm = next((t for t in fitting if t * cluster >= gemm.rows_each), fitting[-1])
     columns = gemm.n * min(gemm.experts or 1, gemm.m)
     narrow = 2 * -(-columns // 128) <= sm_count // cluster
     config = Config(
