@@ -35,6 +35,7 @@ _TWO_ACCUMULATORS = (
 )  # outputs of a warpgroup with a sum and a partial sum: 64 + 64 registers
 _ONE_ACCUMULATOR = 256 * 64  # 128 registers
 _SUM_SLOTS = 2  # of the ring of sums of X
+_BARRIER = 8  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,11 +264,24 @@ def pass_unit(config: Config, gemm: Gemm) -> int:
 
 def shared_bytes(config: Config, gemm: Gemm) -> int:
     """Return the shared memory of one CTA in bytes: the larger dataflow, output slots, barriers."""
-    tiles = _tile_bytes(config, gemm, "sym")
-    if config.kc:
-        tiles = max(tiles, _tile_bytes(config, gemm, "asym"))
+    flows = dataflows(config)
+    tiles = max(_tile_bytes(config, gemm, flow) for flow in flows)
     store = o_epilogue(config, gemm).nbytes(gemm.out_itemsize)
-    return tiles + config.warpgroups * store + BARRIER_BYTES
+    barriers = _BARRIER * sum(_barriers(config, gemm, flow) for flow in flows)
+    return tiles + config.warpgroups * store + max(BARRIER_BYTES, round_up(barriers, _ALIGNMENT))
+
+
+def dataflows(config: Config) -> tuple[Dataflow, ...]:
+    """Return the dataflows that a kernel of this configuration has."""
+    return ("sym", "asym") if config.kc else ("sym",)
+
+
+def _barriers(config: Config, gemm: Gemm, flow: Dataflow) -> int:
+    """Barriers of a dataflow: full and empty of each slot."""
+    ring, weights = rings(config, gemm, flow), gemm.quantised
+    scales = ring.scales if weights else 0
+    sums = ring.sums if weights and weights.offset_dtype else 0
+    return 2 * (ring.x + ring.w + scales + sums)
 
 
 def _tile_bytes(config: Config, gemm: Gemm, flow: Dataflow) -> int:

@@ -15,6 +15,7 @@ from pallas_kernels.gemm.config import (
     Dataflow,
     Rings,
     accumulator,
+    dataflows,
     o_epilogue,
     piece_size,
     rings,
@@ -143,11 +144,6 @@ def of_expert(array: Ref, item: Item) -> Ref:
 def w_copies(config: Config, gemm: Gemm) -> int:
     """Return how many copies load a tile of W: tile-major, one for each 64 columns."""
     return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
-
-
-def dataflows(config: Config) -> tuple[Dataflow, ...]:
-    """Return the dataflows that a kernel of this configuration has."""
-    return ("sym", "asym") if config.kc else ("sym",)
 
 
 def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> list[Any]:

@@ -331,3 +331,11 @@ def test_what_does_not_fit_quantised_weights_is_refused() -> None:
         with pytest.raises(ValueError, match=f"tm=256: expected at most 128 for {why}"):
             check_fits(replace(small, tm=256), gemm)
         assert choose(gemm, sm_count=4).tm == 128
+
+
+def test_more_barriers_than_usual_count_as_shared_memory() -> None:
+    gemm = Gemm(m=8, k=8192, n=128, w_layout="nk", quantised=Quantised())
+    few = Config(tm=8, tn=64, tk=128, kc=0, x_stages=4, w_stages=4, warpgroups=1)
+    many = replace(few, x_stages=70)  # 140 barriers of 8 bytes for X alone
+    tiles = (many.x_stages - few.x_stages) * few.tm * few.x_columns * 2
+    assert shared_bytes(many, gemm) - shared_bytes(few, gemm) == tiles + 1024
