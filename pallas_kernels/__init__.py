@@ -1,9 +1,10 @@
 """GPU kernels over weights that stay in host memory; imports nothing of c2c, usable on its own.
 
-Each kernel is a package: `hybrid_gemm`, `quantized_gemm`, `grouped_gemm`, `attention` and
-`gather_rows`; `host_memory` places arrays, `tuning` measures configurations, `repository` keeps
-compiled programs and `ahead_of_time` compiles for a GPU that is not there. They are attributes of
-this package, imported when they are asked for; here stand what a device can run and error bounds.
+Each kernel is a package: `hybrid_gemm`, `quantized_gemm` and `grouped_gemm`, which are one core
+(`gemm`), `attention` and `gather_rows`; `host_memory` places arrays, `tuning` measures
+configurations, `repository` keeps compiled programs and `ahead_of_time` compiles for a GPU that is
+not there. They are attributes of this package, imported when they are asked for; here stand what a
+device can run and error bounds.
 """
 
 from importlib import import_module
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         ahead_of_time,
         attention,
         gather_rows,
+        gemm,
         grouped_gemm,
         host_memory,
         hybrid_gemm,
@@ -44,6 +46,7 @@ __all__ = [
     "check_gemm",
     "device",
     "gather_rows",
+    "gemm",
     "gemm_error_bound",
     "gemm_reference",
     "grouped_gemm",

@@ -11,14 +11,13 @@ import numpy as np
 
 from pallas_kernels.capability import Backend, device, missing, require
 from pallas_kernels.counting import div
-from pallas_kernels.hopper import CLUSTERS, INPUT_DTYPES
+from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS, INPUT_DTYPES
 from pallas_kernels.host_memory import in_host_memory, weight_operand
 
 Choice = Literal["auto", "sm90", "interpret", "reference"]
 Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced
 
 INTERPRETED_SMS = 4  # interpret mode takes time for each CTA
-HOPPER_SMS = 132  # what a backend without SMs checks SM arguments against
 
 
 def resolve_backend(backend: str) -> Backend:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax import lax
-
 Int = Any  # int or a traced int32 scalar
 
 
@@ -32,12 +30,12 @@ def round_up(size: int, multiple: int) -> int:
 
 def div(a: Int, b: Int) -> Int:
     """Return a // b."""
-    return a // b if isinstance(a, int) and isinstance(b, int) else lax.div(a, b)
+    return a // b if isinstance(a, int) and isinstance(b, int) else _lax().div(a, b)
 
 
 def rem(a: Int, b: Int) -> Int:
     """Return a % b."""
-    return a % b if isinstance(a, int) and isinstance(b, int) else lax.rem(a, b)
+    return a % b if isinstance(a, int) and isinstance(b, int) else _lax().rem(a, b)
 
 
 def dealt(items: Int, players: Int, player: Int) -> Int:
@@ -47,3 +45,10 @@ def dealt(items: Int, players: Int, player: Int) -> Int:
     [3, 2, 2]
     """
     return div(items - player + players - 1, players)
+
+
+def _lax() -> Any:
+    """Whole numbers alone, and what predicts from them, do without jax."""
+    from jax import lax
+
+    return lax

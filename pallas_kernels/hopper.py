@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+HOPPER_SMS = 132
+"""SMs of a whole GPU; what a backend without SMs checks SM arguments against."""
+
 INPUT_DTYPES = ("bfloat16", "float16")
 """Types of activations, and of weights that are not quantised."""
 
@@ -66,29 +69,6 @@ def check_registers(warpgroups: int, compute_registers: int, load_registers: int
         compute_registers,
         f"warpgroups * compute_registers + load_registers = {wanted} to be at most {budget}",
     )
-
-
-def check_tiles(*, tm: int, tn: int, tk: int, warpgroups: int, cluster: int, sm_count: int) -> None:
-    """Return if tiles of X [tm, tk] and W [tk, tn] are TMA boxes and whole wgmma operands.
-
-    Args:
-      tm: rows of a CTA's tile, shared by its warpgroups.
-      tn: columns.
-      tk: of one step along K, for types of two bytes.
-      warpgroups: that compute.
-      cluster: CTAs of a cluster.
-      sm_count: CTAs of the grid.
-
-    Raises:
-      ValueError: one of them cannot be launched.
-    """
-    expect(cluster in CLUSTERS, "cluster", cluster, "1, 2, 4 or 8")
-    rows = WGMMA_ROWS * warpgroups
-    allowed = f"a multiple of {rows} (64 rows a warpgroup) up to {TMA_BOX}"
-    expect(tm % rows == 0 and tm <= TMA_BOX, "tm", tm, allowed)
-    expect(tn % 64 == 0 and tn <= TMA_BOX, "tn", tn, "a multiple of 64 up to 256")
-    expect(tk == 64, "tk", tk, "64: one 128-byte swizzled row of a two-byte type")
-    expect(sm_count >= cluster, "sm_count", sm_count, f"at least cluster={cluster}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

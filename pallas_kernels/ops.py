@@ -7,8 +7,8 @@ from importlib import import_module
 from pallas_kernels.hopper import expect
 from pallas_kernels.program import Program
 
-OPS = ("hybrid_gemm", "quantized_gemm", "grouped_gemm", "attention", "gather_rows")
-"""Names of the ops: each is a package with a module `programs`."""
+OPS = ("gemm", "attention", "gather_rows")
+"""Packages with a module `programs`; `gemm` is hybrid_gemm, quantized_gemm and grouped_gemm."""
 
 
 def programs(op: str, sm_count: int) -> tuple[Program, ...]:

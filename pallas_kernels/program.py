@@ -40,7 +40,7 @@ class Program:
     may run XLA operations around the kernel (padding, cutting), never on a host argument.
     """
 
-    op: str  # the op's package, e.g. "hybrid_gemm"
+    op: str  # the op's package, e.g. "gemm"
     name: str  # unique within the op; says shape and choices
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]

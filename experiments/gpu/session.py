@@ -12,7 +12,7 @@ from experiments.gpu import report
 from experiments.gpu.archive import Keeper
 from experiments.gpu.cases import Case, Context, Limits
 from experiments.gpu.runner import Ran, run_section
-from experiments.gpu.sections import Section
+from experiments.gpu.section import Section
 from experiments.gpu.store import Store
 
 

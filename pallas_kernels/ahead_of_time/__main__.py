@@ -1,6 +1,6 @@
 """Compile every configuration in use for GPUs that are not here, and check the machine code.
 
-    python -m pallas_kernels.ahead_of_time [--target h200] [--op hybrid_gemm] [--part 0/2] [--json]
+    python -m pallas_kernels.ahead_of_time [--target h200] [--op gemm] [--part 0/2] [--json]
 
 Exits with 3 if a program is not as it should be, with 2 if the compiler is not installed.
 """

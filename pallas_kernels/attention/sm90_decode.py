@@ -12,6 +12,7 @@ them. A share without keys writes 0 and -inf. Table entries beyond the last page
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -55,9 +56,6 @@ def build(
         not fit.
     """
     check_decode(spec, config)
-    how = store(spec.dim, "float32")
-    block, pieces = config.block_kv, config.pieces(spec.page)
-    rows = block // pieces  # of one TMA copy
     sequences = spec.batch * spec.kv_heads
 
     def body(
@@ -77,96 +75,48 @@ def build(
         row, split = lax.axis_index("row"), lax.axis_index("split")
         position, length, window = bounds[row, 0], bounds[row, 1], bounds[row, 2]
         begin, total = online.key_range(
-            length, position, position, window, causal=True, block=block
+            length, position, position, window, causal=True, block=config.block_kv
         )
         share = ceil_div(total, config.splits)
-        first = begin + split * share
-        blocks = jnp.clip(total - split * share, 0, share)
-        # The group may be smaller than the box of 64 rows: TMA fills and clips, if jax lets a
-        # slice reach over the edge, which it does where it cannot see the start.
-        all_rows = pl.ds(rem(row, 1), GROUP_ROWS)
+        cta = Cta(
+            spec=spec,
+            config=config,
+            row=row,
+            head=head,
+            place=split * sequences + row * spec.kv_heads + head,
+            position=position,
+            length=length,
+            window=window,
+            first=begin + split * share,
+            blocks=jnp.clip(total - split * share, 0, share),
+            tables=tables,
+            q=q,
+            k=k,
+            v=v,
+            out=out,
+            lse=lse,
+            q_s=q_s,
+            k_s=k_s,
+            v_s=v_s,
+            out_s=out_s,
+            lse_s=lse_s,
+            weights_s=weights_s[0] if weights_s else None,
+            q_full=q_full,
+            k_full=k_full,
+            v_full=v_full,
+            k_empty=k_empty,
+            v_empty=v_empty,
+        )
 
         @pl.when(warpgroup == 1)
-        def _load() -> None:
+        def _loads() -> None:
             plgpu.set_max_registers(config.load_registers, action="decrease")
-            last_page = div(length - 1, spec.page)
-
-            @pl.loop(0, blocks)
-            def _block(step: Int) -> None:
-                slot = rem(step, config.stages)
-                key = (first + step) * block
-                # A block may reach over the last page: that part repeats the last one, masked.
-                numbers = [
-                    jnp.minimum(div(key + piece * rows, spec.page), last_page)
-                    for piece in range(pieces)
-                ]
-                pages = [tables[row, number] for number in numbers]
-                inside = pl.ds(rem(key, spec.page) if spec.page > block else 0, rows)
-                for source, ring, full, empty in (
-                    (k, k_s, k_full, k_empty),
-                    (v, v_s, v_full, v_empty),
-                ):
-
-                    @pl.when(step >= config.stages)
-                    def _reuse(empty: Ref = empty) -> None:
-                        plgpu.barrier_wait(empty.at[slot])
-
-                    for piece, page in enumerate(pages):
-                        plgpu.copy_gmem_to_smem(
-                            source.at[page, inside, head],
-                            ring.at[slot, pl.ds(piece * rows, rows)],
-                            full.at[slot],
-                        )
-
-            drain(k_empty, config.stages, blocks)
-            drain(v_empty, config.stages, blocks)
+            _load(cta)
 
         @pl.when(warpgroup == 0)
-        def _compute() -> None:
+        def _computes() -> None:
             plgpu.set_max_registers(config.compute_registers, action="increase")
-            see = online.Bounds(
-                length=length, first_row=position, window=window, causal=True, rows_advance=False
-            )
-            multiply = online.through_memory(weights_s[0]) if weights_s else online.in_registers
-            plgpu.copy_gmem_to_smem(q.at[row * spec.kv_heads + head, all_rows], q_s, q_full)
-            plgpu.barrier_wait(q_full)
-
-            def visit(step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-                acc, maximum, total = carry
-                slot = rem(step, config.stages)
-                first_key = (first + step) * block
-                plgpu.barrier_wait(k_full.at[slot])
-
-                def scores(ref: Ref) -> Any:
-                    plgpu.wgmma(ref, q_s, k_s.at[slot].transpose((1, 0)))
-                    return ref[...]
-
-                s = pl.run_scoped(scores, plgpu.ACC((GROUP_ROWS, block), jnp.float32))
-                plgpu.barrier_arrive(k_empty.at[slot])
-                s = online.masked(s, first_key, see)
-                weights, factor, maximum = online.update(s, maximum, spec.scale)
-                acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
-                total = total * factor + weights.sum(axis=1)
-                plgpu.barrier_wait(v_full.at[slot])
-                online.zero_beyond(v_s.at[slot], first_key, length)
-                rounded = weights.astype(jnp.dtype(spec.dtype))
-                acc = multiply(acc, rounded, v_s.at[slot], lambda: None)
-                plgpu.barrier_arrive(v_empty.at[slot])
-                return acc, maximum, total
-
-            carry = lax.fori_loop(0, blocks, visit, online.start(spec.dim))
-            value, log_sum = online.finish(*carry)
-            place = split * sequences + row * spec.kv_heads + head
-            lse_s[...] = log_sum
-            plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(lse_s, lse.at[place])
-            online.write(
-                value,
-                out_s,
-                lambda column: out.at[place, all_rows, pl.ds(column, how.columns)],
-                how,
-            )
-            plgpu.wait_smem_to_gmem(0)
+            _compute(cta)
 
     parts = config.splits * sequences
     kernel: Kernel = plgpu.kernel(
@@ -183,6 +133,147 @@ def build(
         **online.options(interpret),
     )
     return kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cta:
+    """One CTA's view: its sequence, its share of the keys, its buffers and barriers."""
+
+    spec: Decode
+    config: DecodeConfig
+    # what it works on
+    row: Int  # of the batch
+    head: Int  # of keys and values
+    place: Int  # of its partial result
+    # of the sequence
+    position: Int  # of the query
+    length: Int
+    window: Int
+    # blocks of keys of its share
+    first: Int
+    blocks: Int
+    # global memory
+    tables: Ref
+    q: Ref
+    k: Ref
+    v: Ref
+    out: Ref
+    lse: Ref
+    # shared memory
+    q_s: Ref
+    k_s: Ref
+    v_s: Ref
+    out_s: Ref
+    lse_s: Ref
+    weights_s: Ref | None  # interpret mode: weights of the second product
+    # barriers
+    q_full: Ref
+    k_full: Ref
+    v_full: Ref
+    k_empty: Ref
+    v_empty: Ref
+
+    @property
+    def all_rows(self) -> Any:
+        """The rows of the group, and those beyond it in the box.
+
+        The group may be smaller than the box of 64 rows: TMA fills and clips, if jax lets a slice
+        reach over the edge, which it does where it cannot see the start.
+        """
+        return pl.ds(rem(self.row, 1), GROUP_ROWS)
+
+
+def _load(cta: Cta) -> None:
+    spec, config, block = cta.spec, cta.config, cta.config.block_kv
+    pieces = config.pieces(spec.page)
+    rows = block // pieces  # of one TMA copy
+    last_page = div(cta.length - 1, spec.page)
+
+    @pl.loop(0, cta.blocks)
+    def _block(step: Int) -> None:
+        slot = rem(step, config.stages)
+        key = (cta.first + step) * block
+        # A block may reach over the last page: that part repeats the last one, masked.
+        numbers = [
+            jnp.minimum(div(key + piece * rows, spec.page), last_page) for piece in range(pieces)
+        ]
+        pages = [cta.tables[cta.row, number] for number in numbers]
+        inside = pl.ds(rem(key, spec.page) if spec.page > block else 0, rows)
+        for source, ring, full, empty in (
+            (cta.k, cta.k_s, cta.k_full, cta.k_empty),
+            (cta.v, cta.v_s, cta.v_full, cta.v_empty),
+        ):
+
+            @pl.when(step >= config.stages)
+            def _reuse(empty: Ref = empty) -> None:
+                plgpu.barrier_wait(empty.at[slot])
+
+            for piece, page in enumerate(pages):
+                plgpu.copy_gmem_to_smem(
+                    source.at[page, inside, cta.head],
+                    ring.at[slot, pl.ds(piece * rows, rows)],
+                    full.at[slot],
+                )
+
+    drain(cta.k_empty, config.stages, cta.blocks)
+    drain(cta.v_empty, config.stages, cta.blocks)
+
+
+def _compute(cta: Cta) -> None:
+    spec, how = cta.spec, store(cta.spec.dim, "float32")
+    own = cta.q.at[cta.row * spec.kv_heads + cta.head, cta.all_rows]
+    plgpu.copy_gmem_to_smem(own, cta.q_s, cta.q_full)
+    plgpu.barrier_wait(cta.q_full)
+    carry = lax.fori_loop(
+        0, cta.blocks, lambda step, carry: _visit(cta, step, carry), online.start(spec.dim)
+    )
+    value, log_sum = online.finish(*carry)
+    cta.lse_s[...] = log_sum
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(cta.lse_s, cta.lse.at[cta.place])
+    online.write(
+        value,
+        cta.out_s,
+        lambda column: cta.out.at[cta.place, cta.all_rows, pl.ds(column, how.columns)],
+        how,
+    )
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Add one block of keys to the weighted values, their maximum and their sum."""
+    spec, config = cta.spec, cta.config
+    acc, maximum, total = carry
+    slot = rem(step, config.stages)
+    first_key = (cta.first + step) * config.block_kv
+    plgpu.barrier_wait(cta.k_full.at[slot])
+
+    def scores(ref: Ref) -> Any:
+        plgpu.wgmma(ref, cta.q_s, cta.k_s.at[slot].transpose((1, 0)))
+        return ref[...]
+
+    s = pl.run_scoped(scores, plgpu.ACC((GROUP_ROWS, config.block_kv), jnp.float32))
+    plgpu.barrier_arrive(cta.k_empty.at[slot])
+    see = online.Bounds(
+        length=cta.length,
+        first_row=cta.position,
+        window=cta.window,
+        causal=True,
+        rows_advance=False,
+    )
+    s = online.masked(s, first_key, see)
+    weights, factor, maximum = online.update(s, maximum, spec.scale)
+    acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
+    total = total * factor + weights.sum(axis=1)
+    plgpu.barrier_wait(cta.v_full.at[slot])
+    online.zero_beyond(cta.v_s.at[slot], first_key, cta.length)
+    rounded = weights.astype(jnp.dtype(spec.dtype))
+    multiply = (
+        online.in_registers if cta.weights_s is None else online.through_memory(cta.weights_s)
+    )
+    acc = multiply(acc, rounded, cta.v_s.at[slot], lambda: None)
+    plgpu.barrier_arrive(cta.v_empty.at[slot])
+    return acc, maximum, total
 
 
 def _scratch(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> list[Any]:

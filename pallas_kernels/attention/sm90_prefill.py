@@ -16,6 +16,7 @@ lengths and window, rows without keys, the log-sum-exp as an output, memory that
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -57,8 +58,7 @@ def build(
       ValueError: the configuration needs more shared memory than a CTA has.
     """
     check_prefill(spec, config)
-    how = store(spec.dim, spec.out_dtype)
-    tiles, block = ceil_div(spec.queries, config.tile), config.block_kv
+    tiles = ceil_div(spec.queries, config.tile)
     padded = round_up(spec.queries, config.tile)
 
     def body(
@@ -78,116 +78,48 @@ def build(
             position + config.tile - 1,
             window,
             causal=spec.causal,
-            block=block,
+            block=config.block_kv,
+        )
+        cta = Cta(
+            spec=spec,
+            config=config,
+            warpgroup=warpgroup,
+            row=row,
+            head=head,
+            query=tile * config.tile,
+            offset=offset,
+            length=length,
+            window=window,
+            first=first,
+            blocks=blocks,
+            q=q,
+            k=k,
+            v=v,
+            out=out,
+            lse=lse,
+            q_s=q_s,
+            k_s=k_s,
+            v_s=v_s,
+            out_s=out_s,
+            lse_s=lse_s,
+            weights_s=weights_s[0] if weights_s else None,
+            q_full=q_full,
+            k_full=k_full,
+            v_full=v_full,
+            k_empty=k_empty,
+            v_empty=v_empty,
+            turn=turn,
         )
 
         @pl.when(warpgroup == config.warpgroups)
-        def _load() -> None:
+        def _loads() -> None:
             plgpu.set_max_registers(config.load_registers, action="decrease")
-            kv_head = lax.div(head, jnp.int32(spec.group))
-
-            @pl.loop(0, blocks)
-            def _block(step: Int) -> None:
-                slot = rem(step, config.stages)
-                keys = pl.ds((first + step) * block, block)
-                for source, ring, full, empty in (
-                    (k, k_s, k_full, k_empty),
-                    (v, v_s, v_full, v_empty),
-                ):
-
-                    @pl.when(step >= config.stages)
-                    def _reuse(empty: Ref = empty) -> None:
-                        plgpu.barrier_wait(empty.at[slot])
-
-                    plgpu.copy_gmem_to_smem(
-                        source.at[row, keys, kv_head], ring.at[slot], full.at[slot]
-                    )
-
-            drain(k_empty, config.stages, blocks)
-            drain(v_empty, config.stages, blocks)
+            _load(cta)
 
         @pl.when(warpgroup < config.warpgroups)
-        def _compute() -> None:
+        def _computes() -> None:
             plgpu.set_max_registers(config.compute_registers, action="increase")
-            query = tile * config.tile + warpgroup * WGMMA_ROWS
-            own_q = q_s.at[warpgroup]
-            see = online.Bounds(
-                length=length,
-                first_row=offset + query,
-                window=window,
-                causal=spec.causal,
-                rows_advance=True,
-            )
-            multiply = (
-                online.through_memory(weights_s[0].at[warpgroup])
-                if weights_s
-                else online.in_registers
-            )
-
-            def take_turns() -> None:
-                plgpu.barrier_arrive(turn)
-                plgpu.barrier_wait(turn)
-
-            plgpu.copy_gmem_to_smem(
-                q.at[row, pl.ds(query, WGMMA_ROWS), head], own_q, q_full.at[warpgroup]
-            )
-            plgpu.barrier_wait(q_full.at[warpgroup])
-            pl.when(blocks > 0)(lambda: plgpu.barrier_wait(k_full.at[0]))
-            pl.when(warpgroup == 1)(take_turns)
-
-            def visit(step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-                acc, maximum, total = carry
-                slot = rem(step, config.stages)
-                first_key = (first + step) * block
-
-                def scores(ref: Ref) -> Any:
-                    plgpu.wgmma(ref, own_q, k_s.at[slot].transpose((1, 0)))
-                    take_turns()
-                    return ref[...]
-
-                s = pl.run_scoped(scores, plgpu.ACC((WGMMA_ROWS, block), jnp.float32))
-                plgpu.barrier_arrive(k_empty.at[slot])
-                s = online.masked(s, first_key, see)
-                weights, factor, maximum = online.update(s, maximum, spec.scale)
-                acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
-                total = total * factor + weights.sum(axis=1)
-                rounded = weights.astype(jnp.dtype(spec.dtype))
-                # All of the softmax belongs before the wait: the other warpgroup multiplies now.
-                acc, maximum, total, rounded = _ordered((acc, maximum, total, rounded))
-                plgpu.barrier_wait(v_full.at[slot])
-
-                @pl.when(warpgroup == 0)
-                def _clean() -> None:
-                    online.zero_beyond(v_s.at[slot], first_key, length)
-
-                take_turns()
-
-                def next_k() -> None:
-                    @pl.when(step + 1 < blocks)
-                    def _wait() -> None:
-                        plgpu.barrier_wait(k_full.at[rem(step + 1, config.stages)])
-
-                acc = multiply(acc, rounded, v_s.at[slot], next_k)
-                plgpu.barrier_arrive(v_empty.at[slot])
-                return acc, maximum, total
-
-            carry = lax.fori_loop(0, blocks, visit, online.start(spec.dim))
-            pl.when(warpgroup == 0)(take_turns)
-            value, log_sum = online.finish(*carry)
-            lse_s[warpgroup] = log_sum
-            plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(
-                lse_s.at[warpgroup], lse.at[row, head, pl.ds(query, WGMMA_ROWS)]
-            )
-            online.write(
-                value,
-                out_s.at[warpgroup],
-                lambda column: out.at[
-                    row, pl.ds(query, WGMMA_ROWS), head, pl.ds(column, how.columns)
-                ],
-                how,
-            )
-            plgpu.wait_smem_to_gmem(0)
+            _compute(cta)
 
     kernel: Kernel = plgpu.kernel(
         body,
@@ -203,6 +135,162 @@ def build(
         **online.options(interpret),
     )
     return kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cta:
+    """One CTA's view: whose queries it takes, which keys those see, its buffers and barriers."""
+
+    spec: Prefill
+    config: PrefillConfig
+    # where this thread stands
+    warpgroup: Int
+    row: Int  # of the batch
+    head: Int
+    query: Int  # first one of the CTA
+    # of the batch row
+    offset: Int
+    length: Int
+    window: Int
+    # blocks of keys that any of the queries can see
+    first: Int
+    blocks: Int
+    # global memory
+    q: Ref
+    k: Ref
+    v: Ref
+    out: Ref
+    lse: Ref
+    # shared memory
+    q_s: Ref
+    k_s: Ref
+    v_s: Ref
+    out_s: Ref
+    lse_s: Ref
+    weights_s: Ref | None  # interpret mode: weights of the second product
+    # barriers
+    q_full: Ref
+    k_full: Ref
+    v_full: Ref
+    k_empty: Ref
+    v_empty: Ref
+    turn: Ref
+
+    @property
+    def own_query(self) -> Int:
+        """First query of this warpgroup."""
+        return self.query + self.warpgroup * WGMMA_ROWS
+
+    def take_turns(self) -> None:
+        """Let the other warpgroup go on, and wait until it lets this one."""
+        plgpu.barrier_arrive(self.turn)
+        plgpu.barrier_wait(self.turn)
+
+
+def _load(cta: Cta) -> None:
+    config, block = cta.config, cta.config.block_kv
+    kv_head = lax.div(cta.head, jnp.int32(cta.spec.group))
+
+    @pl.loop(0, cta.blocks)
+    def _block(step: Int) -> None:
+        slot = rem(step, config.stages)
+        keys = pl.ds((cta.first + step) * block, block)
+        for source, ring, full, empty in (
+            (cta.k, cta.k_s, cta.k_full, cta.k_empty),
+            (cta.v, cta.v_s, cta.v_full, cta.v_empty),
+        ):
+
+            @pl.when(step >= config.stages)
+            def _reuse(empty: Ref = empty) -> None:
+                plgpu.barrier_wait(empty.at[slot])
+
+            plgpu.copy_gmem_to_smem(source.at[cta.row, keys, kv_head], ring.at[slot], full.at[slot])
+
+    drain(cta.k_empty, config.stages, cta.blocks)
+    drain(cta.v_empty, config.stages, cta.blocks)
+
+
+def _compute(cta: Cta) -> None:
+    warpgroup, query = cta.warpgroup, cta.own_query
+    plgpu.copy_gmem_to_smem(
+        cta.q.at[cta.row, pl.ds(query, WGMMA_ROWS), cta.head],
+        cta.q_s.at[warpgroup],
+        cta.q_full.at[warpgroup],
+    )
+    plgpu.barrier_wait(cta.q_full.at[warpgroup])
+    pl.when(cta.blocks > 0)(lambda: plgpu.barrier_wait(cta.k_full.at[0]))
+    pl.when(warpgroup == 1)(cta.take_turns)
+    carry = lax.fori_loop(
+        0, cta.blocks, lambda step, carry: _visit(cta, step, carry), online.start(cta.spec.dim)
+    )
+    pl.when(warpgroup == 0)(cta.take_turns)
+    value, log_sum = online.finish(*carry)
+    cta.lse_s[warpgroup] = log_sum
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(
+        cta.lse_s.at[warpgroup], cta.lse.at[cta.row, cta.head, pl.ds(query, WGMMA_ROWS)]
+    )
+    how = store(cta.spec.dim, cta.spec.out_dtype)
+    online.write(
+        value,
+        cta.out_s.at[warpgroup],
+        lambda column: cta.out.at[
+            cta.row, pl.ds(query, WGMMA_ROWS), cta.head, pl.ds(column, how.columns)
+        ],
+        how,
+    )
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Add one block of keys to a warpgroup's weighted values, their maximum and their sum."""
+    spec, config = cta.spec, cta.config
+    acc, maximum, total = carry
+    slot = rem(step, config.stages)
+    first_key = (cta.first + step) * config.block_kv
+
+    def scores(ref: Ref) -> Any:
+        plgpu.wgmma(ref, cta.q_s.at[cta.warpgroup], cta.k_s.at[slot].transpose((1, 0)))
+        cta.take_turns()
+        return ref[...]
+
+    s = pl.run_scoped(scores, plgpu.ACC((WGMMA_ROWS, config.block_kv), jnp.float32))
+    plgpu.barrier_arrive(cta.k_empty.at[slot])
+    see = online.Bounds(
+        length=cta.length,
+        first_row=cta.offset + cta.own_query,
+        window=cta.window,
+        causal=spec.causal,
+        rows_advance=True,
+    )
+    s = online.masked(s, first_key, see)
+    weights, factor, maximum = online.update(s, maximum, spec.scale)
+    acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
+    total = total * factor + weights.sum(axis=1)
+    rounded = weights.astype(jnp.dtype(spec.dtype))
+    # All of the softmax belongs before the wait: the other warpgroup multiplies now.
+    acc, maximum, total, rounded = _ordered((acc, maximum, total, rounded))
+    plgpu.barrier_wait(cta.v_full.at[slot])
+
+    @pl.when(cta.warpgroup == 0)
+    def _clean() -> None:
+        online.zero_beyond(cta.v_s.at[slot], first_key, cta.length)
+
+    cta.take_turns()
+
+    def next_k() -> None:
+        @pl.when(step + 1 < cta.blocks)
+        def _wait() -> None:
+            plgpu.barrier_wait(cta.k_full.at[rem(step + 1, config.stages)])
+
+    multiply = (
+        online.in_registers
+        if cta.weights_s is None
+        else online.through_memory(cta.weights_s.at[cta.warpgroup])
+    )
+    acc = multiply(acc, rounded, cta.v_s.at[slot], next_k)
+    plgpu.barrier_arrive(cta.v_empty.at[slot])
+    return acc, maximum, total
 
 
 def _scratch(spec: Prefill, config: PrefillConfig, *, interpreted: bool) -> list[Any]:

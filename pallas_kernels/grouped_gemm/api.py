@@ -1,8 +1,7 @@
-"""`grouped_gemm`: checks the arguments, chooses backend and configuration, launches."""
+"""`grouped_gemm`: checks its arguments; `gemm.api` does the rest."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -13,23 +12,19 @@ from pallas_kernels.arguments import (
     Choice,
     Number,
     check_activations,
-    clusters_and_layer,
-    interpret_settings,
-    operand,
+    check_cluster,
     resolve_backend,
-    sm_count,
-    without_derivative,
 )
-from pallas_kernels.capability import Backend
-from pallas_kernels.grouped_gemm import heuristics, quantized_api, reference
-from pallas_kernels.grouped_gemm.checks import check_choices, check_cluster_of, check_sizes
-from pallas_kernels.grouped_gemm.config import Config
-from pallas_kernels.grouped_gemm.schedule import block_table
-from pallas_kernels.grouped_gemm.specs import WIDTH_MULTIPLE, GroupedGemm, WLayout
-from pallas_kernels.hopper import INPUT_DTYPES
-from pallas_kernels.host_memory import HostArray, host_ref
-from pallas_kernels.quantized_gemm import Config as QuantizedConfig
+from pallas_kernels.gemm.api import multiply
+from pallas_kernels.gemm.config import Config
+from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm, WLayout
+from pallas_kernels.hopper import INPUT_DTYPES, expect
+from pallas_kernels.host_memory import HostArray
 from pallas_kernels.quantized_gemm import QuantizedWeights
+from pallas_kernels.quantized_gemm.api import describe
+from pallas_kernels.quantized_gemm.weights import check_weights
+
+_LAYOUTS = ("kn", "nk")
 
 
 def grouped_gemm(
@@ -37,24 +32,27 @@ def grouped_gemm(
     w: Any,
     group_sizes: Any,
     *,
+    alpha: Number | None = None,
+    sm_split: Number | None = None,
     layer: Number | None = None,
     cluster: int | None = 1,
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
-    config: Config | QuantizedConfig | None = None,
+    config: Config | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
     """Multiply each expert's rows by its weights, which stay in host memory.
 
     The rows of x are sorted by expert: the first `group_sizes[0]` are expert 0's, the next
     `group_sizes[1]` expert 1's, without padding between them. Only experts with rows cross the
-    link, each once for every `cluster` * tm of its rows (`traffic.launch_traffic`).
+    link: alpha of the columns, by SymGEMM, once for every `cluster` * tm of its rows, the rest, by
+    AsymGEMM, once (see `hybrid_gemm`; `gemm.launch_traffic`).
 
-    `group_sizes`, `layer` and `sm_limit` are run-time values: changing them does not recompile, and
-    inside `jit` they may be traced. Concrete values are checked here (group sizes that are a
-    concrete jax array are fetched for that); traced ones are clamped: sizes below zero to zero,
-    and groups are cut off at row T.
+    `group_sizes`, `alpha`, `sm_split`, `layer` and `sm_limit` are run-time values: changing them
+    does not recompile, and inside `jit` they may be traced. Concrete values are checked here (group
+    sizes that are a concrete jax array are fetched for that); traced ones are clamped: sizes below
+    zero to zero, and groups are cut off at row T.
 
     Args:
       x: bf16 or f16 activations [T, K], in device memory; T is any number from 1.
@@ -64,23 +62,26 @@ def grouped_gemm(
         experts or of a stack of them: any K and N, and only the few bits of chosen experts move.
       group_sizes: integers [E], rows of each expert; their sum is at most T. The rows beyond it
         belong to no expert and their output is zero.
+      alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best one predicted for even
+        routing. Where one reading of W serves all rows of most experts the kernel is without
+        AsymGEMM, and it is 1.
+      sm_split: SMs for SymGEMM, as in `hybrid_gemm`.
       layer: which experts of a stack, in [0, L); given for a stack and only then.
-      cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8; None takes
-        the smallest with which most experts' W is read once (`heuristics.smallest_cluster`).
+      cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8; None
+        chooses it by the time predicted for even routing.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
       w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; quantised weights are always [N, K].
-      config: tiles and grid instead of `choose` (`choose_quantized`, and of `quantized_gemm`'s
-        type, for quantised weights); its cluster must be `cluster`.
+      config: tiles and grid instead of `gemm.choose`; its cluster must be `cluster`.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
 
     Returns:
-      [T, N]: within `numerics.gemm_error_bound` of the exact products (one partial sum), or
-      `quantized_gemm.product_error_bound` for quantised weights. Bitwise repeatable, and a row's
-      result does not depend on the sizes of other groups.
+      [T, N]: within `numerics.gemm_error_bound` of the exact products, or
+      `quantized_gemm.product_error_bound` for quantised weights. Bitwise repeatable for
+      equal arguments; at alpha = 1 a row's result does not depend on the sizes of other groups.
 
     Raises:
       ValueError: an argument is outside its range; the message names it, its value and the range.
@@ -88,85 +89,78 @@ def grouped_gemm(
       NotImplementedError: it is differentiated.
     """
     chosen = resolve_backend(backend)
-    check_choices(cluster, w_layout)
+    check_cluster(cluster)
+    expect(w_layout in _LAYOUTS, "w_layout", w_layout, "'kn' for W[E, K, N] or 'nk' for W[E, N, K]")
+    more: dict[str, Any] = {}
     if isinstance(w, QuantizedWeights):
-        return quantized_api.multiply(
-            x,
-            w,
-            group_sizes,
-            layer=layer,
-            cluster=cluster,
-            sm_limit=sm_limit,
-            out_dtype=out_dtype,
-            config=config,
-            backend=chosen,
-        )
-    data, k, n = _weights(w, w_layout)
-    rows = check_activations(x, k, out_dtype, w_dtype=data.dtype, rows="T")
-    gemm = GroupedGemm(
-        t=rows,
-        k=k,
-        n=n,
-        experts=data.shape[-3],
-        dtype=str(x.dtype),
-        out_dtype=str(x.dtype if out_dtype is None else jnp.dtype(out_dtype)),
-        layers=data.shape[0] if data.ndim == 4 else None,
-        w_layout=w_layout,
-    )
-    sizes = check_sizes(group_sizes, t=gemm.t, experts=gemm.experts)
-    tiles = _configuration(gemm, config, cluster, chosen)
-    scalars = clusters_and_layer(
-        sm_limit,
-        layer,
-        cluster=tiles.cluster,
-        sm_count=tiles.sm_count,
-        layers=gemm.layers,
-    )
-    x, data = without_derivative("grouped_gemm", jnp.asarray(x), operand(data, chosen))
-    out: jax.Array = launch(
+        arrays = check_weights(w, stack_axes=2)
+        data, k, columns = arrays["data"], w.k, w.n
+        if data.ndim < 3:
+            raise ValueError(
+                f"w.data of shape {tuple(data.shape)}: expected experts [E, ...] or a stack "
+                "[L, E, ...]"
+            )
+        more = {"scales": arrays["scales"], "offsets": arrays.get("offsets")}
+        t = check_activations(x, k, out_dtype, rows="T")
+    else:
+        data, k, columns = _weights(w, w_layout)
+        t = check_activations(x, k, out_dtype, w_dtype=data.dtype, rows="T")
+    sizes: dict[str, Any] = {
+        "m": t,
+        "experts": data.shape[-3],
+        "layers": data.shape[0] if data.ndim == 4 else None,
+    }
+    dtype = str(x.dtype)
+    if isinstance(w, QuantizedWeights):
+        gemm = describe(w, arrays, dtype=dtype, out_dtype=out_dtype, **sizes)
+    else:
+        out = dtype if out_dtype is None else str(jnp.dtype(out_dtype))
+        gemm = Gemm(k=k, n=columns, dtype=dtype, out_dtype=out, w_layout=w_layout, **sizes)
+    return multiply(
+        "grouped_gemm",
+        gemm,
         x,
         data,
-        sizes,
-        scalars,
-        gemm=gemm,
-        config=None if chosen == "reference" else tiles,
-        interpret=interpret_settings(chosen),
+        columns=columns,
+        alpha=alpha,
+        sm_split=sm_split,
+        sm_limit=sm_limit,
+        layer=layer,
+        cluster=cluster,
+        config=config,
+        backend=chosen,
+        group_sizes=check_sizes(group_sizes, t=gemm.m, experts=data.shape[-3]),
+        **more,
     )
-    return out
 
 
-@functools.partial(jax.jit, static_argnames=("gemm", "config", "interpret"))
-def launch(
-    x: jax.Array,
-    w: jax.Array,
-    group_sizes: jax.Array,
-    scalars: jax.Array,
-    *,
-    gemm: GroupedGemm,
-    config: Config | None,
-    interpret: Any = None,
-) -> jax.Array:
-    """Make the block table and run the kernel, or the reference if there is no `config`.
+def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
+    """Return the group sizes as int32, checked where they are concrete.
 
     Args:
-      x: [gemm.t, gemm.k].
-      w: of shape `gemm.w_shape`.
-      group_sizes: int32 [gemm.experts].
-      scalars: int32, active clusters and layer.
-      gemm: sizes and types.
-      config: tiles and grid.
-      interpret: settings of interpret mode, or None.
-    """
-    if config is None:
-        return reference.grouped_matmul(
-            x, w, group_sizes, scalars[1], w_layout=gemm.w_layout, out_dtype=gemm.out_dtype
-        )
-    from pallas_kernels.grouped_gemm import sm90
+      group_sizes: the caller's argument.
+      t: rows of x.
+      experts: of w.
 
-    table, expert_blocks, all_blocks = block_table(group_sizes, gemm.t, config.block_rows)
-    x = jnp.pad(x, ((0, gemm.padded_rows - gemm.t), (0, 0)))
-    every = jnp.stack([expert_blocks, all_blocks, scalars[0], scalars[1]])
-    return sm90.build(gemm, config, interpret=interpret)(x, host_ref(w), table, every)
+    Raises:
+      ValueError: they are not one whole number for each expert, or do not fit into the rows.
+    """
+    traced = isinstance(group_sizes, jax.core.Tracer)
+    sizes = group_sizes if traced else np.asarray(group_sizes)
+    if sizes.shape != (experts,):
+        shape = "x".join(map(str, sizes.shape)) or "a scalar"
+        raise ValueError(
+            f"group_sizes of shape {shape}: expected one number for each of w's {experts} experts"
+        )
+    if sizes.dtype.kind not in "iu":
+        raise ValueError(f"group_sizes of dtype {sizes.dtype}: expected integers")
+    if not traced:
+        lowest, total = int(sizes.min()), int(sizes.sum(dtype=np.int64))
+        if lowest < 0:
+            raise ValueError(f"group_sizes with {lowest}: expected numbers from 0 up")
+        if total > t:
+            raise ValueError(f"group_sizes with sum {total}: expected at most the {t} rows of x")
+    return sizes.astype(np.int32)
 
 
 def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
@@ -185,17 +179,9 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
         raise ValueError(f"w of dtype {data.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
     k, n = data.shape[-2:] if w_layout == "kn" else data.shape[-2:][::-1]
     for name, size in (("K", k), ("N", n)):
-        if size % WIDTH_MULTIPLE:
+        if size % PACK_MULTIPLE:
             raise ValueError(
-                f"w of shape {shape} with {name}={size}: expected a multiple of {WIDTH_MULTIPLE}; "
+                f"w of shape {shape} with {name}={size}: expected a multiple of {PACK_MULTIPLE}; "
                 "add zeros once, when the weights are loaded"
             )
     return data, int(k), int(n)
-
-
-def _configuration(gemm: GroupedGemm, config: Any, cluster: int | None, backend: Backend) -> Config:
-    if config is None:
-        return heuristics.choose(gemm, sm_count=sm_count(backend, cluster or 1), cluster=cluster)
-    check_cluster_of(config, Config, cluster)
-    tiles: Config = config
-    return tiles

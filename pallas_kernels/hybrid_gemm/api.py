@@ -1,8 +1,7 @@
-"""`hybrid_gemm`: checks the arguments, chooses backend and configuration, launches."""
+"""`hybrid_gemm`: checks its arguments; `gemm.api` does the rest."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -14,30 +13,14 @@ from pallas_kernels.arguments import (
     Number,
     check_activations,
     check_cluster,
-    concrete,
-    interpret_settings,
-    launch_scalars,
-    layer_index,
-    operand,
     resolve_backend,
-    sm_count,
-    without_derivative,
 )
-from pallas_kernels.capability import Backend
 from pallas_kernels.counting import round_up
-from pallas_kernels.host_memory import HostArray, host_ref
-from pallas_kernels.hybrid_gemm import heuristics, reference, sharing
-from pallas_kernels.hybrid_gemm.config import Config
-from pallas_kernels.hybrid_gemm.machine import machine_for, present_machine
+from pallas_kernels.gemm.api import multiply
+from pallas_kernels.gemm.config import Config
+from pallas_kernels.gemm.specs import PACK_MULTIPLE, ROW_MULTIPLE, Gemm, WLayout
+from pallas_kernels.host_memory import HostArray
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights, stored_sizes
-from pallas_kernels.hybrid_gemm.prediction import best_alpha
-from pallas_kernels.hybrid_gemm.schedule import Plan, counts
-from pallas_kernels.hybrid_gemm.specs import (
-    PACK_MULTIPLE,
-    ROW_MULTIPLE,
-    Gemm,
-    WLayout,
-)
 
 
 def hybrid_gemm(
@@ -106,8 +89,6 @@ def hybrid_gemm(
     data, k, n, layers, w_layout = _weights(w, w_layout)
     rows = check_activations(x, k, out_dtype, w_dtype=data.dtype)
     check_cluster(cluster)
-    if alpha is None and sm_split is not None:
-        raise ValueError(f"alpha=None: expected a number, since sm_split={sm_split} is given")
     x_dtype = str(x.dtype)
     gemm = Gemm(
         m=round_up(rows, ROW_MULTIPLE),
@@ -118,104 +99,20 @@ def hybrid_gemm(
         layers=layers,
         w_layout=w_layout,
     )
-    config, alpha, sm_limit = _configuration(gemm, config, cluster, alpha, sm_limit, chosen)
-    plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
-    fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
-    scalars = launch_scalars(fields)
-    x, data = without_derivative("hybrid_gemm", jnp.asarray(x), operand(data, chosen))
-    out: jax.Array = launch(
+    return multiply(
+        "hybrid_gemm",
+        gemm,
         x,
         data,
-        scalars,
-        gemm=gemm,
-        config=None if chosen == "reference" else config,
-        interpret=interpret_settings(chosen),
         columns=n,
+        alpha=alpha,
+        sm_split=sm_split,
+        sm_limit=sm_limit,
+        layer=layer,
+        cluster=cluster,
+        config=config,
+        backend=chosen,
     )
-    return out
-
-
-def plan_launch(
-    gemm: Gemm,
-    config: Config,
-    *,
-    alpha: Number,
-    sm_split: Number | None = None,
-    sm_limit: Number | None = None,
-    layer: Number | None = None,
-) -> Plan:
-    """Turn the run-time arguments of `hybrid_gemm` into the scalars of a launch.
-
-    Returns:
-      Python integers if all arguments are concrete, int32 arrays if one is traced.
-
-    Raises:
-      ValueError: a concrete argument is outside its range, or a path with columns gets no SM.
-    """
-    sizes = counts(config, gemm)
-    whole = config.clusters * config.cluster
-    known_alpha = concrete("alpha", alpha, float)
-    if known_alpha is not None and not 0 <= known_alpha <= 1:  # also refuses NaN
-        raise ValueError(f"alpha={known_alpha}: expected a number in [0, 1]")
-    limit = concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
-    if limit is not None and not config.cluster <= limit <= config.sm_count:
-        raise ValueError(
-            f"sm_limit={limit}: expected from cluster={config.cluster} to {config.sm_count} SMs"
-        )
-    split = None if sm_split is None else concrete("sm_split", sm_split, int)
-    top = whole if limit is None else limit // config.cluster * config.cluster
-    if split is not None and (not 0 <= split <= top or split % config.cluster):
-        raise ValueError(
-            f"sm_split={split}: expected a multiple of cluster={config.cluster} from 0 to {top}"
-        )
-    which = layer_index(layer, gemm.layers)
-    known = (
-        known_alpha is not None and limit is not None and (sm_split is None or split is not None)
-    )
-    if known:
-        active = top // config.cluster
-        sym = int(sharing.sym_strips(sizes.strips, known_alpha))
-        if split is None:
-            clusters = int(sharing.balanced_clusters(config, sizes, sym, active))
-        else:
-            clusters = split // config.cluster
-        _refuse_starved(config, sizes.strips, sym, clusters, active, known_alpha)
-        plan = Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=which)
-    else:
-        plan = sharing.traced_plan(
-            config,
-            sizes,
-            alpha=alpha,
-            sm_split=sm_split,
-            sm_limit=config.sm_count if sm_limit is None else sm_limit,
-            layer=which,
-            xp=jnp,
-        )
-    return plan
-
-
-@functools.partial(jax.jit, static_argnames=("gemm", "config", "interpret", "columns"))
-def launch(
-    x: jax.Array,
-    w: jax.Array,
-    scalars: jax.Array,
-    *,
-    gemm: Gemm,
-    config: Config | None,
-    interpret: Any,
-    columns: int,
-) -> jax.Array:
-    """Pad x, run the kernel (the reference if there is no `config`), cut the result."""
-    rows = x.shape[0]
-    x = jnp.pad(x, ((0, gemm.m - rows), (0, gemm.k - x.shape[1])))
-    if config is None:
-        layer = scalars[3]
-        out = reference.matmul(x, w, layer, w_layout=gemm.w_layout, out_dtype=gemm.out_dtype)
-    else:
-        from pallas_kernels.hybrid_gemm import sm90
-
-        out = sm90.build(gemm, config, interpret=interpret)(x, host_ref(w), scalars)
-    return out[:rows, :columns]
 
 
 def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, int | None, Any]:
@@ -245,52 +142,3 @@ def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, int | None, Any]:
             f"multiples of {PACK_MULTIPLE}"
         )
     return data, k, n, layers, w_layout
-
-
-def _configuration(
-    gemm: Gemm,
-    config: Config | None,
-    cluster: int | None,
-    alpha: Number | None,
-    sm_limit: Number | None,
-    backend: Backend,
-) -> tuple[Config, Number, Number | None]:
-    """Return (config, alpha, sm_limit) with what the caller left open filled in."""
-    if config is not None and cluster not in (None, config.cluster):
-        raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
-    limit = None if sm_limit is None else concrete("sm_limit", sm_limit, int)
-    traced = alpha is not None and concrete("alpha", alpha, float) is None
-    if config is not None and alpha is not None and not traced:
-        return config, alpha, sm_limit
-    if backend == "sm90":
-        machine = present_machine()
-    else:
-        machine = machine_for(sm_count=sm_count(backend, cluster or 1))
-    best: float | None = None
-    if config is None:
-        found = heuristics.choice(gemm, machine, cluster=cluster)
-        config = found.config
-        best = found.alpha if sm_limit is None else None
-        # A device that runs fewer clusters at a time than its SMs hold has a smaller grid.
-        if limit is not None and config.sm_count < limit <= machine.sm_count:
-            sm_limit = limit = config.sm_count
-    if alpha is None or traced:
-        best = best_alpha(gemm, config, machine, sm_limit=limit) if best is None else best
-        alpha = best if alpha is None else jnp.where(jnp.isnan(alpha), best, alpha)
-    return config, alpha, sm_limit
-
-
-def _refuse_starved(
-    config: Config, strips: int, sym: int, clusters: int, active: int, alpha: float
-) -> None:
-    """Raise if a path has columns and no SM: they would stay unwritten."""
-    for path, columns, has in (
-        ("SymGEMM", sym, clusters),
-        ("AsymGEMM", strips - sym, active - clusters),
-    ):
-        if columns and has <= 0:
-            raise ValueError(
-                f"sm_split={clusters * config.cluster}: leaves {path} none of "
-                f"{active * config.cluster} SMs, expected at least {config.cluster}, since "
-                f"alpha={alpha} gives it {columns} of {strips} column strips"
-            )

@@ -14,12 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.counting import round_up
+from pallas_kernels.gemm.layout import tile_major
+from pallas_kernels.gemm.specs import PACK_MULTIPLE, WLayout, check_layout
 from pallas_kernels.hopper import INPUT_DTYPES
-from pallas_kernels.hybrid_gemm.specs import (
-    PACK_MULTIPLE,
-    W_LAYOUTS,
-    WLayout,
-)
 
 
 @jax.tree_util.register_dataclass
@@ -68,20 +65,6 @@ def pack_weights(
     return PackedWeights(data=w, k=k, n=n, w_layout=w_layout)
 
 
-def tile_major(w: Any) -> Any:
-    """Return [.., N, K] as [.., N / 64, K / 64, 64, 64], each tile in a row of memory; a copy."""
-    *stack, n, k = w.shape
-    block = PACK_MULTIPLE
-    tiles = w.reshape(*stack, n // block, block, k // block, block).swapaxes(-3, -2)
-    return np.ascontiguousarray(tiles) if isinstance(w, np.ndarray) else tiles
-
-
-def row_major(w: Any) -> Any:
-    """Undo `tile_major`."""
-    *stack, rows, columns, block, _ = w.shape
-    return w.swapaxes(-3, -2).reshape(*stack, rows * block, columns * block)
-
-
 def stored_sizes(w: Any, w_layout: str) -> tuple[int, int, int | None]:
     """Return (K, N, layers) of an array that `check_weights` accepts."""
     if w_layout == "tiles":
@@ -97,10 +80,7 @@ def check_weights(w: jax.Array | np.ndarray, w_layout: str) -> None:
     Raises:
       ValueError: they are not.
     """
-    if w_layout not in W_LAYOUTS:
-        raise ValueError(
-            f"w_layout={w_layout!r}: expected 'kn' for W[K, N], 'nk' for W[N, K] or 'tiles'"
-        )
+    check_layout(w_layout)
     shape = "x".join(map(str, w.shape))
     if w.ndim not in ((4, 5) if w_layout == "tiles" else (2, 3)) or 0 in w.shape:
         raise ValueError(f"w of shape {shape}: expected a matrix or a stack [L, ...], none empty")

@@ -1,14 +1,11 @@
 """GEMM over quantised weights in host memory, dequantised on their way into the tensor cores."""
 
+from pallas_kernels.gemm.layout import unpack_int4
+from pallas_kernels.gemm.specs import KINDS, SCALE_DTYPES, Kind, bits
 from pallas_kernels.quantized_gemm.api import quantized_gemm
-from pallas_kernels.quantized_gemm.config import Config, check_fits, scales_weights, shared_bytes
-from pallas_kernels.quantized_gemm.heuristics import choose
 from pallas_kernels.quantized_gemm.numerics import product_error_bound, quantization_error_bound
-from pallas_kernels.quantized_gemm.packing import unpack_int4
 from pallas_kernels.quantized_gemm.quantizing import dequantize, magnitudes, quantize
 from pallas_kernels.quantized_gemm.rows import from_integers, integer_rows, quantize_rows
-from pallas_kernels.quantized_gemm.specs import KINDS, SCALE_DTYPES, Kind, QuantizedGemm, bits
-from pallas_kernels.quantized_gemm.traffic import Traffic, launch_traffic
 from pallas_kernels.quantized_gemm.weights import (
     QuantizedWeights,
     empty_weights,
@@ -20,19 +17,13 @@ from pallas_kernels.quantized_gemm.weights import (
 __all__ = [
     "KINDS",
     "SCALE_DTYPES",
-    "Config",
     "Kind",
-    "QuantizedGemm",
     "QuantizedWeights",
-    "Traffic",
     "bits",
-    "check_fits",
-    "choose",
     "dequantize",
     "empty_weights",
     "from_integers",
     "integer_rows",
-    "launch_traffic",
     "magnitudes",
     "matrix_of",
     "padded_k",
@@ -41,8 +32,6 @@ __all__ = [
     "quantize",
     "quantize_rows",
     "quantized_gemm",
-    "scales_weights",
-    "shared_bytes",
     "storage_shapes",
     "unpack_int4",
 ]

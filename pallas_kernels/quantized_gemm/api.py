@@ -1,8 +1,7 @@
-"""`quantized_gemm`: checks the arguments, chooses backend and configuration, launches."""
+"""`quantized_gemm`: checks its arguments; `gemm.api` does the rest."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -13,19 +12,12 @@ from pallas_kernels.arguments import (
     Number,
     check_activations,
     check_cluster,
-    clusters_and_layer,
-    interpret_settings,
-    operand,
     resolve_backend,
-    sm_count,
-    without_derivative,
 )
 from pallas_kernels.counting import round_up
-from pallas_kernels.host_memory import host_ref
-from pallas_kernels.quantized_gemm import reference
-from pallas_kernels.quantized_gemm.config import Config, check_fits, sum_size
-from pallas_kernels.quantized_gemm.heuristics import choose
-from pallas_kernels.quantized_gemm.specs import N_MULTIPLE, ROW_MULTIPLE, QuantizedGemm
+from pallas_kernels.gemm.api import multiply
+from pallas_kernels.gemm.config import Config
+from pallas_kernels.gemm.specs import N_MULTIPLE, ROW_MULTIPLE, Gemm, Quantised
 from pallas_kernels.quantized_gemm.weights import QuantizedWeights, check_weights, padded_k
 
 
@@ -33,6 +25,8 @@ def quantized_gemm(
     x: Any,
     w: QuantizedWeights,
     *,
+    alpha: Number | None = None,
+    sm_split: Number | None = None,
     layer: Number | None = None,
     cluster: int | None = 1,
     sm_limit: Number | None = None,
@@ -42,9 +36,11 @@ def quantized_gemm(
 ) -> jax.Array:
     """Multiply activations in device memory by quantised weights that stay in host memory.
 
-    Weights cross the link in their few bits, once for every `cluster * tm` rows, and are converted
-    in registers. `layer` and `sm_limit` are run-time scalars: changing them does not recompile, and
-    inside `jit` they may be traced. A concrete value is checked here; a traced one is clamped.
+    Weights cross the link in their few bits and are converted in registers: alpha of the columns go
+    to SymGEMM, once for every `cluster * tm` rows, the rest to AsymGEMM, once (see `hybrid_gemm`).
+    `alpha`, `sm_split`, `layer` and `sm_limit` are run-time scalars: changing them does not
+    recompile, and inside `jit` they may be traced. A concrete value is checked here; a traced one
+    is clamped.
 
     M is any number from 1: rows are padded to a multiple of 8 and the result is cut. K and N are
     any numbers: `quantize` has padded the weights, and x is padded to the weights' K.
@@ -53,9 +49,12 @@ def quantized_gemm(
       x: bf16 or f16 activations [M, K], in device memory.
       w: of `quantize` or `from_integers`, [K, N] or a stack of them; arrays in `pinned_host` or in
         device memory, each of them. Offsets take part in the same launch.
+      alpha: share of the columns for SymGEMM, in [0, 1]; None takes the best predicted one. Where
+        one reading of W serves all rows the kernel is without AsymGEMM, and it is 1.
+      sm_split: SMs for SymGEMM, as in `hybrid_gemm`.
       layer: which matrix of a stack, in [0, L); given for a stack and only then.
-      cluster: CTAs along M that share a W tile by TMA multicast: 1, 2, 4 or 8; None takes the
-        smallest that reads W once.
+      cluster: CTAs along M that share a W tile by TMA multicast: 1, 2, 4 or 8; None chooses
+        it by the predicted time.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
@@ -65,7 +64,8 @@ def quantized_gemm(
         "reference" is jax.numpy and copies W to device memory.
 
     Returns:
-      x @ dequantised w as [M, N], within `numerics.product_error_bound`. Bitwise repeatable.
+      x @ dequantised w as [M, N], within `numerics.product_error_bound`. Bitwise repeatable for
+      equal arguments.
 
     Raises:
       ValueError: an argument is outside its range; the message names it, its value and the range.
@@ -76,75 +76,58 @@ def quantized_gemm(
     arrays = check_weights(w, stack_axes=1)
     rows = check_activations(x, w.k, out_dtype)
     check_cluster(cluster)
-    x_dtype = str(x.dtype)
-    gemm = QuantizedGemm(
+    data = arrays["data"]
+    gemm = describe(
+        w,
+        arrays,
         m=round_up(rows, ROW_MULTIPLE),
-        k=padded_k(w.k, w.group),
-        n=round_up(w.n, N_MULTIPLE),
-        kind=w.kind,
-        group=w.group,
-        dtype=x_dtype,
-        out_dtype=x_dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
-        scale_dtype=str(arrays["scales"].dtype),
-        offset_dtype=str(arrays["offsets"].dtype) if "offsets" in arrays else None,
-        layers=arrays["data"].shape[0] if arrays["data"].ndim == 3 else None,
+        dtype=str(x.dtype),
+        out_dtype=out_dtype,
+        layers=data.shape[0] if data.ndim == 3 else None,
     )
-    if config is None:
-        device_sms = sm_count(chosen, cluster or 1)
-        if cluster is not None and cluster > device_sms:
-            raise ValueError(f"cluster={cluster}: expected at most the device's {device_sms} SMs")
-        config = choose(gemm, sm_count=device_sms, cluster=cluster)
-    elif cluster not in (None, config.cluster):
-        raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
-    check_fits(config, gemm)
-    scalars = clusters_and_layer(
-        sm_limit,
-        layer,
-        cluster=config.cluster,
-        sm_count=config.sm_count,
-        layers=gemm.layers,
-    )
-    arrays = {name: operand(array, chosen) for name, array in arrays.items()}
-    data, scales, offsets = (arrays.get(name) for name in ("data", "scales", "offsets"))
-    x, scales, offsets = without_derivative("quantized_gemm", jnp.asarray(x), scales, offsets)
-    out: jax.Array = launch(
+    return multiply(
+        "quantized_gemm",
+        gemm,
         x,
         data,
-        scales,
-        scalars,
-        offsets,
-        gemm=gemm,
-        config=None if chosen == "reference" else config,
-        interpret=interpret_settings(chosen),
+        scales=arrays["scales"],
+        offsets=arrays.get("offsets"),
         columns=w.n,
+        alpha=alpha,
+        sm_split=sm_split,
+        sm_limit=sm_limit,
+        layer=layer,
+        cluster=cluster,
+        config=config,
+        backend=chosen,
     )
-    return out
 
 
-@functools.partial(jax.jit, static_argnames=("gemm", "config", "interpret", "columns"))
-def launch(
-    x: jax.Array,
-    data: jax.Array,
-    scales: jax.Array,
-    scalars: jax.Array,
-    offsets: jax.Array | None = None,
-    *,
-    gemm: QuantizedGemm,
-    config: Config | None,
-    interpret: Any = None,
-    columns: int,
-) -> jax.Array:
-    """Pad x, run the kernel (the reference if there is no `config`), cut the result."""
-    rows = x.shape[0]
-    x = jnp.pad(x, ((0, gemm.m - rows), (0, gemm.k - x.shape[1])))
-    if config is None:
-        out = reference.matmul(x, data, scales, scalars[1], offsets, gemm=gemm)
-    else:
-        from pallas_kernels.quantized_gemm import sm90
+def describe(
+    w: QuantizedWeights, arrays: dict[str, Any], *, dtype: str, out_dtype: Any, **sizes: Any
+) -> Gemm:
+    """Return the static description of a product.
 
-        kernel = sm90.build(gemm, config, interpret=interpret)
-        shift = []
-        if offsets is not None:
-            shift = [host_ref(offsets), reference.sums_of(x, sum_size(config, gemm))]
-        out = kernel(x, host_ref(data), host_ref(scales), *shift, scalars)
-    return out[:rows, :columns]
+    Args:
+      w: whose k, n, kind and group are read.
+      arrays: of w.
+      dtype: of x.
+      out_dtype: of the result; None for that of x.
+      **sizes: m, layers, experts.
+    """
+    offsets = arrays.get("offsets")
+    weights = Quantised(
+        kind=w.kind,
+        group=w.group,
+        scale_dtype=str(arrays["scales"].dtype),
+        offset_dtype=None if offsets is None else str(offsets.dtype),
+    )
+    return Gemm(
+        k=padded_k(w.k, w.group),
+        n=round_up(w.n, N_MULTIPLE),
+        dtype=dtype,
+        out_dtype=dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
+        w_layout="nk",
+        quantised=weights,
+        **sizes,
+    )

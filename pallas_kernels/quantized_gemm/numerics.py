@@ -45,7 +45,8 @@ def product_error_bound(
     Without offsets, a product takes part in at most g - 1 additions within its piece (the weights
     along K that are scaled at once, g of them, 32 or more), one multiplication by s, and additions
     of the G pieces that hold weights: at most g + G - 1 <= k roundings in float32, as many as
-    `numerics.gemm_error_bound` allows for. Nothing else is rounded before the output, since stored
+    `numerics.gemm_error_bound` allows for. K passes of AsymGEMM, of 128 weights or more each, add
+    one for each, which leaves it below k. Nothing else is rounded before the output, since stored
     numbers are exact in bf16 and f16.
 
     With offsets there are two additions for each piece, s (q . x) and o (1 . x). So a product meets

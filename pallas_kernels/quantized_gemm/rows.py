@@ -14,9 +14,9 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from pallas_kernels.gemm.layout import pack_int4
+from pallas_kernels.gemm.specs import Kind, storage_dtype
 from pallas_kernels.host_memory import HostArray
-from pallas_kernels.quantized_gemm.packing import pack_int4
-from pallas_kernels.quantized_gemm.specs import Kind, storage_dtype
 from pallas_kernels.quantized_gemm.weights import (
     QuantizedWeights,
     check_weights,

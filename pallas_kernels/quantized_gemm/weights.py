@@ -10,9 +10,7 @@ import jax
 import numpy as np
 
 from pallas_kernels.counting import round_up
-from pallas_kernels.host_memory import HostArray, TensorSpec
-from pallas_kernels.host_memory.layout import DTYPES
-from pallas_kernels.quantized_gemm.specs import (
+from pallas_kernels.gemm.specs import (
     K_MULTIPLE,
     N_MULTIPLE,
     SCALE_DTYPES,
@@ -22,6 +20,8 @@ from pallas_kernels.quantized_gemm.specs import (
     check_kind,
     storage_dtype,
 )
+from pallas_kernels.host_memory import HostArray, TensorSpec
+from pallas_kernels.host_memory.layout import DTYPES
 
 
 @jax.tree_util.register_dataclass

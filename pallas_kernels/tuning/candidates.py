@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pallas_kernels.counting import round_up
-from pallas_kernels.hybrid_gemm import MODEL_PROJECTIONS, ROWS, Config, Gemm, Machine
-from pallas_kernels.hybrid_gemm import heuristics as choices
-from pallas_kernels.hybrid_gemm.prediction import plans, predict, reachable
-from pallas_kernels.hybrid_gemm.specs import ROW_MULTIPLE, WLayout
+from pallas_kernels.gemm import (
+    MODEL_PROJECTIONS,
+    ROW_MULTIPLE,
+    ROWS,
+    Config,
+    Gemm,
+    Machine,
+    WLayout,
+)
+from pallas_kernels.gemm import heuristics as choices
+from pallas_kernels.gemm.prediction import plans, predict, reachable
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 

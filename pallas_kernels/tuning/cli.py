@@ -6,9 +6,8 @@ import argparse
 import sys
 
 from pallas_kernels.capability import BACKENDS, device, missing
+from pallas_kernels.gemm import MODEL_PROJECTIONS, ROWS, W_LAYOUTS, machine_for, present_machine
 from pallas_kernels.hopper import INPUT_DTYPES
-from pallas_kernels.hybrid_gemm import MODEL_PROJECTIONS, ROWS, machine_for, present_machine
-from pallas_kernels.hybrid_gemm.specs import W_LAYOUTS
 from pallas_kernels.tuned_results import FOLDER_VARIABLE
 from pallas_kernels.tuning.candidates import candidates, problems
 from pallas_kernels.tuning.tuner import DeviceLostError, tune

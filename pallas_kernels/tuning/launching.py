@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.capability import Backend
+from pallas_kernels.gemm import Config, Gemm, plan_launch
+from pallas_kernels.gemm.layout import tile_major
+from pallas_kernels.gemm.reference import matmul
 from pallas_kernels.host_memory import host_ref, to_host, weight_operand
-from pallas_kernels.hybrid_gemm import Config, Gemm, plan_launch
-from pallas_kernels.hybrid_gemm import reference as plain
-from pallas_kernels.hybrid_gemm.packing import tile_major
 from pallas_kernels.numerics import check_gemm
 
 _SAMPLE = 64  # one row, and one column, of so many is checked: every tile of every warpgroup
@@ -84,10 +84,10 @@ def launcher(inputs: Operands, config: Config) -> Callable[[float], Launch]:
     if backend == "reference":
 
         def run(x: jax.Array, w: jax.Array, scalars: jax.Array) -> jax.Array:
-            return plain.matmul(x, w, scalars[3], w_layout=gemm.w_layout, out_dtype=gemm.out_dtype)
+            return matmul(gemm, x, w, scalars[3])
 
     else:
-        from pallas_kernels.hybrid_gemm import sm90
+        from pallas_kernels.gemm import sm90
         from pallas_kernels.mosaic import interpret_params
 
         kernel = sm90.build(

@@ -12,8 +12,8 @@ from typing import Any
 
 from pallas_kernels import tuned_results
 from pallas_kernels.capability import Backend, require
-from pallas_kernels.hybrid_gemm import Gemm, Machine, launch_traffic, plans
-from pallas_kernels.hybrid_gemm.heuristics import KERNEL_SOURCES, OP, config_of, tuning_key
+from pallas_kernels.gemm import Gemm, Machine, launch_traffic, plans
+from pallas_kernels.gemm.heuristics import KERNEL_SOURCES, OP, config_of, tuning_key
 from pallas_kernels.tuned_results import Entry, Measurement, Tuned
 from pallas_kernels.tuning.candidates import Candidate, candidates
 from pallas_kernels.tuning.launching import Launch, Operands, launcher, operands, wrong

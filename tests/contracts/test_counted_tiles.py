@@ -12,13 +12,23 @@ from hypothesis import strategies as st
 
 from c2c.cost import KernelTiles, Tiles, gemm_traffic
 from c2c.errors import SettingError
-from pallas_kernels.hybrid_gemm import Config, Gemm, hybrid_gemm, launch_traffic, plan_launch
-from pallas_kernels.hybrid_gemm.schedule import counts
+from pallas_kernels.gemm import Config, Gemm, launch_traffic, plan_launch
+from pallas_kernels.gemm.schedule import counts
+from pallas_kernels.hopper import epilogue
+from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.pallas_kernels.interpreting import count_copies, operands, within
 
 # tm is not tn, so that tiles of X and W differ in shape.
 CONFIG = Config(
-    tm=128, tn=64, kc=128, sym_stages=2, asym_stages=2, warpgroups=2, sm_count=4, stagger=False
+    tm=128,
+    tn=64,
+    kc=128,
+    x_stages=2,
+    w_stages=2,
+    asym_stages=2,
+    warpgroups=2,
+    sm_count=4,
+    stagger=False,
 )
 X_TILE, W_TILE = (CONFIG.tm, CONFIG.tk), (CONFIG.tk, CONFIG.tn)
 
@@ -27,7 +37,7 @@ def model_of(config: Config) -> KernelTiles:
     both = {"tm": config.tm, "tn": config.tn, "tk": config.tk}
     return KernelTiles(
         cluster=config.cluster,
-        sym=Tiles(**both, kc=config.tk, stages=config.sym_stages),
+        sym=Tiles(**both, kc=config.tk, stages=config.w_stages),
         asym=Tiles(**both, kc=config.kc, stages=config.asym_stages),
     )
 
@@ -87,7 +97,10 @@ def test_counted_tiles_equal_the_traffic_models(
     assert x_bytes == ours.x_load_bytes
     assert {load.tile for load in counted.loads} == {X_TILE, W_TILE}
 
-    pieces = {size: CONFIG.warpgroups * config.epilogue(size).pieces for size in (2, 4)}
+    pieces = {
+        size: CONFIG.warpgroups * epilogue(config.warpgroup_rows, config.tn, size).pieces
+        for size in (2, 4)
+    }
     of_sums = [s for s in counted.stores if s.of == "float32"]
     of_o = [s for s in counted.stores if s.of == "bfloat16"]
     tiles = ours.sym_outputs + ours.asym_outputs  # each is stored, as O or as sums

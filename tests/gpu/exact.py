@@ -18,12 +18,18 @@ import ml_dtypes
 import numpy as np
 
 from pallas_kernels import check_gemm
+from pallas_kernels.gemm import present_machine
 from pallas_kernels.host_memory import to_host
 
 # The tests themselves can be tried without a GPU, in a Python that runs them against the reference.
 BACKEND: Any = os.environ.get("C2C_TESTS_BACKEND", "sm90")
 
 SAMPLES = 40
+
+
+def sm_count() -> int:
+    """SMs of the device; of an H200 where there is none."""
+    return present_machine().sm_count
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int, scale: float = 1.0) -> np.ndarray:

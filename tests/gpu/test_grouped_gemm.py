@@ -12,9 +12,10 @@ import pytest
 from pallas_kernels import check_gemm
 from pallas_kernels import grouped_gemm as grouped
 from pallas_kernels import quantized_gemm as quantized
+from pallas_kernels.gemm import FAMILY, Gemm, Quantised, choose, scales_weights
 from pallas_kernels.host_memory import to_host
 from tests.compilations import compilations
-from tests.gpu.exact import BACKEND, activations, numbers, same_bits, sampled
+from tests.gpu.exact import BACKEND, activations, numbers, same_bits, sampled, sm_count
 
 pytestmark = pytest.mark.gpu
 
@@ -92,7 +93,7 @@ def test_quantised_experts(
     one, last = np.zeros(experts, np.int32), np.zeros(experts, np.int32)
     one[experts // 2], last[-1] = rows, rows - 3  # the last rows belong to nobody
     spread = np.bincount(draw.integers(0, experts, rows), minlength=experts).astype(np.int32)
-    a = jnp.asarray(x)
+    a, gemm = jnp.asarray(x), described(rows, k, n, w, experts)
     with compilations() as seen:
         for number, sizes in enumerate((spread, one, last)):
             host = to_host(with_nan(w, sizes))
@@ -107,15 +108,11 @@ def test_quantised_experts(
                 matrix = quantized.matrix_of(w, int(expert))
                 exact = np.asarray(quantized.dequantize(matrix), np.float64)[:, columns]
                 parts = quantized.magnitudes(matrix)[:, columns] if shifted else None
-                gemm = grouped.QuantizedGroupedGemm(
-                    t=rows, experts=experts, expert=described(rows, k, n, w)
-                )
-                config = grouped.choose_quantized(gemm, sm_count=132)
                 bound = quantized.product_error_bound(
                     x[of],
                     exact,
                     got.dtype,
-                    weights_scaled=quantized.scales_weights(config, gemm.expert),
+                    weights_scaled=scales_weights(choose(gemm, sm_count=132), gemm),
                     magnitudes=parts,
                 )
                 # dequantize() rounds scale times number once more than the kernel does
@@ -134,13 +131,38 @@ def with_nan(w: Any, sizes: np.ndarray) -> Any:
     return replace(w, scales=scales)
 
 
-def described(rows: int, k: int, n: int, w: Any) -> Any:
-    """Return the GEMM of one expert."""
-    return quantized.QuantizedGemm(
-        m=-(-rows // 8) * 8,
-        k=k,
-        n=n,
+def described(rows: int, k: int, n: int, w: Any, experts: int) -> Gemm:
+    """Return what is multiplied."""
+    weights = Quantised(
         kind=w.kind,
         group=w.group,
         offset_dtype=None if w.offsets is None else str(w.offsets.dtype),
     )
+    return Gemm(m=rows, k=k, n=n, quantised=weights, w_layout="nk", experts=experts)
+
+
+@pytest.mark.limit_s(60)
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_every_dataflow(alpha: float, cluster: int) -> None:
+    """Experts with more rows than a block has: AsymGEMM, with several K passes, and the hybrid."""
+    experts, rows, k, n = 4, 5000, 2048, 1536
+    w, x = numbers((experts, k, n), "bfloat16", 1, k**-0.5), activations(rows, k)
+    sizes = np.array([13, 0, 3900, 1000], np.int32)
+    config = replace(FAMILY["256x128"], cluster=cluster, sm_count=sm_count())
+    out = grouped.grouped_gemm(
+        jnp.asarray(x),
+        to_host(w),
+        jnp.asarray(sizes),
+        alpha=alpha,
+        cluster=cluster,
+        config=config,
+        backend=BACKEND,
+    )
+    got = np.asarray(out)
+    assert (got[int(sizes.sum()) :] == 0).all()
+    for expert in np.flatnonzero(sizes):
+        start, end = int(sizes[:expert].sum()), int(sizes[: expert + 1].sum())
+        of, columns = start + sampled(end - start, 2), sampled(n, 3)
+        check = check_gemm(got[of][:, columns], x[of], w[expert][:, columns])
+        assert check.worst_ratio <= 1, f"expert {expert}: {check}"

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.gemm import Gemm, choose, present_machine
 from pallas_kernels.host_memory import to_host
-from pallas_kernels.hybrid_gemm import Gemm, choose, hybrid_gemm, pack_weights, present_machine
+from pallas_kernels.hybrid_gemm import hybrid_gemm, pack_weights
 from tests.gpu.exact import (
     BACKEND,
     activations,

@@ -52,7 +52,19 @@ def test_products_with_offsets(kind: str, group: int, m: int) -> None:
     agrees(activations(m, K), packed, exact, quantized.magnitudes(packed))
 
 
-def agrees(x: np.ndarray, packed: Any, exact: np.ndarray, magnitudes: np.ndarray) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize(("kind", "group"), [("int8", None), ("int4", 128), ("int4", 32)])
+def test_every_dataflow(kind: str, group: int | None, cluster: int, alpha: float) -> None:
+    """More rows than one reading of W serves: AsymGEMM, with several K passes, and the hybrid."""
+    packed = quantized.quantize(numbers((K, N), "float32", 1, K**-0.5), kind, group=group)
+    exact = np.asarray(quantized.dequantize(packed), np.float64)
+    agrees(activations(1100, K), packed, exact, np.abs(exact), alpha=alpha, cluster=cluster)
+
+
+def agrees(
+    x: np.ndarray, packed: Any, exact: np.ndarray, magnitudes: np.ndarray, **options: Any
+) -> None:
     """Assert that a product over weights in host memory is near the exact one.
 
     Args:
@@ -60,9 +72,10 @@ def agrees(x: np.ndarray, packed: Any, exact: np.ndarray, magnitudes: np.ndarray
       packed: weights.
       exact: the same, [K, N].
       magnitudes: what their errors are in proportion to, [K, N].
+      **options: of the op.
     """
     m = len(x)
-    out: Any = quantized.quantized_gemm(jnp.asarray(x), to_host(packed), backend=BACKEND)
+    out: Any = quantized.quantized_gemm(jnp.asarray(x), to_host(packed), backend=BACKEND, **options)
     rows, columns = sampled(m, 2), sampled(N, 3)
     a, b = x[rows].astype(np.float64), exact[:, columns]
     got = np.asarray(out, np.float64)[rows][:, columns]

@@ -19,12 +19,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallas_kernels.hybrid_gemm import Config
+from pallas_kernels.gemm import Config
 
 SECONDS = 90.0  # a case takes about 2 on a quiet machine
 
 SMALL = Config(
-    tm=64, tn=64, kc=128, sym_stages=2, asym_stages=2, warpgroups=1, cluster=1, sm_count=4
+    tm=64, tn=64, kc=128, x_stages=2, w_stages=2, asym_stages=2, warpgroups=1, sm_count=4
 )
 
 

@@ -64,7 +64,7 @@ def test_a_folder_others_can_write_to_is_refused(
         assert "writable by nobody else" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["unknown"], ["build", "--op", "gemm"], ["--folder"]])
+@pytest.mark.parametrize("arguments", [["unknown"], ["build", "--op", "hybrid_gemm"], ["--folder"]])
 def test_wrong_arguments(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(arguments)
@@ -74,7 +74,7 @@ def test_wrong_arguments(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ([], 0, "ops: hybrid_gemm"),
+        ([], 0, "ops: gemm"),
         (["verify", "--folder", "{}"], 0, "0 sound executables, 0 findings"),
         (["build", "--folder", "{}"], cli.WRONG, "nothing to build"),
         (["bogus"], cli.WRONG, "invalid choice: 'bogus'"),
@@ -92,9 +92,9 @@ def test_the_command_itself(arguments: list[str], status: int, said: str, folder
 
 @needs_compiler
 def test_check_compiles() -> None:
-    done = command("check", "--target", "h200_16sm", "--op", "hybrid_gemm", "--part", "0/99")
+    done = command("check", "--target", "h200_16sm", "--op", "gemm", "--part", "0/99")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "h200_16sm hybrid_gemm: 64x64, cluster of 1, bfloat16 out: ok" in done.stdout
+    assert "h200_16sm gemm: 64x64, cluster of 1, bfloat16 out: ok" in done.stdout
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

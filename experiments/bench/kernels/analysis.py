@@ -131,7 +131,7 @@ def predicted_s(row: Row, bounds: Bounds, *, l2_bytes: float = 60.0 * 2**20) -> 
     The slowest of: bytes over the link, bytes to and from device memory, tile steps of the busiest
     CTA; at the rates of `bounds`. Nothing of it is fitted to times of the kernel.
     """
-    from pallas_kernels.hybrid_gemm import Config, Gemm, choose, launch_traffic, plan_launch
+    from pallas_kernels.gemm import Config, Gemm, choose, launch_traffic, plan_launch
 
     gemm = Gemm(m=-(-row["m"] // 8) * 8, k=row["k"], n=row["n"])
     if "config" in row:

@@ -15,16 +15,16 @@ from typing import Any
 from experiments.bench.kernels import bounds, launching, operands
 from experiments.bench.kernels.rivals import PIECES, RIVALS
 from experiments.gpu import Case, Context, Row, Scale, time_launches
-from pallas_kernels.hybrid_gemm import (
+from pallas_kernels.gemm import (
     CLUSTERS,
     MODEL_PROJECTIONS,
     ROWS,
+    W_LAYOUTS,
     Config,
     Gemm,
     choice,
     smallest_cluster,
 )
-from pallas_kernels.hybrid_gemm.specs import W_LAYOUTS
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SM_LIMITS = (132, 56, 28, 16)

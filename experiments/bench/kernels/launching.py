@@ -17,19 +17,20 @@ import numpy as np
 from experiments.bench.kernels import operands
 from experiments.gpu import Context
 from pallas_kernels.counting import round_up
-from pallas_kernels.host_memory import HostArray, host_ref
-from pallas_kernels.hybrid_gemm import (
+from pallas_kernels.gemm import (
+    ROW_MULTIPLE,
     Config,
     Gemm,
     Machine,
+    WLayout,
     choose,
-    hybrid_gemm,
     machine_for,
     plan_launch,
     present_machine,
 )
+from pallas_kernels.host_memory import HostArray, host_ref
+from pallas_kernels.hybrid_gemm import hybrid_gemm
 from pallas_kernels.hybrid_gemm.packing import stored_sizes
-from pallas_kernels.hybrid_gemm.specs import ROW_MULTIPLE, WLayout
 
 
 def configuration(
@@ -104,7 +105,7 @@ def hybrid(
 @functools.lru_cache(maxsize=4)
 def kernel(gemm: Gemm, config: Config, rows: int, interpret: Any) -> Any:
     """Build and jit what takes (x, w, scalars); kept while neighbouring cases use it."""
-    from pallas_kernels.hybrid_gemm import sm90
+    from pallas_kernels.gemm import sm90
 
     built = sm90.build(gemm, config, interpret=interpret)
 

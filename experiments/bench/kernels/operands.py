@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from experiments.gpu import Context, wait
+from pallas_kernels.gemm import Gemm, WLayout
 from pallas_kernels.host_memory import HostArray, to_host, weight_operand
-from pallas_kernels.hybrid_gemm import Gemm
-from pallas_kernels.hybrid_gemm.specs import WLayout
 
 Place = Literal["host", "device"]
 

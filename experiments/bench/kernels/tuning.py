@@ -14,8 +14,8 @@ from typing import Any
 from experiments.gpu import Case, Context, Row, Scale
 from experiments.gpu.cases import Unmeasurable
 from pallas_kernels import tuned_results
-from pallas_kernels.hybrid_gemm import MODEL_PROJECTIONS, Gemm, machine_for, present_machine
-from pallas_kernels.hybrid_gemm.heuristics import OP, tuning_key
+from pallas_kernels.gemm import MODEL_PROJECTIONS, Gemm, machine_for, present_machine
+from pallas_kernels.gemm.heuristics import OP, tuning_key
 from pallas_kernels.tuning import tune
 
 ROWS = (16, 512, 2048, 64, 10240, 1)

@@ -10,7 +10,7 @@ from c2c.models import ModelSpec
 from c2c.transformer import Hybrid
 from pallas_kernels.arguments import Choice
 from pallas_kernels.counting import round_up
-from pallas_kernels.hybrid_gemm import Gemm, choice, machine_for, present_machine
+from pallas_kernels.gemm import Gemm, choice, machine_for, present_machine
 
 _MULTIPLE = 64  # what K and N of host weights are padded to
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 
 from pallas_kernels.ahead_of_time import TARGETS, Compiler, prepare, problems
-from pallas_kernels.hybrid_gemm import Config, Gemm
-from pallas_kernels.hybrid_gemm.programs import program
+from pallas_kernels.gemm import Config, Gemm
+from pallas_kernels.gemm.programs import program
 from pallas_kernels.program import Argument, Program
 
 
@@ -21,7 +21,7 @@ def controls() -> Iterator[tuple[str, Program]]:
     # an accumulator of 256 float32 registers a thread, of which there are 232
     yield (
         "spills",
-        program("spills", gemm, Config(tn=256, sym_stages=2, kc=128, asym_stages=2, sm_count=132)),
+        program("spills", gemm, Config(tn=256, x_stages=2, w_stages=2, kc=128, sm_count=132)),
     )
     # one that Config refuses, since on a GPU it would hang; the compiler says nothing
     overrun = Config(sm_count=132)

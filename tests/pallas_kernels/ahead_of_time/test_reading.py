@@ -50,7 +50,7 @@ REPORT = CodeReport(
     code_hash="0",
 )
 PROGRAM = Program(
-    op="hybrid_gemm",
+    op="gemm",
     name="one",
     function=lambda x, w: x,
     arguments=(
@@ -125,8 +125,8 @@ def test_arguments_count_bits() -> None:
 
 
 def test_unknown_op_is_refused() -> None:
-    with pytest.raises(ValueError, match="op='gemm': expected one of hybrid_gemm"):
-        programs("gemm", 132)
+    with pytest.raises(ValueError, match="op='hybrid_gemm': expected one of gemm"):
+        programs("hybrid_gemm", 132)
 
 
 @pytest.mark.parametrize("part", ["2/2", "x", "1", "-1/2"])

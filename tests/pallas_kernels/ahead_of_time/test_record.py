@@ -38,16 +38,16 @@ def changed(there: Path, file: str, before: str, after: str) -> set[str]:
     [
         # the missing wait, the wrong count and the swapped tile of the mutation tests
         ("mosaic.py", "plgpu.barrier_wait(barrier", "id(barrier", set(OPS)),
-        ("hybrid_gemm/sm90.py", "arrivals(1 + copies", "arrivals(2 + copies", {"hybrid_gemm"}),
+        ("gemm/cta.py", "arrivals(1, ring.x)", "arrivals(2, ring.x)", {"gemm"}),
         (
-            "quantized_gemm/schedule.py",
-            "rem(item, sizes.row_clusters)",
-            "div(item, sizes.row_clusters)",
-            {"quantized_gemm", "grouped_gemm"},
+            "gemm/rows.py",
+            "strip=div(item, blocks)",
+            "strip=rem(item, blocks)",
+            {"gemm"},
         ),
         ("ahead_of_time/report.py", "spilled_bytes == 0", "spilled_bytes >= 0", set(OPS)),
-        ("hybrid_gemm/sm90.py", '"""The Hopper kernel:', '"""A Hopper kernel:', set()),
-        ("hybrid_gemm/config.py", "@dataclass", "# a comment\n@dataclass", set()),
+        ("gemm/sm90.py", '"""The Hopper kernel:', '"""A Hopper kernel:', set()),
+        ("gemm/config.py", "@dataclass", "# a comment\n@dataclass", set()),
         ("host_memory/pool.py", "import ", "import sys\nimport ", set()),
     ],
 )

@@ -10,9 +10,6 @@ import ml_dtypes
 import numpy as np
 
 from pallas_kernels import check_gemm
-from pallas_kernels.grouped_gemm import Config
-
-SMALL = Config(tm=64, tn=64, stages=2, sm_count=4)
 
 
 def operands(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pallas_kernels.gemm import ROW_MULTIPLE
 from pallas_kernels.grouped_gemm import combine, dispatch, grouped_gemm, sort_by_expert
-from pallas_kernels.grouped_gemm.specs import ROW_MULTIPLE
 from tests.pallas_kernels.grouped_gemm.cases import operands
 
 # every shape is compiled anew, numbers are not

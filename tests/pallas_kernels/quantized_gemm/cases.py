@@ -10,22 +10,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from pallas_kernels.counting import round_up
+from pallas_kernels.gemm.layout import unpack_int4
 from pallas_kernels.quantized_gemm import (
-    Config,
-    QuantizedGemm,
     QuantizedWeights,
     from_integers,
-    magnitudes,
-    padded_k,
     product_error_bound,
     quantize,
-    scales_weights,
-)
-from pallas_kernels.quantized_gemm.packing import unpack_int4
-
-SMALL = Config(
-    tm=16, tn=64, x_columns=64, w_stages=3, x_stages=2, warpgroups=1, cluster=1, sm_count=3
 )
 
 
@@ -40,20 +30,6 @@ class Case:
     out_dtype: str | None = None
     scale_dtype: str = "float32"
     offset_dtype: str | None = None
-    config: Config = SMALL
-
-    def gemm(self) -> QuantizedGemm:
-        return QuantizedGemm(
-            m=round_up(self.m, 8),
-            k=padded_k(self.k, self.group),
-            n=round_up(self.n, 64),
-            kind=self.kind,
-            group=self.group,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype or self.dtype,
-            scale_dtype=self.scale_dtype,
-            offset_dtype=self.offset_dtype,
-        )
 
     def weights(self, seed: int = 0) -> QuantizedWeights:
         rng = np.random.default_rng(seed)
@@ -115,16 +91,3 @@ def worst(out: np.ndarray, x: Any, w: np.ndarray, **more: Any) -> float:
     error = np.abs(out.astype(np.float64) - x.astype(np.float64) @ w)
     assert error.shape == bound.shape
     return float(np.where(np.isfinite(error), error / bound, np.inf).max())
-
-
-def error(case: Case, out: np.ndarray) -> float:
-    """Return the largest error of a case's product in units of its bound."""
-    w = case.weights()
-    parts = magnitudes(w) if w.offsets is not None else None
-    return worst(
-        out, case.activations(), exact_weights(w), magnitudes=parts, weights_scaled=is_scaled(case)
-    )
-
-
-def is_scaled(case: Case) -> bool:
-    return scales_weights(case.config, case.gemm())

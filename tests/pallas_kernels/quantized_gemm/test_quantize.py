@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from pallas_kernels.gemm.layout import pack_int4, unpack_int4
 from pallas_kernels.host_memory import HostArray, placement_report, to_host
 from pallas_kernels.quantized_gemm import (
     KINDS,
@@ -21,7 +22,6 @@ from pallas_kernels.quantized_gemm import (
     quantize,
     rows,
 )
-from pallas_kernels.quantized_gemm.packing import pack_int4, unpack_int4
 from pallas_kernels.quantized_gemm.rows import LARGEST
 from tests.pallas_kernels.quantized_gemm.cases import exact_weights
 

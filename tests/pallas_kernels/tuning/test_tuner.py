@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import KernelUnavailable, tuned_results
-from pallas_kernels.hybrid_gemm import (
+from pallas_kernels.gemm import (
     MACHINES,
     MODEL_PROJECTIONS,
     ROWS,

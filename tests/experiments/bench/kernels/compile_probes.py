@@ -16,8 +16,8 @@ from experiments.bench.kernels.facts import BOXES
 from experiments.bench.kernels.grid import M_TILES
 from experiments.bench.kernels.probes import Streaming, launcher
 from pallas_kernels.ahead_of_time import TARGETS, Compiler, prepare, problems
+from pallas_kernels.gemm import Config, Gemm, shared_bytes
 from pallas_kernels.hopper import BARRIER_BYTES
-from pallas_kernels.hybrid_gemm import Config, Gemm, shared_bytes
 from pallas_kernels.program import Argument, Program
 
 

@@ -16,9 +16,8 @@ from experiments.bench.kernels.occupancy import DriverError, resident_clusters
 from experiments.bench.kernels.probes import Streaming, last_items, launcher, scalars
 from experiments.gpu import Context
 from pallas_kernels import check_gemm
-from pallas_kernels.hybrid_gemm import ROWS
-from pallas_kernels.hybrid_gemm.packing import row_major
-from pallas_kernels.hybrid_gemm.specs import W_LAYOUTS
+from pallas_kernels.gemm import ROWS, W_LAYOUTS
+from pallas_kernels.gemm.layout import row_major
 from pallas_kernels.mosaic import interpret_params
 from tests.pallas_kernels.interpreting import within
 

@@ -1,0 +1,98 @@
+"""The one GEMM core: dataflows, operands and rows combine freely; its counts and its prediction.
+
+The ops `hybrid_gemm`, `quantized_gemm` and `grouped_gemm` are its public functions. What is listed
+here needs no jax: sizes, configurations, exact traffic, predicted time, choice. What does need it
+(`plan_launch`, `launch`, `program`) is imported when it is asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pallas_kernels.gemm.comparison import Winner, winners
+from pallas_kernels.gemm.config import Config, check_fits, scales_weights, shared_bytes
+from pallas_kernels.gemm.heuristics import (
+    FAMILY,
+    Chosen,
+    choice,
+    choose,
+    explain,
+    smallest_cluster,
+)
+from pallas_kernels.gemm.machine import MACHINES, Machine, machine_for, present_machine
+from pallas_kernels.gemm.prediction import Prediction, best_alpha, best_split, plans, predict
+from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
+from pallas_kernels.gemm.specs import (
+    MODEL_EXPERTS,
+    MODEL_PROJECTIONS,
+    ROW_MULTIPLE,
+    ROWS,
+    W_LAYOUTS,
+    Experts,
+    Gemm,
+    Quantised,
+    WLayout,
+)
+from pallas_kernels.gemm.traffic import Traffic, launch_traffic
+from pallas_kernels.hopper import CLUSTERS
+
+if TYPE_CHECKING:
+    from pallas_kernels.gemm.api import plan_launch
+    from pallas_kernels.gemm.launch import launch, tables_of
+    from pallas_kernels.gemm.programs import program
+
+__all__ = [
+    "CLUSTERS",
+    "FAMILY",
+    "MACHINES",
+    "MODEL_EXPERTS",
+    "MODEL_PROJECTIONS",
+    "ROWS",
+    "ROW_MULTIPLE",
+    "W_LAYOUTS",
+    "Chosen",
+    "Config",
+    "Counts",
+    "Experts",
+    "Gemm",
+    "Machine",
+    "Plan",
+    "Prediction",
+    "Quantised",
+    "Traffic",
+    "WLayout",
+    "Winner",
+    "best_alpha",
+    "best_split",
+    "check_fits",
+    "choice",
+    "choose",
+    "counts",
+    "explain",
+    "launch",
+    "launch_traffic",
+    "machine_for",
+    "plan_launch",
+    "plans",
+    "predict",
+    "present_machine",
+    "program",
+    "scales_weights",
+    "shared_bytes",
+    "smallest_cluster",
+    "sums_shape",
+    "tables_of",
+    "winners",
+]
+
+_WITH_JAX = {
+    "launch": "launch",
+    "plan_launch": "api",
+    "program": "programs",
+    "tables_of": "launch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_JAX:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WITH_JAX[name]}"), name)

@@ -1,0 +1,210 @@
+"""What the ops have in common: configuration and plan of a launch, from the caller's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.arguments import (
+    Number,
+    concrete,
+    interpret_settings,
+    launch_scalars,
+    layer_index,
+    operand,
+    sm_count,
+    without_derivative,
+)
+from pallas_kernels.capability import Backend
+from pallas_kernels.gemm import heuristics, sharing
+from pallas_kernels.gemm.config import Config, check_fits
+from pallas_kernels.gemm.launch import launch
+from pallas_kernels.gemm.machine import machine_for, present_machine
+from pallas_kernels.gemm.prediction import best_alpha
+from pallas_kernels.gemm.schedule import Plan, counts
+from pallas_kernels.gemm.specs import Gemm
+
+
+def multiply(
+    op: str,
+    gemm: Gemm,
+    x: Any,
+    w: Any,
+    *,
+    columns: int,
+    alpha: Number | None,
+    sm_split: Number | None,
+    sm_limit: Number | None,
+    layer: Number | None,
+    cluster: int | None,
+    config: Any,
+    backend: Backend,
+    scales: Any = None,
+    offsets: Any = None,
+    group_sizes: Any = None,
+) -> jax.Array:
+    """Choose what the caller left open, and launch.
+
+    Args:
+      op: name of the public function.
+      gemm: sizes and types.
+      x: activations, checked.
+      w: stored weights, checked.
+      columns: of the result.
+      alpha: share of the columns for SymGEMM; None for the best one.
+      sm_split: SMs for SymGEMM, or None.
+      sm_limit: SMs of the launch, or None.
+      layer: of a stack, or None.
+      cluster: CTAs of a cluster; None to choose it.
+      config: tiles and grid, or None to choose them.
+      backend: where to run.
+      scales: of quantised weights.
+      offsets: of quantised weights, or None.
+      group_sizes: of experts, checked.
+
+    Raises:
+      ValueError: an argument is outside its range; the message names it, its value and the range.
+    """
+    if alpha is None and sm_split is not None:
+        raise ValueError(f"alpha=None: expected a number, since sm_split={sm_split} is given")
+    if config is not None and not isinstance(config, Config):
+        kind = type(config)
+        raise ValueError(
+            f"config of type {kind.__module__}.{kind.__name__}: expected pallas_kernels.gemm.Config"
+        )
+    config, alpha, sm_limit = _configuration(gemm, config, cluster, alpha, sm_limit, backend)
+    check_fits(config, gemm)
+    plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
+    fields = (plan.sym_strips, plan.sym_clusters, plan.active_clusters, plan.layer)
+    stored = [None if one is None else operand(one, backend) for one in (w, scales, offsets)]
+    x = jnp.asarray(x)
+    if gemm.quantised is None:
+        x, w = without_derivative(op, x, stored[0])
+    else:  # whole numbers have no derivative
+        w = stored[0]
+        x, scales, offsets = without_derivative(op, x, *stored[1:])
+    out: jax.Array = launch(
+        x,
+        w,
+        launch_scalars(fields),
+        scales,
+        offsets,
+        group_sizes,
+        gemm=gemm,
+        config=None if backend == "reference" else config,
+        interpret=interpret_settings(backend),
+        columns=columns,
+    )
+    return out
+
+
+def plan_launch(
+    gemm: Gemm,
+    config: Config,
+    *,
+    alpha: Number,
+    sm_split: Number | None = None,
+    sm_limit: Number | None = None,
+    layer: Number | None = None,
+) -> Plan:
+    """Turn the run-time arguments of an op into the scalars of a launch.
+
+    Returns:
+      Python integers if all arguments are concrete, int32 arrays if one is traced.
+
+    Raises:
+      ValueError: a concrete argument is outside its range, or a path with columns gets no SM.
+    """
+    sizes = counts(config, gemm)
+    whole = config.clusters * config.cluster
+    known_alpha = concrete("alpha", alpha, float)
+    if known_alpha is not None and not 0 <= known_alpha <= 1:  # also refuses NaN
+        raise ValueError(f"alpha={known_alpha}: expected a number in [0, 1]")
+    if known_alpha is not None and config.kc == 0 and known_alpha != 1:
+        raise ValueError(f"alpha={known_alpha}: expected 1, since config.kc=0 leaves AsymGEMM out")
+    limit = concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
+    if limit is not None and not config.cluster <= limit <= config.sm_count:
+        raise ValueError(
+            f"sm_limit={limit}: expected from cluster={config.cluster} to {config.sm_count} SMs"
+        )
+    split = None if sm_split is None else concrete("sm_split", sm_split, int)
+    top = whole if limit is None else limit // config.cluster * config.cluster
+    if split is not None and (not 0 <= split <= top or split % config.cluster):
+        raise ValueError(
+            f"sm_split={split}: expected a multiple of cluster={config.cluster} from 0 to {top}"
+        )
+    which = layer_index(layer, gemm.layers)
+    known = (
+        known_alpha is not None and limit is not None and (sm_split is None or split is not None)
+    )
+    if known:
+        active = top // config.cluster
+        sym = int(sharing.sym_strips(sizes.strips, known_alpha))
+        if split is None:
+            clusters = int(sharing.balanced_clusters(config, sizes, sym, active))
+        else:
+            clusters = split // config.cluster
+        _refuse_starved(config, sizes.strips, sym, clusters, active, known_alpha)
+        plan = Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=which)
+    else:
+        plan = sharing.traced_plan(
+            config,
+            sizes,
+            alpha=alpha,
+            sm_split=sm_split,
+            sm_limit=config.sm_count if sm_limit is None else sm_limit,
+            layer=which,
+            xp=jnp,
+        )
+    return plan
+
+
+def _configuration(
+    gemm: Gemm,
+    config: Config | None,
+    cluster: int | None,
+    alpha: Number | None,
+    sm_limit: Number | None,
+    backend: Backend,
+) -> tuple[Config, Number, Number | None]:
+    """Return (config, alpha, sm_limit) with what the caller left open filled in."""
+    if config is not None and cluster not in (None, config.cluster):
+        raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
+    limit = None if sm_limit is None else concrete("sm_limit", sm_limit, int)
+    traced = alpha is not None and concrete("alpha", alpha, float) is None
+    if config is not None and alpha is not None and not traced:
+        return config, alpha, sm_limit
+    if backend == "sm90":
+        machine = present_machine()
+    else:
+        machine = machine_for(sm_count=sm_count(backend, cluster or 1))
+    best: float | None = None
+    if config is None:
+        found = heuristics.choice(gemm, machine, cluster=cluster)
+        config = found.config
+        best = found.alpha if sm_limit is None else None
+        # A device that runs fewer clusters at a time than its SMs hold has a smaller grid.
+        if limit is not None and config.sm_count < limit <= machine.sm_count:
+            sm_limit = limit = config.sm_count
+    if alpha is None or traced:
+        best = best_alpha(gemm, config, machine, sm_limit=limit) if best is None else best
+        alpha = best if alpha is None else jnp.where(jnp.isnan(alpha), best, alpha)
+    return config, alpha, sm_limit
+
+
+def _refuse_starved(
+    config: Config, strips: int, sym: int, clusters: int, active: int, alpha: float
+) -> None:
+    """Raise if a path has columns and no SM: they would stay unwritten."""
+    for path, columns, has in (
+        ("SymGEMM", sym, clusters),
+        ("AsymGEMM", strips - sym, active - clusters),
+    ):
+        if columns and has <= 0:
+            raise ValueError(
+                f"sm_split={clusters * config.cluster}: leaves {path} none of "
+                f"{active * config.cluster} SMs, expected at least {config.cluster}, since "
+                f"alpha={alpha} gives it {columns} of {strips} column strips"
+            )

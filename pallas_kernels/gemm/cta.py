@@ -1,0 +1,283 @@
+"""What one CTA of the kernel sees: its place in the launch, its tiles, buffers and barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pallas_kernels.counting import Int
+from pallas_kernels.gemm.config import (
+    Config,
+    Dataflow,
+    Rings,
+    accumulator,
+    dataflows,
+    o_epilogue,
+    piece_size,
+    rings,
+    sums_epilogue,
+)
+from pallas_kernels.gemm.rows import Item, Rows
+from pallas_kernels.gemm.schedule import Counts, Plan, first_pass
+from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
+from pallas_kernels.hopper import SWIZZLE_BYTES
+from pallas_kernels.mosaic import Ref, plgpu, swizzled
+
+Accumulate = Callable[[Ref, Ref], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """Slots in shared memory with their barriers; slot = number of the tile mod size.
+
+    "full" says that a slot's tile has arrived, "empty" that all compute warpgroups have read it.
+    """
+
+    size: int
+    tiles: Ref
+    full: Ref
+    empty: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """One dataflow's share of shared memory; those of both dataflows are the same bytes."""
+
+    name: Dataflow
+    rings: Rings
+    x: Ring
+    w: Ring
+    scales: Ring | None = None  # of quantised weights
+    offsets: Ref | None = None  # beside the scales, at their barriers
+    sums: Ring | None = None  # of X, where there are offsets
+
+    @property
+    def is_sym(self) -> bool:
+        """Whether a tile of O stays, and W passes by."""
+        return self.name == "sym"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cta:
+    """One CTA's view: what it works on, its share of the work, its buffers."""
+
+    config: Config
+    gemm: Gemm
+    sizes: Counts
+    rows: Rows
+    accumulate: Accumulate
+    # where this thread stands
+    warpgroup: Int
+    cluster: Int
+    rank: Int  # within the cluster
+    # run-time scalars
+    plan: Plan
+    # global memory, of one layer
+    x: Ref
+    w: Ref
+    scales: Ref | None
+    offsets: Ref | None
+    x_sums: Ref | None  # float32 [K / sum_size, rows of x]
+    o: Ref
+    sums: Ref | None  # float32, as `schedule.sums_shape` says
+    # shared memory
+    staging: Ref  # of pieces of O
+    sums_staging: Ref | None  # of pieces of `sums`, in the same bytes
+    detour: Ref | None  # interpret mode: converted weights
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """Options of a copy whose tile every CTA of the cluster wants: each loads a share."""
+        return {"collective_axes": "rank"} if self.config.cluster > 1 else {}
+
+    def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
+        """The tk x tn piece of W in global memory and where it goes, in `w_copies` parts."""
+        tn, tk = self.config.tn, self.config.tk
+        matrix = of_expert(self.w, item)
+        if self.gemm.w_layout == "tiles":
+            blocks = w_copies(self.config, self.gemm)
+            return [
+                (
+                    matrix.at[item.strip * blocks + i, k_step],
+                    slot.at[pl.ds(i * PACK_MULTIPLE, PACK_MULTIPLE)],
+                )
+                for i in range(blocks)
+            ]
+        stored = tk if self.gemm.quantised is None else tk * self.gemm.w_bits // 8
+        ks, ns = pl.ds(k_step * stored, stored), pl.ds(item.strip * tn, tn)
+        return [(matrix.at[ns, ks] if self.gemm.w_layout == "nk" else matrix.at[ks, ns], slot)]
+
+    def x_tile(self, top: Int, column: Int) -> Ref:
+        """The piece of X in global memory with these first row and column."""
+        return self.x.at[pl.ds(top, self.config.tm), pl.ds(column, self.config.x_columns)]
+
+    @property
+    def own(self) -> Any:
+        """What this warpgroup owns of a tile: rows, or columns of quantised weights."""
+        size = accumulator(self.config, self.gemm)[0]
+        return pl.ds(self.warpgroup * size, size)
+
+    @property
+    def first(self) -> Int:
+        """K steps of the first pass of AsymGEMM, the same in every CTA of a cluster."""
+        unit = 1 if self.gemm.groups == 1 else rings(self.config, self.gemm, "asym").scale_steps
+        other = self.cluster - self.plan.sym_clusters
+        return first_pass(self.config, self.sizes.k_steps, other, unit)
+
+    def pass_steps(self, number: Int) -> tuple[Int, Int]:
+        """(First K step, number of K steps) of a pass of AsymGEMM."""
+        ring, first = self.config.ring, self.first
+        start = jnp.where(number == 0, 0, first + (number - 1) * ring)
+        length = jnp.where(number == 0, first, ring)
+        return start, jnp.minimum(length, self.sizes.k_steps - start)
+
+
+def of_expert(array: Ref, item: Item) -> Ref:
+    """Return the matrix of an item's expert; the only one where there are no experts."""
+    return array if item.expert is None else array.at[item.expert]
+
+
+def w_copies(config: Config, gemm: Gemm) -> int:
+    """Return how many copies load a tile of W: tile-major, one for each 64 columns."""
+    return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
+
+
+def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> list[Any]:
+    """Return shared memory and barriers: tiles, staging, barriers, detour.
+
+    Args:
+      gemm: sizes and types.
+      config: tiles.
+      detour: with the detour of interpret mode, if weights are converted.
+      sums: with slots for partial sums.
+    """
+    flows = dataflows(config)
+    tiles = [_tiles(gemm, config, flow) for flow in flows]
+    stored = [_staging(gemm, config)] + ([_sums_staging(gemm, config)] if sums else [])
+    scratch = [
+        plgpu.RefUnion(*tiles),
+        plgpu.RefUnion(*((one,) for one in stored)),
+        [_barriers(gemm, config, flow) for flow in flows],
+    ]
+    if detour and gemm.quantised is not None:
+        shape = (config.warpgroups, config.warpgroup_columns, config.tk)
+        scratch.append([_swizzled(shape, gemm.dtype, piece_size(config, gemm))])
+    else:
+        scratch.append([])
+    return scratch
+
+
+def flows_of(gemm: Gemm, config: Config, tiles: Any, barriers: Any) -> list[Flow]:
+    """Return the dataflows of a kernel over what `scratch_types` describes."""
+    return [
+        _flow(gemm, config, name, list(refs), list(own))
+        for name, refs, own in zip(dataflows(config), tiles, barriers, strict=True)
+    ]
+
+
+def _flow(gemm: Gemm, config: Config, name: Dataflow, tiles: list[Ref], own: list[Ref]) -> Flow:
+    ring = rings(config, gemm, name)
+    sizes = [ring.x, ring.w, ring.scales, ring.sums]
+    if gemm.quantised is None:
+        offsets, tiles = None, tiles[:2]
+    elif gemm.quantised.offset_dtype is None:
+        offsets, tiles = None, tiles[:3]
+    else:
+        offsets, tiles = tiles[3], [*tiles[:3], tiles[4]]
+    made = [
+        Ring(size=size, tiles=one, full=own[2 * i], empty=own[2 * i + 1])
+        for i, (size, one) in enumerate(zip(sizes, tiles, strict=False))
+    ]
+    x, w, scales, sums = [*made, None, None][:4]
+    assert x is not None
+    assert w is not None
+    return Flow(name=name, rings=ring, x=x, w=w, scales=scales, offsets=offsets, sums=sums)
+
+
+def _tiles(gemm: Gemm, config: Config, flow: Dataflow) -> tuple[Any, ...]:
+    """Rings of X, W, and if there are any: scales, offsets, sums of X."""
+    ring, stored = rings(config, gemm, flow), config.tk * gemm.w_bits // 8
+    shape = (config.tk, config.tn) if gemm.w_layout == "kn" else (config.tn, config.tk)
+    if gemm.quantised is not None:
+        shape = (config.tn, stored)
+    # what a product takes of a tile of X: whole swizzled rows
+    row = min(piece_size(config, gemm), config.x_columns)
+    tiles = [
+        _swizzled((ring.x, config.tm, config.x_columns), gemm.dtype, row),
+        _swizzled((ring.w, *shape), gemm.w_dtype),
+    ]
+    if gemm.quantised is not None:
+        rows = (ring.scales, ring.scale_rows, config.tn)
+        tiles.append(plgpu.SMEM(rows, jnp.dtype(gemm.quantised.scale_dtype)))
+        if gemm.quantised.offset_dtype:
+            tiles.append(plgpu.SMEM(rows, jnp.dtype(gemm.quantised.offset_dtype)))
+            tiles.append(plgpu.SMEM((ring.sums, ring.sum_slot_rows, config.tm), jnp.float32))
+    return tuple(tiles)
+
+
+def _barriers(gemm: Gemm, config: Config, flow: Dataflow) -> list[Any]:
+    """Full and empty of the rings of X, W, and if there are any: scales, sums of X."""
+    ring, sym, compute = rings(config, gemm, flow), flow == "sym", config.warpgroups
+
+    def arrivals(number: int, slots: int) -> Any:
+        return plgpu.Barrier(num_arrivals=number, num_barriers=slots)
+
+    def freed(slots: int, *, shared: bool) -> Any:
+        """A multicast tile is free when the compute warpgroups of all CTAs have read it."""
+        if config.cluster == 1 or not shared:
+            return arrivals(compute, slots)
+        return plgpu.ClusterBarrier(
+            collective_axes=("rank",), num_arrivals=compute, num_barriers=slots
+        )
+
+    barriers = [
+        arrivals(1, ring.x),
+        freed(ring.x, shared=not sym),
+        arrivals(w_copies(config, gemm), ring.w),
+        freed(ring.w, shared=sym),
+    ]
+    if gemm.quantised is not None:
+        offsets = gemm.quantised.offset_dtype is not None
+        barriers += [
+            arrivals(2 if offsets else 1, ring.scales),
+            freed(ring.scales, shared=sym and gemm.groups > 1),
+        ]
+        if offsets:
+            barriers += [arrivals(1, ring.sums), arrivals(compute, ring.sums)]
+    return barriers
+
+
+def _swizzled(shape: tuple[int, ...], dtype: Any, row: int | None = None) -> Any:
+    kind = jnp.dtype(dtype)
+    return plgpu.SMEM(shape, kind, transforms=swizzled(row or shape[-1], kind))
+
+
+def _staging(gemm: Gemm, config: Config) -> Any:
+    """Slots for pieces of O, in which they stand as in O."""
+    store, out = o_epilogue(config, gemm), jnp.dtype(gemm.out_dtype)
+    piece = (store.columns, store.rows) if gemm.transposed else (store.rows, store.columns)
+    transforms = swizzled(piece[1], out)
+    if gemm.experts is not None:
+        transforms = _any_rows(piece[1], out)
+    return plgpu.SMEM((config.warpgroups, store.slots, *piece), out, transforms=transforms)
+
+
+def _sums_staging(gemm: Gemm, config: Config) -> Any:
+    store = sums_epilogue(config, gemm)
+    shape = (config.warpgroups, store.slots, store.rows, store.columns)
+    return _swizzled(shape, "float32")
+
+
+def _any_rows(columns: int, out: Any) -> tuple[Any, ...]:
+    """Transforms of a staging tile of which TMA can store any rows.
+
+    Swizzled in tiles of one row; inference finds no transposed layout for wider ones, which then
+    stay in plain order.
+    """
+    if columns * out.itemsize > SWIZZLE_BYTES:
+        return ()
+    return plgpu.TilingTransform((1, columns)), plgpu.SwizzleTransform(SWIZZLE_BYTES)

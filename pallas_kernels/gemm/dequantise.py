@@ -1,0 +1,323 @@
+"""Sums of a section with quantised weights: into registers, converted, multiplied, scaled.
+
+wgmma converts nothing, and only its left operand may come from registers. So the product is
+computed transposed, O^T[n, m] = W[n, k] X[m, k]^T: a compute warpgroup reads its rows of a W tile
+into registers, converts them to the type of X (exact for every kind: int8 and e4m3 have at most 8
+significant bits) and multiplies them with an X tile that stays in shared memory.
+
+A column's only scale is applied to its finished sum, and a group's to the sum of the group, both
+in float32. With an offset for each scale, w = s q + o, the sum of a group is s (q . x) + o (1 . x):
+the second part is the offset times the sum of the same X, which comes from outside.
+
+In interpret mode wgmma takes no register operand; there the converted tile takes a detour through
+shared memory (`detour`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.counting import Int, rem
+from pallas_kernels.gemm.config import accumulator, piece_size, scales_pieces, scales_weights
+from pallas_kernels.gemm.conversion import operand, piece, scaled, widest
+from pallas_kernels.gemm.cta import Cta, Flow, Ring
+from pallas_kernels.gemm.items import Section, both, when
+from pallas_kernels.hopper import WGMMA_ROWS
+from pallas_kernels.mosaic import Ref, plgpu
+
+
+def sums_of_converted(cta: Cta, flow: Flow, section: Section) -> Any:
+    """Return the sums of a section, scaled and with offsets added."""
+    if scales_weights(cta.config, cta.gemm):
+        return _of_scaled_weights(cta, flow, section)
+    if scales_pieces(cta.config, cta.gemm):
+        return _of_pieces(cta, flow, section)
+    return _of_groups(cta, flow, section)
+
+
+def _of_scaled_weights(cta: Cta, flow: Flow, section: Section) -> Any:
+    """Weights are scaled, rounded and multiplied."""
+    first, number, steps = _groups(cta, section)
+
+    def whole(acc: Ref) -> Any:
+        @pl.loop(0, number)
+        def _group(group: Int) -> None:
+            scale = _with_scales(
+                cta, flow, section, first + group, lambda slot, row: _scale(cta, flow, slot, row)
+            )
+            _multiply(cta, flow, section, acc, group * steps, steps, scale)
+
+        return acc[...]
+
+    return pl.run_scoped(whole, plgpu.ACC(accumulator(cta.config, cta.gemm), jnp.float32))
+
+
+def _of_groups(cta: Cta, flow: Flow, section: Section) -> Any:
+    """A group is whole K steps, and its sums are scaled at its end."""
+    first, number, steps = _groups(cta, section)
+
+    def added(total: Any | None, group: Int) -> Any:
+        def sums(acc: Ref) -> Any:
+            _multiply(cta, flow, section, acc, group * steps, steps, None)
+            return acc[...]
+
+        partial = pl.run_scoped(sums, plgpu.ACC(accumulator(cta.config, cta.gemm), jnp.float32))
+
+        def use(slot: Int, row: Int) -> Any:
+            scale = _scale(cta, flow, slot, row)
+            sum_slot = _sum_slot(flow, section, first + group)
+            return _shifted(
+                cta, flow, section, _sum(total, partial, scale), (slot, row), (sum_slot, row)
+            )
+
+        return _with_scales(cta, flow, section, first + group, use)
+
+    total = added(None, 0)
+    if cta.gemm.groups == 1:
+        return total
+    return lax.fori_loop(1, number, lambda group, total: added(total, group), total)
+
+
+def _of_pieces(cta: Cta, flow: Flow, section: Section) -> Any:
+    """Sums of pieces of a K step are scaled.
+
+    The products of a piece end before their sums are scaled; the tensor cores meanwhile have those
+    of the other warpgroup.
+    """
+    config, steps = cta.config, flow.rings.scale_steps
+    width = piece_size(config, cta.gemm)
+    pieces_of_step, pieces_of_group = config.tk // width, cta.gemm.group_size // width
+
+    def added(step: Int, total: Any) -> Any:
+        block = lax.div(section.start + step, jnp.int32(steps))
+        within = rem(section.start + step, steps)
+        slot, sum_slot = _scale_slot(cta, flow, section, block), _sum_slot_of(flow, section, block)
+        stored = _stored(cta, flow, section, step)
+        _await(flow, slot, sum_slot, within == 0, section.new_w)
+        for number in range(pieces_of_step):
+            k = number * width
+            x_counter = (section.x + step) * config.x_steps + k // config.x_columns
+            x_slot = rem(x_counter, flow.x.size)
+            if k % config.x_columns == 0:
+                plgpu.barrier_wait(flow.x.full.at[x_slot])
+
+            def products(acc: Ref, number: int = number, x_slot: Int = x_slot, k: int = k) -> Any:
+                _product(cta, flow, acc, _converted(cta, stored, number, width), x_slot, k)
+                return acc[...]
+
+            partial = pl.run_scoped(products, plgpu.ACC(accumulator(config, cta.gemm), jnp.float32))
+            if (k + width) % config.x_columns == 0:
+                _release_x(flow, x_counter)
+            sum_row = within * pieces_of_step + number
+            row = lax.div(sum_row, pieces_of_group)
+
+            def add(total: Any, partial: Any = partial, row: Int = row, at: Int = sum_row) -> Any:
+                summed = _sum(total, partial, _scale(cta, flow, slot, row))
+                return _shifted(cta, flow, section, summed, (slot, row), (sum_slot, at))
+
+            total = _done(cta, add, total)
+        is_last = (within == steps - 1) | (step == section.length - 1)
+        _release(flow, slot, sum_slot, is_last, section.last_w)
+        return total
+
+    zeros = plgpu.layout_cast(
+        jnp.zeros(accumulator(config, cta.gemm), jnp.float32), plgpu.Layout.WGMMA
+    )
+    return lax.fori_loop(0, section.length, added, zeros)
+
+
+def _done(cta: Cta, add: Callable[[Any], Any], total: Any) -> Any:
+    """Return `add(total)`, added before the next product begins.
+
+    The compiler would put additions off until after the products of other pieces, whose sums then
+    do not fit into the registers of large tiles. It cannot where they stand in a loop that it does
+    not know to be taken once.
+    """
+    if cta.config.tm <= WGMMA_ROWS:
+        return add(total)
+    once = jnp.minimum(cta.plan.active_clusters, 1)  # there is no item without a cluster
+    return lax.fori_loop(0, once, lambda _, total: add(total), total)
+
+
+def _groups(cta: Cta, section: Section) -> tuple[Int, Int, Int]:
+    """(Number of the first group, number of groups, K steps of each) of a section."""
+    if cta.gemm.groups == 1:
+        return 0, 1, section.length
+    steps = cta.sizes.k_steps // cta.gemm.groups
+    if isinstance(section.length, int):
+        return 0, section.length // steps, steps
+    return (
+        lax.div(section.start, jnp.int32(steps)),
+        lax.div(section.length, jnp.int32(steps)),
+        steps,
+    )
+
+
+def _multiply(
+    cta: Cta, flow: Flow, section: Section, acc: Ref, first: Int, steps: Int, scale: Any | None
+) -> None:
+    """Add the products of some K steps of a section to `acc`.
+
+    A product reads its weights from registers until it is done, so a step ends when its products
+    have: the next step overwrites those registers. The tensor cores meanwhile have the products of
+    the other warpgroup.
+    """
+    config, x_steps = cta.config, cta.config.x_steps
+    kind = cta.gemm.quantised.kind  # type: ignore[union-attr]
+
+    @pl.loop(0, steps)
+    def _step(step: Int) -> None:
+        width = min(config.x_columns, widest(kind))
+        each = config.x_columns // width
+        stored = _stored(cta, flow, section, first + step)
+        parts = [_converted(cta, stored, number, width) for number in range(config.tk // width)]
+        if scale is not None:
+            parts = [scaled(part, scale) for part in parts]
+        for number in range(x_steps):
+            x_counter = (section.x + first + step) * x_steps + number
+            slot = rem(x_counter, flow.x.size)
+            plgpu.barrier_wait(flow.x.full.at[slot])
+            for place in range(number * each, (number + 1) * each):
+                _product(cta, flow, acc, parts[place], slot, place * width)
+            if number:
+                plgpu.wgmma_wait(each)  # the products before these are done, their X tile is free
+                _release_x(flow, x_counter - 1)
+        plgpu.wgmma_wait(0)
+        _release_x(flow, (section.x + first + step + 1) * x_steps - 1)
+
+
+def _stored(cta: Cta, flow: Flow, section: Section, step: Int) -> Any:
+    """Read this warpgroup's rows of a W tile, and free it if nobody reads it after this."""
+    slot = rem(section.w + step, flow.w.size)
+    when(section.new_w, lambda: plgpu.barrier_wait(flow.w.full.at[slot]))
+    stored = flow.w.tiles[slot, cta.own]
+    # All warps have read their rows (at a cluster's barrier one thread arrives for them), and TMA
+    # may write after that.
+    when(section.last_w, lambda: _arrive(flow.w, slot))
+    return stored
+
+
+def _converted(cta: Cta, stored: Any, number: int, width: int) -> Any:
+    kind = cta.gemm.quantised.kind  # type: ignore[union-attr]
+    return piece(stored, number, kind=kind, dtype=jnp.dtype(cta.gemm.dtype), width=width)
+
+
+def _product(cta: Cta, flow: Flow, acc: Ref, weights: Any, slot: Int, k: int) -> None:
+    """Add to `acc` the product of the weights of a K step from number `k` on with their X."""
+    width, place = weights.shape[1], k % cta.config.x_columns
+    detour = None if cta.detour is None else cta.detour.at[cta.warpgroup]
+    x_tile = flow.x.tiles.at[slot, :, pl.ds(place, width)]
+    plgpu.wgmma(acc, operand(weights, detour, k), x_tile.transpose((1, 0)))
+
+
+def _release_x(flow: Flow, x_counter: Int) -> None:
+    plgpu.barrier_arrive(flow.x.empty.at[rem(x_counter, flow.x.size)])
+
+
+def _scale(cta: Cta, flow: Flow, slot: Int, row: Int) -> Any:
+    """Return this warpgroup's scales of a row in shared memory as float32."""
+    return _column(flow.scales.tiles.at[slot, row, cta.own])  # type: ignore[union-attr]
+
+
+def _column(row: Ref) -> Any:
+    """Read one number for each column of O, in the layout of a column's accumulators."""
+    layout = plgpu.Layout.WGMMA.reduce(1)
+    return plgpu.load(row, layout=layout, optimized=False).astype(jnp.float32)
+
+
+def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
+    """Return `total`, None for none so far, with `partial` added, its columns scaled."""
+    product = partial * lax.broadcast_in_dim(scale, partial.shape, (0,))
+    return product if total is None else total + product
+
+
+def _shifted(
+    cta: Cta, flow: Flow, section: Section, total: Any, at: tuple[Int, Int], sum_at: tuple[Int, Int]
+) -> Any:
+    """Return `total` with the product of offsets and sums of X added, if there are offsets.
+
+    Args:
+      cta: this CTA.
+      flow: its rings.
+      section: of which the sums are.
+      total: float32 sums of a warpgroup [columns, rows].
+      at: slot and row of the offsets.
+      sum_at: slot and row of the sums of the columns of X that the offsets belong to.
+    """
+    if flow.offsets is None or flow.sums is None:
+        return total
+    offsets = _column(flow.offsets.at[(*at, cta.own)])
+    if cta.gemm.groups == 1 and section.first is not True:
+        # sums of all of X, once
+        offsets = offsets * jnp.where(section.first, jnp.float32(1), jnp.float32(0))
+    sums = plgpu.load(
+        flow.sums.tiles.at[sum_at], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False
+    )
+    return total + (
+        lax.broadcast_in_dim(offsets, total.shape, (0,))
+        * lax.broadcast_in_dim(sums, total.shape, (1,))
+    )
+
+
+def _with_scales(
+    cta: Cta, flow: Flow, section: Section, group: Int, use: Callable[[Int, Int], Any]
+) -> Any:
+    """Return `use(slot, row)` of a group's scales; wait for them if they are new, free the last."""
+    rows, one = flow.rings.scale_rows, cta.gemm.groups == 1
+    block, row = (group, 0) if rows == 1 else (lax.div(group, jnp.int32(rows)), rem(group, rows))
+    slot, sum_slot = _scale_slot(cta, flow, section, block), _sum_slot_of(flow, section, block)
+    is_first, is_last = True if rows == 1 else row == 0, True
+    if rows > 1:
+        steps = cta.sizes.k_steps // cta.gemm.groups
+        behind = lax.div(jnp.asarray(section.start, jnp.int32) + section.length, jnp.int32(steps))
+        is_last = (row == rows - 1) | (group == behind - 1)
+    _await(flow, slot, sum_slot, is_first, section.new_scale if one else section.new_w)
+    result = use(slot, row)
+    _release(flow, slot, sum_slot, is_last, section.last_scale if one else section.last_w)
+    return result
+
+
+def _scale_slot(cta: Cta, flow: Flow, section: Section, block: Int) -> Int:
+    number = section.item * flow.rings.blocks(cta.sizes.k_steps) + block
+    return rem(number, flow.rings.scales)
+
+
+def _sum_slot(flow: Flow, section: Section, group: Int) -> Int:
+    rows = flow.rings.scale_rows
+    return _sum_slot_of(flow, section, group if rows == 1 else lax.div(group, jnp.int32(rows)))
+
+
+def _sum_slot_of(flow: Flow, section: Section, block: Int) -> Int:
+    """Slot of the sums of X of a block of scales."""
+    if flow.sums is None:
+        return 0
+    before = lax.div(jnp.asarray(section.start, jnp.int32), jnp.int32(flow.rings.scale_steps))
+    return rem(section.sums + block - before, flow.sums.size)
+
+
+def _await(flow: Flow, slot: Int, sum_slot: Int, is_first: Any, new: Any) -> None:
+    """Wait for a block's scales if they are new, and for its sums of X, which always are."""
+    assert flow.scales is not None
+    scales, sums = flow.scales, flow.sums
+    when(both(is_first, new), lambda: plgpu.barrier_wait(scales.full.at[slot]))
+    if sums is not None:
+        when(is_first, lambda: plgpu.barrier_wait(sums.full.at[sum_slot]))
+
+
+def _release(flow: Flow, slot: Int, sum_slot: Int, is_last: Any, last: Any) -> None:
+    """Free a block's sums of X, and its scales if nobody reads them after this."""
+    assert flow.scales is not None
+    scales, sums = flow.scales, flow.sums
+    when(both(is_last, last), lambda: _arrive(scales, slot))
+    if sums is not None:
+        when(is_last, lambda: _arrive(sums, sum_slot))
+
+
+def _arrive(ring: Ring, slot: Int) -> None:
+    plgpu.commit_smem()  # all warps have read the slot
+    plgpu.barrier_arrive(ring.empty.at[slot])

@@ -1,0 +1,148 @@
+"""Rounding and storing what a warpgroup has summed up: to O, or as partial sums.
+
+Pieces go through staging slots in shared memory. Tiles of quantised weights are transposed on the
+way to O; partial sums stand as the tensor cores make them. Partial sums are float32 always, and the
+last pass reads them, adds its own and rounds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.counting import Int
+from pallas_kernels.gemm.config import accumulator, o_epilogue, sums_epilogue
+from pallas_kernels.gemm.cta import Accumulate, Cta
+from pallas_kernels.gemm.rows import Item, OfExperts
+from pallas_kernels.hopper import Piece
+from pallas_kernels.mosaic import Ref, plgpu
+
+
+def store_o(
+    cta: Cta, acc: Any, item: Item, top: Int, emit: Accumulate = plgpu.copy_smem_to_gmem
+) -> None:
+    """Round a warpgroup's part of a tile and write it to O.
+
+    Args:
+      cta: this CTA.
+      acc: float32 sums, as `config.accumulator` says.
+      item: whose rows and strip they are.
+      top: row of O at which the tile begins.
+      emit: writes, or adds where O is float32.
+    """
+    _store_o(cta, lambda piece: _part(acc, piece), item, top, emit)
+
+
+def store_pass(cta: Cta, acc: Any, item: Item, row_tile: Int, number: Int, last: Int) -> None:
+    """Keep the sums of a K pass of AsymGEMM; the last pass rounds the total and writes it to O.
+
+    Args:
+      cta: this CTA.
+      acc: float32 sums of this pass.
+      item: whose rows and strip they are.
+      row_tile: of the item.
+      number: of the pass.
+      last: number of the last pass.
+    """
+    top = cta.rows.tile_top(item, row_tile)
+
+    def emit(source: Ref, target: Ref) -> None:
+        lax.cond(
+            number == 0,
+            lambda: plgpu.copy_smem_to_gmem(source, target),
+            lambda: cta.accumulate(source, target),
+        )
+
+    if cta.sums is None:
+        one_pass = cta.sizes.k_steps <= cta.config.ring
+        store_o(cta, acc, item, top, plgpu.copy_smem_to_gmem if one_pass else emit)
+        return
+
+    def add() -> None:
+        store = sums_epilogue(cta.config, cta.gemm)
+        width = accumulator(cta.config, cta.gemm)[1]
+        for piece in store.walk(width):
+            slot = _free(cta, cta.sums_staging, piece.slot)
+            slot[...] = _part(acc, piece)
+            plgpu.commit_smem()
+            emit(slot, _sums_piece(cta, row_tile, piece))
+
+    def total(piece: Piece) -> Any:
+        earlier = plgpu.load(
+            _sums_piece(cta, row_tile, piece), layout=plgpu.Layout.WGMMA, optimized=False
+        )
+        return _part(acc, piece) + earlier
+
+    lax.cond(
+        number == last,
+        lambda: _store_o(cta, total, item, top, plgpu.copy_smem_to_gmem),
+        add,
+    )
+
+
+def store_zeros(cta: Cta) -> None:
+    """Write zeros to this CTA's share of the rows that belong to no expert."""
+    assert isinstance(cta.rows, OfExperts)
+    rows = cta.rows
+    store = o_epilogue(cta.config, cta.gemm)
+
+    def zeros(piece: Piece) -> Any:  # noqa: ARG001 - all alike
+        shape = (store.rows, store.columns)
+        return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), plgpu.Layout.WGMMA)
+
+    @pl.loop(0, rows.empty_items())
+    def _item(number: Int) -> None:
+        item = rows.empty_item(number)
+        top = rows.tile_top(item, 0)
+        _store_o(cta, zeros, item, top, plgpu.copy_smem_to_gmem)
+
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _store_o(
+    cta: Cta, value: Callable[[Piece], Any], item: Item, top: Int, emit: Accumulate
+) -> None:
+    store = o_epilogue(cta.config, cta.gemm)
+    height, width = accumulator(cta.config, cta.gemm)
+    own, left = cta.warpgroup * height, item.strip * cta.config.tn
+    for piece in store.walk(width):
+        slot = _free(cta, cta.staging, piece.slot)
+        part = value(piece).astype(slot.dtype)
+        if not cta.gemm.transposed:
+            slot[...] = part
+            row, column = own + piece.row, piece.column
+        else:
+            if cta.gemm.out_itemsize == 4:  # inference finds this layout for two bytes only
+                part = plgpu.layout_cast(part, plgpu.Layout.WGMMA_TRANSPOSED)
+            slot.transpose((1, 0))[...] = part
+            row, column = piece.column, own + piece.row
+        plgpu.commit_smem()
+        columns = pl.ds(left + column, slot.shape[1])
+        cta.rows.write(item, slot, cta.o, top + row, columns, emit)
+
+
+def _free(cta: Cta, staging: Ref, slot: int) -> Ref:
+    """Return a staging slot once the store before the last ones has left it."""
+    plgpu.wait_smem_to_gmem(staging.shape[1] - 1, wait_read_only=True)
+    return staging.at[cta.warpgroup, slot]
+
+
+def _sums_piece(cta: Cta, row_tile: Int, piece: Piece) -> Ref:
+    """Where a piece of this warpgroup's accumulator stands in the sums of this CTA's strip."""
+    assert cta.sums is not None
+    number = (cta.cluster - cta.plan.sym_clusters) * cta.config.cluster + cta.rank
+    row = cta.warpgroup * accumulator(cta.config, cta.gemm)[0] + piece.row
+    column, below = piece.column, row_tile * cta.config.tm
+    if cta.gemm.transposed:
+        column = column + below
+    else:
+        row = row + below
+    return cta.sums.at[number, pl.ds(row, piece.rows), pl.ds(column, piece.columns)]
+
+
+def _part(acc: Any, piece: Piece) -> Any:
+    return acc[piece.row : piece.row + piece.rows, piece.column : piece.column + piece.columns]

@@ -1,0 +1,390 @@
+"""Which configuration and alpha to use: measured where the tuner ran, predicted elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from pallas_kernels import tuned_results
+from pallas_kernels.gemm import tiles
+from pallas_kernels.gemm.config import Config, check_fits
+from pallas_kernels.gemm.machine import Machine, machine_for
+from pallas_kernels.gemm.prediction import (
+    MARGIN,
+    Prediction,
+    best_alpha,
+    equals,
+    plans,
+    predict,
+    reachable,
+)
+from pallas_kernels.gemm.specs import Gemm
+from pallas_kernels.hopper import CLUSTERS
+
+OP = "hybrid_gemm"
+
+KERNEL_SOURCES = (
+    "counting.py",
+    "hopper.py",
+    "mosaic.py",
+    "gemm/compute.py",
+    "gemm/config.py",
+    "gemm/cta.py",
+    "gemm/epilogue.py",
+    "gemm/items.py",
+    "gemm/load.py",
+    "gemm/rows.py",
+    "gemm/schedule.py",
+    "gemm/sm90.py",
+)
+"""What a measured time depends on; results of other versions of these files are not used."""
+
+
+def _family(
+    tm: int, tn: int, stages: int, kc: int, asym_stages: int, *, warpgroups: int = 2
+) -> Config:
+    return Config(
+        tm=tm,
+        tn=tn,
+        x_stages=stages,
+        w_stages=stages,
+        kc=kc,
+        asym_stages=asym_stages,
+        warpgroups=warpgroups,
+    )
+
+
+FAMILY: Mapping[str, Config] = MappingProxyType(
+    {
+        # decode: 64 rows, one compute warpgroup; at least 64 KiB of W in flight for each SM
+        "64x64": _family(64, 64, 8, 512, 4, warpgroups=1),
+        "64x128": _family(64, 128, 8, 512, 4, warpgroups=1),
+        "64x256": _family(64, 256, 5, 256, 4, warpgroups=1),
+        "128x64": _family(128, 64, 8, 1024, 4),
+        "128x128": _family(128, 128, 6, 512, 4),
+        "128x256": _family(128, 256, 4, 256, 4),
+        # prefill: 256 x 128 is an accumulator of 128 float32 registers a thread
+        "256x64": _family(256, 64, 4, 1024, 2),
+        "256x128": _family(256, 128, 4, 512, 2),
+        "256x128, kc 256": _family(256, 128, 4, 256, 4),
+    }
+)
+"""Tiles of weights that are not quantised and rows that meet one matrix.
+
+All are compiled ahead of time without spills (with any cluster and output type). 256 x 192 is not
+among them: its accumulators leave no registers for reading sums back.
+"""
+
+_COARSE = tuple(i / 8 for i in range(9))  # alphas by which configurations are compared
+_NEAR = 2.0  # results for up to this many times more or fewer rows are used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A configuration, the alpha to run it at, and why."""
+
+    config: Config
+    alpha: float
+    time_s: float  # expected
+    bound: str  # predicted
+    origin: str  # "measured" or "predicted"
+    reasons: tuple[str, ...]
+
+
+def choose(
+    gemm: Gemm,
+    machine: Machine | None = None,
+    *,
+    sm_count: int | None = None,
+    cluster: int | None = 1,
+    alpha: float | None = None,
+) -> Config:
+    """Return the configuration for `gemm` with the smallest measured or predicted time.
+
+    Args:
+      gemm: sizes and types.
+      machine: the device; default an H200.
+      sm_count: SMs of the launch; default all.
+      cluster: CTAs along M that share a W tile; None chooses it too.
+      alpha: share of the columns for SymGEMM; None means the best one for each configuration.
+
+    Raises:
+      ValueError: an argument is outside its range.
+    """
+    return choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha).config
+
+
+def choice(
+    gemm: Gemm,
+    machine: Machine | None = None,
+    *,
+    sm_count: int | None = None,
+    cluster: int | None = None,
+    alpha: float | None = None,
+) -> Chosen:
+    """Return configuration, alpha and the reasons; arguments as for `choose`.
+
+    Measured: results of the tuner for the same K, N, types and SMs and the nearest M (up to a
+    factor of 2) decide among the configurations they hold. Each is expected to take its predicted
+    time, multiplied by how far the prediction was off where it was measured.
+
+    Predicted: of the `candidates`, at eight steps of alpha. Of those within 1% of the fastest,
+    those that leave most room on the other resources (within 10%); of them the one that adds the
+    fewest partial sums, then the one with the smallest cluster.
+    """
+    machine = machine_for() if machine is None else machine
+    if sm_count is not None:
+        if sm_count < 1:
+            raise ValueError(f"sm_count={sm_count!r}: expected a number above 0")
+        machine = machine.with_sms(sm_count)
+    if cluster is not None and cluster not in CLUSTERS:
+        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4, 8 or None")
+    if cluster is not None and cluster > machine.sm_count:
+        raise ValueError(f"cluster={cluster}: expected at most sm_count={machine.sm_count}")
+    if alpha is not None and not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha!r}: expected a number in [0, 1] or None")
+    return _choice(gemm, machine, cluster, alpha, _Results(tuned_results.load(machine.device)))
+
+
+def explain(
+    gemm: Gemm,
+    machine: Machine | None = None,
+    *,
+    sm_count: int | None = None,
+    cluster: int | None = None,
+    alpha: float | None = None,
+) -> str:
+    """Say in a few lines what `choice` chooses, and why."""
+    machine = machine_for() if machine is None else machine
+    found = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
+    c = found.config
+    lines = [
+        f"O[{gemm.m}, {gemm.n}] = X W with K = {gemm.k}, {gemm.dtype} -> {gemm.out_dtype}, on "
+        f"{c.sm_count} SMs of {machine.device}",
+        f"tiles {c.tm} x {c.tn} x {c.tk}, kc {c.kc}, stages {c.w_stages} and {c.asym_stages}, "
+        f"cluster {c.cluster}, alpha {found.alpha:.3g}",
+        f"{found.origin} {found.time_s * 1e6:.1f} us, bound by {found.bound}",
+        f"rates: {machine.source}",
+        *found.reasons,
+    ]
+    return "\n".join(lines)
+
+
+def candidates(
+    gemm: Gemm, machine: Machine, cluster: int | None = None
+) -> Iterator[tuple[str, Config]]:
+    """Yield (name, configuration) for every allowed cluster, if it fits.
+
+    Of `FAMILY`, or for quantised weights and for experts the one by the rules of `tiles`. The grid
+    holds as many clusters as run at the same time, so that none waits for another.
+    """
+    for size in CLUSTERS if cluster is None else (cluster,):
+        if size > machine.sm_count or machine.clusters(size) < 1:
+            continue
+        # SMs that fill no cluster may stay in the grid's count: they stay idle
+        whole = machine.clusters(size) == machine.sm_count // size
+        sms = machine.sm_count if whole else machine.clusters(size) * size
+        family: Mapping[str, Config] = FAMILY
+        if gemm.quantised is not None or gemm.experts is not None:
+            found = tiles.by_rule(gemm, sm_count=sms, cluster=size)
+            family = {f"{found.tm}x{found.tn}": found}
+        for name, shape in family.items():
+            config = replace(shape, cluster=size, sm_count=sms)
+            try:
+                check_fits(config, gemm)
+            except ValueError:
+                continue
+            yield name, config
+
+
+def smallest_cluster(rows: int, tm: int = 256) -> int:
+    """Return the smallest cluster that reads W once for so many rows; 8 if none does.
+
+    A cluster with more CTAs than row tiles would hold SMs that compute nothing.
+    """
+    return next((c for c in CLUSTERS if c * tm >= rows), CLUSTERS[-1])
+
+
+def tuning_key(gemm: Gemm, sm_count: int) -> dict[str, int | str]:
+    """Return what a tuned result is filed under; stacked weights take as long as one matrix."""
+    return {
+        "m": gemm.m,
+        "k": gemm.k,
+        "n": gemm.n,
+        "dtype": gemm.dtype,
+        "out_dtype": gemm.out_dtype,
+        "w_layout": gemm.w_layout,
+        "sm_count": sm_count,
+    }
+
+
+def config_of(data: Mapping[str, Any]) -> Config:
+    """Return the configuration of a measurement.
+
+    Raises:
+      ValueError: a field is missing, unknown or outside its range.
+    """
+    if set(data) != {field.name for field in fields(Config)}:
+        raise ValueError(f"config={dict(data)!r}: expected the fields of Config")
+    return Config(**data)
+
+
+@dataclass(frozen=True, eq=False)
+class _Results:
+    """Tuned results as an argument of a cached function: equal if they are the same object."""
+
+    tuned: tuned_results.Tuned
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Results) and other.tuned is self.tuned
+
+    def __hash__(self) -> int:
+        return id(self.tuned)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choice(
+    gemm: Gemm, machine: Machine, cluster: int | None, alpha: float | None, results: _Results
+) -> Chosen:
+    measured: tuned_results.Entry | None = None
+    notes: tuple[str, ...] = ()
+    if gemm.quantised is None and gemm.experts is None:
+        measured, notes = _nearest(gemm, machine, results.tuned)
+    if measured is not None:
+        found = _from_measured(gemm, machine, cluster, alpha, measured)
+        if found is not None:
+            return replace(found, reasons=(*found.reasons, *notes))
+        notes = (*notes, "the results there hold none for this cluster")
+    return _from_model(gemm, machine, cluster, alpha, notes)
+
+
+def _from_model(
+    gemm: Gemm,
+    machine: Machine,
+    cluster: int | None,
+    alpha: float | None,
+    notes: Sequence[str],
+) -> Chosen:
+    tried = [
+        (_at(gemm, config, machine, _COARSE if alpha is None else (alpha,)), name, config)
+        for name, config in candidates(gemm, machine, cluster)
+    ]
+    if not tried:
+        raise ValueError(
+            f"machine={machine.device!r} with {machine.sm_count} SMs: expected SMs for a cluster "
+            f"of {cluster}"
+        )
+    sizes = [np.size(prediction.time_s) for prediction, _, _ in tried]
+    which = np.repeat(np.arange(len(tried)), sizes)
+    totals = np.concatenate([prediction.total_s for prediction, _, _ in tried])
+    best = min(
+        equals([prediction for prediction, _, _ in tried]),
+        key=lambda i: (tried[which[i]][2].cluster, totals[i]),
+    )
+    _, name, config = tried[which[best]]
+    share = best_alpha(gemm, config, machine) if alpha is None else alpha
+    final = _at(gemm, config, machine, (share,))
+    return Chosen(
+        config=config,
+        alpha=share,
+        time_s=float(final.time_s[0]),
+        bound=str(final.bound[0]),
+        origin="predicted",
+        reasons=(
+            f"{name}: within {MARGIN:.0%} of the smallest predicted time of {sum(sizes)} tries, "
+            f"and of those with most room on other resources the one with the fewest partial sums, "
+            f"then the smallest cluster",
+            *notes,
+        ),
+    )
+
+
+def _at(gemm: Gemm, config: Config, machine: Machine, alphas: Sequence[float]) -> Prediction:
+    return predict(gemm, config, plans(gemm, config, reachable(alphas, config, gemm)), machine)
+
+
+def _nearest(
+    gemm: Gemm, machine: Machine, tuned: tuned_results.Tuned
+) -> tuple[tuned_results.Entry | None, tuple[str, ...]]:
+    """Return the results to use, if any, and notes on those that are not used."""
+    notes = list(tuned.notes)
+    wanted = tuning_key(gemm, machine.sm_count)
+    alike = [
+        entry
+        for entry in tuned.entries
+        if entry.op == OP
+        and set(entry.key) == set(wanted)
+        and all(entry.key[name] == wanted[name] for name in wanted if name != "m")
+        and isinstance(entry.key["m"], int)
+        and entry.key["m"] > 0
+    ]
+    source = tuned_results.source_hash(KERNEL_SOURCES)
+    fresh = [entry for entry in alike if entry.fresh(source)]
+    if len(fresh) < len(alike):
+        notes.append(
+            f"{len(alike) - len(fresh)} stale results left aside: of another version of the kernel "
+            f"or of jax"
+        )
+
+    def away(entry: tuned_results.Entry) -> float:
+        return abs(math.log(int(entry.key["m"]) / gemm.m))
+
+    found = min(fresh, key=away, default=None)
+    if found is None:
+        notes.append(f"no results for these sizes on {machine.sm_count} SMs of {machine.device}")
+    elif away(found) > math.log(_NEAR) + 1e-9:
+        notes.append(f"the nearest results, for M = {found.key['m']}, are too far away")
+        found = None
+    return found, tuple(notes)
+
+
+def _from_measured(
+    gemm: Gemm,
+    machine: Machine,
+    cluster: int | None,
+    alpha: float | None,
+    entry: tuned_results.Entry,
+) -> Chosen | None:
+    there = replace(gemm, m=int(entry.key["m"]))
+    best: Chosen | None = None
+    nearest: dict[Config, float] = {}  # how far a configuration's nearest alpha is
+    tries: list[tuple[Config, tuned_results.Measurement]] = []
+    for one in entry.measurements:
+        if one.time_s is None:
+            continue
+        try:
+            config = config_of(one.config)
+            check_fits(config, gemm)
+        except ValueError:  # a result of a Config that no longer exists
+            continue
+        if cluster in (None, config.cluster) and config.sm_count <= machine.sm_count:
+            tries.append((config, one))
+            off = 0.0 if alpha is None else abs(one.alpha - alpha)
+            nearest[config] = min(off, nearest.get(config, math.inf))
+    for config, one in tries:
+        if alpha is not None and abs(one.alpha - alpha) > nearest[config]:
+            continue
+        share = one.alpha if alpha is None else alpha
+        then = float(predict(there, config, plans(there, config, one.alpha), machine).time_s)
+        now = predict(gemm, config, plans(gemm, config, share), machine)
+        expected = float(now.time_s) * (one.time_s or math.inf) / then
+        if best is None or expected < best.time_s:
+            best = Chosen(
+                config=config,
+                alpha=share,
+                time_s=expected,
+                bound=str(now.bound),
+                origin="measured",
+                reasons=(
+                    f"the fastest of {len(tries)} measured at M = {there.m} "
+                    f"({entry.provenance.get('date', 'no date')}), where it took "
+                    f"{(one.time_s or 0) * 1e6:.1f} us and {then * 1e6:.1f} us were predicted",
+                ),
+            )
+    return best

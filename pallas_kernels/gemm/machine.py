@@ -1,0 +1,182 @@
+"""What a device can do, as far as the time of a launch depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from pallas_kernels import tuned_results
+from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS
+
+DEFAULT_DEVICE = "NVIDIA H200"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Rates and sizes of one device, with where they come from.
+
+    Rates are sustained ones; _gbps is 1e9 bytes a second in one direction (of HBM: read plus
+    written). `resident` are pairs (cluster size, clusters that run at the same time) for sizes
+    where that is fewer than sm_count // size.
+    """
+
+    device: str  # jax's device_kind; names the file of tuned results
+    sm_count: int
+    link_gbps: float  # reading host memory
+    hbm_gbps: float
+    bf16_tflops: float
+    l2_gbps: float  # between L2 and all SMs
+    l2_bytes: float
+    link_latency_s: float  # of one read of host memory
+    l2_latency_s: float = 6.5e-7  # of one TMA load from the L2, beside its bytes at the port
+    port_gbps: float = 119.0  # between one SM and the L2, either way: 64 bytes a clock
+    tile_s: float = 2.0e-7  # rounding one output tile: what tensor work waits for
+    step_s: float = 1.0e-7  # waiting for and issuing one tile step
+    convert_s: float = 1.7e-9  # converting one weight in one thread: three instructions, assumed
+    launch_s: float = 3.0e-6
+    resident: tuple[tuple[int, int], ...] = ()
+    source: str = "given"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("device", "resident", "source"):
+                continue
+            low = field.name in ("tile_s", "step_s", "convert_s", "launch_s")
+            if not (value >= 0 if low else value > 0):
+                allowed = "a number from 0 up" if low else "a number above 0"
+                raise ValueError(f"{field.name}={value!r}: expected {allowed}")
+        for size, number in self.resident:
+            if size not in CLUSTERS or number < 1:
+                raise ValueError(
+                    f"resident={self.resident}: expected pairs of a cluster size (1, 2, 4 or 8) "
+                    f"and a number of clusters above 0"
+                )
+
+    def clusters(self, size: int) -> int:
+        """Clusters of `size` CTAs that run at the same time, one CTA an SM."""
+        return min(dict(self.resident).get(size, self.sm_count), self.sm_count // size)
+
+    def with_sms(self, sm_count: int) -> Machine:
+        """Return the device as a launch on `sm_count` of its SMs sees it.
+
+        Tensor cores and L2 ports come with the SMs; link and HBM stay whole, as with `sm_limit`.
+        """
+        if sm_count == self.sm_count:
+            return self
+        share = sm_count / self.sm_count
+        return replace(
+            self,
+            sm_count=sm_count,
+            bf16_tflops=self.bf16_tflops * share,
+            l2_gbps=self.l2_gbps * share,
+            resident=tuple((c, n) for c, n in self.resident if n < sm_count // c),
+        )
+
+
+_SXM: dict[str, Any] = {
+    "sm_count": HOPPER_SMS,
+    "link_gbps": 55.0,
+    "hbm_gbps": 3350.0,
+    "bf16_tflops": 650.0,
+    "l2_gbps": 5500.0,
+    "l2_bytes": 50.0 * 2**20,
+    "link_latency_s": 1.5e-6,
+}
+_C2C = {"link_gbps": 400.0, "link_latency_s": 1.0e-6}
+_PCIE = (
+    "unmeasured: HBM and SMs from the datasheet; PCIe 5.0 x16 at 55 of 64 GB/s, tensor cores at "
+    "650 of 989 TFLOP/s, L2, latency and fixed costs assumed"
+)
+_NVLINK = (
+    "unmeasured: HBM and SMs from the datasheet; NVLink-C2C at 400 of 450 GB/s, tensor cores at "
+    "650 of 989 TFLOP/s, L2, latency and fixed costs assumed"
+)
+
+_DEVICES: dict[str, dict[str, Any]] = {
+    "NVIDIA H200": {"hbm_gbps": 4800.0, "source": _PCIE},
+    "NVIDIA H100 80GB HBM3": {"source": _PCIE},
+    "NVIDIA H100 NVL": {"hbm_gbps": 3900.0, "source": _PCIE},
+    "NVIDIA H100 PCIe": {
+        "sm_count": 114,
+        "hbm_gbps": 2000.0,
+        "bf16_tflops": 500.0,
+        "l2_gbps": 4500.0,
+        "source": _PCIE.replace("650 of 989", "500 of 756"),
+    },
+    "NVIDIA GH200 480GB": _C2C | {"hbm_gbps": 4000.0, "source": _NVLINK},
+    "NVIDIA GH200 144G HBM3e": _C2C | {"hbm_gbps": 4900.0, "source": _NVLINK},
+}
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {kind: Machine(device=kind, **(_SXM | changes)) for kind, changes in _DEVICES.items()}
+)
+"""Devices by jax's device_kind. Nothing here was measured by us."""
+
+_RATES = tuple(
+    f.name for f in fields(Machine) if f.name not in ("device", "sm_count", "resident", "source")
+)
+
+
+def machine_for(
+    device: str = DEFAULT_DEVICE, *, sm_count: int | None = None, measured: bool = True
+) -> Machine:
+    """Return what is known of a device: the datasheet's values, replaced where some were measured.
+
+    A MIG slice ("<device> MIG 1g.18gb") has its share, by SMs, of HBM and L2; the share of the link
+    is not known before it is measured. An unknown device is taken to be like an H200, and its
+    `source` says so.
+
+    Args:
+      device: jax's device_kind.
+      sm_count: SMs it really has, or of which the launch uses so many; default the datasheet's.
+      measured: False leaves the measured values aside.
+    """
+    known = max((kind for kind in MACHINES if device.startswith(kind)), key=len, default=None)
+    whole = MACHINES[known or DEFAULT_DEVICE]
+    source = whole.source if known else f"unknown device, taken to be like {whole.device}"
+    machine = replace(whole, device=device, source=source)
+    if sm_count is not None:
+        machine = machine.with_sms(sm_count)
+        if " MIG " in device:
+            share = sm_count / whole.sm_count
+            machine = replace(
+                machine,
+                hbm_gbps=whole.hbm_gbps * share,
+                l2_bytes=whole.l2_bytes * share,
+                source=f"{source}; HBM and L2 by the slice's share of SMs",
+            )
+    return _measured(machine) if measured else machine
+
+
+def present_machine(*, measured: bool = True) -> Machine:
+    """Return `machine_for` the default device of jax; without a GPU, for an H200."""
+    import jax
+
+    first: Any = jax.devices()[0]
+    if first.platform != "gpu":
+        return machine_for(measured=measured)
+    return machine_for(first.device_kind, sm_count=int(first.core_count), measured=measured)
+
+
+def _measured(machine: Machine) -> Machine:
+    """Replace what the device's tuned file has measured; rates of SMs count by SM."""
+    found = tuned_results.load(machine.device).machine
+    changes: dict[str, Any] = {name: float(found[name]) for name in _RATES if name in found}
+    whole = found.get("sm_count", machine.sm_count)
+    for name in ("bf16_tflops", "l2_gbps"):
+        if name in changes:
+            changes[name] *= machine.sm_count / whole
+    if "resident" in found:
+        pairs = tuple((int(size), int(number)) for size, number in found["resident"])
+        changes["resident"] = tuple(p for p in pairs if p[1] < machine.sm_count // p[0])
+    if not changes:
+        return machine
+    named = ", ".join(sorted(changes))
+    return replace(
+        machine,
+        **changes,
+        source=f"measured: {named} ({found.get('source', '?')}); else {machine.source}",
+    )

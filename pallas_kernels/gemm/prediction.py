@@ -1,0 +1,239 @@
+"""How long a launch should take: the slowest of link, HBM, L2 and the busiest CTA.
+
+NumPy alone, vectorised over alpha or any other field of a plan; nothing here imports jax.
+
+The model is not measured yet. It lets all resources overlap fully, so it is a lower bound as far as
+its rates are right; it is there to rank configurations, and the tuner replaces it where it ran.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pallas_kernels.gemm import sharing
+from pallas_kernels.gemm.config import Config
+from pallas_kernels.gemm.machine import Machine
+from pallas_kernels.gemm.schedule import Plan, counts
+from pallas_kernels.gemm.specs import Gemm
+from pallas_kernels.gemm.traffic import Traffic, launch_traffic
+
+Seconds = Any  # np.float64, or an array of them with the shape of the plan's fields
+
+MARGIN = 0.01
+"""Predicted times this close count as equal; the model is no better than that."""
+
+ROOM = 0.1
+"""Sums of all resources' times this close count as equal."""
+
+_ALPHAS = 129  # at most so many splits are tried
+_WARPGROUP_THREADS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Seconds that each resource needs alone, each with the shape of the plan's fields."""
+
+    link_s: Seconds
+    hbm_s: Seconds
+    l2_s: Seconds
+    tensor_s: Seconds  # tensor work of the busiest CTA
+    issue_s: Seconds  # the same with the fixed costs of its steps and outputs
+    launch_s: float
+    traffic: Traffic
+
+    @property
+    def time_s(self) -> Seconds:
+        """The slowest resource and the launch."""
+        busy = np.maximum(np.maximum(self.link_s, self.hbm_s), np.maximum(self.l2_s, self.issue_s))
+        return busy + self.launch_s
+
+    @property
+    def bound(self) -> Any:
+        """Which resource that is: "link", "hbm", "l2", "tensor" or "issue".
+
+        A busy CTA counts as "tensor" if at least half of its time is tensor work.
+        """
+        cta = np.where(2 * self.tensor_s >= self.issue_s, "tensor", "issue")
+        names = np.broadcast_arrays("link", "hbm", "l2", cta)
+        times = np.stack([self.link_s, self.hbm_s, self.l2_s, self.issue_s])
+        named = np.take_along_axis(np.stack(names), times.argmax(0)[None], 0)[0]
+        return named if named.ndim else str(named)
+
+    @property
+    def total_s(self) -> Seconds:
+        """All resources one after another; of equal times the smaller total leaves more room."""
+        return self.link_s + self.hbm_s + self.l2_s + self.issue_s
+
+
+def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Prediction:
+    """Predict a launch.
+
+    - link: all of W at the link's rate, and no faster than the CTA that loads most: it has at most
+      its shared memory for W in flight for a latency, and its share of the L2's ports.
+    - HBM, L2: the bytes of `launch_traffic`; L2 ports come with the SMs that work.
+    - tensor, issue: the busiest CTA, where a step takes its tensor time, `step_s` or its share of
+      the latency of an X tile: a slot is loaded again when the step after it begins, so that one
+      tile less than there are stages is on its way. An output takes another `tile_s`, and no less
+      than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait. Clusters
+      beyond those that run at the same time wait for a second wave.
+
+    Args:
+      gemm: sizes and types; experts are taken to have equally many rows.
+      config: tiles.
+      plan: concrete integers, or NumPy arrays that broadcast.
+      machine: rates.
+    """
+    moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes)
+    active = np.asarray(plan.active_clusters, np.float64)
+    resident = machine.clusters(config.cluster)
+    waves = np.ceil(active / max(resident, 1))
+    working = np.minimum(active, max(resident, 1)) * config.cluster
+    sm_flops = machine.bf16_tflops * 1e12 / machine.sm_count
+    sm_l2 = machine.l2_gbps * 1e9 / machine.sm_count
+    tensor_step = 2 * config.tm * config.tn * config.tk / sm_flops
+    port = machine.port_gbps * 1e9
+    x_latency = machine.l2_latency_s + config.tm * config.x_columns * gemm.in_itemsize / port
+    # while one warpgroup converts weights the tensor cores have those of the others
+    own = tensor_step / config.warpgroups + _convert_s(gemm, config, machine)
+
+    def step_s(stages: int) -> float:
+        latency = config.x_steps * x_latency / max(stages - 1, 1)
+        return max(tensor_step, own, machine.step_s, latency)
+
+    def stored(outputs: Any, nbytes: Any) -> Seconds:
+        return np.maximum(outputs * machine.tile_s, nbytes / port)
+
+    def loading(cta_bytes: Any, deep: float) -> Seconds:
+        in_flight = deep * config.tn * gemm.w_bits / 8
+        return waves * cta_bytes / min(in_flight / machine.link_latency_s, sm_l2)
+
+    one_cta = np.maximum(
+        # of a multicast tile each CTA loads a share
+        loading(moved.sym_cta_link_bytes, config.w_stages * config.tk / config.cluster),
+        loading(moved.asym_cta_link_bytes, float(config.kc or config.tk)),
+    )
+    return Prediction(
+        link_s=np.maximum(moved.link_bytes / (machine.link_gbps * 1e9), one_cta),
+        hbm_s=moved.hbm_bytes / (machine.hbm_gbps * 1e9),
+        l2_s=moved.l2_bytes / (sm_l2 * working),
+        tensor_s=waves * tensor_step * moved.cta_steps,
+        issue_s=waves
+        * np.maximum(
+            moved.sym_cta_steps * step_s(config.x_stages)
+            + stored(moved.sym_cta_outputs, moved.sym_cta_store_bytes),
+            moved.asym_cta_steps * step_s(config.asym_stages)
+            + stored(moved.asym_cta_outputs, moved.asym_cta_store_bytes),
+        ),
+        launch_s=machine.launch_s,
+        traffic=moved,
+    )
+
+
+def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
+    """Seconds in which a warpgroup converts its weights of a K step."""
+    if gemm.quantised is None:
+        return 0.0
+    return config.warpgroup_columns * config.tk / _WARPGROUP_THREADS * machine.convert_s
+
+
+def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) -> Plan:
+    """Return the plans of a launch for an array of alphas, with the balanced SM split."""
+    return sharing.traced_plan(
+        config,
+        counts(config, gemm),
+        alpha=np.asarray(alphas, np.float64),
+        sm_split=None,
+        sm_limit=config.sm_count if sm_limit is None else sm_limit,
+        layer=0,
+        xp=np,
+    )
+
+
+def equals(predictions: Sequence[Prediction]) -> np.ndarray:
+    """Return which launches, of all the predictions' in a row, are equally good.
+
+    Of those within `MARGIN` of the fastest, the ones that leave most room on other resources
+    (within `ROOM`: no W read twice for nothing); of them, the ones that add fewest partial sums.
+    """
+    times, totals, sums = (
+        np.concatenate([np.atleast_1d(of(one)) for one in predictions])
+        for of in (
+            lambda p: p.time_s,
+            lambda p: np.broadcast_to(p.total_s, np.shape(p.time_s)),
+            lambda p: np.broadcast_to(p.traffic.sums_store_bytes, np.shape(p.time_s)),
+        )
+    )
+    fast = times <= (1 + MARGIN) * times.min()
+    roomy = fast & (totals <= (1 + ROOM) * totals[fast].min())
+    return np.flatnonzero(roomy & (sums <= sums[roomy].min()))
+
+
+def best_of(prediction: Prediction) -> int:
+    """Return the index of the best: of the `equals` the smallest total.
+
+    Of equal ones the last, which for rising alphas has most of SymGEMM.
+    """
+    good = equals((prediction,))
+    totals = np.broadcast_to(prediction.total_s, np.shape(prediction.time_s))[good]
+    return int(good[len(totals) - 1 - np.argmin(totals[::-1])])
+
+
+@functools.lru_cache(maxsize=4096)
+def best_alpha(
+    gemm: Gemm, config: Config, machine: Machine, *, sm_limit: int | None = None
+) -> float:
+    """Return the alpha with the smallest predicted time, a whole number of strips.
+
+    Where several are equally fast, the best of the `equals`.
+
+    Args:
+      gemm: sizes and types.
+      config: tiles and grid.
+      machine: rates.
+      sm_limit: SMs of the launch; default all of the configuration's.
+    """
+    strips = counts(config, gemm).strips
+    alphas = reachable(np.linspace(0, 1, min(strips + 1, _ALPHAS)), config, gemm, sm_limit)
+    return float(
+        alphas[best_of(predict(gemm, config, plans(gemm, config, alphas, sm_limit), machine))]
+    )
+
+
+def best_split(gemm: Gemm, config: Config, machine: Machine, alpha: float) -> int:
+    """Return the SMs for SymGEMM, a multiple of `cluster`, with the smallest predicted time.
+
+    The default split (`sharing.balanced_clusters`) counts tile steps only; this one sees that
+    AsymGEMM also rounds and adds an output every few steps, and what each CTA can load.
+    """
+    default = plans(gemm, config, alpha)
+    sym, strips = int(default.sym_strips), counts(config, gemm).strips
+    active = int(default.active_clusters)
+    if sym in (0, strips):
+        return int(default.sym_clusters) * config.cluster
+    clusters = np.arange(1, active)
+    plan = Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=0)
+    time = predict(gemm, config, plan, machine).time_s
+    near = np.abs(clusters - int(default.sym_clusters))  # of equals, the one nearest the default
+    return int(clusters[np.lexsort((near, time))[0]]) * config.cluster
+
+
+def reachable(
+    alphas: Iterable[float], config: Config, gemm: Gemm, sm_limit: int | None = None
+) -> np.ndarray:
+    """Return those alphas, rounded to whole strips, that differ: 1.0 alone for a single strip.
+
+    One cluster alone runs one path: of mixtures none is left, and one that it can run is added. A
+    kernel without AsymGEMM has 1.0.
+    """
+    if config.kc == 0:
+        return np.ones(1)
+    strips = counts(config, gemm).strips
+    given = np.asarray(sorted(alphas), np.float64)
+    shares = np.unique(sharing.sym_strips(strips, given)) / strips
+    sms = config.sm_count if sm_limit is None else sm_limit
+    return np.unique(np.round(shares)) if sms < 2 * config.cluster else shares

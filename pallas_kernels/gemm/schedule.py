@@ -1,0 +1,187 @@
+"""Who computes what: the arithmetic of the persistent launch, shared by kernel, counts and tests.
+
+Functions take Python integers or traced int32 scalars, none below zero.
+
+Columns are dealt out in strips of tn. The first `sym_strips` go to SymGEMM, the others to AsymGEMM.
+The first `sym_clusters` of the `active_clusters` run SymGEMM, and each takes every
+`sym_clusters`-th (block of rows, strip); the n others run AsymGEMM and each takes every n-th
+(matrix, group of neighbouring strips), one strip for each of its CTAs. Clusters from
+`active_clusters` up do nothing (an emulated slice).
+
+A block is `cluster * tm` rows of one matrix. Where all rows meet one matrix, blocks are even.
+Where rows belong to experts, a table made at run time says what each block is (`block_table`):
+experts own consecutive rows of X; the first block of each begins at its first row rounded down to a
+multiple of 8, where TMA can begin to load, and the up to seven rows before are somebody else's:
+computed and not stored. The rows behind the last expert form one more group, which has no W and
+whose output is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pallas_kernels.counting import Int, ceil_div, div, rem, round_up
+from pallas_kernels.gemm.config import Config, sums_apart
+from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The run-time scalars of a launch, in the order in which the kernel reads them."""
+
+    sym_strips: Int
+    sym_clusters: Int
+    active_clusters: Int
+    layer: Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Sizes of a GEMM in tiles; of experts what most have (`Gemm.rows_each`), and no less."""
+
+    strips: int  # columns / tn
+    row_tiles: int  # rows of a matrix / tm
+    row_clusters: int  # blocks of rows, of all matrices
+    k_steps: int  # K / tk
+    matrices: int = 1  # that have rows
+
+
+def counts(config: Config, gemm: Gemm) -> Counts:
+    """Return the sizes of `gemm` in the tiles of `config`, each rounded up."""
+    matrices, rows = min(gemm.experts or 1, gemm.m), gemm.rows_each
+    return Counts(
+        strips=-(-gemm.n // config.tn),
+        row_tiles=-(-rows // config.tm),
+        row_clusters=-(-rows // config.block_rows) * matrices,
+        k_steps=-(-gemm.k // config.tk),
+        matrices=matrices,
+    )
+
+
+def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int:
+    """Return the number of K steps in the first pass of AsymGEMM in its `cluster`-th cluster.
+
+    Full length where one pass covers K: a second one would read and write sums again.
+
+    Args:
+      config: its `ring` bounds a pass.
+      k_steps: of the GEMM.
+      cluster: number among those of AsymGEMM.
+      unit: of which passes are multiples (`config.pass_unit`).
+    """
+    if k_steps <= config.ring:
+        return k_steps
+    if not config.stagger:
+        return config.ring
+    return (rem(cluster, config.ring // unit) + 1) * unit
+
+
+def passes(config: Config, k_steps: int, first: Int) -> Int:
+    """Return the number of K passes, the first of which has `first` steps."""
+    return div(k_steps - first + config.ring - 1, config.ring) + 1
+
+
+def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
+    """Return the shape of the device memory in which AsymGEMM adds partial sums, in float32.
+
+    A tile of all rows and one strip for each CTA that can have a strip, used again for its next
+    one, as the tensor cores make it (transposed for quantised weights). None if there are no sums
+    apart from O.
+    """
+    if not sums_apart(config, gemm):
+        return None
+    sizes = counts(config, gemm)
+    strips = round_up(sizes.strips, config.cluster) * (gemm.experts or 1)
+    ctas = min(config.clusters * config.cluster, strips)
+    slack = 0 if gemm.experts is None else ROW_MULTIPLE - 1
+    rows, columns = round_up(gemm.m + slack, config.tm), config.tn
+    return (ctas, columns, rows) if gemm.transposed else (ctas, rows, columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A row of the block table: what a CTA must know of the expert that a block belongs to."""
+
+    expert: Int  # `experts` for the group of rows that belong to none
+    base: Int  # where its first block begins: a multiple of 8, at most `begin`
+    begin: Int  # its first row
+    end: Int  # behind its last row
+    first: Int  # number of its first block
+    blocks: Int  # how many it has
+
+
+FIELDS = tuple(Block.__dataclass_fields__)
+
+
+def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULTIPLE) -> int:
+    """Return how many blocks there can be at most, whatever the group sizes.
+
+    A group of r > 0 rows has at most (r + row_multiple - 1 + block_rows - 1) / block_rows of them;
+    there are at most min(experts + 1, t) groups with rows.
+    """
+    groups = min(experts + 1, t)
+    slack = row_multiple - 1 + block_rows - 1
+    return (t + groups * slack) // block_rows
+
+
+def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
+    """Return where each of the groups ends, with the rows of no expert as the last one.
+
+    Sizes below zero count as zero, and rows behind t are cut off: every value is launchable.
+    """
+    ends = xp.minimum(xp.cumsum(xp.clip(group_sizes, 0, t)), t)
+    return xp.append(ends, t).astype(np.int32)
+
+
+def block_table(
+    group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any
+) -> tuple[Any, Any, Any]:
+    """Cut every group into blocks.
+
+    Args:
+      group_sizes: int32 [experts], any values.
+      t: rows of X.
+      block_rows: of one block; `whole_rows` for one block an expert.
+      row_multiple: where blocks may begin.
+      xp: jax.numpy, or numpy for concrete sizes.
+
+    Returns:
+      The table int32 [capacity, 6] with one `Block` for each block (its surplus rows mean
+      nothing), the number of blocks of experts, and of all blocks.
+    """
+    ends = boundaries(group_sizes, t, xp)
+    begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
+    bases = begins // row_multiple * row_multiple
+    blocks = xp.where(ends > begins, -(-(ends - bases) // block_rows), 0)
+    behind = xp.cumsum(blocks)
+    number = xp.arange(capacity(t, len(group_sizes), block_rows, row_multiple), dtype=np.int32)
+    # the group of a block: how many groups end at or before it (one comparison each, no search)
+    group = xp.minimum((behind[None, :] <= number[:, None]).sum(1), len(group_sizes))
+    of_group = xp.stack([bases, begins, ends, behind - blocks, blocks], 1)
+    table = xp.concatenate([group[:, None], of_group[group]], 1).astype(np.int32)
+    total = behind[-1].astype(np.int32)
+    return table, (behind[-1] - blocks[-1]).astype(np.int32), total
+
+
+def whole_rows(t: int) -> int:
+    """Return rows of a block that holds all of an expert's rows, wherever they begin."""
+    return t + ROW_MULTIPLE - 1
+
+
+def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
+    """Return (block within the expert, strip) of an item of the expert of `block`.
+
+    The item must be one of that expert: `block` is row `item // strips` of the table. Items run
+    over the blocks of an expert first: neighbours in time share a strip of W; if the L2 keeps lines
+    of host memory, it serves them.
+    """
+    within = item - block.first * strips
+    return rem(within, block.blocks), div(within, block.blocks)
+
+
+def strip_groups(plan: Plan, strips: int, cluster: int) -> Int:
+    """Return the groups of strips of AsymGEMM, one strip for each CTA of a cluster."""
+    return ceil_div(strips - plan.sym_strips, cluster)

@@ -1,0 +1,81 @@
+"""How columns and SMs are shared between the two dataflows, from run-time scalars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pallas_kernels.gemm.config import Config
+from pallas_kernels.gemm.schedule import Counts, Plan
+
+
+def sym_strips(strips: int, alpha: Any, xp: Any = np) -> Any:
+    """Return how many of the `strips` go to SymGEMM: alpha of them, to the nearest strip."""
+    exact = xp.asarray(alpha, np.float32) * np.float32(strips)
+    return xp.floor(exact + np.float32(0.5)).astype(np.int32)
+
+
+def busiest_steps(
+    sizes: Counts, cluster: int, sym: Any, sym_clusters: Any, asym_clusters: Any, xp: Any = np
+) -> Any:
+    """Return the tile steps of the busiest CTA, the larger of the two paths.
+
+    A step is tm x tn x tk of tensor work. The bytes over the link do not depend on how the SMs are
+    split, those of HBM hardly, so the balanced split is the one with the fewest steps.
+    """
+    sym_rounds = -(-(sym * sizes.row_clusters) // xp.maximum(sym_clusters, 1))
+    items = -(-(sizes.strips - sym) // cluster) * sizes.matrices
+    asym_rounds = -(-items // xp.maximum(asym_clusters, 1)) * sizes.row_tiles
+    return xp.maximum(sym_rounds, asym_rounds) * sizes.k_steps
+
+
+def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: Any = np) -> Any:
+    """Return how many of the `active` clusters run SymGEMM so that both paths end together.
+
+    Every path with columns gets a cluster; the fewest steps win, and of equals the fewest SymGEMM
+    clusters: AsymGEMM adds to O and refills W between its steps, so it profits from spare SMs.
+
+    Args:
+      config: its `clusters` bound the search.
+      sizes: of the GEMM in tiles.
+      sym: strips of SymGEMM; a number or an array of them.
+      active: clusters that may work; at least 2 where both paths have strips.
+      xp: numpy, or jax.numpy where `sym` or `active` is traced.
+
+    Returns:
+      A number for each of `sym`.
+    """
+    candidates = xp.arange(config.clusters + 1, dtype=np.int32)
+    each = xp.asarray(sym)[..., None]
+    steps = busiest_steps(sizes, config.cluster, each, candidates, active - candidates, xp)
+    starved = ((each > 0) & (candidates == 0)) | ((each < sizes.strips) & (candidates >= active))
+    forbidden = starved | (candidates > active)
+    # One path alone takes every cluster, or none.
+    best = xp.argmin(xp.where(forbidden, np.int32(2**31 - 1), steps), axis=-1).astype(np.int32)
+    return xp.where(xp.asarray(sym) == sizes.strips, active, best)
+
+
+def traced_plan(
+    config: Config, sizes: Counts, *, alpha: Any, sm_split: Any, sm_limit: Any, layer: Any, xp: Any
+) -> Plan:
+    """Return a plan that is always launchable, for values that are only known when it runs.
+
+    Values outside their range are clamped, and columns never stay without SMs: a path without
+    clusters gives its columns to the other one, and SymGEMM has all of a kernel that is without
+    AsymGEMM.
+    """
+    if config.kc == 0:
+        alpha, sm_split = xp.ones_like(xp.asarray(alpha, np.float32)), None
+    active = xp.clip(xp.asarray(sm_limit, np.int32) // config.cluster, 1, config.clusters)
+    sym = sym_strips(sizes.strips, xp.clip(xp.asarray(alpha, np.float32), 0, 1), xp)
+    mixed = (sym > 0) & (sym < sizes.strips)
+    # A single cluster runs one path: the one with more columns.
+    one_path = xp.where(2 * sym >= sizes.strips, sizes.strips, 0).astype(np.int32)
+    sym = xp.where(mixed & (active == 1), one_path, sym)
+    if sm_split is None:
+        clusters = balanced_clusters(config, sizes, sym, active, xp)
+    else:
+        clusters = xp.clip(xp.asarray(sm_split, np.int32) // config.cluster, 0, active)
+        sym = xp.where(clusters == 0, 0, xp.where(clusters == active, sizes.strips, sym))
+    return Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=layer)

@@ -1,0 +1,182 @@
+"""The Hopper kernel: two dataflows in one persistent launch (Mosaic GPU, wgmma and TMA).
+
+Each CTA has `warpgroups` compute warpgroups and one that issues the loads; they meet at barriers
+only. A barrier "full" says that a tile has arrived, "empty" that all compute warpgroups have read
+it. Every ring is addressed by a running counter: slot = counter mod size.
+
+SymGEMM (output-stationary): a cluster owns `cluster` output tiles along M and walks over K. With a
+cluster above 1 each CTA loads its share of the W tile and multicasts it to the others.
+
+AsymGEMM (weight-stationary): a CTA owns a column strip for all of K. It pins kc rows of W, walks
+over all M tiles, stores partial sums in the first pass and adds them (TMA reduction) in the later
+ones, always in float32: in O if it is that, else in memory of its own, and the last pass reads the
+sums, adds its own and rounds once. So alpha changes the order of additions and nothing else. No
+other CTA touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
+neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
+
+The parts: `load` fills rings, `compute` sums up and stores (`dequantise` where weights are
+quantised), `rows` says which rows a matrix meets, `cta` what there is in shared memory.
+
+Interpret mode lacks the TMA reduction (`accumulate`), register operands of wgmma (`detour`) and
+multicast: each CTA of a cluster loads the whole tile. Nothing else differs between CPU and GPU.
+
+Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, the split
+read at run time, the ring of weight slices with a shortened first pass, weights converted in
+registers, experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.gemm.compute import compute
+from pallas_kernels.gemm.config import Config, check_fits
+from pallas_kernels.gemm.cta import Cta, Flow, flows_of, scratch_types
+from pallas_kernels.gemm.epilogue import store_zeros
+from pallas_kernels.gemm.load import load
+from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place, Rows
+from pallas_kernels.gemm.schedule import Plan, counts, sums_shape
+from pallas_kernels.gemm.specs import Gemm
+from pallas_kernels.mosaic import Ref, persistent, plgpu, read_add_write, tma_add
+
+PLAN_SCALARS = 4
+"""Places of `Plan` in the launch's scalars; experts' numbers of blocks follow."""
+
+
+def build(
+    gemm: Gemm,
+    config: Config,
+    *,
+    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+) -> Callable[..., jax.Array]:
+    """Return `kernel(x, w, [scales, [offsets, x_sums]], [table, whole], scalars) -> o`.
+
+    Args:
+      gemm: sizes and types, packed (see `specs`).
+      config: tiles and grid.
+      interpret: run on a CPU with these settings instead of compiling for the GPU.
+
+    Returns:
+      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; for quantised weights scales of
+      `gemm.scales_shape`, and with offsets those and `reference.sums_of(x, sum_size)`; for experts
+      the two block tables, of `config.block_rows` and of `schedule.whole_rows`; and the int32
+      vector `scalars` with the fields of `Plan`, for experts followed by the blocks with an
+      expert, all blocks, and the experts with rows. Nothing checks a plan here: columns whose path
+      has no cluster are left unwritten.
+
+    Raises:
+      ValueError: the configuration does not fit the GEMM or the hardware.
+    """
+    check_fits(config, gemm)
+    sizes, sums = counts(config, gemm), sums_shape(config, gemm)
+
+    def body(*refs: Ref) -> None:
+        x, w, scales, offsets, x_sums, tables, scalars, o, *scratch = _named(gemm, refs)
+        *global_scratch, tiles, staging, barriers, detour = scratch
+        plan = Plan(
+            sym_strips=scalars[0],
+            sym_clusters=scalars[1],
+            active_clusters=scalars[2],
+            layer=scalars[3],
+        )
+        cluster = lax.axis_index("cluster")
+        at = Place(
+            config=config,
+            sizes=sizes,
+            plan=plan,
+            cluster=cluster,
+            rank=lax.axis_index("rank") if config.cluster > 1 else 0,
+        )
+
+        def of_layer(stack: Ref | None) -> Ref | None:
+            return stack if gemm.layers is None or stack is None else stack.at[plan.layer]
+
+        (o_staging,), *others = staging
+        cta = Cta(
+            config=config,
+            gemm=gemm,
+            sizes=sizes,
+            rows=_rows(at, tables, scalars),
+            accumulate=tma_add if interpret is None else read_add_write,
+            warpgroup=lax.axis_index("warpgroup"),
+            cluster=cluster,
+            rank=at.rank,
+            plan=plan,
+            x=x,
+            w=of_layer(w),
+            scales=of_layer(scales),
+            offsets=of_layer(offsets),
+            x_sums=x_sums,
+            o=o,
+            sums=global_scratch[0] if global_scratch else None,
+            staging=o_staging,
+            sums_staging=others[0][0] if others else None,
+            detour=detour[0] if detour else None,
+        )
+        _run(cta, flows_of(gemm, config, tiles, barriers))
+
+    return persistent(
+        body,
+        out=((gemm.m, gemm.n), gemm.out_dtype),
+        clusters=config.clusters,
+        cluster=config.cluster,
+        warpgroups=config.warpgroups,
+        scratch=scratch_types(gemm, config, detour=interpret is not None, sums=sums is not None),
+        interpret=interpret,
+        global_scratch=None if sums is None else (sums, "float32"),
+    )
+
+
+def _run(cta: Cta, flows: list[Flow]) -> None:
+    """Load in one warpgroup, compute in the others, in the dataflow of this CTA's cluster."""
+    config = cta.config
+
+    def in_flow(work: Callable[[Cta, Flow], None]) -> None:
+        if len(flows) == 1:
+            work(cta, flows[0])
+        else:
+            is_sym = cta.cluster < cta.plan.sym_clusters
+            lax.cond(is_sym, lambda: work(cta, flows[0]), lambda: work(cta, flows[1]))
+
+    @pl.when(cta.warpgroup == config.warpgroups)
+    def _load() -> None:
+        plgpu.set_max_registers(config.load_registers, action="decrease")
+        in_flow(load)
+
+    @pl.when(cta.warpgroup < config.warpgroups)
+    def _compute() -> None:
+        plgpu.set_max_registers(config.compute_registers, action="increase")
+        in_flow(compute)
+        if cta.gemm.experts is not None:
+            store_zeros(cta)
+
+
+def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
+    """Return x, w, scales, offsets, sums of x, tables, scalars, o, scratch; None for none."""
+    left = list(refs)
+    x, w = left.pop(0), left.pop(0)
+    scales = left.pop(0) if gemm.quantised is not None else None
+    shifted = gemm.quantised is not None and gemm.quantised.offset_dtype is not None
+    offsets, x_sums = (left.pop(0), left.pop(0)) if shifted else (None, None)
+    tables = (left.pop(0), left.pop(0)) if gemm.experts is not None else ()
+    return [x, w, scales, offsets, x_sums, tables, *left]
+
+
+def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref) -> Rows:
+    if not tables:
+        return OneMatrix(at=at)
+    table, whole = tables
+    return OfExperts(
+        at=at,
+        table=table,
+        whole=whole,
+        expert_blocks=scalars[PLAN_SCALARS],
+        all_blocks=scalars[PLAN_SCALARS + 1],
+        experts=scalars[PLAN_SCALARS + 2],
+    )

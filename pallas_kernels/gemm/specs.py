@@ -1,0 +1,303 @@
+"""What is multiplied: the static description of a GEMM, of its weights and of whose rows are whose.
+
+Three things are told apart and combine freely: weights of two bytes or quantised ones, rows that
+all meet one matrix or rows of experts, and one matrix or a stack of layers.
+
+Quantised weights are stored [N, K], K contiguous. int4 numbers are packed two to a byte, in blocks
+of `PACK_BLOCK` along K: the low half of byte j of a block is number j, the high half number j + 64.
+The two halves of the bytes of a block are then two contiguous pieces of K, and unpacking moves
+nothing between threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+import ml_dtypes
+import numpy as np
+
+from pallas_kernels.counting import round_up
+from pallas_kernels.hopper import INPUT_DTYPES
+
+WLayout = Literal["kn", "nk", "tiles"]
+W_LAYOUTS: tuple[WLayout, ...] = get_args(WLayout)
+
+Kind = Literal["int8", "float8_e4m3fn", "int4"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+SCALE_DTYPES = ("float32", "bfloat16", "float16")  # of offsets too
+
+ROW_MULTIPLE = 8  # rows of X, and where a tile of it may begin: the 128-byte swizzle repeats then
+PACK_MULTIPLE = 64  # K and N of W: one 128-byte swizzled row of a two-byte type
+K_MULTIPLE = 128  # K of quantised W: one swizzled row of bytes, or one block of int4
+N_MULTIPLE = 64  # N of quantised W: one wgmma
+GROUP_MULTIPLE = 32  # weights along K: two instructions of wgmma
+
+PACK_BLOCK = 128  # int4 numbers that are packed together
+
+MAX_SIZE = 2**31 - 1  # the kernel counts in int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantised:
+    """How weights are stored that are converted on their way into the tensor cores.
+
+    `group` is the number of weights along K that share a scale, or None for one scale a column.
+    `offset_dtype` is the type of what is added to each scaled weight, a number for each scale; None
+    for nothing.
+    """
+
+    kind: Kind = "int8"
+    group: int | None = None
+    scale_dtype: str = "float32"
+    offset_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        check_kind(self.kind)
+        check_group(self.kind, self.group)
+        for name in ("scale_dtype", "offset_dtype"):
+            dtype = getattr(self, name)
+            if dtype not in SCALE_DTYPES and (name, dtype) != ("offset_dtype", None):
+                raise ValueError(f"{name}={dtype!r}: expected one of {', '.join(SCALE_DTYPES)}")
+
+    @property
+    def storage_dtype(self) -> np.dtype[np.generic]:
+        """The type of the stored array; int4 is packed into int8."""
+        return storage_dtype(self.kind)
+
+    @property
+    def scale_itemsize(self) -> int:
+        """Bytes of one scale."""
+        return itemsize(self.scale_dtype)
+
+    @property
+    def offset_itemsize(self) -> int:
+        """Bytes of one offset; 0 without offsets."""
+        return itemsize(self.offset_dtype) if self.offset_dtype else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """O[m, n] = X[m, k] W[k, n], as the kernel sees it: packed, with padding included.
+
+    With `experts` it is O[rows of e] = X[rows of e] W[e] for every expert e. Which rows are whose
+    is known at run time only; `m` is then the number of rows as the caller has them.
+
+    `layers` is the leading size of a stacked W, or None for a W of one layer.
+    """
+
+    m: int
+    k: int
+    n: int
+    dtype: str = "bfloat16"  # of X, and of W that is not quantised
+    out_dtype: str = "bfloat16"
+    layers: int | None = None
+    w_layout: WLayout = "kn"
+    quantised: Quantised | None = None
+    experts: int | None = None
+
+    def __post_init__(self) -> None:
+        multiples = (PACK_MULTIPLE, PACK_MULTIPLE)
+        if self.quantised is not None:
+            multiples = (K_MULTIPLE, N_MULTIPLE)
+        row_multiple = ROW_MULTIPLE if self.experts is None else 1
+        for name, multiple in zip("mkn", (row_multiple, *multiples), strict=True):
+            size = getattr(self, name)
+            if not 0 < size <= MAX_SIZE or size % multiple:
+                raise ValueError(
+                    f"{name}={size}: expected a multiple of {multiple} above 0 and below 2**31"
+                )
+        if self.dtype not in INPUT_DTYPES:
+            raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(INPUT_DTYPES)}")
+        if self.out_dtype not in (self.dtype, "float32"):
+            raise ValueError(f"out_dtype={self.out_dtype!r}: expected {self.dtype} or float32")
+        if self.layers is not None and self.layers < 1:
+            raise ValueError(f"layers={self.layers}: expected a number from 1 up")
+        if self.experts is not None and not 1 <= self.experts <= MAX_SIZE // self.m:
+            raise ValueError(
+                f"experts={self.experts}: expected a number above 0 that makes less than 2**31 "
+                f"with m={self.m} rows"
+            )
+        check_layout(self.w_layout)
+        if self.quantised is not None:
+            if self.w_layout != "nk":
+                raise ValueError(f"w_layout={self.w_layout!r}: expected 'nk' of quantised weights")
+            if self.k % self.group_size:
+                raise ValueError(f"group={self.group_size}: expected a divisor of k={self.k}")
+
+    @property
+    def x_rows(self) -> int:
+        """Rows of X as the kernel reads it, rounded up."""
+        return round_up(self.m, ROW_MULTIPLE)
+
+    @property
+    def rows_each(self) -> int:
+        """Rows of a matrix; of an expert those to expect of one that has many.
+
+        With balanced routing: the mean, two standard deviations of a Poisson number, and the rows
+        before the first one that a tile may begin with. Rows of real routers are less even: more
+        experts then need a second block.
+        """
+        if self.experts is None:
+            return self.m
+        mean = self.m / self.experts
+        return min(math.ceil(mean + 2 * math.sqrt(mean)), self.m) + ROW_MULTIPLE - 1
+
+    @property
+    def groups(self) -> int:
+        """Scales of one column; 1 for weights that are not quantised."""
+        return self.k // self.group_size
+
+    @property
+    def group_size(self) -> int:
+        """Weights along K that share a scale."""
+        return self.k if self.quantised is None else self.quantised.group or self.k
+
+    @property
+    def w_bits(self) -> int:
+        """Bits of one weight."""
+        return 8 * self.in_itemsize if self.quantised is None else bits(self.quantised.kind)
+
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        """The shape of the stored W, with experts and layers if there are any."""
+        if self.quantised is not None:
+            return self._stacked(self.n, self.k * self.w_bits // 8)
+        block = PACK_MULTIPLE
+        matrix: tuple[int, ...] = {
+            "kn": (self.k, self.n),
+            "nk": (self.n, self.k),
+            "tiles": (self.n // block, self.k // block, block, block),
+        }[self.w_layout]
+        return self._stacked(*matrix)
+
+    @property
+    def w_dtype(self) -> str:
+        """The type of the stored W."""
+        return self.dtype if self.quantised is None else str(self.quantised.storage_dtype)
+
+    @property
+    def scales_shape(self) -> tuple[int, ...]:
+        """The shape of the scales, and of the offsets if there are any."""
+        return self._stacked(self.groups, self.n)
+
+    @property
+    def in_itemsize(self) -> int:
+        """Bytes of one element of X."""
+        return itemsize(self.dtype)
+
+    @property
+    def out_itemsize(self) -> int:
+        """Bytes of one element of O."""
+        return itemsize(self.out_dtype)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the tensor cores make O^T = W^T X^T.
+
+        Converted weights are in registers, which wgmma takes as left operand only.
+        """
+        return self.quantised is not None
+
+    def _stacked(self, *matrix: int) -> tuple[int, ...]:
+        sizes = (self.layers, self.experts)
+        return (*(size for size in sizes if size is not None), *matrix)
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of one element.
+
+    >>> itemsize("bfloat16")
+    2
+    """
+    return np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize
+
+
+def storage_dtype(kind: Kind) -> np.dtype[np.generic]:
+    """Return the type of the stored array; int4 is packed into int8."""
+    return np.dtype(ml_dtypes.float8_e4m3fn if kind == "float8_e4m3fn" else np.int8)
+
+
+def bits(kind: Kind) -> int:
+    """Return the bits of one weight.
+
+    >>> bits("int4")
+    4
+    """
+    return 4 if kind == "int4" else 8
+
+
+def check_layout(w_layout: object) -> None:
+    """Return if there is such a layout of weights.
+
+    Raises:
+      ValueError: there is not.
+    """
+    if w_layout not in W_LAYOUTS:
+        raise ValueError(
+            f"w_layout={w_layout!r}: expected 'kn' for W[K, N], 'nk' for W[N, K] or "
+            f"'tiles' for W[N / 64, K / 64, 64, 64]"
+        )
+
+
+def check_kind(kind: object, name: str = "kind") -> None:
+    """Return if there is such a kind of weights.
+
+    Raises:
+      ValueError: there is not.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{name}={kind!r}: expected one of {', '.join(KINDS)}")
+
+
+def check_group(kind: Kind, group: int | None) -> None:
+    """Return if weights of `kind` may have groups of this size.
+
+    Raises:
+      ValueError: they may not.
+    """
+    if group is None:
+        return
+    if type(group) is not int or group < 1 or group % GROUP_MULTIPLE:
+        raise ValueError(
+            f"group={group!r}: expected None or a multiple of {GROUP_MULTIPLE} for kind={kind!r}"
+        )
+
+
+MODEL_PROJECTIONS: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
+    {
+        # (K, N) of: fused query-key-value, attention output, fused gate-up, down
+        "llama-3.2-3b": ((3072, 5120), (3072, 3072), (3072, 16384), (8192, 3072)),
+        "llama-3.1-8b": ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096)),
+        "llama-3.1-70b": ((8192, 10240), (8192, 8192), (8192, 57344), (28672, 8192)),
+        "mixtral-8x7b": ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096)),  # an expert
+        "qwen3-30b-a3b": ((2048, 5120), (4096, 2048), (2048, 1536), (768, 2048)),  # an expert
+        "c2cserve-fig4": ((4096, 16384),),  # the shape of the paper's Fig. 4 and 5
+    }
+)
+"""Sizes of the projections in the models' published configurations."""
+
+ROWS: tuple[int, ...] = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 10240)
+"""Numbers of tokens, decode to long prefill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The expert layers of a model: how many, how many each token takes, (K, N) of each GEMM."""
+
+    experts: int
+    per_token: int
+    projections: tuple[tuple[int, int], ...]  # fused gate-up, down
+
+
+MODEL_EXPERTS: Mapping[str, Experts] = MappingProxyType(
+    {
+        "mixtral-8x7b": Experts(experts=8, per_token=2, projections=((4096, 28672), (14336, 4096))),
+        "qwen3-30b-a3b": Experts(experts=128, per_token=8, projections=((2048, 1536), (768, 2048))),
+    }
+)
+"""Sizes of the expert layers in the models' published configurations."""

@@ -1,0 +1,109 @@
+"""Tiles by rule, where there is no family to choose from: quantised weights, and experts.
+
+Nothing here was measured on a GPU: the rules follow from shared memory, registers and the traffic
+counts. AsymGEMM takes part where one reading of W by SymGEMM does not serve all rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pallas_kernels.gemm.config import (
+    ROW_TILES,
+    Config,
+    check_fits,
+    most_rows,
+    pass_unit,
+    shared_bytes,
+)
+from pallas_kernels.gemm.specs import Gemm
+from pallas_kernels.hopper import SHARED_BYTES_LIMIT
+
+_MOST_STAGES = 12  # of W: 96 KiB of int4 in flight, 192 KiB of bytes
+_ASYM_STAGES = 2
+_LONGEST_RING = 16  # W tiles of AsymGEMM, so that barriers have room
+
+
+def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
+    """Return the configuration for quantised weights, or for experts.
+
+    W crosses the link once for every `cluster * tm` rows of a matrix, so a block should hold all
+    rows of it; a taller one costs tensor work and shared memory, no bytes of W.
+
+    Raises:
+      ValueError: `cluster` is not launchable.
+    """
+    config = (_plain if gemm.quantised is None else _converted)(gemm, sm_count, cluster)
+    check_fits(config, gemm)
+    return _with_asym(config, gemm) if config.block_rows < gemm.rows_each else config
+
+
+def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
+    """Tiles for experts.
+
+    - up to 64 rows (decode): 64 rows and one compute warpgroup, eight stages, which keep at least
+      64 KiB of W in flight for each SM. Strips of 64 columns where strips of 128 would leave SMs
+      without work.
+    - up to 128 rows: 128 rows and two compute warpgroups.
+    - more: 256 x 128, an accumulator of 128 float32 registers a thread.
+    """
+    rows = gemm.rows_each / cluster
+    items = min(gemm.experts or 1, gemm.m) * -(-gemm.n // 128)
+    tn = 64 if items < sm_count // cluster else 128
+    common = Config(kc=0, cluster=cluster, sm_count=sm_count)
+    if rows <= 64:
+        return replace(common, tm=64, tn=tn, x_stages=8, w_stages=8, warpgroups=1)
+    if rows <= 128:
+        return replace(common, tm=128, tn=tn, x_stages=6, w_stages=6)
+    return common
+
+
+def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
+    """Tiles for quantised weights.
+
+    Rows: the smallest tile with which one cluster holds all rows, up to 256; up to 128 where there
+    must be two accumulators. A tile may have 8 rows here, rows being the narrow side of wgmma.
+    Columns: 128, or 64 where that leaves half of the SMs without a strip. X gets four stages and W
+    what shared memory is left.
+    """
+    # groups of 64, and of multiples, are whole K steps; of others a K step holds several
+    tk = math.gcd(gemm.group_size, 128)
+    is_int4 = gemm.quantised is not None and gemm.quantised.kind == "int4"
+    if tk < (128 if is_int4 else 64):
+        tk = 128
+    fitting = tuple(t for t in ROW_TILES if t <= most_rows(gemm, tk))
+    tm = next((t for t in fitting if t * cluster >= gemm.rows_each), fitting[-1])
+    columns = gemm.n * min(gemm.experts or 1, gemm.m)
+    narrow = 2 * -(-columns // 128) <= sm_count // cluster
+    config = Config(
+        tm=tm,
+        tn=64 if narrow else 128,
+        warpgroups=1 if narrow else 2,
+        tk=tk,
+        x_columns=tk if tm <= 64 else 64,
+        x_stages=4,
+        w_stages=2,
+        kc=0,
+        cluster=cluster,
+        sm_count=sm_count,
+    )
+    while config.w_stages < _MOST_STAGES:
+        deeper = replace(config, w_stages=config.w_stages + 1)
+        if shared_bytes(deeper, gemm) > SHARED_BYTES_LIMIT:
+            break
+        config = deeper
+    return config
+
+
+def _with_asym(config: Config, gemm: Gemm) -> Config:
+    """Return `config` with the longest K passes of AsymGEMM that shared memory has room for."""
+    if config.tm < 64:
+        return config
+    unit = config.tk * pass_unit(replace(config, kc=config.tk), gemm)
+    best = config
+    for kc in range(unit, min(_LONGEST_RING * config.tk, gemm.k) + 1, unit):
+        longer = replace(config, kc=kc, asym_stages=_ASYM_STAGES)
+        if shared_bytes(longer, gemm) <= SHARED_BYTES_LIMIT:
+            best = longer
+    return best
