@@ -13,8 +13,8 @@ from typing import Any
 
 from c2c.runs import RunDir, check_folder
 from c2c.transformer import Hybrid, Linear, Model, Request, load
-from c2c.transformer.default_checkpoint import default_checkpoint
 from c2c.transformer.linear import linear_by_name
+from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.generation.settings import LinearSettings, Settings
 from experiments.generation.text import Answer, Asked, asked, tokenizer_of
 
@@ -121,7 +121,7 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
             where = f"prompt {number}: " if len(prompts) > 1 else ""
             screen.note(
                 f"{where}max_new_tokens={each.prompt.max_new_tokens} becomes {each.new}: the "
-                f"model's context is {model.spec.max_position} tokens"
+                f"model's context is {model.context} tokens"
             )
     load_s = time.perf_counter() - start
     with RunDir.open(
@@ -208,12 +208,7 @@ def _many(
 
 
 def _dtype(settings: Settings) -> str:
-    if settings.dtype != "auto":
-        return settings.dtype
-    import jax
-
-    on_cpu = jax.default_backend() == "cpu" and settings.linear.name != "hybrid"
-    return "float32" if on_cpu else "bfloat16"
+    return settings.dtype
 
 
 def _linear(settings: LinearSettings) -> Linear:
