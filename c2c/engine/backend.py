@@ -247,7 +247,7 @@ class LiveBackend:
                 host_s=frame.host_s,
                 sent_s=sent_s,
                 heard_s=now_s,
-                outside_s=max(0.0, now_s - max(last_s, sent_s) - spent),
+                outside_s=max(0.0, now_s - max(last_s, doing.begun_s) - spent),
                 is_turn=was != name,
                 again=doing.again if first else 0,
             )

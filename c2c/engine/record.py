@@ -29,7 +29,8 @@ class StepRow:
       host_s: of the worker beside that.
       sent_s: when the plan was sent.
       heard_s: when the step was heard of.
-      outside_s: between the end of the step before and of this one, beside the worker's seconds.
+      outside_s: from the event that the plan follows from, or the step before, to the end of this
+        step, beside the worker's seconds: the loop, the frames, waiting for a core.
       is_turn: another model than the step before.
       again: prompt tokens that were computed anew, after a worker was lost.
     """

@@ -19,7 +19,15 @@ from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
 
-__all__ = ["ServeConf", "Settings", "overrides_of", "register", "settings_of"]
+__all__ = [
+    "ServeConf",
+    "Settings",
+    "options_of",
+    "overrides_of",
+    "register",
+    "settings_of",
+    "system_of",
+]
 
 _TEXTS = ("catalog", "pools", "out", "executables", "key")
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -30,7 +38,7 @@ class ServeConf:
     """The settings as written.
 
     Attributes:
-      catalog_folder: `catalog=` on the command line; folder of checkpoints (folders with a config.json
+      catalog_folder: `catalog=` on the command line; checkpoints (folders with a config.json
         in them, or GGUF files), or one of them; null for SmolLM2, fetched once.
       host: address to listen at; any but this machine's own needs a key.
       port: to listen at; 0 for any.
@@ -150,16 +158,8 @@ def settings_of(cfg: DictConfig) -> Settings:
         drain_s=given["drain_s"],
         out=_path(given["out"]),
         engine=EngineSettings(
-            options=Options(
-                workers=given["workers"],
-                rows=tuple(given["rows"]),
-                budgets=tuple(given["budgets"]),
-                context=given["context"],
-                pool_bytes=given["pool_bytes"],
-                dtype=given["dtype"],
-                linear=given["linear"],
-            ),
-            system=_system(given["system"]),
+            options=options_of(given),
+            system=system_of(given["system"]),
             constants=load_constants(given["constants"]),
             executables=None if executables in (None, "none") else executables,
             pools=_path(given["pools"]),
@@ -177,7 +177,25 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
 
 
-def _system(given: Mapping[str, Any]) -> SystemSpec:
+def options_of(given: Mapping[str, Any]) -> Options:
+    """Return the workers' part of the settings."""
+    return Options(
+        workers=given["workers"],
+        rows=tuple(given["rows"]),
+        budgets=tuple(given["budgets"]),
+        context=given["context"],
+        pool_bytes=given["pool_bytes"],
+        dtype=given["dtype"],
+        linear=given["linear"],
+    )
+
+
+def system_of(given: Mapping[str, Any]) -> SystemSpec:
+    """Return who decides.
+
+    Raises:
+      SettingError: an unknown key.
+    """
     known = [f.name for f in fields(SystemSpec)]
     for key in given:
         if key not in known:

@@ -178,7 +178,7 @@ def test_other_refusals(live: Live) -> None:
     assert late.status_code == 408
     wrong = client.post(
         "/v1/completions", headers={"x-deadline-s": "soon"}, json={"model": "one", "prompt": [1]}
-    )  # noqa: E501
+    )
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-deadline-s")
     ignored = live.post("completions", model="one", prompt=[1], max_tokens=1, user="me", foo=1)
     assert ignored.status_code == 200
