@@ -74,7 +74,7 @@ class Loaded:
           SettingError: a setting is not supported.
           DataError: the checkpoint cannot be used.
         """
-        dtype, linear = _dtype(settings), _linear(settings.linear)
+        dtype, linear = settings.dtype, _linear(settings.linear)
         key = (path, dtype, settings.linear.name, settings.quantize, settings.executables,
                settings.pool)  # fmt: skip
         if self._model is None or key != self._key:
@@ -149,7 +149,7 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
         wall_s = time.perf_counter() - start
         made = {name: after - before[name] for name, after in _counts(model).items()}
         statistics = {"load_s": load_s, "wall_s": wall_s, **_totals(model, answers, wall_s), **made}
-        _write(run, settings, path, answers, statistics)
+        _write(run, settings, path, model, answers, statistics)
     return Generated(
         folder=folder, texts=tuple(answer.text for answer in answers), statistics=statistics
     )
@@ -205,10 +205,6 @@ def _many(
         screen.token(sum(done))
         if screen.stopped():
             raise KeyboardInterrupt
-
-
-def _dtype(settings: Settings) -> str:
-    return settings.dtype
 
 
 def _linear(settings: LinearSettings) -> Linear:
@@ -283,13 +279,14 @@ def _write(
     run: RunDir,
     settings: Settings,
     path: Path,
+    model: Model,
     answers: Sequence[Answer],
     statistics: Mapping[str, Any],
 ) -> None:
     shared = {
         "checkpoint": str(path),
         "linear": settings.linear.name,
-        "dtype": _dtype(settings),
+        "dtype": str(model.params.dtype),
         "quantize": settings.quantize,
         **{f"alpha_{kind}": float(share) for kind, share in settings.linear.alpha.items()},
     }

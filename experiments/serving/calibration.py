@@ -86,9 +86,10 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
         fit, residual = _least_squares(x[:, :-1], seconds[decodes])
         fit = np.append(fit, 0.0)
     y = np.stack([np.ones(prompts.sum()), c["prompt_tokens"][prompts]], axis=1)
-    prompt, _ = _least_squares(y, seconds[prompts])
+    beside = seconds[prompts] - fit[-1] * c["kv_tokens"][prompts]  # without what decodes attend to
+    prompt, _ = _least_squares(y, beside)
     if prompt[1] < 0 or prompt[0] < 0:
-        prompt = np.array([0.0, seconds[prompts].sum() / c["prompt_tokens"][prompts].sum()])
+        prompt = np.array([0.0, max(0.0, beside.sum()) / c["prompt_tokens"][prompts].sum()])
     return StepFit(
         rows_s={int(r): float(a) for r, a in zip(classes, fit[:-1], strict=True)},
         kv_s=float(fit[-1]),
@@ -131,7 +132,8 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit]) -> Prepared:
             raise DataError(f"steps of {deployment.name}", "none were recorded")
         fit = fits[deployment.name]
         tokens = np.arange(body.shape[1])
-        seconds = fit.prompt_s + fit.token_s * tokens
+        # The simulator charges what a prompt attends to by itself.
+        seconds = fit.prompt_s + max(0.0, fit.token_s - fit.kv_s) * tokens
         for rows in sorted(fit.rows_s, reverse=True):
             seconds[: rows + 1] = fit.rows_s[rows]
         pairs = slice(int(row.arch) * costs.kinds, (int(row.arch) + 1) * costs.kinds)
