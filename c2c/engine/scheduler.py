@@ -100,6 +100,7 @@ class Engine:
         self._backend: LiveBackend | None = None
         self._server: asyncio.Server | None = None
         self._front: asyncio.StreamWriter | None = None
+        self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
         self._loop_task: asyncio.Task[None] | None = None
         self._failed: dict[str, str] = {e.name: e.failed for e in entries if e.failed}
@@ -211,6 +212,9 @@ class Engine:
             self.steps.append(row)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task: Any = asyncio.current_task()
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
         hello = await say.read_frame(reader)
         if isinstance(hello, say.WorkerHello):
             await self._supervisor.serve(hello, reader, writer)
@@ -352,6 +356,8 @@ class Engine:
             self._front.close()
         if self._server is not None:
             self._server.close()
+        if self._connections:  # they end with the processes
+            await asyncio.wait(self._connections, timeout=5.0)
         self._folder.cleanup()
 
     @property
