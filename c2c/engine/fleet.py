@@ -36,7 +36,8 @@ class Options:
       rows: row classes of a step; the last is the most requests of a model at the same time.
       budgets: prompt tokens of one call.
       context: tokens of a sequence at most, prompt and answer.
-      pool_bytes: keys and values of each worker; None: a quarter of the memory for all of them.
+      pool_bytes: keys and values of each worker; None: what all rows of all models take, at most
+        a quarter of the memory for all workers.
       dtype: of parameters and keys.
       linear: how projections are multiplied; "staged" lets workers share the weights.
     """
@@ -83,11 +84,14 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     superblock = superblock_elements(specs)
     superblock_bytes = 2 * item * superblock
     block_bytes = 2 * item * max(map(block_elements, specs))
+    slack = superblock_bytes + options.rows[-1] * block_bytes
     given = options.pool_bytes
     if given is None:
-        given = int(_POOLS_SHARE * memory_bytes() / options.workers)
+        width = shapes_of(options).width
+        rows = sum(2 * item * block_elements(spec) * width * options.rows[-1] for spec in specs)
+        wanted = int((rows + len(specs) * slack) / _USABLE) + superblock_bytes
+        given = min(wanted, int(_POOLS_SHARE * memory_bytes() / options.workers))
     superblocks = given // superblock_bytes
-    slack = superblock_bytes + options.rows[-1] * block_bytes
     usable = int(_USABLE * superblocks * superblock_bytes) - slack
     if usable < block_bytes:
         least = int((slack + block_bytes) / _USABLE) + superblock_bytes

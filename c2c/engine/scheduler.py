@@ -74,7 +74,7 @@ class EngineSettings:
     pools: Path | None = None
     max_open: int = 1024
     retries: int = 1
-    patience: int = 3
+    patience: int = 20
     hang_s: float = 60.0
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2

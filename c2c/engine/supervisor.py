@@ -21,7 +21,6 @@ from c2c.errors import DataError
 __all__ = ["Listener", "Supervisor"]
 
 _log = logging.getLogger("c2c.engine")
-_MOST_LOSSES = 3  # in a minute; then the place is given up
 _WINDOW_S = 60.0
 _BACKOFF_S = 0.1  # times two for each loss in the last minute
 
@@ -48,7 +47,7 @@ class Supervisor:
         places: Sequence[Place],
         *,
         hang_s: float,
-        patience: int = _MOST_LOSSES,
+        patience: int,
     ) -> None:
         """Take the places; nothing is started.
 

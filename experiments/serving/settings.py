@@ -47,7 +47,8 @@ class ServeConf:
       rows: row classes of a step; the last is the most requests of a model at the same time.
       budgets: prompt tokens of one call.
       context: tokens of a request at most, where the model's own context is not shorter.
-      pool_bytes: keys and values of each worker; null: a quarter of the memory for all of them.
+      pool_bytes: keys and values of each worker; null: what all rows of all models take, at most a
+        quarter of the memory for all workers.
       dtype: of parameters, activations, keys and values.
       linear: staged (weights once for all workers) or reference (a copy for each).
       executables: folder of compiled code, or auto.
@@ -79,7 +80,7 @@ class ServeConf:
     pools: str | None = None
     max_open: int = 1024
     retries: int = 1
-    patience: int = 3
+    patience: int = 20
     hang_s: float = 60.0
     drain_s: float = 10.0
     ttft_slo_s: float = 1.0

@@ -45,7 +45,7 @@ class FakeWorker:
 
     def __init__(self, place: Place, backend: LiveBackend, rng: random.Random, rows: int) -> None:
         self.place, self.backend, self.rng, self.rows = place, backend, rng, rows
-        self.lost_at = 0
+        self.is_gone = False
         self.restart()
 
     def restart(self) -> None:
@@ -62,9 +62,10 @@ class FakeWorker:
     def is_up(self) -> bool:
         return self.place.writer is not None
 
-    def lose(self) -> None:
+    def lose(self, *, for_good: bool = False) -> None:
         """Go with everything, what was not heard included."""
-        self.backend.lost(self.place, for_good=False)
+        self.is_gone = for_good
+        self.backend.lost(self.place, for_good=for_good)
 
     def work(self) -> bool:
         """Do one thing; say whether there was any."""

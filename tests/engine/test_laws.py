@@ -101,7 +101,7 @@ class World:
             self.state.count[0].out = 0
             self.backend.submit(float(self.state.count[0].now_s), actions)
 
-    async def run(self, requests: int, loss: float, cancel: float) -> None:
+    async def run(self, requests: int, loss: float, cancel: float, given_up: float) -> None:
         next_ = 0
         idle = 0
         while idle < 3:
@@ -110,19 +110,24 @@ class World:
                 self.ask(next_)
                 next_ += 1
             for worker, writer in zip(self.workers, self.places, strict=True):
+                if worker.is_gone:
+                    continue
                 if not worker.is_up:
                     if self.rng.random() < 0.3:
                         worker.restart()
                         self.backend.started(writer)
                 elif self.rng.random() < loss:
-                    worker.lose()
+                    others = [w for w in self.workers if w is not worker and not w.is_gone]
+                    worker.lose(for_good=bool(others) and self.rng.random() < given_up)
             if self.told and self.rng.random() < cancel:
                 request = self.rng.choice(list(self.told))
                 if self.ledger.end(request, "cancelled"):
                     self.backend.put(Cancelled(at_s=self.backend.now_s(), request_id=request))
             did = [worker.work() for worker in self.workers if worker.is_up]
             await self.loop()
-            busy = any(did) or next_ < requests or not all(w.is_up for w in self.workers)
+            busy = (
+                any(did) or next_ < requests or not all(w.is_up or w.is_gone for w in self.workers)
+            )
             idle = 0 if busy else idle + 1
 
 
@@ -131,14 +136,15 @@ class World:
     seed=st.integers(0, 2**32 - 1),
     loss=st.sampled_from([0.0, 0.01, 0.05]),
     cancel=st.sampled_from([0.0, 0.01]),
+    given_up=st.sampled_from([0.0, 0.3]),
     retries=st.sampled_from([0, 1, 1000]),
 )
 def test_every_request_ends_once_with_the_tokens_it_draws(
-    prepared: Prepared, seed: int, loss: float, cancel: float, retries: int
+    prepared: Prepared, seed: int, loss: float, cancel: float, given_up: float, retries: int
 ) -> None:
     async def scenario() -> World:
         world = World(prepared, seed, retries)
-        await world.run(25, loss, cancel)
+        await world.run(25, loss, cancel, given_up)
         return world
 
     world = asyncio.run(scenario())
@@ -155,7 +161,7 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
     assert count.arrived == 25 == count.finished + count.failed
     if retries == 1000 and not cancel:
         assert set(world.why.values()) <= {"stop", "length"}
-    for worker in world.workers:  # nothing is held that nobody wants
+    for worker in (w for w in world.workers if not w.is_gone):  # nothing is held in vain
         assert not worker.stays
         assert not worker.place.held
 

@@ -102,12 +102,11 @@ class Front:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._key.encode()):
                 return await _failed(request, ApiError(401, "no such key", code="invalid_api_key"))
-        length = request.headers.get("content-length", "0")
-        if request.method == "POST" and (
-            not length.isdigit() or int(length) > _MOST_BODY_BYTES
-            or "content-length" not in request.headers
-        ):  # fmt: skip
-            why = f"expected a body of at most {_MOST_BODY_BYTES} bytes that says its length"
+        length = request.headers.get("content-length", "")
+        if request.method == "POST" and not length.isdigit():
+            return await _failed(request, ApiError(411, "expected a body that says its length"))
+        if request.method == "POST" and int(length) > _MOST_BODY_BYTES:
+            why = f"expected a body of at most {_MOST_BODY_BYTES} bytes"
             return await _failed(request, ApiError(413, why))
         response: Response = await call(request)
         return response
