@@ -34,7 +34,7 @@ import numpy as np
 from c2c.errors import DataError
 from c2c.models import from_hf_config
 from c2c.transformer import Hybrid, Linear, Model, Reference, Request, Sampling, load, random_params
-from c2c.transformer.default_checkpoint import default_checkpoint
+from c2c.transformer.weights.default_checkpoint import default_checkpoint
 
 compiled: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(

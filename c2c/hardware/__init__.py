@@ -2,6 +2,7 @@
 
 from c2c.hardware.conf import conf_dir, conf_names, read_yaml
 from c2c.hardware.cutting import Placed, Slice, placed, profiles, slices
+from c2c.hardware.machine import memory_bytes
 from c2c.hardware.mig import (
     MigConfig,
     MigProfile,
@@ -41,6 +42,7 @@ __all__ = [
     "link_gbps",
     "load_mig",
     "load_platform",
+    "memory_bytes",
     "mig_configs",
     "mig_from_mapping",
     "placed",

@@ -1,7 +1,7 @@
 """From a Hugging Face config.json to a ModelSpec."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from c2c.errors import SettingError
@@ -34,10 +34,13 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "qwen3_moe": {"num_key_value_heads": 4, "sliding_window": 4096},
 }
+_MOST_LAYERS = 4096
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
-def from_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
+def from_hf_config(
+    config: Mapping[str, Any], name: str, *, families: Sequence[str] = FAMILIES
+) -> ModelSpec:
     """Build a spec from the content of a Hugging Face config.json.
 
     Reads both spellings of what transformers 4 and 5 write differently (rope_theta or
@@ -48,13 +51,14 @@ def from_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     Args:
       config: the parsed JSON.
       name: the spec's name; begins the field names in errors.
+      families: those that are of use to the caller.
 
     Raises:
       SettingError: an architecture that is not supported, or a field that is missing or wrong.
     """
     family = config.get("model_type")
-    if family not in FAMILIES:
-        raise SettingError(f"model.{name}.model_type", family, f"one of {', '.join(FAMILIES)}")
+    if family not in families:
+        raise SettingError(f"model.{name}.model_type", family, f"one of {', '.join(families)}")
     inner = config.get("text_config")
     if isinstance(inner, Mapping):  # a vision-language config of transformers 5
         config = {**config, **inner}
@@ -92,6 +96,13 @@ class _Reader:
         if default is None:
             raise SettingError(f"{self.where}.{names[0]}", None, wanted, "It is missing.")
         return default
+
+    def layers(self) -> int:
+        """Return the number of layers, which lists of that length are made of."""
+        found = self.whole("num_hidden_layers")
+        if found > _MOST_LAYERS:
+            raise SettingError(f"{self.where}.num_hidden_layers", found, f"at most {_MOST_LAYERS}")
+        return found
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.config.get(name)
@@ -135,7 +146,7 @@ def _common(read: _Reader) -> dict[str, Any]:
             f"a divisor of hidden_size ({hidden}) where head_dim is not given",
         )  # fmt: skip
     return {
-        "layers": read.whole("num_hidden_layers"),
+        "layers": read.layers(),
         "hidden": hidden,
         "heads": heads,
         "kv_heads": read.whole("num_key_value_heads", default=heads),
@@ -264,7 +275,7 @@ def _qwen3_moe(read: _Reader) -> dict[str, Any]:
         "o_bias": bias,
         "qk_norm": True,
     }
-    layers, step = read.whole("num_hidden_layers"), read.whole("decoder_sparse_step", default=1)
+    layers, step = read.layers(), read.whole("decoder_sparse_step", default=1)
     only = read.config.get("mlp_only_layers") or []
     if not isinstance(only, list) or not all(type(layer) is int for layer in only):
         raise SettingError(f"{read.where}.mlp_only_layers", only, "a list of layers")

@@ -1,14 +1,12 @@
 """Finding a model's config.json: shipped with the package, or a path."""
 
-import json
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from c2c.errors import DataError, SettingError
+from c2c.errors import SettingError
 from c2c.models.huggingface import from_hf_config
+from c2c.models.json_file import json_object, read_text
 from c2c.models.spec import ModelSpec
 
 __all__ = ["catalog_names", "load_spec"]
@@ -43,20 +41,10 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
         raise SettingError(
             "model", text, f"one of {', '.join(catalog_names())}, or the path of a config.json"
         )
-    return _parse(path.read_text(encoding="utf-8"), str(path), path.resolve().parent.name)
+    return from_hf_config(json_object(read_text(path), str(path)), path.resolve().parent.name)
 
 
 @cache
 def _shipped(name: str) -> ModelSpec:
     file = resources.files("c2c.models") / "configs" / f"{name}.json"
-    return _parse(file.read_text(encoding="utf-8"), f"{name}.json", name)
-
-
-def _parse(text: str, where: str, name: str) -> ModelSpec:
-    try:
-        config: Any = json.loads(text)
-    except json.JSONDecodeError as err:
-        raise DataError(where, f"not JSON: {err}") from err
-    if not isinstance(config, Mapping):
-        raise DataError(where, "expected a JSON object")
-    return from_hf_config(config, name)
+    return from_hf_config(json_object(file.read_text(encoding="utf-8"), f"{name}.json"), name)

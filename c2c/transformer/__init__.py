@@ -2,22 +2,29 @@
 
 from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.cache import Cache, new_cache
-from c2c.transformer.checkpoint import load_params, random_params
 from c2c.transformer.executables import Executables
-from c2c.transformer.formats import Quantization
 from c2c.transformer.forward import forward
 from c2c.transformer.generate import Bucket, buckets_of, buckets_up_to
+from c2c.transformer.kv_pool import KvPool, Lease, block_elements, superblock_elements
 from c2c.transformer.linear import Hybrid, Linear, Reference, Staged
-from c2c.transformer.model import Model, Warmed, load
+from c2c.transformer.loading import Described, describe, load
+from c2c.transformer.model import Model, Warmed
 from c2c.transformer.params import Params, Placement
+from c2c.transformer.runner import Result, Resumable, Runner, Step
 from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
+from c2c.transformer.shapes import Shapes, pieces
+from c2c.transformer.weights.checkpoint import load_params, random_params
+from c2c.transformer.weights.formats import Quantization
 
 __all__ = [
     "Bucket",
     "Cache",
+    "Described",
     "Drawn",
     "Executables",
     "Hybrid",
+    "KvPool",
+    "Lease",
     "Linear",
     "Model",
     "Params",
@@ -25,17 +32,26 @@ __all__ = [
     "Quantization",
     "Reference",
     "Request",
+    "Result",
+    "Resumable",
+    "Runner",
     "Sampling",
     "SamplingRows",
+    "Shapes",
     "Staged",
+    "Step",
     "Warmed",
+    "block_elements",
     "buckets_of",
     "buckets_up_to",
+    "describe",
     "forward",
     "load",
     "load_params",
     "new_cache",
+    "pieces",
     "random_params",
     "sample",
     "sampling_rows",
+    "superblock_elements",
 ]

@@ -12,10 +12,11 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.executables import Executables, Stage
+from c2c.transformer.pages import PAGE_TOKENS
 from pallas_kernels.arguments import Choice
 from pallas_kernels.attention import decode_attention, prefill_attention
 
-__all__ = ["Cache", "Rows", "attend", "new_cache", "rows_of", "store"]
+__all__ = ["Cache", "Pooled", "Rows", "attend", "new_cache", "new_pool", "rows_of", "store"]
 
 
 @jax.tree_util.register_dataclass
@@ -34,6 +35,40 @@ class Cache:
     def with_tables(self, tables: Any) -> Cache:
         """Return the cache for a batch of other rows."""
         return replace(self, tables=jax.device_put(np.asarray(tables, np.int32), jax.devices()[0]))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """Two flat arrays that the caches of several models share, and the block tables of a batch.
+
+    A model sees them in pages of its own size. A block is a page of each layer, one after the
+    other: the tables hold the first page of each, and layer l is l pages behind it.
+    """
+
+    k: Any  # [elements]
+    v: Any
+    tables: Any  # int32 [rows, width]: first pages of blocks, -1 where there is none
+
+    def seen_by(self, spec: ModelSpec) -> Cache:
+        """Return the arrays as pages of a model; no element moves."""
+        shape = (-1, PAGE_TOKENS, spec.kv_heads, spec.head_dim)
+        return Cache(k=self.k.reshape(shape), v=self.v.reshape(shape), tables=self.tables)
+
+    def with_pages(self, cache: Cache) -> Pooled:
+        """Return the pool once a model has written to its pages."""
+        return replace(self, k=cache.k.reshape(-1), v=cache.v.reshape(-1))
+
+
+def new_pool(elements: int, *, dtype: Any, executables: Executables | None = None) -> Pooled:
+    """Return a pool of so many keys and as many values, all zero, without tables."""
+    device = jax.devices()[0]
+    if executables is None:
+        k, v = (jnp.zeros((elements,), dtype, device=device) for _ in range(2))
+    else:
+        zeros = executables.bind(_ZEROS)
+        k, v = (zeros(shape=(elements,), dtype=str(np.dtype(dtype))) for _ in range(2))
+    return Pooled(k=k, v=v, tables=None)
 
 
 def new_cache(
@@ -141,23 +176,22 @@ def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
     )
 
 
-def store(cache: Cache, rows: Rows, layer: Any, k: jax.Array, v: jax.Array, pages: int) -> Cache:
+def store(cache: Cache, rows: Rows, first: Any, k: jax.Array, v: jax.Array) -> Cache:
     """Write the keys and values of new tokens to their pages; padding is written nowhere.
 
     Args:
       cache: to write to.
       rows: where the tokens stand.
-      layer: number of the layer, may be traced.
+      first: what is added to a page of the tables for this layer; may be traced.
       k: [N, kv_heads, head_dim].
       v: likewise.
-      pages: pages of each layer.
     """
     page_tokens, width = cache.k.shape[1], cache.tables.shape[1]
     index = rows.positions // page_tokens
     page = cache.tables[rows.row, jnp.clip(index, 0, width - 1)]
     usable = (rows.positions >= 0) & (index < width) & (page >= 0)
     # out of range, so that mode="drop" drops it
-    page = jnp.where(usable, page + layer * pages, cache.k.shape[0])
+    page = jnp.where(usable, page + first, cache.k.shape[0])
     slot = rows.positions % page_tokens
     return replace(
         cache,
@@ -169,10 +203,9 @@ def store(cache: Cache, rows: Rows, layer: Any, k: jax.Array, v: jax.Array, page
 def attend(
     cache: Cache,
     rows: Rows,
-    layer: Any,
+    first: Any,
     q: jax.Array,
     *,
-    pages: int,
     window: Any,
     backend: Choice,
 ) -> jax.Array:
@@ -184,13 +217,12 @@ def attend(
     Args:
       cache: with the new tokens stored.
       rows: where the tokens stand.
-      layer: number of the layer, may be traced.
+      first: what is added to a page of the tables for this layer; may be traced.
       q: queries [N, heads, head_dim].
-      pages: pages of each layer.
       window: positions that a query sees, its own included; None for all; may be traced.
       backend: of the kernels.
     """
-    tables = jnp.maximum(cache.tables, 0) + layer * pages
+    tables = jnp.maximum(cache.tables, 0) + first
     lengths = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)
     split, tokens = rows.chunk_rows, rows.chunk_rows * rows.chunk
     parts = []

@@ -264,8 +264,8 @@ def _program(
 def _source() -> str:
     """Return a hash of what decides, outside `pallas_kernels`' source, what is compiled."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
-    for package in ("models", "transformer"):
-        for path in sorted((_C2C / package).glob("*.py")):
+    for folder in (_C2C / "models", _C2C / "transformer", _C2C / "transformer" / "weights"):
+        for path in sorted(folder.glob("*.py")):
             ours.update(path.name.encode() + b"\0" + path.read_bytes())
     for folder in tuned_results.folders():
         for path in sorted(folder.glob("*.json")):

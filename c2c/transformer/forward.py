@@ -19,17 +19,19 @@ from jax import lax
 
 from c2c.models import ModelSpec
 from c2c.transformer.activations import activate
-from c2c.transformer.cache import Cache, Rows, attend, rows_of, store
+from c2c.transformer.cache import Cache, Pooled, Rows, attend, rows_of, store
 from c2c.transformer.embedding import Table, lookup
 from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.layout import feed_forward_places
 from c2c.transformer.linear import Linear, Reference
 from c2c.transformer.moe import mixture, route
 from c2c.transformer.params import Params, Projections
 from c2c.transformer.rope import angles, rotate
+from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
 
 __all__ = ["forward", "run"]
+
+_Cache = Cache | Pooled
 
 _barrier: Any = lax.optimization_barrier  # untyped
 _UNBOUNDED = 2**30  # a window that hides nothing
@@ -40,18 +42,18 @@ _BLOCKS = (
 )
 
 
-def forward(
+def forward[C: (Cache, Pooled)](
     params: Params,
     tokens: Any,
     positions: Any,
-    cache: Cache,
+    cache: C,
     spec: ModelSpec,
     *,
     linear: Linear | None = None,
     decode_rows: int = 0,
     wanted: Any = None,
     backend: Choice = "auto",
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, C]:
     """Compute logits of `tokens`, and add their keys and values to the cache.
 
     Each row of `cache.tables` is a sequence. Its tokens of this call have consecutive positions,
@@ -92,11 +94,11 @@ def forward(
     )
 
 
-def run(
+def run[C: (Cache, Pooled)](
     params: Params,
     tokens: Any,
     positions: Any,
-    cache: Cache,
+    cache: C,
     spec: ModelSpec,
     *,
     linear: Linear | None = None,
@@ -105,7 +107,7 @@ def run(
     backend: Choice = "auto",
     executables: Executables | None = None,
     ahead: bool = False,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, C]:
     """Do what `forward` does, compiled once a shape; `cache` is used up.
 
     Where each layer has arrays of its own, one executable serves all of them, so that compiling
@@ -126,7 +128,7 @@ def run(
     given = params, tokens, positions, cache
     static: dict[str, Any] = {"spec": spec, "decode_rows": decode_rows, "backend": backend}
     if not linear.placement.by_layer:
-        whole: tuple[jax.Array, Cache] = compiled(_WHOLE)(*given, linear, wanted, **static)
+        whole: tuple[jax.Array, C] = compiled(_WHOLE)(*given, linear, wanted, **static)
         return whole
     stages = _Stages(begin=compiled(_BEGIN), layer=compiled(_LAYER), end=compiled(_END))
     return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
@@ -156,7 +158,7 @@ def _begin(
 
 def _layer(
     x: jax.Array,
-    cache: Cache,
+    cache: _Cache,
     layers: Mapping[str, Any],
     projections: Projections,
     number: Any,
@@ -168,7 +170,7 @@ def _layer(
     spec: ModelSpec,
     backend: Choice,
     sparse: bool,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, Any]:
     """Run one layer over N tokens.
 
     Args:
@@ -201,7 +203,10 @@ def _layer(
         mine = None if which is None else _place(name, which, place)
         return linear.experts(projections, name, mine, x, sizes)
 
-    pages = cache.k.shape[0] // spec.layers
+    if isinstance(cache, Pooled):
+        pages, first = cache.seen_by(spec), number
+    else:
+        pages, first = cache, number * (cache.k.shape[0] // spec.layers)
     count = x.shape[0]
     seen = _rms_norm(x, small("attention_norm"), spec.norm_eps)
     split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
@@ -214,9 +219,10 @@ def _layer(
         k = _rms_norm(k, small("k_norm"), spec.norm_eps)
     q, k = rotate(q, *turns), rotate(k, *turns)
     # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
-    cache = _barrier(store(cache, rows, number, k, v, pages))
+    pages = _barrier(store(pages, rows, first, k, v))
     window = _window(spec, number)
-    mixed = attend(cache, rows, number, q, pages=pages, window=window, backend=backend)
+    mixed = attend(pages, rows, first, q, window=window, backend=backend)
+    cache = cache.with_pages(pages) if isinstance(cache, Pooled) else pages
     x = x + project("o", mixed.reshape(count, -1).astype(x.dtype))
     seen = _rms_norm(x, small("mlp_norm"), spec.norm_eps)
     if sparse:
@@ -268,7 +274,7 @@ def _compute(
     params: Params,
     tokens: Any,
     positions: Any,
-    cache: Cache,
+    cache: _Cache,
     *,
     spec: ModelSpec,
     linear: Linear,
@@ -276,7 +282,7 @@ def _compute(
     wanted: Any,
     backend: Choice,
     stages: _Stages = _PLAIN,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, Any]:
     shape, count = tokens.shape, cache.tables.shape[0]
     decode_rows = _check_shapes(tokens, positions, count, decode_rows)
     # An array that is flat already is left alone: reshaping one on a device compiles something.
@@ -292,7 +298,7 @@ def _compute(
     )
 
     def layer(
-        at: tuple[Any, Any, Any], sparse: bool, weights: Projections, x: jax.Array, cache: Cache
+        at: tuple[Any, Any, Any], sparse: bool, weights: Projections, x: jax.Array, cache: _Cache
     ) -> Any:
         return stages.layer(
             *(x, cache, params.layers, weights, *at, rows, turns, linear),
@@ -344,14 +350,14 @@ def _scanned(
     params: Params,
     tokens: Any,
     positions: Any,
-    cache: Cache,
+    cache: _Cache,
     linear: Linear,
     wanted: Any,
     *,
     spec: ModelSpec,
     decode_rows: int,
     backend: Choice,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, Any]:
     """Do all of it, its settings in the order of a stage."""
     return _compute(
         params,

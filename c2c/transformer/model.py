@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from c2c.errors import DataError, SettingError
-from c2c.models import ModelSpec, from_hf_config, load_spec
+from c2c.errors import SettingError
+from c2c.models import ModelSpec, param_count
 from c2c.transformer.batch import Drawn, Request, stream_batch
-from c2c.transformer.checkpoint import load_params
-from c2c.transformer.executables import Executables, executables_at
-from c2c.transformer.formats import Quantization, Quantize, quantization_by_name
-from c2c.transformer.fused_experts import split_experts
+from c2c.transformer.executables import Executables
 from c2c.transformer.generate import Bucket, buckets_up_to, prompt_logits, stream, warm
-from c2c.transformer.leaves import Source
-from c2c.transformer.linear import Hybrid, Linear, linear_by_name
+from c2c.transformer.linear import Linear
 from c2c.transformer.params import Params
-from c2c.transformer.safetensors_file import SafetensorsCheckpoint
+from c2c.transformer.rope import context_tokens
 from c2c.transformer.sampling import Sampling
 from pallas_kernels.host_memory import PlacementReport, placement_report
 
 if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf
-    from c2c.transformer.tokenizer import Tokenizer
+    from c2c.transformer.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "Warmed", "load"]
+__all__ = ["Model", "Warmed"]
 
 
 _WARM_CONTEXT = 1024
@@ -45,7 +39,7 @@ class Warmed:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Model:
     """Parameters, their shape, and how they are multiplied. Made by `load`."""
 
@@ -57,9 +51,26 @@ class Model:
     executables: Executables | None = None  # None: jax compiles for this process
 
     @classmethod
-    def load(cls, path: Path | str, dtype: str = "float32", **settings: Any) -> Model:
+    def load(cls, path: Path | str, dtype: str = "auto", **settings: Any) -> Model:
         """Return the model at `path`; see `load`."""
+        from c2c.transformer.loading import load
+
         return load(path, dtype, **settings)
+
+    def __repr__(self) -> str:
+        bytes_by_kind = self.placement().bytes_by_kind
+        where = ", ".join(f"{n / 1e6:.1f} MB in {kind}" for kind, n in bytes_by_kind.items() if n)
+        return (
+            f"Model({self.spec.name}: {self.spec.family}, {self.spec.layers} layers, "
+            f"{param_count(self.spec) / 1e6:.1f} M parameters, {self.params.dtype}, {where}; "
+            f"{self.linear}, context {self.context}, "
+            f"{'no tokenizer' if self.tokenizer is None else f'{self.spec.vocab} tokens'})"
+        )
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence at most, prompt and answer."""
+        return context_tokens(self.spec)
 
     def placement(self) -> PlacementReport:
         """Say where every array is, and the bytes in host and device memory."""
@@ -69,11 +80,12 @@ class Model:
         """Return the logits that follow each token: float32 [T, vocab].
 
         Raises:
-          SettingError: there is no token, or one is outside the vocabulary.
+          SettingError: there is no token, one is outside the vocabulary, or there are more than
+            the context has room for.
         """
         return prompt_logits(
             self.params,
-            self._checked(ids),
+            self._fitting(ids, 0),
             self.spec,
             self.linear,
             executables=self.executables,
@@ -110,9 +122,37 @@ class Model:
             seconds=time.perf_counter() - start,
         )
 
+    @overload
     def stream(
         self,
-        ids: Sequence[int],
+        prompt: str,
+        max_new_tokens: int = ...,
+        temperature: float = ...,
+        *,
+        top_k: int = ...,
+        top_p: float = ...,
+        repetition_penalty: float = ...,
+        seed: int = ...,
+        stop_at_eos: bool | None = ...,
+        stop_tokens: Collection[int] = ...,
+    ) -> Iterator[str]: ...
+    @overload
+    def stream(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int = ...,
+        temperature: float = ...,
+        *,
+        top_k: int = ...,
+        top_p: float = ...,
+        repetition_penalty: float = ...,
+        seed: int = ...,
+        stop_at_eos: bool | None = ...,
+        stop_tokens: Collection[int] = ...,
+    ) -> Iterator[int]: ...
+    def stream(
+        self,
+        prompt: str | Sequence[int],
         max_new_tokens: int = 32,
         temperature: float = 0.0,
         *,
@@ -120,14 +160,19 @@ class Model:
         top_p: float = 1.0,
         repetition_penalty: float = 1.0,
         seed: int = 0,
-        stop_at_eos: bool = False,
+        stop_at_eos: bool | None = None,
         stop_tokens: Collection[int] = (),
-    ) -> Iterator[int]:
-        """Yield new tokens as they are drawn; the arguments are those of `generate`.
+    ) -> Iterator[int] | Iterator[str]:
+        """Return new tokens, or pieces of text, as they are drawn; arguments as of `generate`.
 
         Raises:
           SettingError: a token or a setting is outside its range.
         """
+        if isinstance(prompt, str):
+            ids: Sequence[int] = self._tokenizer("prompt", prompt).encode(prompt)
+        else:
+            ids = prompt
+        is_text = isinstance(prompt, str)
         if max_new_tokens < 0:
             raise SettingError("max_new_tokens", max_new_tokens, "a whole number from 0")
         sampling = Sampling(
@@ -137,10 +182,11 @@ class Model:
             repetition_penalty=repetition_penalty,
             seed=seed,
         )
-        stop = {*stop_tokens, *(self.eos_ids if stop_at_eos else ())}
-        return stream(
+        ends = is_text if stop_at_eos is None else stop_at_eos
+        stop = {*stop_tokens, *(self._all_eos() if ends else ())}
+        tokens = stream(
             self.params,
-            self._checked(ids),
+            self._fitting(ids, max_new_tokens),
             self.spec,
             self.linear,
             max_new_tokens=max_new_tokens,
@@ -148,31 +194,73 @@ class Model:
             stop=stop,
             executables=self.executables,
         )
+        return self._texts(tokens, stop) if is_text else tokens
 
+    @overload
+    def generate(
+        self, prompt: str, max_new_tokens: int = ..., temperature: float = ..., **settings: Any
+    ) -> str: ...
+    @overload
     def generate(
         self,
-        ids: Sequence[int],
+        prompt: Sequence[int],
+        max_new_tokens: int = ...,
+        temperature: float = ...,
+        **settings: Any,
+    ) -> list[int]: ...
+    def generate(
+        self,
+        prompt: str | Sequence[int],
         max_new_tokens: int = 32,
         temperature: float = 0.0,
         **settings: Any,
-    ) -> list[int]:
-        """Return the tokens that continue `ids`.
+    ) -> str | list[int]:
+        """Return what continues a prompt: text after a text, tokens after tokens.
 
         Args:
-          ids: the prompt, at least one token.
+          prompt: a text, or at least one token.
           max_new_tokens: at most so many; fewer only if a stop token comes.
           temperature: 0 for the most likely token each time.
           settings: top_k, top_p, repetition_penalty and seed as in `Sampling`; stop_tokens, after
-            any of which generation ends (it is returned); stop_at_eos, which adds the
-            checkpoint's own.
+            any of which generation ends (it is returned, but is no part of a text); stop_at_eos,
+            which adds the checkpoint's own, by default after a text.
 
         Returns:
-          New tokens only.
+          What is new only.
 
         Raises:
-          SettingError: a token or a setting is outside its range.
+          SettingError: a token or a setting is outside its range, or prompt and answer together
+            are longer than the context.
         """
-        return list(self.stream(ids, max_new_tokens, temperature, **settings))
+        if isinstance(prompt, str):
+            return "".join(self.stream(prompt, max_new_tokens, temperature, **settings))
+        return list(self.stream(prompt, max_new_tokens, temperature, **settings))
+
+    def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        **settings: Any,
+    ) -> str:
+        """Return the model's answer, by the checkpoint's chat template.
+
+        Args:
+          messages: what the user says, or mappings with "role" and "content".
+          max_new_tokens: at most so many; less where the context ends before.
+          temperature: as of `generate`, like `settings`.
+
+        Raises:
+          SettingError: there is no tokenizer, or a setting is outside its range.
+          DataError: the checkpoint has no chat template, or it refuses the messages.
+        """
+        tokenizer = self._tokenizer("messages", messages)
+        asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        ids = tokenizer.encode_chat(asked)
+        stop = {*settings.pop("stop_tokens", ()), *self._all_eos()}
+        new = max(1, min(max_new_tokens, self.context - len(ids)))
+        tokens = self.stream(ids, new, temperature, stop_tokens=stop, **settings)
+        return "".join(self._texts(tokens, stop))
 
     def stream_batch(self, requests: Sequence[Request], **settings: Any) -> Iterator[Drawn]:
         """Yield the tokens of many requests as they are drawn; see `stream_batch` in batch.py.
@@ -187,7 +275,11 @@ class Model:
         """
         eos = frozenset(self.eos_ids)
         given = [
-            replace(r, ids=self._checked(r.ids), stop=r.stop | eos if r.stop_at_eos else r.stop)
+            replace(
+                r,
+                ids=self._fitting(r.ids, r.max_new_tokens),
+                stop=r.stop | eos if r.stop_at_eos else r.stop,
+            )
             for r in requests
         ]
         return stream_batch(
@@ -206,6 +298,33 @@ class Model:
             texts[drawn.request].append(drawn.token)
         return texts
 
+    def _tokenizer(self, field: str, value: object) -> Tokenizer:
+        if self.tokenizer is None:
+            raise SettingError(field, value, "tokens: the checkpoint has no tokenizer")
+        return self.tokenizer
+
+    def _all_eos(self) -> tuple[int, ...]:
+        return (*self.eos_ids, *(() if self.tokenizer is None else self.tokenizer.eos_ids))
+
+    def _texts(self, tokens: Iterator[int], stop: Collection[int]) -> Iterator[str]:
+        """Yield tokens as text, in whole characters, without the token that ends it."""
+        text = self._tokenizer("prompt", None).stream(skip_special_tokens=True)
+        for token in tokens:
+            if token not in stop and (piece := text.push(token)):
+                yield piece
+        if rest := text.finish():
+            yield rest
+
+    def _fitting(self, ids: Sequence[int], new: int) -> list[int]:
+        """Return a prompt that the context has room for, together with its answer."""
+        known = self._checked(ids)
+        if len(known) + new > self.context:
+            raise SettingError(
+                "max_new_tokens", new, f"at most {self.context - len(known)}: the model's context "
+                f"is {self.context} tokens, the prompt has {len(known)}",
+            )  # fmt: skip
+        return known
+
     def _checked(self, ids: Sequence[int]) -> list[int]:
         known = [int(token) for token in ids]
         if not known:
@@ -214,99 +333,3 @@ class Model:
             if not 0 <= token < self.spec.vocab:
                 raise SettingError("ids", token, f"tokens from 0 to {self.spec.vocab - 1}")
         return known
-
-
-def load(
-    path: Path | str,
-    dtype: str = "float32",
-    *,
-    linear: str | Linear = "reference",
-    quantize: Quantize | Quantization | None = None,
-    pool: Path | str | None = None,
-    progress: bool | None = None,
-    executables: Literal["auto"] | Path | str | None = "auto",
-) -> Model:
-    """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
-
-    Args:
-      path: the folder (config.json, safetensors, tokenizer.json), or the file.
-      dtype: of parameters, cache and activations: "float32", "bfloat16" or "float16".
-      linear: a strategy or its name: "reference" (weights in device memory), "hybrid" (in host
-        memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
-      quantize: how projections are quantised while they are loaded: "int8", "fp8", "int4", or
-        "stored" for the integers of a GGUF file as they are; see `Quantization`. None for floats.
-      pool: file for weights in host memory that processes share; see `load_params`.
-      progress: whether to draw a bar; by default where stderr is a terminal.
-      executables: folder where compiled executables are kept, for any process and any model of
-        this architecture; "auto" for that of `pallas_kernels.repository`, which if it cannot be
-        written to is done without; None to compile for this process only.
-
-    Raises:
-      SettingError: a setting or the architecture is not supported.
-      DataError: files are missing or damaged, or tensors do not fit the config.
-    """
-    path = Path(path)
-    strategy = linear_by_name(linear) if isinstance(linear, str) else linear
-    if isinstance(strategy, Hybrid) and dtype == "float32":
-        raise SettingError("dtype", dtype, "bfloat16 or float16 with linear='hybrid'")
-    source, spec, tokenizer, eos_ids = _open(path)
-    params = load_params(
-        source,
-        spec,
-        dtype=dtype,
-        placement=strategy.placement,
-        quantization=quantization_by_name(quantize)
-        if quantize is None or isinstance(quantize, str)
-        else quantize,
-        pool=pool,
-        progress=sys.stderr.isatty() if progress is None else progress,
-    )
-    return Model(
-        spec=spec,
-        params=params,
-        linear=strategy,
-        tokenizer=tokenizer,
-        eos_ids=eos_ids,
-        executables=executables_at(executables),
-    )
-
-
-def _open(path: Path) -> tuple[Source, ModelSpec, Tokenizer | None, tuple[int, ...]]:
-    """Return everything of a checkpoint but its weights' values."""
-    from c2c.transformer.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
-
-    if path.is_file() and path.suffix == ".gguf":
-        from c2c.transformer.gguf_file import GgufCheckpoint
-        from c2c.transformer.gguf_source import GgufSource
-
-        checkpoint = GgufCheckpoint(path)
-        spec = from_hf_config(checkpoint.config, path.stem)
-        if "tokenizer.ggml.model" not in checkpoint.metadata:  # weights only
-            return GgufSource(checkpoint), spec, None, ()
-        tokenizer = tokenizer_from_gguf(checkpoint.metadata, str(path))
-        return GgufSource(checkpoint), spec, tokenizer, tokenizer.eos_ids
-    if not (path / "config.json").is_file():
-        raise DataError(
-            str(path), "no config.json: expected the folder of a checkpoint, or a GGUF file"
-        )
-    spec = load_spec(path)
-    source = SafetensorsCheckpoint(path)
-    split_experts(source, spec.family)
-    if not (path / "tokenizer.json").is_file():
-        return source, spec, None, _eos_ids(path)
-    return source, spec, tokenizer_from_folder(path), _eos_ids(path)
-
-
-def _eos_ids(folder: Path) -> tuple[int, ...]:
-    """Return what ends a text: generation_config.json has the last word."""
-    for name in ("generation_config.json", "config.json"):
-        file = folder / name
-        if not file.is_file():
-            continue
-        try:
-            found = json.loads(file.read_text("utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
-            raise DataError(str(file), f"not a JSON object: {error}") from error
-        if found is not None:
-            return tuple(found) if isinstance(found, list) else (int(found),)
-    return ()

@@ -14,7 +14,18 @@ import numpy as np
 
 from c2c.errors import SettingError
 
-__all__ = ["OutOfPages", "PageTable", "block_tables", "can_hold", "empty", "hold", "release"]
+__all__ = [
+    "PAGE_TOKENS",
+    "OutOfPages",
+    "PageTable",
+    "block_tables",
+    "can_hold",
+    "empty",
+    "hold",
+    "release",
+]
+
+PAGE_TOKENS = 64  # positions of a page, where nobody asks for others
 
 
 class OutOfPages(RuntimeError):

@@ -10,7 +10,7 @@ import numpy as np
 
 from c2c.models import ModelSpec, RopeScaling
 
-__all__ = ["KINDS", "angles", "depends_on_length", "frequencies", "rotate"]
+__all__ = ["KINDS", "angles", "context_tokens", "depends_on_length", "frequencies", "rotate"]
 
 KINDS = ("linear", "llama3", "yarn", "longrope", "dynamic")
 _BY_LENGTH = ("longrope", "dynamic")
@@ -24,6 +24,14 @@ def depends_on_length(spec: ModelSpec) -> bool:
     Then a prompt has to be computed in one call, so that all of it sees its whole length.
     """
     return spec.rope_scaling is not None and spec.rope_scaling.kind in _BY_LENGTH
+
+
+def context_tokens(spec: ModelSpec) -> int:
+    """Return the longest sequence that a model computes: its context, stretched where it may be."""
+    scaling = spec.rope_scaling
+    if scaling is None:
+        return spec.max_position
+    return max(spec.max_position, int(scaling.factor * scaling.original_max_position))
 
 
 def frequencies(spec: ModelSpec) -> np.ndarray:

@@ -17,6 +17,9 @@ from c2c.errors import SettingError
 __all__ = ["Sampling", "SamplingRows", "sample", "sampling_rows"]
 
 
+_ALL = 2**31 - 1  # more tokens than any vocabulary has
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How one request draws its tokens.
@@ -63,11 +66,10 @@ class SamplingRows:
 def sampling_rows(rows: Sequence[Sampling]) -> SamplingRows:
     """Return the settings of a batch as arrays."""
     kinds = {"top_k": np.int32, "seed": np.uint32}
+    values = {f.name: [getattr(r, f.name) for r in rows] for f in fields(Sampling)}
+    values["top_k"] = [min(k, _ALL) for k in values["top_k"]]
     return SamplingRows(
-        **{
-            f.name: np.array([getattr(r, f.name) for r in rows], kinds.get(f.name, np.float32))
-            for f in fields(Sampling)
-        }
+        **{name: np.array(row, kinds.get(name, np.float32)) for name, row in values.items()}
     )
 
 

@@ -17,9 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
-from c2c.transformer.default_checkpoint import default_checkpoint
 from c2c.transformer.generate import Bucket, buckets_up_to
-from c2c.transformer.model import load
+from c2c.transformer.loading import load
+from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from pallas_kernels.repository import RepositoryError, default_folder
 
 __all__ = ["WarmSettings", "main"]
@@ -38,7 +38,7 @@ class WarmSettings:
     """
 
     checkpoint: str = ""
-    dtype: str = "float32"
+    dtype: str = "auto"
     linear: str = "reference"
     context: int = 1024
     executables: str = ""

@@ -227,13 +227,13 @@ def write_model(name: str, folder: Path, seed: int) -> Path:
     from safetensors.numpy import save_file
 
     from c2c.models import from_hf_config
-    from c2c.transformer.random_source import RandomSource
+    from c2c.transformer.weights.random_source import RandomSource
 
     source: Any
     if name == "smollm2":
-        from c2c.transformer.default_checkpoint import default_checkpoint
-        from c2c.transformer.gguf_file import GgufCheckpoint
-        from c2c.transformer.gguf_source import GgufSource
+        from c2c.transformer.gguf.file import GgufCheckpoint
+        from c2c.transformer.gguf.source import GgufSource
+        from c2c.transformer.weights.default_checkpoint import default_checkpoint
 
         checkpoint = GgufCheckpoint(default_checkpoint())
         config, source = dict(checkpoint.config), GgufSource(checkpoint)

@@ -229,7 +229,7 @@ def main(arguments: Sequence[str]) -> int:
     def completed(settings: StartSettings) -> None:
         _check(settings)
         if not settings.checkpoint:
-            from c2c.transformer.default_checkpoint import default_checkpoint
+            from c2c.transformer.weights.default_checkpoint import default_checkpoint
 
             settings.checkpoint = str(default_checkpoint())
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from c2c.runs import RunDir, check_folder
 from c2c.transformer import Hybrid, Linear, Model, Request, load
-from c2c.transformer.default_checkpoint import default_checkpoint
 from c2c.transformer.linear import linear_by_name
+from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.generation.settings import LinearSettings, Settings
 from experiments.generation.text import Answer, Asked, asked, tokenizer_of
 
@@ -74,7 +74,7 @@ class Loaded:
           SettingError: a setting is not supported.
           DataError: the checkpoint cannot be used.
         """
-        dtype, linear = _dtype(settings), _linear(settings.linear)
+        dtype, linear = settings.dtype, _linear(settings.linear)
         key = (path, dtype, settings.linear.name, settings.quantize, settings.executables,
                settings.pool)  # fmt: skip
         if self._model is None or key != self._key:
@@ -121,7 +121,7 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
             where = f"prompt {number}: " if len(prompts) > 1 else ""
             screen.note(
                 f"{where}max_new_tokens={each.prompt.max_new_tokens} becomes {each.new}: the "
-                f"model's context is {model.spec.max_position} tokens"
+                f"model's context is {model.context} tokens"
             )
     load_s = time.perf_counter() - start
     with RunDir.open(
@@ -149,7 +149,7 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
         wall_s = time.perf_counter() - start
         made = {name: after - before[name] for name, after in _counts(model).items()}
         statistics = {"load_s": load_s, "wall_s": wall_s, **_totals(model, answers, wall_s), **made}
-        _write(run, settings, path, answers, statistics)
+        _write(run, settings, path, model, answers, statistics)
     return Generated(
         folder=folder, texts=tuple(answer.text for answer in answers), statistics=statistics
     )
@@ -205,15 +205,6 @@ def _many(
         screen.token(sum(done))
         if screen.stopped():
             raise KeyboardInterrupt
-
-
-def _dtype(settings: Settings) -> str:
-    if settings.dtype != "auto":
-        return settings.dtype
-    import jax
-
-    on_cpu = jax.default_backend() == "cpu" and settings.linear.name != "hybrid"
-    return "float32" if on_cpu else "bfloat16"
 
 
 def _linear(settings: LinearSettings) -> Linear:
@@ -288,13 +279,14 @@ def _write(
     run: RunDir,
     settings: Settings,
     path: Path,
+    model: Model,
     answers: Sequence[Answer],
     statistics: Mapping[str, Any],
 ) -> None:
     shared = {
         "checkpoint": str(path),
         "linear": settings.linear.name,
-        "dtype": _dtype(settings),
+        "dtype": str(model.params.dtype),
         "quantize": settings.quantize,
         **{f"alpha_{kind}": float(share) for kind, share in settings.linear.alpha.items()},
     }

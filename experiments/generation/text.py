@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from c2c.errors import DataError, SettingError
 from c2c.transformer import Model
-from c2c.transformer.stop_text import StopText
-from c2c.transformer.tokenizer import Tokenizer
+from c2c.transformer.text.stop_text import StopText
+from c2c.transformer.text.tokenizer import Tokenizer
 from experiments.generation.prompts import Prompt
 
 __all__ = ["Answer", "Asked", "asked", "is_sentence", "tokenizer_of"]
@@ -67,7 +67,7 @@ def asked(model: Model, prompt: Prompt) -> Asked:
         ids = tokenizer.encode_chat(messages)
     else:
         ids = tokenizer.encode(prompt.text)
-    context = model.spec.max_position
+    context = model.context
     if not 0 < len(ids) < context:
         raise SettingError(
             "prompt", f"{len(ids)} tokens", f"from 1 to {context - 1}: the model's context is "

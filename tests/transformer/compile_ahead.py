@@ -42,10 +42,10 @@ def report(
 
     from c2c.models import ModelSpec
     from c2c.transformer import Cache, Executables, Hybrid
-    from c2c.transformer.checkpoint import abstract_params
-    from c2c.transformer.formats import quantization_by_name
     from c2c.transformer.forward import run
     from c2c.transformer.linear import linear_by_name
+    from c2c.transformer.weights.checkpoint import abstract_params
+    from c2c.transformer.weights.formats import quantization_by_name
 
     arguments = importlib.import_module("pallas_kernels.arguments")
     arguments.missing = lambda *_: ""

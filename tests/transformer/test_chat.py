@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from c2c.errors import DataError, SettingError
-from c2c.transformer.chat import ChatTemplate
+from c2c.transformer.text.chat import ChatTemplate
 
 USER = [{"role": "user", "content": "Hi <b>é</b>"}]
 

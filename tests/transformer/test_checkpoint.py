@@ -16,7 +16,7 @@ import pytest
 
 from c2c.errors import DataError, SettingError
 from c2c.transformer import Hybrid, Reference, Staged, load
-from c2c.transformer.safetensors_file import SafetensorsCheckpoint
+from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 from tests.transformer.random_checkpoints import CONFIGS, config_of, shapes_of, tensors_of, write
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_every_type_is_read_into_every_other(stored: Any, wanted: str, tmp_path:
 @pytest.mark.parametrize("family", sorted(CONFIGS))
 def test_every_tensor_is_used_exactly_once(family: str) -> None:
     from c2c.models import from_hf_config
-    from c2c.transformer.layout import layout
+    from c2c.transformer.weights.layout import layout
 
     config = config_of(family)
     parts = [part for stack in layout(from_hf_config(config, "m")) for part in stack.parts]
@@ -62,8 +62,8 @@ def test_every_tensor_is_used_exactly_once(family: str) -> None:
 def test_stacks_are_filled_without_gaps(strategy: Any, tmp_path: Path) -> None:
     """Each element of each array belongs to one part; what is left over is padding."""
     from c2c.models import from_hf_config
-    from c2c.transformer.leaves import leaves
-    from c2c.transformer.random_source import RandomSource
+    from c2c.transformer.weights.leaves import leaves
+    from c2c.transformer.weights.random_source import RandomSource
 
     for family in CONFIGS:
         spec = from_hf_config(config_of(family), "m")
@@ -172,13 +172,13 @@ def test_damaged_files_are_refused_before_anything_is_read(folder: Path) -> None
 def test_settings_and_models_that_are_not_supported_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
-    def refused(message: str, kind: type[Exception] = SettingError, **changes: Any) -> None:
+    def refused(message: str, kind: type[Exception] = DataError, **changes: Any) -> None:
         write(tmp_path / "bad", CONFIG | changes, tensors_of(CONFIG))
         with pytest.raises(kind, match=message):
             load(tmp_path / "bad")
 
     refused(r"model_type='mamba': expected one of", model_type="mamba")
-    refused(r"model.bad.family='falcon'", model_type="falcon", new_decoder_architecture=False)
+    refused(r"model.bad.model_type='falcon': expected one of llama, mi", model_type="falcon")
     refused(r"activation='mish'", hidden_act="mish")
     other = {"rope_type": "su", "factor": 4.0, "rope_theta": 1e4}
     refused(r"rope_scaling.kind='su': expected one of default, linear", rope_parameters=other)
@@ -189,7 +189,7 @@ def test_settings_and_models_that_are_not_supported_are_refused(
     with pytest.raises(SettingError, match="dtype='int8': expected one of float32"):
         load(folder, "int8")
     with pytest.raises(SettingError, match="expected bfloat16 or float16 with linear='hybrid'"):
-        load(folder, linear="hybrid")
+        load(folder, "float32", linear="hybrid")
     with pytest.raises(SettingError, match="linear='fast': expected one of reference, hybrid"):
         load(folder, linear="fast")
     with pytest.raises(SettingError, match=r"pool=.*: expected None"):

@@ -13,8 +13,8 @@ import pytest
 
 from c2c.errors import DataError
 from c2c.models import from_hf_config, param_count
-from c2c.transformer.default_checkpoint import SMOLLM2, PackagedFile, cached_path, fetch
-from c2c.transformer.gguf_file import GgufCheckpoint
+from c2c.transformer.gguf.file import GgufCheckpoint
+from c2c.transformer.weights.default_checkpoint import SMOLLM2, PackagedFile, cached_path, fetch
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 WANTED = PackagedFile(
@@ -152,7 +152,7 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_smollm2() -> None:
     path = cached_path(SMOLLM2)
     if not path.is_file():
-        pytest.skip("SmolLM2 is not in the cache; c2c.transformer.default_checkpoint fetches it")
+        pytest.skip("SmolLM2 is not in the cache; default_checkpoint() fetches it")
     assert path.stat().st_size == SMOLLM2.size_bytes
     with path.open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == SMOLLM2.sha256

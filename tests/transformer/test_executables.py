@@ -263,8 +263,8 @@ def test_what_is_compiled_for_tells_entries_apart(folder: Path) -> None:
         compiled.append(executables.compiled - before)
     assert all(compiled)
     before = executables.compiled
-    models[0].generate(IDS * 4, 2)  # another width: not the cache, not the decode step
-    assert executables.compiled - before == 3
+    models[0].generate(IDS * 10, 2)  # another width: of a chunk, not of the cache, seats or draws
+    assert executables.compiled - before == 4
     one = Stage(name="one", function=lambda x: x + 1)
     for setting in ("float32", "bfloat16", "float32"):
         with jax.default_matmul_precision(setting):

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2c.transformer.gguf_blocks import QUANTIZED_KINDS, centred, requantized, unpack
+from c2c.transformer.gguf.blocks import QUANTIZED_KINDS, centred, requantized, unpack
 from tests.transformer.gguf_files import quantised_rows
 
 EPS = float(np.finfo(np.float32).eps)

@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 
 from c2c.errors import DataError
 from c2c.models import from_hf_config
-from c2c.transformer.gguf_file import GgufCheckpoint
+from c2c.transformer.gguf.file import GgufCheckpoint
 from tests.transformer.gguf_files import Builder
 
 ALL_KINDS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from c2c.transformer.gguf_header import GgufHeader, read_header
+from c2c.transformer.gguf.header import GgufHeader, read_header
 from tests.transformer.gguf_files import Builder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from c2c.transformer import load
-from c2c.transformer.default_checkpoint import SMOLLM2, cached_path
+from c2c.transformer.weights.default_checkpoint import SMOLLM2, cached_path
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.transformer.stop_text import StopText
+from c2c.transformer.text.stop_text import StopText
 
 TEXTS = st.text("ab#", max_size=24)
 STOPS = st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
 from c2c.errors import DataError, SettingError
-from c2c.transformer.default_checkpoint import SMOLLM2, cached_path
-from c2c.transformer.gguf_file import GgufCheckpoint
-from c2c.transformer.streaming import text_stream
-from c2c.transformer.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
+from c2c.transformer.gguf.file import GgufCheckpoint
+from c2c.transformer.text.streaming import text_stream
+from c2c.transformer.text.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
+from c2c.transformer.weights.default_checkpoint import SMOLLM2, cached_path
 
 FAMILIES = {"llama": "llama-bpe", "qwen": "qwen2", "mistral": "tekken"}
 CORPUS = [
@@ -188,7 +188,7 @@ def test_damaged_folders(tmp_path: Path) -> None:
         tokenizer_from_folder(tmp_path)
     folder = folder_of(tmp_path, {})
     (folder / "tokenizer_config.json").write_text("[1]", "utf-8")
-    with pytest.raises(DataError, match=r"tokenizer_config\.json: not a JSON object"):
+    with pytest.raises(DataError, match=r"tokenizer_config\.json: expected a JSON object"):
         tokenizer_from_folder(folder)
 
 
@@ -357,7 +357,7 @@ def test_gguf_vocabularies_that_cannot_work(change: dict[str, Any], match: str) 
 def test_smollm2() -> None:
     path = cached_path(SMOLLM2)
     if not path.is_file():
-        pytest.skip("SmolLM2 is not in the cache; c2c.transformer.default_checkpoint fetches it")
+        pytest.skip("SmolLM2 is not in the cache; default_checkpoint() fetches it")
     tokenizer = tokenizer_from_gguf(GgufCheckpoint(path).metadata, str(path))
     assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.vocab_size) == (1, (2,), 49152)
     assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]

@@ -162,9 +162,9 @@ def replay(prepared: Prepared, run: EngineRun, ramp_s: float = 0.0) -> Any:
 
 @cache
 def _base(platform: str) -> ServingSetup:
-    """The setup of `conf/system/engine.yaml` on a whole chip; its model is replaced."""
+    """The setup of `conf/system/plain_engine.yaml` on a whole chip; its model is replaced."""
     return build(load([
-        f"hardware={platform}", "system=engine", "catalog=dense", "mig=auto",
+        f"hardware={platform}", "system=plain_engine", "catalog=dense", "mig=auto",
         "workload=deterministic", "workload.requests=1", "catalog.models=[{spec: llama-3-3b}]",
     ])).serving  # fmt: skip
 

@@ -23,7 +23,7 @@ import numpy as np
 from c2c.models import ModelSpec
 from c2c.transformer import Cache, Hybrid, Linear, Params, Reference, Staged, forward, new_cache
 from c2c.transformer.forward import run
-from c2c.transformer.generate import PAGE_TOKENS
+from c2c.transformer.pages import PAGE_TOKENS
 from experiments.bench.kernels import bounds
 from experiments.bench.transformer.splits import split_of
 from experiments.bench.transformer.weights import (

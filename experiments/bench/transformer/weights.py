@@ -23,7 +23,7 @@ import numpy as np
 
 from c2c.models import ModelSpec, load_spec
 from c2c.transformer import Linear, Params, Quantization
-from c2c.transformer.checkpoint import abstract_params
+from c2c.transformer.weights.checkpoint import abstract_params
 from experiments.gpu import Scale
 from pallas_kernels.host_memory import HostArray
 from pallas_kernels.quantized_gemm import QuantizedWeights

@@ -44,6 +44,8 @@ class ChatTemplate:
             _compiled(self.source)
         except TemplateSyntaxError as error:
             raise DataError("chat template", f"line {error.lineno}: {error.message}") from None
+        except RecursionError:
+            raise DataError("chat template", "nests too deeply to be compiled") from None
 
     def render(
         self,
@@ -71,7 +73,7 @@ class ChatTemplate:
         try:
             # Rebuilt, so that no method of a caller's object is within the template's reach.
             seen = json.loads(json.dumps(seen))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise SettingError("messages", messages, f"what JSON can hold ({error})") from None
         for index, message in enumerate(seen["messages"]):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -83,6 +85,8 @@ class ChatTemplate:
                 strftime_now=(now or datetime.now().astimezone()).strftime,
                 **seen,
             )
+        except RecursionError:
+            raise DataError("chat template", "calls itself without end") from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise DataError("chat template", f"does not take these messages: {error}") from error
 

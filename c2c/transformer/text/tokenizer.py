@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Any
 import tokenizers
 
 from c2c.errors import DataError, SettingError
-from c2c.transformer.chat import ChatTemplate
-from c2c.transformer.gguf_vocabulary import gguf_tokenizer, special_id
-from c2c.transformer.streaming import TextStream, text_stream
+from c2c.models import read_json_object, read_text
+from c2c.transformer.gguf.vocabulary import gguf_tokenizer, special_id
+from c2c.transformer.text.chat import ChatTemplate
+from c2c.transformer.text.eos import eos_ids
+from c2c.transformer.text.streaming import TextStream, text_stream
 
 __all__ = ["Tokenizer", "tokenizer_from_folder", "tokenizer_from_gguf"]
 
@@ -129,7 +130,7 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
     names = {**_json(folder / "special_tokens_map.json"), **config}
     special = {name: text for name in _NAMED if (text := _text(names.get(name))) is not None}
     ids = {name: backend.token_to_id(text) for name, text in special.items()}
-    eos = _eos_ids(folder)
+    eos = eos_ids(folder)
     named = ids.get("eos_token")
     if not eos and named is not None:
         eos = (named,)
@@ -171,15 +172,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise DataError(str(path), f"not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise DataError(str(path), "not a JSON object")
-    return content
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _text(token: Any) -> str | None:
@@ -192,32 +185,34 @@ def _text(token: Any) -> str | None:
 def _add_declared(backend: tokenizers.Tokenizer, config: Mapping[str, Any], source: str) -> None:
     """Add tokens that only tokenizer_config.json lists, as transformers does."""
     declared = config.get("added_tokens_decoder") or {}
-    for number, entry in sorted(declared.items(), key=lambda item: int(item[0])):
-        if backend.token_to_id(entry["content"]) is None:
-            flags = {k: v for k, v in entry.items() if k not in ("content", "__type")}
-            backend.add_tokens([tokenizers.AddedToken(entry["content"], **flags)])
-        if backend.token_to_id(entry["content"]) != int(number):
+    try:
+        known = {int(number): dict(entry) for number, entry in declared.items()}
+        texts = {number: str(entry.pop("content")) for number, entry in known.items()}
+        for entry in known.values():
+            entry.pop("__type", None)
+        tokens = {n: tokenizers.AddedToken(texts[n], **known[n]) for n in sorted(known)}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            source, f"added_tokens_decoder: expected tokens with their content by number ({error})"
+        ) from None
+    for number, token in tokens.items():
+        if backend.token_to_id(texts[number]) is None:
+            backend.add_tokens([token])
+        if backend.token_to_id(texts[number]) != number:
             raise DataError(
-                source, f"token {entry['content']!r} is declared as {number}, tokenizer.json "
-                f"makes it {backend.token_to_id(entry['content'])}",
+                source, f"token {texts[number]!r} is declared as {number}, tokenizer.json "
+                f"makes it {backend.token_to_id(texts[number])}",
             )  # fmt: skip
-
-
-def _eos_ids(folder: Path) -> tuple[int, ...]:
-    for name in ("generation_config.json", "config.json"):
-        value = _json(folder / name).get("eos_token_id")
-        if isinstance(value, int):
-            return (value,)
-        if isinstance(value, list) and value:
-            return tuple(int(token) for token in value)
-    return ()
 
 
 def _chat_template(
     folder: Path, config: Mapping[str, Any], special: Mapping[str, str]
 ) -> ChatTemplate | None:
     path = folder / "chat_template.jinja"
-    template = path.read_text("utf-8") if path.is_file() else config.get("chat_template")
+    template = read_text(path) if path.is_file() else config.get("chat_template")
     if isinstance(template, list):  # several, by name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        named = [entry for entry in template if isinstance(entry, Mapping)]
+        template = {entry.get("name"): entry.get("template") for entry in named}.get("default")
+    if template is not None and not isinstance(template, str):
+        raise DataError(str(folder / "tokenizer_config.json"), "chat_template: expected a text")
     return None if template is None else ChatTemplate(source=template, special_tokens=special)

@@ -7,7 +7,6 @@ type and order allow; the format is a JSON header and raw bytes.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from c2c.errors import DataError
+from c2c.models import json_object, read_json_object
 
 __all__ = ["SafetensorsCheckpoint"]
 
@@ -156,7 +156,7 @@ def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
     if path.is_file():
         return [path], {}
     if (path / _INDEX).is_file():
-        weight_map = _json_object(path / _INDEX, (path / _INDEX).read_bytes()).get("weight_map")
+        weight_map = read_json_object(path / _INDEX).get("weight_map")
         if not isinstance(weight_map, dict) or not all(
             isinstance(v, str) and v == Path(v).name for v in weight_map.values()
         ):
@@ -175,6 +175,13 @@ def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
 
 def _header(file: Path, number: int) -> dict[str, _Tensor]:
     """Read and check everything a file says about itself."""
+    try:
+        return _read_header(file, number)
+    except OSError as error:
+        raise DataError(str(file), f"cannot be read: {error.strerror or error}") from None
+
+
+def _read_header(file: Path, number: int) -> dict[str, _Tensor]:
     size = file.stat().st_size
     with file.open("rb") as handle:
         start = handle.read(8)
@@ -184,7 +191,7 @@ def _header(file: Path, number: int) -> dict[str, _Tensor]:
                 str(file), f"{size} bytes cannot hold its header of {length}: truncated, or not "
                 "safetensors",
             )  # fmt: skip
-        header = _json_object(file, handle.read(length))
+        header = json_object(handle.read(length), str(file))
     header.pop("__metadata__", None)
     begin = 8 + length
     tensors, spans = {}, []
@@ -219,16 +226,6 @@ def _entry(file: Path, number: int, name: str, entry: Any, begin: int) -> _Tenso
             str(file), f"{name} has {last - first} bytes, expected {tensor.nbytes} of {kind}{shape}"
         )
     return tensor
-
-
-def _json_object(file: Path, text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:  # of decoding and of JSON
-        raise DataError(str(file), f"not JSON where JSON belongs: {error}") from error
-    if not isinstance(value, dict):
-        raise DataError(str(file), "expected a JSON object")
-    return value
 
 
 def _fill(descriptor: int, view: memoryview, offset: int, file: Path, name: str) -> None:

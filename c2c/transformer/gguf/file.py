@@ -13,9 +13,9 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from c2c.errors import DataError
-from c2c.transformer.gguf_blocks import QUANTIZED_KINDS, QuantizedTensor, unpack
-from c2c.transformer.gguf_config import ROPE_FACTORS, Source, hf_config, hf_tensors
-from c2c.transformer.gguf_header import TensorInfo, read_header
+from c2c.transformer.gguf.blocks import QUANTIZED_KINDS, QuantizedTensor, unpack
+from c2c.transformer.gguf.config import ROPE_FACTORS, Source, hf_config, hf_tensors
+from c2c.transformer.gguf.header import TensorInfo, read_header
 
 __all__ = ["GgufCheckpoint"]
 
@@ -121,7 +121,7 @@ class GgufCheckpoint:
     def quantized(self, name: str) -> QuantizedTensor:
         """Return a quantised matrix as integers, scales and (Q4_1, Q4_K) minima.
 
-        `c2c.transformer.gguf_blocks` says which kinds fit symmetric integers exactly.
+        `c2c.transformer.gguf.blocks` says which kinds fit symmetric integers exactly.
 
         Raises:
           KeyError: no such name.

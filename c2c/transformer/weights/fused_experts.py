@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from c2c.transformer.layout import EXPERTS
-from c2c.transformer.safetensors_file import SafetensorsCheckpoint
+from c2c.transformer.weights.layout import EXPERTS
+from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 __all__ = ["split_experts"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from c2c.errors import DataError
-from c2c.transformer.gguf_header import GgufHeader
+from c2c.transformer.gguf.header import GgufHeader
 
 __all__ = ["ARCHITECTURES", "Source", "hf_config", "hf_tensors"]
 

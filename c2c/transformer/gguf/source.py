@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from c2c.errors import DataError
-from c2c.transformer.gguf_blocks import QUANTIZED_KINDS, QuantizedTensor
-from c2c.transformer.gguf_file import GgufCheckpoint
+from c2c.transformer.gguf.blocks import QUANTIZED_KINDS, QuantizedTensor
+from c2c.transformer.gguf.file import GgufCheckpoint
 
 __all__ = ["GgufSource"]
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from c2c.models import ModelSpec
-from c2c.transformer.formats import Format, Quantization, Stored, format_of, is_exact
-from c2c.transformer.layout import Part, Stack, layout
 from c2c.transformer.params import Placement
+from c2c.transformer.weights.formats import Format, Quantization, Stored, format_of, is_exact
+from c2c.transformer.weights.layout import Part, Stack, layout
 from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory import TensorSpec
 from pallas_kernels.quantized_gemm import (
@@ -158,7 +158,7 @@ class Leaf:
 
     def _fill_integers(self, target: QuantizedWeights, part: Part, source: Source) -> None:
         if self.format.stored and is_exact(source.stored(part.tensor)):
-            from c2c.transformer.gguf_blocks import centred
+            from c2c.transformer.gguf.blocks import centred
 
             integers: Any = getattr(source, "integers")  # noqa: B009 - of GGUF files only
             for first, chunk in integers(part.tensor):

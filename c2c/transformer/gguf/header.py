@@ -38,6 +38,8 @@ _NUMBERS = {
 }
 _MAX_DIMENSIONS = 4
 _MAX_NESTING = 4
+_MAX_ITEMS = 1 << 24  # of all arrays together; the largest vocabularies have a few million
+_MAX_TEXT_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ class _Cursor:
         self.data = data
         self.source = source
         self.position = 4  # behind the magic
+        self.items = 0  # of arrays
 
     def advance(self, size: int, what: str) -> int:
         """Return where `size` bytes begin, having checked that the file has them."""
@@ -133,6 +136,8 @@ class _Cursor:
 
     def text(self, what: str) -> str:
         size = self.number("<Q", what)
+        if size > _MAX_TEXT_BYTES:
+            raise DataError(self.source, f"damaged: {what} is a text of {size} bytes")
         at = self.advance(size, what)
         try:
             return self.data[at : at + size].decode()
@@ -158,6 +163,12 @@ class _Cursor:
             raise DataError(self.source, f"damaged: {what} nests arrays too deeply")
         item = self.value_type(key)
         count = self.count(f"the length of {what}")
+        self.items += count
+        if self.items > _MAX_ITEMS:
+            raise DataError(
+                self.source,
+                f"damaged: {what} is an array of {count}, expected at most {_MAX_ITEMS}",
+            )
         if item == GGUFValueType.STRING:
             return [self.text(what) for _ in range(count)]
         if item == GGUFValueType.ARRAY:

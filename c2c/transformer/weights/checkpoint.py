@@ -21,11 +21,11 @@ import numpy as np
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.embedding import Table
-from c2c.transformer.formats import Quantization
-from c2c.transformer.layout import check_supported, layout
-from c2c.transformer.leaves import Leaf, Source, leaves
 from c2c.transformer.params import Params, Placement
-from c2c.transformer.random_source import RandomSource
+from c2c.transformer.weights.formats import Quantization
+from c2c.transformer.weights.layout import check_supported, layout
+from c2c.transformer.weights.leaves import Leaf, Source, leaves
+from c2c.transformer.weights.random_source import RandomSource
 from pallas_kernels.host_memory import HostArray, SharedPool, TensorSpec
 from pallas_kernels.hybrid_gemm import PackedWeights
 
@@ -151,6 +151,14 @@ def check_tensors(source: Source, spec: ModelSpec) -> None:
     Raises:
       DataError: some are missing, superfluous or of other shapes; names the first few.
     """
+    most = len(source.names)  # the layout of a config that is out of all proportion is not made
+    sparse = spec.layers - len(spec.dense_layers)
+    if spec.layers > most or sparse * spec.experts > most:
+        raise DataError(
+            str(source.path), f"{most} tensors, too few for the {spec.layers} layers of "
+            f"{spec.experts} experts" if spec.experts else f"{most} tensors, too few for the "
+            f"{spec.layers} layers", "Is it the config of these weights?",
+        )  # fmt: skip
     wanted = {part.tensor: part.shape for stack in layout(spec) for part in stack.parts}
     found = set(source.names)
     ignored = {name for name in found if name.endswith("rotary_emb.inv_freq")}

@@ -1,0 +1,281 @@
+"""The world of the serving loop on a clock that runs by itself: workers behind the port.
+
+A worker that is lost is started again, and computes what it held anew, from what was delivered: the
+loop sees a step that takes longer. One that is lost too often is a lost device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from c2c.engine import messages as say
+from c2c.engine.ledger import Ledger
+from c2c.engine.places import Doing, Place, requests_in, run_of
+from c2c.engine.record import StepRow
+from c2c.serving import Prepared
+from c2c.serving.costs import step_bytes
+from c2c.serving.port import (
+    Action,
+    Cancelled,
+    DeviceLost,
+    Event,
+    Forget,
+    Interrupt,
+    Load,
+    Ready,
+    RunSteps,
+    SetAside,
+    SetTimer,
+    StepEnd,
+    Timer,
+    Unload,
+    new_report,
+)
+
+__all__ = ["LiveBackend"]
+
+_log = logging.getLogger("c2c.engine")
+
+
+class LiveBackend:
+    """A `c2c.serving.port.Backend` whose events are awaited."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        places: Sequence[Place],
+        ledger: Ledger,
+        *,
+        retries: int,
+        on_step: Callable[[StepRow], None],
+    ) -> None:
+        """Take the workers, which are ready.
+
+        Args:
+          prepared: what is served.
+          places: of the workers, by device.
+          ledger: of the requests.
+          retries: losses that a request in the step under way survives.
+          on_step: takes each step.
+        """
+        self._prepared, self._places, self._ledger = prepared, places, ledger
+        self._retries, self._on_step = retries, on_step
+        self._names = [d.name for d in prepared.setup.deployments]
+        self._gbps = prepared.link_capacity_gbps / len(places)
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._timer: asyncio.TimerHandle | None = None
+        self._start_s = time.monotonic()
+        self._plans = 0
+        self._last: dict[int, tuple[str, float]] = {}  # device: model and end of its last step
+
+    def now_s(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._start_s
+
+    def put(self, event: Event) -> None:
+        """Have the loop take an event in its turn."""
+        self._events.put_nowait(event)
+
+    async def next_event(self) -> Event:
+        """Return the next event."""
+        return await self._events.get()
+
+    def submit(self, at_s: float, actions: Sequence[Action]) -> None:
+        """Carry out actions, in this order."""
+        for action in actions:
+            if isinstance(action, SetTimer):
+                self._set_timer(action.at_s)
+            elif isinstance(action, Forget | SetAside):
+                self._free(action.request_id)
+            elif isinstance(action, Interrupt):
+                self._interrupt(self._places[action.device])
+            elif isinstance(action, Unload):
+                place = self._places[action.device]
+                place.instances.pop(action.instance, None)
+                self._send(place, say.Unload(instance=action.instance))
+            else:
+                self._begin(action, at_s)
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+
+        def go_off() -> None:
+            self.put(Timer(at_s=max(at_s, self.now_s())))
+
+        self._timer = loop.call_later(max(0.0, at_s - self.now_s()), go_off)
+
+    def _free(self, request: int) -> None:
+        for place in self._places:
+            if request in place.held:
+                place.held.discard(request)
+                self._send(place, say.Free(requests=(request,)))
+
+    def _interrupt(self, place: Place) -> None:
+        if place.doing is not None:
+            self._send(place, say.Interrupt(plan=place.doing.plan))
+
+    def _begin(self, action: Load | RunSteps, at_s: float) -> None:
+        place = self._places[action.device]
+        self._plans += 1
+        place.doing = Doing(plan=self._plans, action=action, begun_s=at_s)
+        if isinstance(action, Load):
+            place.instances[action.instance] = self._names[action.model]
+        self._resume(place)
+
+    def _send(self, place: Place, *frames: say.Frame) -> None:
+        if place.writer is not None:
+            say.write_frame(place.writer, *frames)
+
+    def started(self, place: Place) -> None:
+        """Have a worker that has come back take up what its place was doing."""
+        for instance, model in place.instances.items():
+            doing = place.doing
+            if doing is None or not isinstance(doing.action, Load) or (
+                doing.action.instance != instance
+            ):  # fmt: skip
+                self._send(place, say.Load(plan=-1, instance=instance, model=model))
+        self._resume(place)
+
+    def _resume(self, place: Place) -> None:
+        """Send what is to be done, if the process is there; else it is sent once it is."""
+        doing = place.doing
+        if doing is None or place.writer is None:
+            return
+        doing.sent_s = place.heard_s = time.monotonic()
+        if isinstance(doing.action, Load):
+            model = self._names[doing.action.model]
+            frame = say.Load(plan=doing.plan, instance=doing.action.instance, model=model)
+            self._send(place, frame)
+            return
+        run, freed = run_of(place, doing, self._ledger)
+        if freed:
+            self._send(place, say.Free(requests=tuple(freed)))
+        if run is not None:
+            asked = sum(tokens for _, _, tokens in doing.action.prefills)
+            doing.again = sum(fill.tokens for fill in run.fills) - asked
+            self._send(place, run)
+        else:
+            doing.done, doing.seconds = 1, 0.0
+            self._end_run(place)
+
+    def heard(self, place: Place, frame: object) -> None:
+        """Take what the process of a place says."""
+        place.heard_s = time.monotonic()
+        doing = place.doing
+        if doing is None or getattr(frame, "plan", None) != doing.plan:
+            return
+        if isinstance(frame, say.Loaded):
+            place.doing = None
+            self.put(Ready(at_s=self.now_s(), device=place.device, available_gbps=self._gbps))
+        elif isinstance(frame, say.Stepped):
+            self._stepped(place, doing, frame)
+
+    def _stepped(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
+        self._record(place, doing, frame)
+        doing.done += 1
+        doing.seconds += frame.seconds
+        place.compiled += frame.compiled
+        for request, token, why in frame.tokens:
+            self._ledger.deliver(request, token, why)
+            if why is not None:
+                doing.finished.append(request)
+                place.held.discard(request)
+        if frame.is_last:
+            self._end_run(place)
+
+    def _end_run(self, place: Place) -> None:
+        doing = place.doing
+        assert doing is not None
+        place.doing = None
+        action = doing.action
+        assert isinstance(action, RunSteps)
+        link, hbm = self._bytes(action, doing.done)
+        seconds = max(doing.seconds, 1e-9)
+        kind = self._prepared.slice_kinds[self._prepared.kind_of[place.device]]
+        report = new_report(
+            steps=doing.done,
+            latency_s=seconds / doing.done,
+            c2c=min(1.0, link / seconds / (self._prepared.link_capacity_gbps * 1e9)),
+            hbm=min(1.0, hbm / seconds / (kind.hbm_gbps * 1e9)),
+            available_gbps=self._gbps,
+            link_bytes=link,
+            hbm_bytes=hbm,
+        )
+        finished = tuple(doing.finished)
+        self.put(StepEnd(at_s=self.now_s(), device=place.device, report=report, finished=finished))
+
+    def _bytes(self, action: RunSteps, steps: int) -> tuple[float, float]:
+        """Return the link and HBM bytes of a run's steps, counted from their shapes."""
+        fleet = self._prepared.fleet
+        arch = int(fleet.deployment[action.model].arch)
+        pair = arch * fleet.costs.kinds + int(self._prepared.kind_of[action.device])
+        plan = action.plan
+        link, hbm, growth = step_bytes(
+            fleet.costs, pair, plan, int(fleet.layers[arch]), int(plan.alpha)
+        )
+        return steps * link, steps * hbm + growth * steps * (steps - 1) / 2
+
+    def _record(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
+        action = doing.action
+        assert isinstance(action, RunSteps)
+        now_s = self.now_s()
+        name = self._names[action.model]
+        was, last_s = self._last.get(place.device, (name, 0.0))
+        sent_s = doing.sent_s - self._start_s
+        spent = frame.seconds + frame.host_s
+        first = frame.number == 0
+        prompt = sum(tokens for _, _, tokens in action.prefills) if first else 0
+        self._last[place.device] = name, now_s
+        self._on_step(
+            StepRow(
+                plan=frame.plan,
+                number=frame.number,
+                device=place.device,
+                model=name,
+                chunk=sum(chunk for chunk, _ in frame.calls),
+                rows=sum(rows for _, rows in frame.calls),
+                calls=len(frame.calls),
+                prompt_tokens=prompt,
+                decodes=len(action.decodes),
+                kv_tokens=frame.kv_tokens,
+                seconds=frame.seconds,
+                host_s=frame.host_s,
+                sent_s=sent_s,
+                heard_s=now_s,
+                outside_s=max(0.0, now_s - max(last_s, doing.begun_s) - spent),
+                is_turn=was != name,
+                again=doing.again if first else 0,
+            )
+        )
+
+    def lost(self, place: Place, *, for_good: bool) -> None:
+        """Take note that a place's process is gone, with all that it held."""
+        was_told = place.writer is not None  # else the process was not even ready
+        place.writer = None
+        place.held.clear()
+        doing = place.doing
+        if doing is not None and isinstance(doing.action, RunSteps):
+            if was_told:
+                self._count_losses(doing.action)
+            if doing.done:
+                self._end_run(place)
+        if for_good:
+            place.doing = None
+            place.instances.clear()
+            self.put(DeviceLost(at_s=self.now_s(), device=place.device))
+
+    def _count_losses(self, action: RunSteps) -> None:
+        for request in requests_in(action):
+            entry = self._ledger.get(request)
+            if entry is None:
+                continue
+            entry.losses += 1
+            if entry.losses > self._retries:
+                _log.error("request %d was in the step at %d losses", request, entry.losses)
+                self._ledger.end(request, "worker_lost")
+                self.put(Cancelled(at_s=self.now_s(), request_id=request))

@@ -1,0 +1,209 @@
+"""The fleet that the serving loop sees: a device a worker, and what its pool holds, rounded down.
+
+The loop reserves keys and values by tokens, a worker hands them out in blocks and superblocks. So
+that a worker never runs short, the loop is told of less: of a fifth less for what does not divide,
+and of a superblock and one block a row less for each model on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from c2c.cost import Constants
+from c2c.engine.catalog import Entry
+from c2c.errors import SettingError
+from c2c.hardware import MigConfig, MigProfile, Platform, cpu_platform, memory_bytes
+from c2c.models import Deployment, weight_bytes
+from c2c.policies import step_parts
+from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
+from c2c.transformer import Shapes, block_elements, superblock_elements
+
+__all__ = ["Options", "Pool", "context_of", "fleet_of", "pool_of", "shapes_of"]
+
+_USABLE = 0.8  # of a superblock, at least: see `superblock_elements`
+_POOLS_SHARE = 0.25  # of memory, where nothing is said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How workers serve.
+
+    Attributes:
+      workers: processes, each a device.
+      rows: row classes of a step; the last is the most requests of a model at the same time.
+      budgets: prompt tokens of one call.
+      context: tokens of a sequence at most, prompt and answer.
+      pool_bytes: keys and values of each worker; None: what all rows of all models take, at most
+        a quarter of the memory for all workers.
+      dtype: of parameters and keys.
+      linear: how projections are multiplied; "staged" lets workers share the weights.
+    """
+
+    workers: int = 1
+    rows: tuple[int, ...] = (1, 8)
+    budgets: tuple[int, ...] = (64, 256)
+    context: int = 2048
+    pool_bytes: int | None = None
+    dtype: str = "float32"
+    linear: str = "staged"
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise SettingError("workers", self.workers, "a whole number above 0")
+        if self.context < 2:
+            raise SettingError("context", self.context, "at least 2 tokens")
+        shapes_of(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A worker's pool, in numbers."""
+
+    superblocks: int
+    superblock: int  # elements
+    usable_bytes: int  # what the loop may promise
+    engine_bytes: int  # of each model on the device beyond the first
+
+
+def shapes_of(options: Options) -> Shapes:
+    """Return the shapes that workers compute in."""
+    return Shapes(rows=options.rows, budgets=options.budgets, width=-(-options.context // 64))
+
+
+def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
+    """Return what pool a worker has for these models.
+
+    Raises:
+      SettingError: too little for one sequence of each.
+    """
+    specs = [entry.spec for entry in entries if entry.spec is not None]
+    item = 4 if options.dtype == "float32" else 2
+    superblock = superblock_elements(specs)
+    superblock_bytes = 2 * item * superblock
+    block_bytes = 2 * item * max(map(block_elements, specs))
+    slack = superblock_bytes + options.rows[-1] * block_bytes
+    given = options.pool_bytes
+    if given is None:
+        width = shapes_of(options).width
+        rows = sum(2 * item * block_elements(spec) * width * options.rows[-1] for spec in specs)
+        wanted = int((rows + len(specs) * slack) / _USABLE) + superblock_bytes
+        given = min(wanted, int(_POOLS_SHARE * memory_bytes() / options.workers))
+    superblocks = given // superblock_bytes
+    usable = int(_USABLE * superblocks * superblock_bytes) - slack
+    if usable < block_bytes:
+        least = int((slack + block_bytes) / _USABLE) + superblock_bytes
+        raise SettingError(
+            "pool_bytes", given, f"at least {least}, for {options.rows[-1]} requests of the "
+            "largest of these models",
+        )  # fmt: skip
+    return Pool(
+        superblocks=superblocks, superblock=superblock, usable_bytes=usable, engine_bytes=slack
+    )
+
+
+def fleet_of(
+    entries: Sequence[Entry],
+    options: Options,
+    system: SystemSpec,
+    constants: Constants,
+    *,
+    slo_s: tuple[float, float] = (1.0, 0.2),
+    seed: int = 0,
+) -> Prepared:
+    """Return the setup of the serving loop for models that can all be served.
+
+    Args:
+      entries: the models.
+      options: of the workers.
+      system: who decides; batch and memory are the workers'.
+      constants: of the cost model.
+      slo_s: targets of time to first token and time per token.
+      seed: of random choices.
+
+    Raises:
+      SettingError: the system asks for what a worker does not do, or nothing fits.
+    """
+    pool = pool_of(entries, options)
+    most = max(options.budgets)
+    if any(step_parts(system.step, e.spec.layers) > 1 for e in entries if e.spec is not None):
+        raise SettingError(
+            "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
+        )
+    system = replace(
+        system,
+        max_batch=options.rows[-1],
+        engine_bytes=float(pool.engine_bytes),
+        hbm_reserve_bytes=0.0,
+        check_slo=False,
+        chunk_candidates=tuple(c for c in system.chunk_candidates if c <= most) or (most,),
+    )
+    item = 4 if options.dtype == "float32" else 2
+    deployments = tuple(
+        Deployment(
+            name=entry.name,
+            spec=replace(
+                entry.spec, dtype_bytes=item, max_position=min(entry.context, options.context)
+            ),
+            ttft_slo_s=slo_s[0],
+            tpot_slo_s=slo_s[1],
+        )
+        for entry in entries
+        if entry.spec is not None
+    )
+    activations = max(_activation_bytes(d, system, most) for d in deployments)
+    platform, mig = _machine(options.workers, pool.usable_bytes + activations, deployments)
+    return prepare(
+        ServingSetup(
+            platform=platform,
+            mig=mig,
+            superchips=1,
+            link_variant="datasheet",
+            deployments=deployments,
+            system=system,
+            constants=constants,
+            seed=seed,
+        )
+    )
+
+
+def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> int:
+    """Return what `c2c.serving` sets aside for activations: a worker's are not in the pool."""
+    spec = deployment.spec
+    middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
+    width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
+    layer = int(weight_bytes(spec) / spec.layers)
+    return max(most, *system.chunk_candidates) * width * spec.dtype_bytes + 2 * layer
+
+
+def _machine(
+    workers: int, slice_bytes: int, deployments: Sequence[Deployment]
+) -> tuple[Platform, MigConfig]:
+    """Return this machine as a chip of equal slices, one a worker."""
+    platform = cpu_platform()
+    gpu = replace(
+        platform.gpu,
+        sm_count=max(workers, platform.gpu.sm_count // workers * workers),
+        hbm_bytes=max(platform.gpu.hbm_bytes, workers * slice_bytes),
+    )
+    weights = int(sum(weight_bytes(d.spec) for d in deployments))
+    host = replace(platform.host, memory_bytes=max(platform.host.memory_bytes, weights))
+    name = f"{workers}xworker"
+    platform = replace(platform, gpu=gpu, host=host, mig=(name,))
+    profile = MigProfile(
+        name="worker",
+        platform=platform.name,
+        sm_count=gpu.sm_count // workers,
+        hbm_bytes=slice_bytes,
+        hbm_gbps=gpu.hbm_gbps / workers,
+        chip=gpu,
+    )
+    return platform, MigConfig(name=name, instances=workers, profiles=(profile,))
+
+
+def context_of(prepared: Prepared, model: int) -> int:
+    """Return the most tokens of a request of a model, prompt and answer."""
+    capacity = int(np.max(prepared.fleet.kv_capacity[prepared.fleet.deployment[model].arch]))
+    return min(int(prepared.fleet.deployment[model].max_context), capacity)

@@ -1,0 +1,335 @@
+"""The endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import math
+from collections.abc import AsyncIterator, Sequence
+from importlib import resources
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from c2c.engine.front.answers import Shape
+from c2c.engine.front.choices import Choice
+from c2c.engine.front.failures import ApiError
+from c2c.engine.front.link import Link
+from c2c.engine.front.metrics import Metrics
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest
+from c2c.engine.front.served import Served, served_models
+
+__all__ = ["make_app"]
+
+_log = logging.getLogger("c2c.engine.front")
+_MOST_BODY_BYTES = 1 << 25
+_DEFAULT_TOKENS = 16  # OpenAI's, of a text; a chat goes on to the end of its context
+_POLL_S = 0.05
+_LIVE_S = 0.5
+
+
+def make_app(link: Link, *, key: str | None) -> FastAPI:
+    """Return the application.
+
+    Args:
+      link: to the scheduler; connected when the application starts.
+      key: that requests must bear; None: none.
+    """
+    front = Front(link, key)
+    app = FastAPI(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
+    app.add_exception_handler(ApiError, _failed)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.middleware("http")(front.guard)
+    app.get("/v1/models")(front.models)
+    app.get("/v1/models/{model:path}")(front.model)
+    app.post("/v1/completions")(front.completions)
+    app.post("/v1/chat/completions")(front.chat)
+    app.get("/health")(front.health)
+    app.get("/ready")(front.ready)
+    app.get("/metrics")(front.metrics_text)
+    app.get("/live")(front.live)
+    app.get("/")(front.page)
+    return app
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    headers = {} if error.retry_s is None else {"retry-after": str(math.ceil(error.retry_s))}
+    return JSONResponse(error.body(), error.status, headers)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return await _failed(_request, ApiError(400, f"the body is no JSON: {first['msg']}"))
+    names = [str(part) for part in first["loc"][1:2]]
+    param = names[0] if names else None
+    return await _failed(_request, ApiError(400, f"{param or 'body'}: {first['msg']}", param=param))
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return await _failed(_request, ApiError(error.status_code, str(error.detail)))
+
+
+class Front:
+    """What the endpoints share."""
+
+    def __init__(self, link: Link, key: str | None) -> None:
+        self._link, self._key = link, key
+        self._served: dict[str, Served] = {}
+        self._metrics = Metrics()
+        self._ignored: set[str] = set()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        """Connect before the first request."""
+        await self._link.connect()
+        self._served = await asyncio.to_thread(served_models, self._link.models)
+        yield
+
+    async def guard(self, request: Request, call: Any) -> Response:
+        """Refuse requests without the key, or with too large a body."""
+        if self._key is not None and request.url.path not in ("/health", "/ready"):
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self._key.encode()):
+                return await _failed(request, ApiError(401, "no such key", code="invalid_api_key"))
+        length = request.headers.get("content-length", "")
+        if request.method == "POST" and not length.isdigit():
+            return await _failed(request, ApiError(411, "expected a body that says its length"))
+        if request.method == "POST" and int(length) > _MOST_BODY_BYTES:
+            why = f"expected a body of at most {_MOST_BODY_BYTES} bytes"
+            return await _failed(request, ApiError(413, why))
+        response: Response = await call(request)
+        return response
+
+    async def models(self) -> dict[str, Any]:
+        """List all models; one that cannot be served says why."""
+        return {"object": "list", "data": [_shown(info) for info in self._link.models]}
+
+    async def model(self, model: str) -> dict[str, Any]:
+        """Say what a model is."""
+        for info in self._link.models:
+            if info.name == model:
+                return _shown(info)
+        raise _unknown(model)
+
+    async def completions(self, request: Request, asked: CompletionRequest) -> Response:
+        """Continue one prompt or several."""
+        served = self._find(asked.model)
+        prompts = [served.encoded(prompt) for prompt in asked.prompts]
+        return await self._answer(request, asked, served, prompts, default=_DEFAULT_TOKENS)
+
+    async def chat(self, request: Request, asked: ChatRequest) -> Response:
+        """Answer a chat."""
+        served = self._find(asked.model)
+        ids = await asyncio.to_thread(served.chat, [m.plain() for m in asked.messages])
+        return await self._answer(request, asked, served, [ids], default=None)
+
+    def _find(self, model: str) -> Served:
+        for info in self._link.models:
+            if info.name == model and info.failed:
+                raise ApiError(503, f"{model} cannot be served: {info.failed}", code="model_failed")
+        if model not in self._served:
+            raise _unknown(model)
+        return self._served[model]
+
+    async def _answer(
+        self,
+        request: Request,
+        asked: ChatRequest | CompletionRequest,
+        served: Served,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        default: int | None,
+    ) -> Response:
+        for name in asked.unknown:
+            if name not in self._ignored:
+                self._ignored.add(name)
+                _log.warning("the field %s is ignored", name)
+        rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
+        headers = _headers(request)
+        eos = frozenset() if asked.ignore_eos else served.eos
+        shape = Shape(
+            asked.model,
+            is_chat=isinstance(asked, ChatRequest),
+            has_tokens=asked.return_token_ids or served.tokenizer is None,
+        )
+        choices = [
+            Choice(
+                self._link,
+                served.tokenizer,
+                index=number * asked.n + k,
+                eos=eos,
+                stops=asked.stops,
+                skip_special=asked.skip_special_tokens,
+                model=asked.model,
+                ids=ids,
+                new=room,
+                temperature=asked.temperature,
+                top_k=max(0, asked.top_k),
+                top_p=asked.top_p,
+                seed=_seed(asked.seed, k),
+                stop=tuple(sorted(eos)),
+                **headers,
+            )
+            for number, (ids, room) in enumerate(zip(prompts, rooms, strict=True))
+            for k in range(asked.n)
+        ]
+        prompt = sum(map(len, prompts))
+        self._metrics.prompt.labels(asked.model).inc(prompt)
+        if asked.stream:
+            has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+            events = self._events(shape, asked.model, choices, prompt if has_usage else None)
+            return StreamingResponse(events, media_type="text/event-stream")
+        texts = await self._whole(request, asked.model, choices)
+        return JSONResponse(shape.whole(choices, texts, prompt))
+
+    async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> list[str]:
+        """Return the texts of all choices; a client that goes away ends them."""
+
+        async def text(choice: Choice) -> str:
+            return "".join([piece async for piece, _ in choice.pieces()])
+
+        work = asyncio.gather(*(text(choice) for choice in choices))
+        try:
+            while not work.done():
+                await asyncio.wait([work], timeout=_POLL_S)
+                if not work.done() and await request.is_disconnected():
+                    raise ApiError(499, "the client went away")
+            return await work
+        finally:
+            work.cancel()
+            self._over(model, choices)
+
+    async def _events(
+        self, shape: Shape, model: str, choices: Sequence[Choice], prompt: int | None
+    ) -> AsyncIterator[bytes]:
+        """Yield a stream's events, of all choices as they come."""
+        ready: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def follow(choice: Choice) -> None:
+            is_first = True
+            try:
+                async for text, tokens in choice.pieces():
+                    chunk = shape.chunk(choice, text, tokens, is_first=is_first, is_last=False)
+                    is_first = False
+                    ready.put_nowait(_event(chunk))
+                chunk = shape.chunk(choice, "", (), is_first=is_first, is_last=True)
+                ready.put_nowait(_event(chunk))
+            except ApiError as error:
+                ready.put_nowait(_event(error.body()))
+            ready.put_nowait(None)
+
+        tasks = [asyncio.create_task(follow(choice)) for choice in choices]
+        try:
+            left = len(tasks)
+            while left:
+                event = await ready.get()
+                if event is None:
+                    left -= 1
+                else:
+                    yield event
+            if prompt is not None:
+                yield _event(shape.last(choices, prompt))
+            yield b"data: [DONE]\n\n"
+        finally:
+            for task in tasks:
+                task.cancel()
+            for choice in choices:
+                choice.close()
+            self._over(model, choices)
+
+    def _over(self, model: str, choices: Sequence[Choice]) -> None:
+        for choice in choices:
+            self._metrics.requests.labels(model, choice.finish or "failed").inc()
+            self._metrics.tokens.labels(model).inc(choice.drawn)
+            if choice.times_s:
+                first, last = choice.times_s
+                self._metrics.ttft.labels(model).observe(first - choice.begun_s)
+                if choice.drawn > 1:
+                    self._metrics.tpot.labels(model).observe((last - first) / (choice.drawn - 1))
+
+    async def health(self) -> dict[str, str]:
+        """Say that this process lives."""
+        return {"status": "ok"}
+
+    async def ready(self) -> Response:
+        """Say whether requests are served."""
+        is_up = self._link.is_up and bool(self._served)
+        return JSONResponse({"status": "ok" if is_up else "unavailable"}, 200 if is_up else 503)
+
+    async def metrics_text(self) -> Response:
+        """Return metrics in Prometheus' form."""
+        self._metrics.seen(await self._now())
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def live(self) -> Response:
+        """Stream how things are, twice a second."""
+
+        async def states() -> AsyncIterator[bytes]:
+            while self._link.is_up:
+                yield _event(await self._now())
+                await asyncio.sleep(_LIVE_S)
+
+        return StreamingResponse(states(), media_type="text/event-stream")
+
+    async def _now(self) -> dict[str, Any]:
+        try:
+            return await self._link.live()
+        except ConnectionError as error:
+            raise ApiError(503, str(error), code="engine_gone") from None
+
+    async def page(self) -> Response:
+        """Show how things are."""
+        page = resources.files("c2c.engine.front") / "page.html"
+        return HTMLResponse(page.read_text("utf-8"))
+
+
+def _shown(info: Any) -> dict[str, Any]:
+    shown = {
+        "id": info.name, "object": "model", "created": 0, "owned_by": "c2c",
+        "max_model_len": info.context, "status": "failed" if info.failed else "ready",
+    }  # fmt: skip
+    return shown | ({"reason": info.failed} if info.failed else {})
+
+
+def _unknown(model: str) -> ApiError:
+    return ApiError(404, f"no model {model!r}", param="model", code="model_not_found")
+
+
+def _headers(request: Request) -> dict[str, Any]:
+    """Return deadline and priority, as a request's headers say them."""
+    found: dict[str, Any] = {}
+    if (text := request.headers.get("x-deadline-s")) is not None:
+        try:
+            found["deadline_s"] = float(text)
+        except ValueError:
+            found["deadline_s"] = -1.0
+        if not 0 < found["deadline_s"] < math.inf:
+            raise ApiError(400, "expected seconds above 0", param="x-deadline-s")
+    if (text := request.headers.get("x-priority")) is not None:
+        if not text.removeprefix("-").isdigit() or abs(int(text)) >= 2**31:
+            raise ApiError(400, "expected a whole number", param="x-priority")
+        found["priority"] = int(text)
+    return found
+
+
+def _seed(seed: int | None, choice: int) -> int:
+    if seed is None:
+        import secrets
+
+        return secrets.randbits(32)
+    return (seed + choice) % 2**32
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -1,0 +1,106 @@
+"""One choice of an answer: tokens come in, text goes out, up to an end or a stop string."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from c2c.engine import messages as say
+from c2c.engine.front.failures import after_end
+from c2c.engine.front.link import Link
+from c2c.transformer.text.stop_text import StopText
+from c2c.transformer.text.tokenizer import Tokenizer
+
+__all__ = ["Choice"]
+
+
+class Choice:
+    """A request under way.
+
+    Attributes:
+      index: of the choice in its answer.
+      tokens: so far, without the one that ends the text.
+      finish: why the text is over; None: it is not.
+      times_s: of the first token and the last.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        tokenizer: Tokenizer | None,
+        *,
+        index: int,
+        eos: frozenset[int],
+        stops: Sequence[str],
+        skip_special: bool,
+        **fields: Any,
+    ) -> None:
+        """Send the request."""
+        self.index = index
+        self.tokens: list[int] = []
+        self.drawn = 0
+        self.finish: str | None = None
+        self.begun_s = time.monotonic()
+        self.times_s: list[float] = []
+        self._link, self._eos = link, eos
+        self._text = (
+            None if tokenizer is None else tokenizer.stream(skip_special_tokens=skip_special)
+        )
+        self._stop = StopText(stops)
+        self._number, self._answers = link.ask(**fields)
+        self._is_over = False
+
+    async def pieces(self) -> AsyncIterator[tuple[str, list[int]]]:
+        """Yield new text and its tokens; afterwards `finish` says why it is over.
+
+        Raises:
+          ApiError: it ended otherwise than by its text.
+        """
+        try:
+            while True:
+                frame = await self._answers.get()
+                if isinstance(frame, say.Ended):
+                    self._is_over = True
+                    self._end(frame)
+                    if rest := self._rest():
+                        yield rest, []
+                    return
+                text, tokens = self._take(frame)
+                if self._stop.found is not None:
+                    self.finish = "stop"
+                    self._link.abort(self._number, is_done=True)
+                    self._is_over = True
+                    yield text, tokens
+                    return
+                if text or tokens:
+                    yield text, tokens
+        finally:
+            self.close()
+
+    def _take(self, frame: say.Tokens) -> tuple[str, list[int]]:
+        now_s = time.monotonic()
+        self.times_s = [self.times_s[0] if self.times_s else now_s, now_s]
+        self.drawn += len(frame.tokens)
+        shown = [token for token in frame.tokens if token not in self._eos]
+        self.tokens += shown
+        text = "" if self._text is None else "".join(self._text.push(t) for t in shown)
+        return self._stop.push(text), shown
+
+    def _end(self, frame: say.Ended) -> None:
+        if frame.why not in ("stop", "length"):
+            raise after_end(frame.why, frame.retry_s)
+        self.finish = frame.why
+
+    def _rest(self) -> str:
+        held = "" if self._text is None else self._stop.push(self._text.finish())
+        if self._stop.found is not None:
+            self.finish = "stop"
+        return held + self._stop.finish()
+
+    def close(self) -> None:
+        """Have nothing more of it computed; nothing if it is over."""
+        if not self._is_over:
+            self._is_over = True
+            self._link.abort(self._number)
+        self._link.forget(self._number)

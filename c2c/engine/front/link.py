@@ -1,0 +1,94 @@
+"""The front's connection to the scheduler: a queue of answers for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import msgspec
+
+from c2c.engine import messages as say
+
+__all__ = ["MOST_WAITING", "Link"]
+
+MOST_WAITING = 256  # answers that a client has not taken: then it is too slow
+
+
+class Link:
+    """All requests of this front."""
+
+    def __init__(self, path: str) -> None:
+        """Take the scheduler's socket; nothing is connected."""
+        self._path = path
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Queue[say.Answered]] = {}
+        self._live: dict[int, asyncio.Future[Any]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.models: tuple[say.ModelInfo, ...] = ()
+        self.is_up = False
+
+    async def connect(self) -> None:
+        """Connect, and take in what is served."""
+        reader, self._writer = await asyncio.open_unix_connection(self._path)
+        say.write_frame(self._writer, say.FrontHello())
+        first = await say.read_frame(reader)
+        if not isinstance(first, say.Models):
+            raise ConnectionError("the scheduler did not say what it serves")
+        self.models, self.is_up = first.models, True
+        self._reading = asyncio.create_task(self._read(reader))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while (frame := await say.read_frame(reader)) is not None:
+            if isinstance(frame, say.Tokens | say.Ended):
+                self._answer(frame)
+            elif isinstance(frame, say.Live):
+                waiting = self._live.pop(frame.number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(msgspec.json.decode(frame.state))
+        self.is_up = False
+        for request in tuple(self._answers):
+            self._answer(say.Ended(request=request, why="gone"))
+        for waiting in self._live.values():
+            waiting.cancel()
+
+    def _answer(self, frame: say.Answered) -> None:
+        queue = self._answers.get(frame.request)
+        if queue is None:
+            return
+        if queue.qsize() >= MOST_WAITING and isinstance(frame, say.Tokens):
+            self.abort(frame.request)  # its end comes as an answer, too
+            return
+        queue.put_nowait(frame)
+
+    def ask(self, **fields: Any) -> tuple[int, asyncio.Queue[say.Answered]]:
+        """Send a request; return its number and where its answers come."""
+        number = next(self._numbers)
+        queue: asyncio.Queue[say.Answered] = asyncio.Queue()
+        self._answers[number] = queue
+        if self._writer is None or not self.is_up:
+            queue.put_nowait(say.Ended(request=number, why="gone"))
+        else:
+            say.write_frame(self._writer, say.Ask(request=number, **fields))
+        return number, queue
+
+    def abort(self, request: int, *, is_done: bool = False) -> None:
+        """Say that nobody wants the rest of a request."""
+        if self._writer is not None and self.is_up:
+            say.write_frame(self._writer, say.Abort(request=request, is_done=is_done))
+
+    def forget(self, request: int) -> None:
+        """Take no further answers of a request."""
+        self._answers.pop(request, None)
+
+    async def live(self) -> dict[str, Any]:
+        """Return how things are now."""
+        number = next(self._numbers)
+        found = self._live[number] = asyncio.get_running_loop().create_future()
+        if self._writer is None or not self.is_up:
+            self._live.pop(number)
+            raise ConnectionError("the engine is gone")
+        say.write_frame(self._writer, say.Watch(number=number))
+        state: dict[str, Any] = await found
+        return state

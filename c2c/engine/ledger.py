@@ -1,0 +1,87 @@
+"""One entry a request: what was delivered of it, and the one place that ends it, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from c2c.engine.messages import Ask
+
+__all__ = ["Entry", "Ledger"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A request that is not over.
+
+    Attributes:
+      ask: as the front said it.
+      model: its place in the fleet.
+      arrived_s: when.
+      delivered: its tokens so far, which nobody takes back.
+      losses: workers that were lost in a step with it.
+    """
+
+    ask: Ask
+    model: int
+    arrived_s: float
+    delivered: list[int] = field(default_factory=list)
+    losses: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still get."""
+        return self.ask.new - len(self.delivered)
+
+
+class Ledger:
+    """All requests of an engine. Delivered tokens are the truth: work is redone, never a token."""
+
+    def __init__(
+        self, told: Callable[[int, tuple[int, ...]], None], ended: Callable[[int, Entry, str], None]
+    ) -> None:
+        """Take whom to tell.
+
+        Args:
+          told: of new tokens.
+          ended: of the end of a request and why: "stop" or "length", else what kept it from that.
+        """
+        self._told, self._ended = told, ended
+        self._open: dict[int, Entry] = {}
+        self.outcomes: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(tuple(self._open))
+
+    def open(self, ask: Ask, model: int, arrived_s: float) -> None:
+        """Begin an entry; numbers of requests are never used again."""
+        if ask.request in self._open:
+            raise ValueError(f"request {ask.request} has an entry")
+        self._open[ask.request] = Entry(ask=ask, model=model, arrived_s=arrived_s)
+
+    def get(self, request: int) -> Entry | None:
+        """Return a request's entry; None: it is over, or never was."""
+        return self._open.get(request)
+
+    def deliver(self, request: int, token: int, why: str | None) -> bool:
+        """Pass a token on, and end the request if it is its last; return whether it was wanted."""
+        entry = self._open.get(request)
+        if entry is None:
+            return False
+        entry.delivered.append(token)
+        self._told(request, (token,))
+        if why is not None:
+            self.end(request, why)
+        return True
+
+    def end(self, request: int, why: str) -> bool:
+        """End a request; return False if it was over already."""
+        entry = self._open.pop(request, None)
+        if entry is None:
+            return False
+        self.outcomes[why] = self.outcomes.get(why, 0) + 1
+        self._ended(request, entry, why)
+        return True

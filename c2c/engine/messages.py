@@ -1,0 +1,312 @@
+"""What the engine's processes say to each other: msgspec structs in length-prefixed frames.
+
+Workers and the front connect to the scheduler's Unix socket. A worker's first frame names its
+process, so that what an older process of the same place still says is nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+__all__ = [
+    "Abort",
+    "Answered",
+    "Ask",
+    "Ended",
+    "Fill",
+    "Frame",
+    "Free",
+    "FrontHello",
+    "Hello",
+    "Interrupt",
+    "Item",
+    "Live",
+    "Load",
+    "Loaded",
+    "ModelInfo",
+    "Models",
+    "Run",
+    "Setup",
+    "SocketFrames",
+    "Stepped",
+    "Stop",
+    "Submit",
+    "Tokens",
+    "Unload",
+    "Watch",
+    "WorkerHello",
+    "frames_in",
+    "read_frame",
+    "write_frame",
+]
+
+_MOST_BYTES = 1 << 28
+_LENGTH = struct.Struct("<I")
+
+
+class Frame(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
+    """One frame; its type is told by its name."""
+
+
+class Item(Frame):
+    """A model that workers serve."""
+
+    name: str
+    path: str
+    pool: str | None  # file of weights that workers share
+
+
+class Setup(Frame):
+    """To a worker, first: what it serves and in which shapes."""
+
+    models: tuple[Item, ...]
+    dtype: str
+    linear: str
+    executables: str | None
+    rows: tuple[int, ...]
+    budgets: tuple[int, ...]
+    width: int
+    superblocks: int
+    superblock: int
+    opens_all: bool = True  # before it is ready; else each model when it is first used
+
+
+class WorkerHello(Frame):
+    """From a worker that has connected: which place it takes."""
+
+    place: int
+    generation: int
+
+
+class Hello(Frame):
+    """From a worker that is ready to serve."""
+
+    failed: dict[str, str]  # models by name, and why
+    compiled: int
+    loaded: int
+    ready_s: float
+
+
+class Submit(Frame):
+    """A request that a worker does not hold yet; `drawn` of its tokens are its own."""
+
+    request: int
+    ids: tuple[int, ...]
+    new: int
+    drawn: int
+    stop: tuple[int, ...]
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class Fill(Frame):
+    """Compute so many further tokens of a prompt."""
+
+    request: int
+    tokens: int
+
+
+class Load(Frame):
+    """Make a model runnable as an instance; answered by `Loaded`."""
+
+    plan: int
+    instance: int
+    model: str
+
+
+class Loaded(Frame):
+    """The instance can take its first step."""
+
+    plan: int
+    seconds: float
+
+
+class Run(Frame):
+    """Run one step that computes these, or up to `steps` equal decode steps; `Stepped` for each."""
+
+    plan: int
+    instance: int
+    submits: tuple[Submit, ...]
+    fills: tuple[Fill, ...]
+    decodes: tuple[int, ...]
+    steps: int
+
+
+class Stepped(Frame):
+    """One step is done."""
+
+    plan: int
+    number: int  # from 0
+    is_last: bool
+    tokens: tuple[tuple[int, int, str | None], ...]  # request, token, why it is over with it
+    seconds: float  # of the step on the device
+    host_s: float  # of the worker beside that
+    calls: tuple[tuple[int, int], ...]  # (chunk with padding, rows of one token) of each call
+    kv_tokens: int  # positions that the rows of one token attend to
+    compiled: int  # executables that were not ready
+
+
+class Interrupt(Frame):
+    """End the run of decode steps at the next step boundary."""
+
+    plan: int
+
+
+class Free(Frame):
+    """Free what requests hold, where they are here."""
+
+    requests: tuple[int, ...]
+
+
+class Unload(Frame):
+    """Free an instance."""
+
+    instance: int
+
+
+class Stop(Frame):
+    """End the process."""
+
+
+class FrontHello(Frame):
+    """From the front that has connected."""
+
+
+class ModelInfo(Frame):
+    """What the front tells clients of a model."""
+
+    name: str
+    path: str
+    context: int  # tokens, prompt and answer
+    vocab: int
+    failed: str = ""  # why it is not served
+
+
+class Models(Frame):
+    """To the front, first: the models."""
+
+    models: tuple[ModelInfo, ...]
+
+
+class Ask(Frame):
+    """From the front: serve a prompt."""
+
+    request: int
+    model: str
+    ids: tuple[int, ...]
+    new: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    stop: tuple[int, ...]
+    deadline_s: float | None = None
+    priority: int | None = None
+
+
+class Abort(Frame):
+    """From the front: nobody wants the rest; `is_done`: since a stop string was found."""
+
+    request: int
+    is_done: bool = False
+
+
+class Tokens(Frame):
+    """To the front: new tokens of a request."""
+
+    request: int
+    tokens: tuple[int, ...]
+
+
+class Ended(Frame):
+    """To the front: a request is over, once."""
+
+    request: int
+    why: str  # stop, length, or an outcome of the ledger
+    retry_s: float = 0.0
+
+
+class Watch(Frame):
+    """From the front: say how things are, once."""
+
+    number: int
+
+
+class Live(Frame):
+    """To the front: how things are, as JSON."""
+
+    number: int
+    state: bytes
+
+
+Answered = Tokens | Ended
+
+_ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Stop
+_FromWorker = WorkerHello | Hello | Loaded | Stepped
+_ToFront = Models | Tokens | Ended | Live
+_FromFront = FrontHello | Ask | Abort | Watch
+_Any = _ToWorker | _FromWorker | _ToFront | _FromFront
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[_Any] = msgspec.msgpack.Decoder(_Any)
+
+
+def _packed(frame: Frame) -> bytes:
+    body = _encoder.encode(frame)
+    return _LENGTH.pack(len(body)) + body
+
+
+def write_frame(writer: asyncio.StreamWriter, *frames: Frame) -> None:
+    """Send frames in one piece; a peer that is gone is noticed by whoever reads from it."""
+    if not writer.is_closing():
+        writer.write(b"".join(_packed(frame) for frame in frames))
+
+
+async def read_frame(reader: asyncio.StreamReader) -> _Any | None:
+    """Return the next frame; None at the end of the connection."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > _MOST_BYTES:
+            raise ValueError(f"a frame of {length} bytes")
+        return _decoder.decode(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def frames_in(data: bytes) -> list[_Any]:
+    """Return the frames that were sent in one piece."""
+    found = []
+    while data:
+        (length,) = _LENGTH.unpack_from(data)
+        found.append(_decoder.decode(data[_LENGTH.size : _LENGTH.size + length]))
+        data = data[_LENGTH.size + length :]
+    return found
+
+
+class SocketFrames:
+    """The same over a blocking socket, for a worker's threads: one reads, one writes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Take a connected socket."""
+        self._socket = connection
+        self._file = connection.makefile("rb")
+
+    def send(self, *frames: Frame) -> None:
+        """Send frames in one piece."""
+        self._socket.sendall(b"".join(_packed(frame) for frame in frames))
+
+    def __iter__(self) -> Iterator[_Any]:
+        """Yield frames until the connection ends."""
+        while len(head := self._file.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(head)
+            body = self._file.read(length)
+            if len(body) < length:
+                return
+            yield _decoder.decode(body)

@@ -1,0 +1,135 @@
+"""A worker's place: its process, what that holds, and what it was told to do."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from c2c.engine.ledger import Ledger
+from c2c.engine.messages import Fill, Run, Submit
+from c2c.serving.port import Load, RunSteps
+
+__all__ = ["Doing", "Place", "requests_in", "run_of"]
+
+
+@dataclass(slots=True)
+class Doing:
+    """What the loop told a device to do, and how far that has got."""
+
+    plan: int
+    action: Load | RunSteps
+    begun_s: float
+    sent_s: float = 0.0
+    done: int = 0  # steps
+    seconds: float = 0.0  # of them
+    link_bytes: float = 0.0
+    hbm_bytes: float = 0.0
+    again: int = 0  # prompt tokens that it computes once more
+    finished: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Place:
+    """One device of the fleet; processes come and go.
+
+    Attributes:
+      device: its number in the fleet.
+      generation: of the process, counted up at each start.
+      process: None: none is running.
+      writer: to the process that is ready; None: none is.
+      heard_s: when it last said something.
+      instances: model names by instance, as the loop wants them.
+      held: requests that the process holds.
+      doing: what it was told to do.
+      lost_s: when processes were lost.
+      is_quarantined: no further one is started.
+    """
+
+    device: int
+    generation: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    writer: asyncio.StreamWriter | None = None
+    heard_s: float = 0.0
+    instances: dict[int, str] = field(default_factory=dict)
+    held: set[int] = field(default_factory=set)
+    doing: Doing | None = None
+    lost_s: list[float] = field(default_factory=list)
+    is_quarantined: bool = False
+    compiled: int = 0
+    restarts: int = 0
+
+    def lost_since(self, window_s: float) -> int:
+        """Return how many processes were lost in the last so many seconds."""
+        now_s = time.monotonic()
+        self.lost_s = [at for at in self.lost_s if now_s - at < window_s]
+        return len(self.lost_s)
+
+
+def requests_in(action: Load | RunSteps) -> Iterator[int]:
+    """Yield the requests of a step."""
+    if isinstance(action, RunSteps):
+        yield from (request for request, _, _ in action.prefills)
+        yield from action.decodes
+
+
+def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list[int]]:
+    """Return the frame that has a worker do a plan, and which requests it must free before.
+
+    What the process does not hold (it is new, or the request was set aside) it computes anew, from
+    the prompt and what was delivered: that step then takes longer, and gives the same tokens. None:
+    nobody wants any of it any more.
+    """
+    action = doing.action
+    assert isinstance(action, RunSteps)
+    submits, fills, decodes, freed = [], [], [], []
+    for request, first, tokens in action.prefills:
+        if ledger.get(request) is None:
+            continue
+        if first == 0 and request in place.held:
+            freed.append(request)
+            place.held.discard(request)
+        if request in place.held:
+            fills.append(Fill(request=request, tokens=tokens))
+        else:
+            submits.append(_submit(ledger, request))
+            fills.append(Fill(request=request, tokens=first + tokens))
+    for request in action.decodes:
+        if ledger.get(request) is None:
+            continue
+        if request in place.held:
+            decodes.append(request)
+        else:
+            submits.append(_submit(ledger, request))
+            fills.append(Fill(request=request, tokens=len(submits[-1].ids)))
+    place.held.update(submit.request for submit in submits)
+    if not fills and not decodes:
+        return None, freed
+    run = Run(
+        plan=doing.plan,
+        instance=action.instance,
+        submits=tuple(submits),
+        fills=tuple(fills),
+        decodes=tuple(decodes),
+        steps=int(action.plan.steps),
+    )
+    return run, freed
+
+
+def _submit(ledger: Ledger, request: int) -> Submit:
+    entry = ledger.get(request)
+    assert entry is not None  # the caller looked
+    ask = entry.ask
+    return Submit(
+        request=request,
+        ids=(*ask.ids, *entry.delivered),
+        new=entry.left,
+        drawn=len(entry.delivered),
+        stop=ask.stop,
+        temperature=ask.temperature,
+        top_k=ask.top_k,
+        top_p=ask.top_p,
+        seed=ask.seed,
+    )

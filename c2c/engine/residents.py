@@ -1,0 +1,185 @@
+"""The models of a worker and what it does with a plan: calls of runners, one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from msgspec import structs
+
+from c2c.engine.messages import Run, Setup, Stepped, Submit
+from c2c.errors import DataError, SettingError
+from c2c.transformer import (
+    KvPool,
+    Model,
+    Runner,
+    Sampling,
+    Shapes,
+    Step,
+    load,
+    pieces,
+)
+from c2c.transformer.executables import executables_at
+from c2c.transformer.weights.checkpoint import DTYPES
+from pallas_kernels.host_memory import HostMemoryError
+
+__all__ = ["Residents"]
+
+
+class Residents:
+    """Instances on one device, which take turns over one pool of keys and values."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Take the pool's memory; where it says so, ready every model.
+
+        A model that cannot be served keeps none of the others back.
+        """
+        self.failed: dict[str, str] = {}
+        self._setup = setup
+        self._items = {item.name: item for item in setup.models}
+        self._models: dict[str, Model] = {}
+        self._executables = executables_at(setup.executables)
+        self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
+        self._runners: dict[int, Runner] = {}
+        self._pool = KvPool(
+            setup.superblocks,
+            setup.superblock,
+            dtype=DTYPES[setup.dtype],
+            executables=self._executables,
+        )
+        for name in self._items if setup.opens_all else ():
+            try:
+                self._open(name)
+            except (DataError, SettingError, HostMemoryError) as error:
+                self.failed[name] = str(error)
+
+    def _open(self, name: str) -> Model:
+        """Return a model with its weights mapped and its executables ready."""
+        if name not in self._models:
+            item = self._items[name]
+            model = load(
+                Path(item.path),
+                self._setup.dtype,
+                linear=self._setup.linear,
+                pool=item.pool,
+                progress=False,
+                executables=self._setup.executables,
+            )
+            self._warm(model)
+            self._models[name] = model
+        return self._models[name]
+
+    def _warm(self, model: Model) -> None:
+        """Ready a model's executables; compute a step of each kind, which touches its weights."""
+        runner = self._made(model)
+        if model.executables is not None:
+            runner.warm()
+        runner.submit(0, [0], new=2, sampling=Sampling())
+        for step in (Step(fill=(0, 1)), Step(decode=(0,))):
+            runner.finish(runner.start(step))
+
+    def _made(self, model: Model) -> Runner:
+        return Runner(
+            model.params,
+            model.spec,
+            model.linear,
+            self._pool,
+            self._shapes,
+            executables=model.executables,
+        )
+
+    @property
+    def compiled(self) -> int:
+        """Executables that this process compiled."""
+        return 0 if self._executables is None else self._executables.compiled
+
+    @property
+    def loaded(self) -> int:
+        """Executables that came out of the store."""
+        return 0 if self._executables is None else self._executables.loaded
+
+    def load(self, instance: int, model: str) -> None:
+        """Make a model runnable."""
+        self._runners[instance] = self._made(self._open(model))
+
+    def unload(self, instance: int) -> None:
+        """Free an instance and all that its requests hold."""
+        runner = self._runners.pop(instance, None)
+        if runner is not None:
+            for request in runner.requests:
+                runner.cancel(request)
+
+    def free(self, requests: tuple[int, ...]) -> None:
+        """Free what requests hold, where they are here."""
+        for runner in self._runners.values():
+            for request in set(requests) & set(runner.requests):
+                runner.cancel(request)
+
+    def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
+        """Compute a plan's steps, yielding each as it is done.
+
+        A run ends with the first step in which one of its requests ends, or that was interrupted.
+        """
+        runner = self._runners[run.instance]
+        for submit in run.submits:
+            _submit(runner, submit)
+        calls = _calls(run, self._shapes.budgets)
+        for number in range(run.steps):
+            stepped = self._step(runner, run, number, calls)
+            is_last = number + 1 == run.steps or any(why for *_, why in stepped.tokens)
+            if is_last or is_interrupted():
+                yield structs.replace(stepped, is_last=True)
+                return
+            yield stepped
+            calls = [Step(decode=_fed(run))]
+
+    def _step(self, runner: Runner, run: Run, number: int, calls: list[Step]) -> Stepped:
+        begun_s, compiled = time.perf_counter(), self.compiled
+        tokens: list[tuple[int, int, str | None]] = []
+        seconds, kv, shapes = 0.0, 0, []
+        for call in calls:
+            kv += runner.attended(call)
+            shapes.append(runner.shape_of(call))
+            result = runner.finish(runner.start(call))
+            tokens += result.tokens
+            seconds += result.seconds
+        return Stepped(
+            plan=run.plan,
+            number=number,
+            is_last=False,
+            tokens=tuple(tokens),
+            seconds=seconds,
+            host_s=time.perf_counter() - begun_s - seconds,
+            calls=tuple(shapes),
+            kv_tokens=kv,
+            compiled=self.compiled - compiled,
+        )
+
+
+def _submit(runner: Runner, submit: Submit) -> None:
+    runner.submit(
+        submit.request,
+        submit.ids,
+        new=submit.new,
+        drawn=submit.drawn,
+        stop=submit.stop,
+        sampling=Sampling(
+            temperature=submit.temperature,
+            top_k=submit.top_k,
+            top_p=submit.top_p,
+            seed=submit.seed,
+        ),
+    )
+
+
+def _calls(run: Run, budgets: tuple[int, ...]) -> list[Step]:
+    """Return a plan's first step as calls: a piece of a prompt in each, decodes in the first."""
+    fills = [(fill.request, n) for fill in run.fills for n in pieces(fill.tokens, budgets)]
+    first = fills[0] if fills else None
+    return [Step(fill=first, decode=run.decodes), *(Step(fill=fill) for fill in fills[1:])]
+
+
+def _fed(run: Run) -> tuple[int, ...]:
+    """Return who draws a token in every further step of a run: whoever drew one in the first."""
+    return (*run.decodes, *dict.fromkeys(fill.request for fill in run.fills))

@@ -1,0 +1,369 @@
+"""The engine's middle: the pure step, its workers on one side and the front on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from c2c.cost import Constants
+from c2c.engine import messages as say
+from c2c.engine.backend import LiveBackend
+from c2c.engine.catalog import Entry as CatalogEntry
+from c2c.engine.fleet import Options, context_of, fleet_of, pool_of, shapes_of
+from c2c.engine.ledger import Entry, Ledger
+from c2c.engine.places import Place
+from c2c.engine.record import StepRow
+from c2c.engine.supervisor import Supervisor
+from c2c.errors import DataError
+from c2c.serving import (
+    FAIL_CANCELLED,
+    FAIL_CONTEXT,
+    FAIL_DEADLINE,
+    FAIL_DEVICE,
+    FAIL_KV,
+    FAIL_NONE,
+    Prepared,
+    SystemSpec,
+)
+from c2c.serving.loop import step
+from c2c.serving.port import Arrival, Cancelled
+
+__all__ = ["Engine", "EngineSettings"]
+
+_log = logging.getLogger("c2c.engine")
+_WHY = {
+    FAIL_CONTEXT: "context_length_exceeded",
+    FAIL_KV: "context_length_exceeded",
+    FAIL_CANCELLED: "cancelled",
+    FAIL_DEADLINE: "deadline",
+    FAIL_DEVICE: "worker_lost",
+}
+_KEPT_STEPS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How an engine serves.
+
+    Attributes:
+      options: of the workers.
+      system: who decides.
+      constants: of the cost model, by which policies predict.
+      executables: folder of compiled code; None: each process compiles its own.
+      pools: folder of weights that workers share; None: one that ends with the engine.
+      max_open: requests at the same time; further ones are turned away.
+      retries: losses of a worker that a request in its step survives.
+      patience: losses in a minute after which a worker is given up.
+      hang_s: silence after which a worker that computes is killed.
+      ttft_slo_s: target that policies see.
+      tpot_slo_s: likewise.
+    """
+
+    options: Options
+    system: SystemSpec
+    constants: Constants
+    executables: str | None = "auto"
+    pools: Path | None = None
+    max_open: int = 1024
+    retries: int = 1
+    patience: int = 20
+    hang_s: float = 60.0
+    ttft_slo_s: float = 1.0
+    tpot_slo_s: float = 0.2
+
+
+class Engine:
+    """Scheduler process: owns the state of the serving loop and everything that touches it."""
+
+    def __init__(self, entries: Sequence[CatalogEntry], settings: EngineSettings) -> None:
+        """Take the models; nothing is started."""
+        self._entries = list(entries)
+        self._settings = settings
+        self._folder = tempfile.TemporaryDirectory(prefix="c2c-engine-")
+        self.socket = Path(self._folder.name) / "socket"
+        self.places = [Place(device=k) for k in range(settings.options.workers)]
+        self._supervisor = Supervisor(
+            self.socket, self.places, hang_s=settings.hang_s, patience=settings.patience
+        )
+        self.ledger = Ledger(self._told, self._ended)
+        self.steps: list[StepRow] = []
+        self.records: list[Any] = []
+        self.prepared: Prepared | None = None
+        self._backend: LiveBackend | None = None
+        self._server: asyncio.Server | None = None
+        self._front: asyncio.StreamWriter | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._models: dict[str, int] = {}
+        self._loop_task: asyncio.Task[None] | None = None
+        self._failed: dict[str, str] = {e.name: e.failed for e in entries if e.failed}
+        self.is_draining = False
+        self._begun_s = time.time()
+
+    async def start(self, note: Callable[[str], None] = lambda _: None) -> None:
+        """Start the workers and the loop.
+
+        Args:
+          note: is told how the start goes on.
+
+        Raises:
+          DataError: no model can be served, or a worker did not come up.
+          SettingError: settings that cannot work together.
+        """
+        self._server = await asyncio.start_unix_server(self._connected, self.socket)
+        good = [e for e in self._entries if e.spec is not None]
+        if not good:
+            raise self._nothing()
+        pool, options = pool_of(good, self._settings.options), self._settings.options
+        shapes = shapes_of(options)
+        setup = say.Setup(
+            models=tuple(
+                say.Item(name=e.name, path=str(e.path), pool=self._pool_file(e.name)) for e in good
+            ),
+            dtype=options.dtype,
+            linear=options.linear,
+            executables=self._settings.executables,
+            rows=shapes.rows,
+            budgets=shapes.budgets,
+            width=shapes.width,
+            superblocks=pool.superblocks,
+            superblock=pool.superblock,
+        )
+
+        def done(place: Place, hello: say.Hello) -> None:
+            self._failed |= hello.failed
+            note(
+                f"worker {place.device} is ready after {hello.ready_s:.1f} s: "
+                f"{hello.loaded} executables loaded, {hello.compiled} compiled"
+            )
+
+        await self._supervisor.start(setup, done)
+        served = [e for e in good if e.name not in self._failed]
+        if not served:
+            raise self._nothing()
+        self.prepared = fleet_of(
+            served,
+            options,
+            self._settings.system,
+            self._settings.constants,
+            slo_s=(self._settings.ttft_slo_s, self._settings.tpot_slo_s),
+        )
+        self._models = {e.name: number for number, e in enumerate(served)}
+        self._backend = LiveBackend(
+            self.prepared,
+            self.places,
+            self.ledger,
+            retries=self._settings.retries,
+            on_step=self._on_step,
+        )
+        state = self.prepared.new_serving()
+        for i, instance in enumerate(state.instance):  # those that the system starts with
+            if instance.model >= 0:
+                name = served[int(instance.model)].name
+                self.places[int(instance.on_device)].instances[i] = name
+        for place in self.places:
+            self._backend.started(place)
+        self._supervisor.watch(self._backend)
+        self._loop_task = asyncio.create_task(self._serve(state))
+
+    def _nothing(self) -> DataError:
+        why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
+        return DataError("catalog", f"no model can be served ({why})")
+
+    def _pool_file(self, name: str) -> str | None:
+        if self._settings.options.linear == "reference":
+            return None
+        folder = self._settings.pools or Path(self._folder.name) / "weights"
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder / f"{name}.{self._settings.options.dtype}.pool")
+
+    async def _serve(self, state: Any) -> None:
+        """Serve: an event, the pure step, its actions."""
+        assert self.prepared is not None
+        assert self._backend is not None
+        fleet, rules = self.prepared.fleet, self.prepared.new_rules()
+        while True:
+            event = await self._backend.next_event()
+            try:
+                state, actions = step(fleet, rules, state, event, donate=True)
+            except Exception:
+                _log.exception("the loop cannot go on after %s", event)
+                raise
+            self._take_records(state)
+            self._backend.submit(float(state.count[0].now_s), actions)
+
+    def _take_records(self, state: Any) -> None:
+        count = state.count[0]
+        for row in state.records[: count.out]:
+            self.records.append(row.copy())
+            if row.failure != FAIL_NONE:
+                self.ledger.end(int(row.id), _WHY[int(row.failure)])
+        count.out = 0
+
+    def _on_step(self, row: StepRow) -> None:
+        if len(self.steps) < _KEPT_STEPS:
+            self.steps.append(row)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task: Any = asyncio.current_task()
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        hello = await say.read_frame(reader)
+        if isinstance(hello, say.WorkerHello):
+            await self._supervisor.serve(hello, reader, writer)
+        elif isinstance(hello, say.FrontHello):
+            await self._serve_front(reader, writer)
+        writer.close()
+
+    async def _serve_front(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._front = writer
+        say.write_frame(writer, say.Models(models=self.models()))
+        while (frame := await say.read_frame(reader)) is not None:
+            if isinstance(frame, say.Ask):
+                self.ask(frame)
+            elif isinstance(frame, say.Abort):
+                self.abort(frame.request, "stop" if frame.is_done else "cancelled")
+            elif isinstance(frame, say.Watch):
+                state = msgspec.json.encode(self.live())
+                say.write_frame(writer, say.Live(number=frame.number, state=state))
+        self._front = None
+        for request in self.ledger:  # nobody is left to hear of them
+            self.abort(request, "cancelled")
+
+    def models(self) -> tuple[say.ModelInfo, ...]:
+        """Return what is served, and what is not and why."""
+        assert self.prepared is not None
+        infos = []
+        for entry in self._entries:
+            number = self._models.get(entry.name)
+            spec = entry.spec
+            infos.append(
+                say.ModelInfo(
+                    name=entry.name,
+                    path=str(entry.path),
+                    context=0 if number is None else context_of(self.prepared, number),
+                    vocab=0 if spec is None else spec.vocab,
+                    failed=self._failed.get(entry.name, ""),
+                )
+            )
+        return tuple(infos)
+
+    def ask(self, ask: say.Ask) -> None:
+        """Take a request in; its tokens and its end go to the front."""
+        assert self._backend is not None
+        if self.is_draining or len(self.ledger) >= self._settings.max_open:
+            why = "draining" if self.is_draining else "overloaded"
+            self._tell(say.Ended(request=ask.request, why=why, retry_s=1.0))
+            return
+        now_s = self._backend.now_s()
+        model = self._models[ask.model]
+        self.ledger.open(ask, model, now_s)
+        self._backend.put(
+            Arrival(
+                at_s=now_s,
+                request_id=ask.request,
+                model=model,
+                prompt_tokens=len(ask.ids),
+                max_output_tokens=ask.new,
+                priority=ask.priority,
+                deadline_s=float("inf") if ask.deadline_s is None else ask.deadline_s,
+            )
+        )
+
+    def abort(self, request: int, why: str) -> None:
+        """End a request; pages are free within a step."""
+        assert self._backend is not None
+        if self.ledger.end(request, why):
+            self._backend.put(Cancelled(at_s=self._backend.now_s(), request_id=request))
+
+    def _told(self, request: int, tokens: tuple[int, ...]) -> None:
+        self._tell(say.Tokens(request=request, tokens=tokens))
+
+    def _ended(self, request: int, entry: Entry, why: str) -> None:
+        del entry
+        self._tell(say.Ended(request=request, why=why))
+
+    def _tell(self, frame: say.Answered) -> None:
+        if self._front is not None:
+            say.write_frame(self._front, frame)
+
+    def live(self) -> dict[str, Any]:
+        """Return how things are now, as plain data."""
+        waiting: dict[str, int] = {}
+        for request in self.ledger:
+            entry = self.ledger.get(request)
+            if entry is not None:
+                waiting[entry.ask.model] = waiting.get(entry.ask.model, 0) + 1
+        recent = self.steps[-1] if self.steps else None
+        return {
+            "uptime_s": time.time() - self._begun_s,
+            "open": waiting,
+            "outcomes": dict(self.ledger.outcomes),
+            "steps": len(self.steps),
+            "padded_tokens": sum(
+                row.chunk + row.rows - row.prompt_tokens - row.decodes
+                for row in self.steps[-1000:]
+            ),
+            "compiled_after_start": sum(place.compiled for place in self.places),
+            "last_step_s": None if recent is None else recent.seconds,
+            "workers": [
+                {
+                    "device": place.device,
+                    "pid": None if place.process is None else place.process.pid,
+                    "state": "given up" if place.is_quarantined else
+                             "starting" if place.writer is None else
+                             "idle" if place.doing is None else "busy",
+                    "generation": place.generation,
+                    "restarts": place.restarts,
+                    "residents": sorted(place.instances.values()),
+                    "held": len(place.held),
+                    "model": None if place.doing is None else
+                             place.instances.get(int(place.doing.action.instance)),
+                }
+                for place in self.places
+            ],
+        }  # fmt: skip
+
+    @property
+    def served(self) -> tuple[CatalogEntry, ...]:
+        """The models that are served, in the order of the fleet."""
+        return tuple(e for e in self._entries if e.name in self._models)
+
+    async def drain(self, limit_s: float) -> None:
+        """Take no new requests; wait for those there are, then end the rest."""
+        self.is_draining = True
+        end_s = time.monotonic() + limit_s
+        while len(self.ledger) and time.monotonic() < end_s:
+            await asyncio.sleep(0.05)
+        for request in self.ledger:
+            self.abort(request, "draining")
+
+    async def close(self) -> None:
+        """End all processes and remove what was made."""
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+        await self._supervisor.close()
+        if self._front is not None:
+            self._front.close()
+        if self._server is not None:
+            self._server.close()
+        if self._connections:  # they end with the processes
+            await asyncio.wait(self._connections, timeout=5.0)
+        self._folder.cleanup()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the loop, which never ends by itself."""
+        task = self._loop_task
+        if task is None or not task.done() or task.cancelled():
+            return None
+        return task.exception()

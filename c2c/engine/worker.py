@@ -1,0 +1,109 @@
+"""One worker process: a device's models, and the plans that the scheduler sends.
+
+    python -m c2c.engine.worker <socket> <place> <generation>
+
+One thread reads frames, the main one computes; it ends when the connection does.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from c2c.engine.messages import (
+    Free,
+    Hello,
+    Interrupt,
+    Load,
+    Loaded,
+    Run,
+    Setup,
+    SocketFrames,
+    Stop,
+    Unload,
+    WorkerHello,
+)
+
+__all__ = ["main"]
+
+
+class _Inbox:
+    """Frames in their order; interrupts overtake them."""
+
+    def __init__(self, frames: SocketFrames) -> None:
+        self._frames = frames
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.interrupted = -1  # the last plan that is to end early
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for frame in self._frames:
+            if isinstance(frame, Interrupt):
+                self.interrupted = max(self.interrupted, frame.plan)
+            else:
+                self._waiting.put(frame)
+        self._waiting.put(Stop())
+
+    def ends(self, plan: int) -> bool:
+        """Say whether a plan is to end at the next step boundary."""
+        return self.interrupted >= plan
+
+    def get(self) -> Any:
+        return self._waiting.get()
+
+
+def serve(frames: SocketFrames) -> None:
+    """Take frames until the scheduler says stop, or is gone."""
+    begun_s = time.perf_counter()
+    inbox = _Inbox(frames)
+    setup = inbox.get()
+    if not isinstance(setup, Setup):
+        return
+    from c2c.engine.residents import Residents
+
+    residents = Residents(setup)
+    frames.send(
+        Hello(
+            failed=residents.failed,
+            compiled=residents.compiled,
+            loaded=residents.loaded,
+            ready_s=time.perf_counter() - begun_s,
+        )
+    )
+    while not isinstance(frame := inbox.get(), Stop):
+        if isinstance(frame, Run):
+            for stepped in residents.run(frame, partial(inbox.ends, frame.plan)):
+                frames.send(stepped)
+        elif isinstance(frame, Load):
+            at_s = time.perf_counter()
+            residents.load(frame.instance, frame.model)
+            frames.send(Loaded(plan=frame.plan, seconds=time.perf_counter() - at_s))
+        elif isinstance(frame, Unload):
+            residents.unload(frame.instance)
+        elif isinstance(frame, Free):
+            residents.free(frame.requests)
+
+
+def main(arguments: list[str]) -> int:
+    """Connect and serve; return the exit status."""
+    path, place, generation = arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the scheduler ends this process
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    frames = SocketFrames(connection)
+    frames.send(WorkerHello(place=int(place), generation=int(generation)))
+    try:
+        serve(frames)
+    except ConnectionError:
+        return 0  # the scheduler is gone
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""The one reader of JSON that comes from strangers: whatever is wrong names the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import DataError
+
+__all__ = ["json_object", "read_json_object", "read_text"]
+
+_MOST_BYTES = 1 << 27  # of a file; the largest tokenizers and indices have some ten megabytes
+
+
+def read_text(path: Path) -> str:
+    """Return a UTF-8 file's text.
+
+    Raises:
+      DataError: it cannot be read, is larger than any such file, or is no UTF-8.
+    """
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise DataError(str(path), f"{size} bytes, expected at most {_MOST_BYTES}")
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(str(path), f"not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file.
+
+    Raises:
+      DataError: it cannot be read, or is not a JSON object.
+    """
+    return json_object(read_text(path), str(path))
+
+
+def json_object(text: str | bytes, where: str) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+      DataError: the text is something else, or nests too deeply to be read.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise DataError(where, "not JSON that can be read: it nests too deeply") from None
+    except ValueError as error:  # of decoding and of JSON
+        raise DataError(where, f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(where, "expected a JSON object")
+    return found

@@ -1,0 +1,156 @@
+"""One KV cache for all models of a device: two flat arrays, handed out in blocks.
+
+A block holds 64 positions of one sequence in all layers of its model, so models of unlike layers
+and heads share the arrays. Superblocks are what models take from each other: each belongs to one
+model at a time and goes back when its last block is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.hardware import memory_bytes
+from c2c.models import ModelSpec
+from c2c.transformer.cache import new_pool
+from c2c.transformer.executables import Executables
+from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
+
+__all__ = ["KvPool", "Lease", "block_elements", "check_room", "superblock_elements"]
+
+_BLOCKS_A_SUPERBLOCK = 4  # of the largest model: at most a fifth is lost to what does not fit
+
+
+def block_elements(spec: ModelSpec) -> int:
+    """Return the keys of 64 positions in all layers; there are as many values."""
+    return spec.layers * PAGE_TOKENS * spec.kv_heads * spec.head_dim
+
+
+def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_SUPERBLOCK) -> int:
+    """Return the size of a superblock that all these models can divide into their pages."""
+    known = list(specs)
+    step = math.lcm(*(PAGE_TOKENS * spec.kv_heads * spec.head_dim for spec in known))
+    return -(-blocks * max(map(block_elements, known)) // step) * step
+
+
+def check_room(nbytes: int, field: str = "cache") -> None:
+    """Return if memory has room for a cache of so many bytes.
+
+    Raises:
+      SettingError: it has not.
+    """
+    stats = jax.devices()[0].memory_stats()  # None on a CPU
+    most = int((stats or {}).get("bytes_limit") or memory_bytes())
+    if nbytes > most:
+        raise SettingError(
+            field, f"{nbytes / 1e9:.1f} GB", f"at most the {most / 1e9:.1f} GB of memory"
+        )
+
+
+class KvPool:
+    """The arrays, and which superblocks are free."""
+
+    def __init__(
+        self,
+        superblocks: int,
+        superblock: int,
+        *,
+        dtype: Any,
+        executables: Executables | None = None,
+    ) -> None:
+        """Take the memory.
+
+        Args:
+          superblocks: how many.
+          superblock: elements of each, of keys and of values; see `superblock_elements`.
+          dtype: of keys and values.
+          executables: where what fills it with zeros comes from; by default jax compiles it.
+        """
+        if superblocks < 1:
+            raise SettingError("pool.superblocks", superblocks, "a whole number above 0")
+        check_room(2 * superblocks * superblock * np.dtype(dtype).itemsize)
+        self.arrays = new_pool(superblocks * superblock, dtype=dtype, executables=executables)
+        self.superblock = superblock
+        self.superblocks = superblocks
+        self.dtype = np.dtype(dtype)
+        self.free = list(range(superblocks))[::-1]  # taken from the end
+
+    @classmethod
+    def for_one(
+        cls, spec: ModelSpec, blocks: int, *, dtype: Any, executables: Executables | None = None
+    ) -> KvPool:
+        """Return a pool of so many blocks of one model."""
+        return cls(blocks, block_elements(spec), dtype=dtype, executables=executables)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return int(2 * self.superblocks * self.superblock * self.dtype.itemsize)
+
+    def lease(self, spec: ModelSpec) -> Lease:
+        """Return what a model takes blocks by."""
+        return Lease(self, spec)
+
+
+class Lease:
+    """One model's blocks; a block is known by its first page, in pages of the model's size."""
+
+    def __init__(self, pool: KvPool, spec: ModelSpec) -> None:
+        page = PAGE_TOKENS * spec.kv_heads * spec.head_dim
+        if pool.superblock % page:
+            raise ValueError(f"superblocks of {pool.superblock} elements: pages of {page} do not")
+        self._pool = pool
+        self._pages = pool.superblock // page  # of a superblock
+        self._layers = spec.layers
+        self._blocks = self._pages // spec.layers
+        self._open: dict[int, list[int]] = {}  # superblock: its blocks that nobody holds
+
+    @property
+    def available(self) -> int:
+        """Blocks that could be taken now."""
+        mine = sum(map(len, self._open.values()))
+        return mine + len(self._pool.free) * self._blocks
+
+    @property
+    def most(self) -> int:
+        """Blocks that could be taken if no other model had any."""
+        return self._pool.superblocks * self._blocks
+
+    @property
+    def held(self) -> int:
+        """Blocks of sequences."""
+        return sum(self._blocks - len(free) for free in self._open.values())
+
+    def take(self, count: int, sequence: object) -> list[int]:
+        """Return the first pages of so many blocks.
+
+        Raises:
+          OutOfPages: there are not so many; nothing was taken.
+        """
+        if count > self.available:
+            raise OutOfPages(str(sequence), count, self.available)
+        taken: list[int] = []
+        while len(taken) < count:
+            free = next((blocks for blocks in self._open.values() if blocks), None)
+            if free is None:
+                number = self._pool.free.pop()
+                first = number * self._pages
+                free = [first + j * self._layers for j in range(self._blocks)][::-1]
+                self._open[number] = free
+            taken.append(free.pop())
+        return taken
+
+    def give(self, blocks: Iterable[int]) -> None:
+        """Take blocks back; superblocks without any go back to the pool."""
+        for first in blocks:
+            number = first // self._pages
+            free = self._open[number]
+            free.append(first)
+            if len(free) == self._blocks:
+                del self._open[number]
+                self._pool.free.append(number)

@@ -1,0 +1,163 @@
+"""From a checkpoint on disk to a model: a folder in the layout of Hugging Face, or a GGUF file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from c2c.errors import DataError, SettingError
+from c2c.hardware import memory_bytes
+from c2c.models import ModelSpec, from_hf_config, param_count, read_json_object
+from c2c.transformer.executables import executables_at
+from c2c.transformer.linear import Hybrid, Linear, linear_by_name
+from c2c.transformer.model import Model
+from c2c.transformer.weights.checkpoint import load_params
+from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
+from c2c.transformer.weights.fused_experts import split_experts
+from c2c.transformer.weights.layout import FAMILIES, check_supported
+from c2c.transformer.weights.leaves import Source
+from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
+
+if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf
+    from c2c.transformer.text.tokenizer import Tokenizer
+
+__all__ = ["Described", "describe", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """All of a checkpoint but the values of its weights."""
+
+    spec: ModelSpec
+    source: Source
+    tokenizer: Tokenizer | None  # None where the checkpoint has none
+    eos_ids: tuple[int, ...]
+
+
+def load(
+    path: Path | str,
+    dtype: str = "auto",
+    *,
+    linear: str | Linear = "reference",
+    quantize: Quantize | Quantization | None = None,
+    pool: Path | str | None = None,
+    progress: bool | None = None,
+    executables: Literal["auto"] | Path | str | None = "auto",
+) -> Model:
+    """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
+
+    Args:
+      path: the folder (config.json, safetensors, tokenizer.json), or the file.
+      dtype: of parameters, cache and activations: "float32", "bfloat16" or "float16". "auto" is
+        what is fastest here: on a CPU float32, into which stored weights are widened once, where
+        they take at most half of the memory; else bfloat16.
+      linear: a strategy or its name: "reference" (weights in device memory), "hybrid" (in host
+        memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
+      quantize: how projections are quantised while they are loaded: "int8", "fp8", "int4", or
+        "stored" for the integers of a GGUF file as they are; see `Quantization`. None for floats.
+      pool: file for weights in host memory that processes share; see `load_params`.
+      progress: whether to draw a bar; by default where stderr is a terminal.
+      executables: folder where compiled executables are kept, for any process and any model of
+        this architecture; "auto" for that of `pallas_kernels.repository`, which if it cannot be
+        written to is done without; None to compile for this process only.
+
+    Raises:
+      SettingError: a setting or the architecture is not supported.
+      DataError: files are missing or damaged, or tensors do not fit the config.
+    """
+    path = Path(path)
+    strategy = linear_by_name(linear) if isinstance(linear, str) else linear
+    if isinstance(strategy, Hybrid) and dtype == "float32":
+        raise SettingError("dtype", dtype, "bfloat16 or float16 with linear='hybrid'")
+    found = describe(path)
+    spec = found.spec
+    if dtype == "auto":
+        dtype = _fastest(spec, strategy)
+    params = load_params(
+        found.source,
+        spec,
+        dtype=dtype,
+        placement=strategy.placement,
+        quantization=quantization_by_name(quantize)
+        if quantize is None or isinstance(quantize, str)
+        else quantize,
+        pool=pool,
+        progress=sys.stderr.isatty() if progress is None else progress,
+    )
+    return Model(
+        spec=spec,
+        params=params,
+        linear=strategy,
+        tokenizer=found.tokenizer,
+        eos_ids=found.eos_ids,
+        executables=executables_at(executables),
+    )
+
+
+def _fastest(spec: ModelSpec, linear: Linear) -> str:
+    """Return the type that computes fastest where the weights fit in it."""
+    import jax
+
+    on_cpu = jax.default_backend() == "cpu" and not isinstance(linear, Hybrid)
+    return "float32" if on_cpu and 4 * param_count(spec) <= memory_bytes() / 2 else "bfloat16"
+
+
+def describe(path: Path | str) -> Described:
+    """Return everything of a checkpoint but its weights' values.
+
+    Raises:
+      DataError: files are missing or damaged, or the model is not supported; names file and field.
+    """
+    path = Path(path)
+    try:
+        if path.is_file() and path.suffix == ".gguf":
+            return _open_gguf(path)
+        config = path / "config.json"
+        if not config.is_file():
+            raise DataError(
+                str(path), "no config.json: expected the folder of a checkpoint, or a GGUF file"
+            )
+        return _open_folder(path, config)
+    except OSError as error:
+        name = error.filename or path
+        raise DataError(str(name), f"cannot be read: {error.strerror or error}") from None
+
+
+def _open_gguf(path: Path) -> Described:
+    from c2c.transformer.gguf.file import GgufCheckpoint
+    from c2c.transformer.gguf.source import GgufSource
+    from c2c.transformer.text.tokenizer import tokenizer_from_gguf
+
+    checkpoint = GgufCheckpoint(path)
+    spec = _spec(checkpoint.config, path.stem, path)
+    if "tokenizer.ggml.model" not in checkpoint.metadata:  # weights only
+        return Described(spec=spec, source=GgufSource(checkpoint), tokenizer=None, eos_ids=())
+    tokenizer = tokenizer_from_gguf(checkpoint.metadata, str(path))
+    return Described(
+        spec=spec, source=GgufSource(checkpoint), tokenizer=tokenizer, eos_ids=tokenizer.eos_ids
+    )
+
+
+def _open_folder(path: Path, config: Path) -> Described:
+    from c2c.transformer.text.eos import eos_ids
+    from c2c.transformer.text.tokenizer import tokenizer_from_folder
+
+    spec = _spec(read_json_object(config), path.resolve().name, config)
+    source = SafetensorsCheckpoint(path)
+    split_experts(source, spec.family)
+    has_one = (path / "tokenizer.json").is_file()
+    tokenizer = tokenizer_from_folder(path) if has_one else None
+    return Described(spec=spec, source=source, tokenizer=tokenizer, eos_ids=eos_ids(path))
+
+
+def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
+    """Return the spec of a config; what is wrong with it is wrong with its file."""
+    try:
+        spec = from_hf_config(config, name, families=FAMILIES)
+        check_supported(spec)
+    except SettingError as error:
+        raise DataError(str(file), str(error).rstrip(".")) from None
+    return spec

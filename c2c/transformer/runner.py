@@ -1,0 +1,433 @@
+"""Executes the steps it is given for one model: nothing here decides who is served when.
+
+A step is at most one chunk of a prompt and one token each for some requests that are past theirs.
+What is drawn stays on the device and feeds the next step there, so the next may be started before
+the tokens of the one before are read; a token that its request no longer wants is then dropped.
+What a request draws depends on its prompt, settings, seed and draws so far alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.models import ModelSpec
+from c2c.transformer.executables import Executables, Stage
+from c2c.transformer.forward import run
+from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.linear import Linear
+from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
+from c2c.transformer.params import Params
+from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
+from c2c.transformer.shapes import Shapes
+
+__all__ = ["Result", "Resumable", "Runner", "Step", "Ticket"]
+
+Ended = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one call computes.
+
+    Attributes:
+      fill: a request and how many tokens of its prompt come next; None: no prompt.
+      decode: requests that get one token.
+    """
+
+    fill: tuple[int, int] | None = None
+    decode: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumable:
+    """What of a request that gave way is needed to go on: its prompt is to be computed again."""
+
+    ids: tuple[int, ...]  # prompt and what was drawn
+    drawn: int  # how many of them were drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a step gave.
+
+    Attributes:
+      tokens: request, token and why the request is over with it (None: it is not).
+      seconds: since the step was started, or since the step before it was read.
+      dropped: tokens of requests that were over, or gone.
+    """
+
+    tokens: tuple[tuple[int, int, Ended | None], ...]
+    seconds: float
+    dropped: int
+
+
+@dataclass(slots=True, eq=False)
+class _Stay:
+    """A request from `submit` to its end: results belong to it, not to the request's number."""
+
+    request: int
+    ids: Sequence[int]
+    new: int  # tokens at most, from here on
+    before: int  # drawn before it came
+    sampling: Sampling
+    stop: Collection[int]
+    seat: int
+    blocks: list[int] = field(default_factory=list)
+    filled: int = 0  # prompt tokens computed
+    started: int = 0  # draws that were started
+    got: list[int] = field(default_factory=list)
+
+    def stored(self, step: Step) -> int:
+        """Return the positions whose keys and values are there after a step."""
+        if step.fill is not None and step.fill[0] == self.request:
+            return self.filled + step.fill[1]
+        return len(self.ids) + self.started
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """A step under way."""
+
+    rows: tuple[tuple[_Stay, int], ...]  # who draws, and in which row
+    tokens: Any
+    begun_s: float
+
+
+def _feed(given: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
+    """Return the tokens of a step: those given, or what a seat drew last."""
+    return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), given)
+
+
+def _seat(seen: jax.Array, seat: Any, row: Any) -> jax.Array:
+    """Return which tokens each seat's sequence holds, with those of a new one."""
+    return seen.at[seat].set(row)
+
+
+def _draw(
+    logits: jax.Array,
+    seen: jax.Array,
+    drawn: jax.Array,
+    rows: SamplingRows,
+    step: jax.Array,
+    seats: jax.Array,
+    *,
+    hot: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the next token of each row, which tokens each seat holds, and what each drew last.
+
+    Args:
+      logits: float32 [R, vocab].
+      seen: bool [seats, vocab].
+      drawn: int32 [seats].
+      rows: settings [R].
+      step: int32 [R], how many tokens each row has drawn.
+      seats: int32 [R]; of a row that draws nothing, one that there is not.
+      hot: whether any temperature is above 0.
+    """
+    token = sample(logits, rows, step, jnp.take(seen, seats, axis=0, mode="clip"), hot=hot)
+    seen = seen.at[seats, token].set(True, mode="drop")
+    return token, seen, drawn.at[seats].set(token, mode="drop")
+
+
+_FEED = Stage(name="feed", function=_feed)
+_SEAT = Stage(name="seat", function=_seat, donated=(0,))
+_DRAW = Stage(name="draw", function=_draw, donated=(1, 2), static=("hot",))
+
+
+class Runner:
+    """One model on one device."""
+
+    def __init__(
+        self,
+        params: Params,
+        spec: ModelSpec,
+        linear: Linear,
+        pool: KvPool,
+        shapes: Shapes,
+        *,
+        executables: Executables | None = None,
+    ) -> None:
+        """Take a place in a pool; nothing is computed.
+
+        Args:
+          params: of the model.
+          spec: the model.
+          linear: how projections are multiplied.
+          pool: keys and values, shared with other runners of the device.
+          shapes: all that it will ever compute in.
+          executables: where compiled stages come from; by default jax compiles for this process.
+        """
+        self.params, self.spec, self.linear = params, spec, linear
+        self.pool, self.shapes = pool, shapes
+        self.lease = pool.lease(spec)
+        self._executables = executables
+        self._stays: dict[int, _Stay] = {}
+        self._free_seats = list(range(self.seats))[::-1]
+        self._seated: tuple[Any, Any] | None = None  # seen and drawn, made at the first step
+        self._read_s = 0.0
+        self._bound: dict[Stage, Callable[..., Any]] = {}
+
+    @property
+    def seats(self) -> int:
+        """Requests at the same time, at most."""
+        return self.shapes.rows[-1]
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        """Those that are here."""
+        return tuple(self._stays)
+
+    def submit(
+        self,
+        request: int,
+        ids: Sequence[int],
+        *,
+        new: int,
+        sampling: Sampling,
+        stop: Collection[int] = (),
+        drawn: int = 0,
+    ) -> None:
+        """Take a request in; its prompt is computed by the steps that say so.
+
+        Args:
+          request: its number, of no other that is here.
+          ids: the prompt, with what it drew before it came, if it did.
+          new: tokens at most, from here on.
+          sampling: how they are drawn.
+          stop: tokens after any of which it is over.
+          drawn: tokens at the end of `ids` that it drew before: draws go on at their count.
+
+        Raises:
+          SettingError: it can never fit.
+        """
+        if request in self._stays or not self._free_seats:
+            raise ValueError(f"request {request} is here already, or no seat is free")
+        if not ids or new < 1 or len(ids) + new - 1 > self.shapes.context:
+            raise SettingError(
+                "request", f"{len(ids)} + {new} tokens",
+                f"at least one of each, at most {self.shapes.context + 1} together",
+            )  # fmt: skip
+        seen, held = self._seated or self._fresh()
+        seat = self._free_seats.pop()
+        row = np.zeros(self.spec.vocab, bool)
+        row[np.asarray(ids)] = True
+        self._seated = self._compiled(_SEAT)(seen, np.int32(seat), row), held
+        self._stays[request] = _Stay(
+            request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop, seat=seat
+        )
+
+    def cancel(self, request: int) -> None:
+        """Free at once what a request holds; what it has under way is dropped."""
+        stay = self._stays.pop(request)
+        self.lease.give(stay.blocks)
+        self._free_seats.append(stay.seat)
+
+    def preempt(self, request: int) -> Resumable:
+        """Free what a request holds; return what `submit` needs for it to go on."""
+        stay = self._stays[request]
+        self.cancel(request)
+        return Resumable(ids=(*stay.ids, *stay.got), drawn=stay.before + len(stay.got))
+
+    def missing(self, step: Step) -> int:
+        """Return how many blocks a step lacks beyond those that are free."""
+        needed = sum(count for _, count in self._growth(step))
+        return max(0, needed - self.lease.available)
+
+    def shape_of(self, step: Step) -> tuple[int, int]:
+        """Return the tokens of the chunk that a step is padded to, and its rows of one token.
+
+        Raises:
+          ValueError: it does not fit the shapes.
+        """
+        chunk, rows = 0, self.shapes.rows[-1]
+        if step.fill is not None:
+            chunk = next((b for b in self.shapes.budgets if b >= step.fill[1]), 0)
+        else:
+            rows = next((r for r in self.shapes.rows if r >= len(step.decode)), 0)
+        if (step.fill is not None and not chunk) or not rows or len(step.decode) > rows:
+            raise ValueError(f"{step}: expected what {self.shapes} have room for")
+        return chunk, rows
+
+    def attended(self, step: Step) -> int:
+        """Return the positions that a step's rows of one token attend to."""
+        stays = [self._stays[request] for request in step.decode]
+        return sum(len(stay.ids) + stay.started for stay in stays)
+
+    def start(self, step: Step) -> Ticket:
+        """Begin a step; it is computed while this process goes on.
+
+        Raises:
+          OutOfPages: it lacks blocks; nothing was begun.
+          ValueError: it does not fit the requests or the shapes.
+        """
+        begun_s = time.perf_counter()
+        growth = self._growth(step)
+        if missing := self.missing(step):
+            raise OutOfPages("step", missing + self.lease.available, self.lease.available)
+        for stay, count in growth:
+            stay.blocks += self.lease.take(count, stay.request)
+        laid = self._laid_out(step)
+        assert self._seated is not None  # a step has requests, and they were submitted
+        seen, drawn = self._seated
+        tokens = self._compiled(_FEED)(laid.given, drawn, laid.source)
+        pool = self.pool.arrays
+        logits, pool = run(
+            self.params,
+            tokens,
+            laid.positions,
+            type(pool)(k=pool.k, v=pool.v, tables=self._placed(laid.tables)),
+            self.spec,
+            linear=self.linear,
+            decode_rows=laid.decode_rows,
+            wanted=laid.wanted,
+            executables=self._executables,
+        )
+        self.pool.arrays = pool
+        token, seen, drawn = self._compiled(_DRAW)(
+            logits,
+            seen,
+            drawn,
+            sampling_rows([Sampling() if s is None else s.sampling for s in laid.drawing]),
+            np.asarray([0 if s is None else s.before + s.started for s in laid.drawing], np.int32),
+            np.asarray([self.seats if s is None else s.seat for s in laid.drawing], np.int32),
+            hot=any(s is not None and s.sampling.temperature > 0 for s in laid.drawing),
+        )
+        self._seated = seen, drawn
+        rows = tuple((stay, row) for row, stay in enumerate(laid.drawing) if stay is not None)
+        for stay, _ in rows:
+            stay.started += 1
+        if step.fill is not None:
+            self._stays[step.fill[0]].filled += step.fill[1]
+        return Ticket(rows, token, begun_s)
+
+    def finish(self, ticket: Ticket) -> Result:
+        """Wait for a step and return what it gave; who is over with it is gone from here."""
+        known = np.asarray(ticket.tokens)
+        now_s = time.perf_counter()
+        seconds = now_s - max(ticket.begun_s, self._read_s)
+        self._read_s = now_s
+        found: list[tuple[int, int, Ended | None]] = []
+        dropped = 0
+        for stay, row in ticket.rows:
+            if self._stays.get(stay.request) is not stay:
+                dropped += 1
+                continue
+            token = int(known[row])
+            stay.got.append(token)
+            ended: Ended | None = None
+            if token in stay.stop:
+                ended = "stop"
+            elif len(stay.got) == stay.new:
+                ended = "length"
+            if ended is not None:
+                self.cancel(stay.request)
+            found.append((stay.request, token, ended))
+        return Result(tokens=tuple(found), seconds=seconds, dropped=dropped)
+
+    def warm(self) -> None:
+        """Have ready all that steps of these shapes run; nothing is computed.
+
+        Raises:
+          SettingError: there are no executables to have ready.
+        """
+        if self._executables is None:
+            raise SettingError("executables", None, '"auto" or a folder, to load the model with')
+        ahead = self._executables.bind_ahead
+        seen, drawn = self._seated or self._fresh()
+        ahead(_SEAT)(seen, np.int32(0), np.zeros(self.spec.vocab, bool))
+        wide = self.shapes.rows[-1]
+        calls = [(0, rows) for rows in self.shapes.rows]
+        calls += [(budget, wide) for budget in self.shapes.budgets]
+        for chunk, rows in calls:
+            flat = np.zeros(chunk + rows, np.int32)
+            tables = self._placed(np.full(((chunk > 0) + rows, self.shapes.width), -1, np.int32))
+            pool = self.pool.arrays
+            wanted = np.zeros((chunk > 0) + rows, np.int32)
+            tokens = ahead(_FEED)(flat, drawn, flat)
+            logits, _ = run(
+                self.params,
+                tokens,
+                flat,
+                type(pool)(k=pool.k, v=pool.v, tables=tables),
+                self.spec,
+                linear=self.linear,
+                decode_rows=rows,
+                wanted=wanted,
+                executables=self._executables,
+                ahead=True,
+            )
+            for hot in (False, True):
+                settings = sampling_rows([Sampling()] * len(wanted))
+                ahead(_DRAW)(logits, seen, drawn, settings, wanted, wanted, hot=hot)
+
+    def _compiled(self, stage: Stage) -> Callable[..., Any]:
+        if self._executables is None:
+            return stage.jitted
+        if stage not in self._bound:
+            self._bound[stage] = self._executables.bind(stage)
+        return self._bound[stage]
+
+    def _placed(self, array: np.ndarray) -> Any:
+        return jax.device_put(array, jax.devices()[0])
+
+    def _fresh(self) -> tuple[Any, Any]:
+        seen = np.zeros((self.seats, self.spec.vocab), bool)
+        self._seated = self._placed(seen), self._placed(np.zeros(self.seats, np.int32))
+        return self._seated
+
+    def _growth(self, step: Step) -> list[tuple[_Stay, int]]:
+        """Return who needs blocks for a step, and how many more."""
+        who = [] if step.fill is None else [step.fill[0]]
+        stays = [self._stays[request] for request in (*who, *step.decode)]
+        wanted = ((stay, -(-stay.stored(step) // PAGE_TOKENS) - len(stay.blocks)) for stay in stays)
+        return [(stay, count) for stay, count in wanted if count > 0]
+
+    def _laid_out(self, step: Step) -> _Laid:
+        chunk, rows = self.shape_of(step)
+        laid = _Laid(chunk=chunk, decode_rows=rows, width=self.shapes.width)
+        if step.fill is not None:
+            laid.fill(self._stays[step.fill[0]], step.fill[1])
+        for row, request in enumerate(step.decode):
+            laid.decode(self._stays[request], row)
+        return laid
+
+
+class _Laid:
+    """The arrays of one call: a chunk first, then rows of one token; padding has position -1."""
+
+    def __init__(self, *, chunk: int, decode_rows: int, width: int) -> None:
+        count, self._first = chunk + decode_rows, int(chunk > 0)
+        self._chunk, self.decode_rows = chunk, decode_rows
+        self.given = np.zeros(count, np.int32)
+        self.source = np.full(count, -1, np.int32)  # seats whose last token it is
+        self.positions = np.full(count, -1, np.int32)
+        self.tables = np.full((self._first + decode_rows, width), -1, np.int32)
+        self.wanted = np.zeros(self._first + decode_rows, np.int32)
+        self.drawing: list[_Stay | None] = [None] * (self._first + decode_rows)
+
+    def fill(self, stay: _Stay, tokens: int) -> None:
+        first, past = stay.filled, stay.filled + tokens
+        if past > len(stay.ids):
+            raise ValueError(f"request {stay.request}: {past} tokens of a prompt of its length")
+        self.given[:tokens] = stay.ids[first:past]
+        self.positions[:tokens] = np.arange(first, past)
+        self.tables[0, : len(stay.blocks)] = stay.blocks
+        if past == len(stay.ids):
+            self.wanted[0], self.drawing[0] = tokens - 1, stay
+
+    def decode(self, stay: _Stay, row: int) -> None:
+        if not stay.started or stay.filled < len(stay.ids):
+            raise ValueError(f"request {stay.request}: its prompt is not computed yet")
+        at, row = self._chunk + row, self._first + row
+        self.source[at] = stay.seat
+        self.positions[at] = len(stay.ids) + stay.started - 1
+        self.tables[row, : len(stay.blocks)] = stay.blocks
+        self.wanted[row], self.drawing[row] = at, stay

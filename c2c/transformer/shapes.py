@@ -1,0 +1,67 @@
+"""The closed set of shapes that a runner computes in, and how prompts are cut to fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from c2c.errors import SettingError
+from c2c.transformer.pages import PAGE_TOKENS
+
+__all__ = ["BUDGETS", "Shapes", "bucket", "pieces"]
+
+BUDGETS = (16, 64, 256)  # tokens of a prompt in one call
+
+
+def bucket(size: int, least: int = 1) -> int:
+    """Return the power of two that `size` is padded to, so that few shapes are compiled.
+
+    >>> [bucket(n) for n in (1, 2, 3, 64, 65)]
+    [1, 2, 4, 64, 128]
+    """
+    return max(least, 1 << (size - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """What a runner may compute: decode steps of each row class, and a chunk beside the widest.
+
+    Attributes:
+      rows: rows of one token, ascending; a step takes the smallest that holds its requests.
+      budgets: tokens of a prompt's chunk, ascending.
+      width: blocks of a sequence at most, that is, columns of the block tables.
+    """
+
+    rows: tuple[int, ...] = (1, 8)
+    budgets: tuple[int, ...] = (64, 256)
+    width: int = 32
+
+    def __post_init__(self) -> None:
+        for name, values in (("rows", self.rows), ("budgets", self.budgets)):
+            if not values or list(values) != sorted(set(values)) or values[0] < 1:
+                raise SettingError(f"shapes.{name}", values, "ascending whole numbers above 0")
+        if self.width < 1:
+            raise SettingError("shapes.width", self.width, "a whole number above 0")
+
+    @property
+    def context(self) -> int:
+        """Positions of a sequence at most."""
+        return self.width * PAGE_TOKENS
+
+
+def pieces(tokens: int, budgets: Sequence[int]) -> list[int]:
+    """Cut a prompt into calls: whole budgets first, and a rest that is padded to at most twice it.
+
+    >>> pieces(300, (64, 256)), pieces(88, (16, 64, 256)), pieces(5, (16, 64))
+    ([256, 44], [64, 16, 8], [5])
+    """
+    cut: list[int] = []
+    while tokens:
+        fitting = next((b for b in budgets if b >= tokens), None)
+        if fitting is not None and (fitting <= 2 * tokens or fitting == budgets[0]):
+            part = tokens
+        else:
+            part = max(b for b in budgets if b <= tokens)
+        cut.append(part)
+        tokens -= part
+    return cut

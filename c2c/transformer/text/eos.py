@@ -1,0 +1,30 @@
+"""What ends a text, as the files of a checkpoint say it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from c2c.errors import DataError
+from c2c.models import read_json_object
+
+__all__ = ["eos_ids"]
+
+
+def eos_ids(folder: Path) -> tuple[int, ...]:
+    """Return the tokens that end a text: generation_config.json has the last word.
+
+    Raises:
+      DataError: a file is damaged, or its eos_token_id is no token.
+    """
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        found = read_json_object(file).get("eos_token_id") if file.is_file() else None
+        if found is None:
+            continue
+        ids = found if isinstance(found, list) else [found]
+        if any(type(token) is not int or token < 0 for token in ids):
+            raise DataError(
+                str(file), f"eos_token_id is {found!r}, expected a token's number or a list of them"
+            )
+        return tuple(ids)
+    return ()

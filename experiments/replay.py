@@ -1,0 +1,104 @@
+"""Simulate what a live run served, and compare: `python -m experiments.replay run=runs/live`.
+
+    python -m experiments.replay run=runs/b fit=[runs/a1,runs/a2]     # predict b from other runs
+
+Step costs are fitted to the recorded steps of `fit` (by default of the run itself, which then is
+no prediction). Prints TTFT, TPOT and end-to-end time of both, and writes them with the fit to
+`replay.json` in the run's folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.command import command
+
+__all__ = ["ReplaySettings", "main"]
+
+
+@dataclass
+class ReplaySettings:
+    """Settings as key=value on the command line.
+
+    Attributes:
+      run: folder of the record, `out` of `experiments.serve`.
+      fit: folders of runs that steps are fitted to; none for the run itself.
+    """
+
+    run: str = ""
+    fit: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    """Run what the command line says; return the exit status."""
+
+    def run() -> int:
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            print(__doc__)
+            print(ReplaySettings.__doc__)
+            return 0
+        return _replay(sys.argv[1:])
+
+    return command(run, goes_on=False)
+
+
+def _replay(arguments: list[str]) -> int:
+    from omegaconf import OmegaConf
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from c2c.atomic import write_json
+    from c2c.errors import SettingError
+    from experiments.serving.calibration import with_costs
+    from experiments.serving.replaying import (
+        compare,
+        fitted,
+        prepared_of,
+        replay,
+        served_requests,
+    )
+
+    merged = OmegaConf.merge(
+        OmegaConf.structured(ReplaySettings), OmegaConf.from_dotlist(arguments)
+    )
+    settings: Any = OmegaConf.to_object(merged)
+    folder = Path(settings.run).expanduser()
+    if not settings.run or not folder.is_dir():
+        raise SettingError("run", settings.run, "the folder of a live run's record")
+    others = [Path(name).expanduser() for name in settings.fit]
+    fits = fitted(others or [folder])
+    prepared = with_costs(prepared_of(folder), fits)
+    live = served_requests(folder)
+    found = compare(live, replay(prepared, live))
+    out = Console(highlight=False, width=100)
+    table = Table(box=SIMPLE_HEAD, title=f"{len(live)} requests, simulated against live")
+    for name in ("figure", "live, ms", "simulated, ms", "error, %"):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for one in found:
+        table.add_row(
+            f"{one.name.removesuffix('_s')} p{one.share}", f"{1e3 * one.live_s:.2f}",
+            f"{1e3 * one.simulated_s:.2f}", f"{100 * one.error:+.1f}",
+        )  # fmt: skip
+    out.print(table)
+    worst = max(fit.residual for fit in fits.values())
+    out.print(
+        f"{'fitted to itself: no prediction' if not others else f'fitted to {len(others)} runs'}; "
+        f"decode steps spread by up to {100 * worst:.0f} % around the fit"
+    )
+    write_json(
+        folder / "replay.json",
+        {
+            "fit": [str(path) for path in others],
+            "steps": {name: fit.as_dict() for name, fit in fits.items()},
+            "compared": [asdict(one) for one in found],
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+r"""Serve a folder of checkpoints behind OpenAI's API: `python -m experiments.serve catalog=models`.
+
+    python -m experiments.serve                                # SmolLM2, fetched once
+    python -m experiments.serve catalog=models workers=2 port=8123
+    python -m experiments.serve catalog=models out=runs/live   # keeps a record of what was served
+    python -m experiments.serve --help                         # all settings
+
+Then, in another terminal:
+
+    curl http://127.0.0.1:8123/v1/models
+    curl http://127.0.0.1:8123/v1/chat/completions -H 'content-type: application/json' \
+        -d '{"model": "...", "messages": [{"role": "user", "content": "Hello"}]}'
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.command import command
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run what the command line says; return the exit status."""
+
+    def run() -> int:
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            from experiments.serving.settings import ServeConf
+
+            print(__doc__)
+            print(ServeConf.__doc__)
+            return 0
+        from experiments.serving.command import serve
+
+        return serve(sys.argv[1:])
+
+    return command(run, goes_on=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""From recorded steps to what a step costs: by shape, and how it grows with the cache.
+
+A step that only decodes takes a + c x (positions attended to), with an a for each row class: rows
+are padded, so how many of them are real has no term. With prompt tokens it takes a + b x tokens.
+What passes between steps (the loop, the frames) is added to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.errors import DataError
+from c2c.serving import Prepared
+
+__all__ = ["StepFit", "fit_steps", "with_costs"]
+
+_LEAST = 4  # steps of a kind, to fit it
+_TRIMS = 3  # rounds of leaving out what is 3 standard deviations off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFit:
+    """What a model's steps cost, seconds.
+
+    Attributes:
+      rows_s: of a decode step, by row class.
+      kv_s: more for each position attended to.
+      prompt_s: of a step with prompt tokens, its first part.
+      token_s: more for each prompt token.
+      outside_s: between steps, the mean.
+      residual: standard deviation of decode steps over their mean.
+      steps: that were fitted.
+    """
+
+    rows_s: Mapping[int, float]
+    kv_s: float
+    prompt_s: float
+    token_s: float
+    outside_s: float
+    residual: float
+    steps: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
+    """Return what the steps of each model cost, over all these runs.
+
+    Raises:
+      DataError: a model has too few steps of a kind.
+    """
+    columns = {
+        name: np.concatenate([table[name].to_numpy(zero_copy_only=False) for table in tables])
+        for name in tables[0].column_names
+    }
+    usual = columns["again"] == 0  # without what was computed twice
+    found = {}
+    for model in sorted(set(columns["model"].tolist())):
+        mine = {name: column[usual & (columns["model"] == model)]
+                for name, column in columns.items()}  # fmt: skip
+        found[model] = _fit(model, mine)
+    return found
+
+
+def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
+    decodes, prompts = c["prompt_tokens"] == 0, c["prompt_tokens"] > 0
+    for kind, which in (("decode", decodes), ("prompt", prompts)):
+        if which.sum() < _LEAST:
+            raise DataError(
+                f"steps of {model}", f"{which.sum()} {kind} steps, expected at least {_LEAST}",
+                "Serve more requests of it.",
+            )  # fmt: skip
+    seconds = c["seconds"] + c["host_s"]
+    classes = sorted(set(c["rows"][decodes].tolist()))
+    x = np.stack([(c["rows"][decodes] == r).astype(float) for r in classes], axis=1)
+    x = np.concatenate([x, c["kv_tokens"][decodes, None]], axis=1)
+    fit, residual = _least_squares(x, seconds[decodes])
+    if fit[-1] < 0:  # nothing to be seen of it
+        fit, residual = _least_squares(x[:, :-1], seconds[decodes])
+        fit = np.append(fit, 0.0)
+    y = np.stack([np.ones(prompts.sum()), c["prompt_tokens"][prompts]], axis=1)
+    beside = seconds[prompts] - fit[-1] * c["kv_tokens"][prompts]  # without what decodes attend to
+    prompt, _ = _least_squares(y, beside)
+    if prompt[1] < 0 or prompt[0] < 0:
+        prompt = np.array([0.0, max(0.0, beside.sum()) / c["prompt_tokens"][prompts].sum()])
+    return StepFit(
+        rows_s={int(r): float(a) for r, a in zip(classes, fit[:-1], strict=True)},
+        kv_s=float(fit[-1]),
+        prompt_s=float(prompt[0]),
+        token_s=float(prompt[1]),
+        outside_s=float(_trimmed(c["outside_s"]).mean()),
+        residual=float(residual / max(1e-12, seconds[decodes].mean())),
+        steps=len(seconds),
+    )
+
+
+def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return coefficients whose mean error is 0, and the standard deviation of the rest."""
+    kept = np.ones(len(y), bool)
+    for _ in range(_TRIMS):
+        fit, *_ = np.linalg.lstsq(x[kept], y[kept], rcond=None)
+        off = y - x @ fit
+        kept = np.abs(off) <= 3 * max(float(off[kept].std()), 1e-12)
+    scale = y.sum() / max(1e-12, float((x @ fit).sum()))  # the mean is what adds up
+    return fit * scale, float((y - x @ fit * scale)[kept].std())
+
+
+def _trimmed(values: np.ndarray) -> np.ndarray:
+    # A gap in which nobody had asked for anything is no cost of a step.
+    trimmed: np.ndarray = np.minimum(values, np.quantile(values, 0.98))
+    return trimmed
+
+
+def with_costs(prepared: Prepared, fits: Mapping[str, StepFit]) -> Prepared:
+    """Return the setup with measured step costs in place of the cost model's.
+
+    Raises:
+      DataError: a model was not measured.
+    """
+    fleet, costs = prepared.fleet, prepared.fleet.costs
+    body, overhead, kv = costs.body_s.copy(), costs.overhead_s.copy(), costs.kv_read_s.copy()
+    decode, prompt = costs.decode_s.copy(), costs.prompt_s.copy()
+    for deployment, row in zip(prepared.setup.deployments, fleet.deployment, strict=True):
+        if deployment.name not in fits:
+            raise DataError(f"steps of {deployment.name}", "none were recorded")
+        fit = fits[deployment.name]
+        tokens = np.arange(body.shape[1])
+        # The simulator charges what a prompt attends to by itself.
+        seconds = fit.prompt_s + max(0.0, fit.token_s - fit.kv_s) * tokens
+        for rows in sorted(fit.rows_s, reverse=True):
+            seconds[: rows + 1] = fit.rows_s[rows]
+        pairs = slice(int(row.arch) * costs.kinds, (int(row.arch) + 1) * costs.kinds)
+        body[pairs] = seconds[None, :, None]
+        overhead[pairs], kv[pairs] = fit.outside_s, fit.kv_s
+        decode[pairs], prompt[pairs] = min(fit.rows_s.values()), fit.token_s
+    nothing = {
+        name: np.zeros_like(getattr(costs, name))
+        for name in ("body_link", "body_hbm", "head_s", "head_link", "head_hbm", "pair_s")
+    }
+    measured = costs._replace(
+        body_s=body, overhead_s=overhead, kv_read_s=kv, decode_s=decode, prompt_s=prompt, **nothing
+    )
+    return replace(prepared, fleet=fleet._replace(costs=measured))

@@ -1,0 +1,130 @@
+"""From settings to processes that serve, and back to nothing when told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from c2c.config import load
+from c2c.engine import Engine, find_models
+from c2c.errors import DataError, SettingError
+from experiments.serving.record import write_record
+from experiments.serving.settings import Settings, overrides_of, register, settings_of
+
+__all__ = ["serve"]
+
+_FRONT_S = 60.0  # that the front may take to come up
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve until a signal says stop; return the exit status.
+
+    Raises:
+      SettingError: a setting cannot work.
+      DataError: no model can be served, or a process did not come up.
+    """
+    register()
+    settings = settings_of(load(overrides_of(arguments), "serve"))
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    if settings.out is not None and settings.out.exists() and any(settings.out.iterdir()):
+        raise SettingError("out", str(settings.out), "a new or empty folder")
+    return asyncio.run(_serve(settings))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+async def _serve(settings: Settings) -> int:
+    if settings.catalog is None:
+        from c2c.transformer.weights.default_checkpoint import default_checkpoint
+
+        catalog = default_checkpoint()
+    else:
+        catalog = settings.catalog
+    entries = find_models(catalog)
+    engine = Engine(entries, settings.engine)
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    front: subprocess.Popen[bytes] | None = None
+    try:
+        starting = asyncio.create_task(engine.start(_say))
+        stopping = asyncio.create_task(told.wait())
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return 0
+        await starting
+        port = settings.port or _free_port(settings.host)
+        front = _front(engine.socket, settings, port)
+        url = f"http://{settings.host}:{port}"
+        await _until_ready(front, url)
+        failed = {info.name: info.failed for info in engine.models() if info.failed}
+        for name, why in failed.items():
+            _say(f"{name} is not served: {why}")
+        _say(f"{len(entries) - len(failed)} models at {url}/v1 (page: {url}/)")
+        while not told.is_set() and front.poll() is None and engine.failure is None:
+            await asyncio.wait([stopping], timeout=0.2)
+        if engine.failure is not None:
+            raise engine.failure
+        if front.poll() is not None:
+            raise DataError("front", f"ended with status {front.returncode}")
+        _say("stopping")
+        await engine.drain(settings.drain_s)
+        await asyncio.sleep(0.1)  # what was said last reaches the clients
+        if settings.out is not None:
+            write_record(settings.out, settings.given, engine)
+            _say(f"record: {settings.out}")
+    finally:
+        if front is not None:
+            front.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(front.wait, 3.0)
+            front.kill()
+        await engine.close()
+    return 0
+
+
+def _front(socket: Path, settings: Settings, port: int) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ) | ({"C2C_KEY": settings.key} if settings.key else {})
+    return subprocess.Popen(  # noqa: S603 (this Python, our module)
+        [sys.executable, "-m", "c2c.engine.front", str(socket), settings.host, str(port)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for us: answers under way are told of it
+    )
+
+
+async def _until_ready(front: subprocess.Popen[bytes], url: str) -> None:
+    def is_ready() -> bool:
+        try:
+            with urllib.request.urlopen(f"{url}/ready", timeout=1.0) as answer:  # noqa: S310
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    end_s = time.monotonic() + _FRONT_S
+    while not await asyncio.to_thread(is_ready):
+        if front.poll() is not None or time.monotonic() > end_s:
+            raise DataError("front", "did not come up", "Its last words are above.")
+        await asyncio.sleep(0.05)
+
+
+def _free_port(host: str) -> int:
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

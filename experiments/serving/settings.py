@@ -1,0 +1,225 @@
+"""Settings of `experiments.serve`, checked before anything is started."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from c2c.cost import load_constants
+from c2c.engine import EngineSettings, Options
+from c2c.errors import SettingError, unknown_name
+from c2c.hardware import conf_dir
+from c2c.policies import DECISIONS
+from c2c.serving import SystemSpec
+
+__all__ = [
+    "ServeConf",
+    "Settings",
+    "options_of",
+    "overrides_of",
+    "register",
+    "settings_of",
+    "system_of",
+]
+
+_TEXTS = ("catalog", "pools", "out", "executables", "key")
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass
+class ServeConf:
+    """The settings as written.
+
+    Attributes:
+      catalog_folder: `catalog=` on the command line; checkpoints (folders with a config.json
+        in them, or GGUF files), or one of them; null for SmolLM2, fetched once.
+      host: address to listen at; any but this machine's own needs a key.
+      port: to listen at; 0 for any.
+      key: that requests must bear; null: none.
+      workers: processes that compute, each a device of the fleet.
+      rows: row classes of a step; the last is the most requests of a model at the same time.
+      budgets: prompt tokens of one call.
+      context: tokens of a request at most, where the model's own context is not shorter.
+      pool_bytes: keys and values of each worker; null: what all rows of all models take, at most a
+        quarter of the memory for all workers.
+      dtype: of parameters, activations, keys and values.
+      linear: staged (weights once for all workers) or reference (a copy for each).
+      executables: folder of compiled code, or auto.
+      pools: folder of weights in the form that workers map; null: one that ends with the command.
+      max_open: requests at the same time; further ones get 429.
+      retries: losses of a worker that a request in its step survives.
+      patience: losses in a minute after which a worker is given up.
+      hang_s: silence after which a worker that computes is killed.
+      drain_s: how long requests may go on after SIGTERM.
+      ttft_slo_s: target that policies see.
+      tpot_slo_s: likewise.
+      constants: of the cost model by which policies predict, `conf/calibration`.
+      out: folder for what was served, and in which steps; null: nothing is kept.
+      system: as the simulator's, `conf/system`.
+    """
+
+    catalog_folder: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8123
+    key: str | None = None
+    workers: int = 1
+    rows: list[int] = field(default_factory=lambda: [1, 8])
+    budgets: list[int] = field(default_factory=lambda: [64, 256])
+    context: int = 2048
+    pool_bytes: int | None = None
+    dtype: str = "float32"
+    linear: str = "staged"
+    executables: str | None = "auto"
+    pools: str | None = None
+    max_open: int = 1024
+    retries: int = 1
+    patience: int = 20
+    hang_s: float = 60.0
+    drain_s: float = 10.0
+    ttft_slo_s: float = 1.0
+    tpot_slo_s: float = 0.2
+    constants: str = "gh200"
+    out: str | None = None
+    system: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings as objects; `given` as they were written."""
+
+    given: Mapping[str, Any]
+    catalog: Path | None
+    host: str
+    port: int
+    key: str | None
+    drain_s: float
+    out: Path | None
+    engine: EngineSettings
+
+
+def register() -> None:
+    """Tell Hydra the schema."""
+    ConfigStore.instance().store(name="serve_schema", node=ServeConf, provider="c2c")
+
+
+def overrides_of(arguments: Sequence[str]) -> list[str]:
+    """Return arguments as Hydra takes them: paths and keys as they are, whatever is in them.
+
+    >>> overrides_of(["catalog=my models", "port=1"])
+    ["catalog_folder='my models'", 'port=1']
+    """
+    found = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if equals and name in _TEXTS and value not in ("null", "auto", "none"):
+            quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+            found.append(f"{'catalog_folder' if name == 'catalog' else name}='{quoted}'")
+        else:
+            found.append(argument)
+    return found
+
+
+def settings_of(cfg: DictConfig) -> Settings:
+    """Return the settings of a composed configuration.
+
+    Raises:
+      SettingError: one cannot work.
+    """
+    given: Any = OmegaConf.to_container(cfg, resolve=True)
+    for name, least in (("max_open", 1), ("retries", 0), ("patience", 1)):
+        if given[name] < least:
+            raise SettingError(name, given[name], f"a whole number from {least}")
+    for name in ("hang_s", "ttft_slo_s", "tpot_slo_s"):
+        if not 0 < given[name] < float("inf"):
+            raise SettingError(name, given[name], "seconds above 0")
+    if not 0 <= given["drain_s"] < float("inf"):
+        raise SettingError("drain_s", given["drain_s"], "seconds from 0")
+    if given["dtype"] not in _DTYPES:
+        raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
+    if given["linear"] not in ("staged", "reference"):
+        raise SettingError("linear", given["linear"], "staged or reference")
+    names = [path.stem for path in (conf_dir() / "calibration").glob("*.yaml")]
+    if given["constants"] not in names:
+        raise unknown_name("constants", given["constants"], names)
+    _check_address(given)
+    executables = given["executables"]
+    return Settings(
+        given=given,
+        catalog=_path(given["catalog_folder"]),
+        host=given["host"],
+        port=given["port"],
+        key=given["key"],
+        drain_s=given["drain_s"],
+        out=_path(given["out"]),
+        engine=EngineSettings(
+            options=options_of(given),
+            system=system_of(given["system"]),
+            constants=load_constants(given["constants"]),
+            executables=None if executables in (None, "none") else executables,
+            pools=_path(given["pools"]),
+            max_open=given["max_open"],
+            retries=given["retries"],
+            patience=given["patience"],
+            hang_s=given["hang_s"],
+            ttft_slo_s=given["ttft_slo_s"],
+            tpot_slo_s=given["tpot_slo_s"],
+        ),
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """Return the workers' part of the settings."""
+    return Options(
+        workers=given["workers"],
+        rows=tuple(given["rows"]),
+        budgets=tuple(given["budgets"]),
+        context=given["context"],
+        pool_bytes=given["pool_bytes"],
+        dtype=given["dtype"],
+        linear=given["linear"],
+    )
+
+
+def system_of(given: Mapping[str, Any]) -> SystemSpec:
+    """Return who decides.
+
+    Raises:
+      SettingError: an unknown key.
+    """
+    known = [f.name for f in fields(SystemSpec)]
+    for key in given:
+        if key not in known:
+            raise unknown_name(f"system.{key}", given[key], known, key, "a key among")
+    return SystemSpec(**{k: v for k, v in given.items() if not (k in DECISIONS and v is None)})
+
+
+def _check_address(given: Mapping[str, Any]) -> None:
+    host, port = given["host"], given["port"]
+    if not 0 <= port < 65536:
+        raise SettingError("port", port, "a number from 0 to 65535")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise SettingError("host", host, "an address such as 127.0.0.1 or 0.0.0.0") from None
+    if not address.is_loopback and not given["key"]:
+        raise SettingError("key", given["key"], f"a key, as anybody may reach {host}")
+    kind = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    with socket.socket(kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise SettingError(
+                "port", port, f"one that is free at {host} ({error.strerror})"
+            ) from None

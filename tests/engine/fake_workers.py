@@ -1,0 +1,148 @@
+"""Workers that compute nothing: they keep strict books of what they are told, and get lost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from c2c.engine import messages as say
+from c2c.engine.backend import LiveBackend
+from c2c.engine.places import Place
+
+__all__ = ["FakeWorker", "token_of"]
+
+
+def token_of(request: int, position: int) -> int:
+    """The token that a request draws at a position, whoever computes it."""
+    return (request * 7919 + position * 104729) % 50021
+
+
+@dataclass
+class Stay:
+    ids: tuple[int, ...]
+    new: int
+    drawn: int
+    filled: int = 0
+    got: int = 0
+
+
+@dataclass
+class FakeWriter:
+    """What a place writes to: frames are kept for the worker."""
+
+    frames: list[Any] = field(default_factory=list)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.frames += say.frames_in(data)
+
+
+class FakeWorker:
+    """One place's process. It holds the engine to what a real worker needs."""
+
+    def __init__(self, place: Place, backend: LiveBackend, rng: random.Random, rows: int) -> None:
+        self.place, self.backend, self.rng, self.rows = place, backend, rng, rows
+        self.is_gone = False
+        self.restart()
+
+    def restart(self) -> None:
+        self.instances: dict[int, str] = {}
+        self.stays: dict[int, Stay] = {}
+        self.run: say.Run | None = None
+        self.step = 0
+        self.is_interrupted = False
+        self.out: list[Any] = []
+        self.writer = FakeWriter()
+        self.place.writer = self.writer  # type: ignore[assignment]
+
+    @property
+    def is_up(self) -> bool:
+        return self.place.writer is not None
+
+    def lose(self, *, for_good: bool = False) -> None:
+        """Go with everything, what was not heard included."""
+        self.is_gone = for_good
+        self.backend.lost(self.place, for_good=for_good)
+
+    def work(self) -> bool:
+        """Do one thing; say whether there was any."""
+        if self.out:  # said, and not heard yet
+            self.backend.heard(self.place, self.out.pop(0))
+            return True
+        if self.run is not None:
+            self._step()
+            return True
+        if not self.writer.frames:
+            return False
+        frame = self.writer.frames.pop(0)
+        if isinstance(frame, say.Load):
+            self.instances[frame.instance] = frame.model
+            self.out.append(say.Loaded(plan=frame.plan, seconds=0.0))
+        elif isinstance(frame, say.Unload):
+            del self.instances[frame.instance]
+        elif isinstance(frame, say.Free):
+            for request in frame.requests:
+                self.stays.pop(request, None)
+        elif isinstance(frame, say.Interrupt):
+            pass  # of a run that is over
+        else:
+            self._begin(frame)
+        return True
+
+    def _begin(self, run: say.Run) -> None:
+        assert run.instance in self.instances
+        for submit in run.submits:
+            assert submit.request not in self.stays, "a request is submitted once"
+            assert submit.ids[len(submit.ids) - submit.drawn :] == tuple(
+                token_of(submit.request, k) for k in range(submit.drawn)
+            ), "what was delivered is what it goes on from"
+            self.stays[submit.request] = Stay(submit.ids, submit.new, submit.drawn)
+        assert len(self.stays) <= self.rows * len(self.instances)
+        self.run, self.step, self.is_interrupted = run, 0, False
+
+    def _step(self) -> None:
+        run = self.run
+        assert run is not None
+        for frame in [f for f in self.writer.frames if isinstance(f, say.Interrupt)]:
+            self.writer.frames.remove(frame)
+            self.is_interrupted |= frame.plan == run.plan
+        drawing = list(run.decodes)
+        if self.step == 0:
+            for fill in run.fills:
+                stay = self.stays[fill.request]
+                stay.filled += fill.tokens
+                assert stay.filled <= len(stay.ids)
+                if stay.filled == len(stay.ids):
+                    drawing.append(fill.request)
+        else:
+            drawing += [fill.request for fill in run.fills]
+        tokens = []
+        for request in drawing:
+            stay = self.stays[request]
+            assert stay.filled == len(stay.ids), "it decodes what it holds"
+            token = token_of(request, stay.drawn + stay.got)
+            stay.got += 1
+            assert stay.got <= stay.new
+            why = None
+            if token % 11 == 0:
+                why = "stop"
+            elif stay.got == stay.new:
+                why = "length"
+            if why is not None:
+                del self.stays[request]
+            tokens.append((request, token, why))
+        is_last = (
+            self.step + 1 == run.steps or self.is_interrupted or any(why for *_, why in tokens)
+        )
+        self.out.append(
+            say.Stepped(
+                plan=run.plan, number=self.step, is_last=is_last, tokens=tuple(tokens),
+                seconds=0.001, host_s=0.0, calls=((64, 4),), kv_tokens=0, compiled=0,
+            )
+        )  # fmt: skip
+        self.step += 1
+        if is_last:
+            self.run = None

@@ -1,0 +1,192 @@
+"""Laws of ledger and backend under the pure step, with workers that are lost at any moment.
+
+Each request ends once; what was delivered is what it draws, none twice, none left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from c2c.config import load
+from c2c.cost import load_constants
+from c2c.engine import Options, fleet_of
+from c2c.engine import messages as say
+from c2c.engine.backend import LiveBackend
+from c2c.engine.catalog import Entry
+from c2c.engine.ledger import Entry as LedgerEntry
+from c2c.engine.ledger import Ledger
+from c2c.engine.places import Place
+from c2c.models import from_hf_config
+from c2c.serving import FAIL_NONE, Prepared
+from c2c.serving.loop import step
+from c2c.serving.port import Arrival, Cancelled
+from experiments.serving.settings import overrides_of, register, settings_of
+from tests.engine.fake_workers import FakeWorker, token_of
+from tests.transformer.random_checkpoints import config_of
+
+ROWS = 4
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    register()
+    given_ = settings_of(load(overrides_of(["port=0"]), "serve"))
+    specs = [from_hf_config(config_of(f), f) for f in ("llama", "qwen3", "mixtral", "qwen2")]
+    entries = [Entry(name=s.name, path=None, spec=s, context=400) for s in specs]  # type: ignore[arg-type]
+    options = Options(workers=2, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=8 << 20)
+    return fleet_of(entries, options, given_.engine.system, load_constants("gh200"))
+
+
+class World:
+    """An engine without processes: everything that happens is drawn."""
+
+    def __init__(self, prepared: Prepared, seed: int, retries: int) -> None:
+        self.rng = random.Random(seed)
+        self.prepared = prepared
+        self.told: dict[int, list[int]] = {}
+        self.ends: Counter[int] = Counter()
+        self.why: dict[int, str] = {}
+        self.ledger = Ledger(self._tell, self._end)
+        self.places = [Place(device=k) for k in range(2)]
+        self.backend = LiveBackend(
+            prepared, self.places, self.ledger, retries=retries, on_step=lambda row: None
+        )
+        self.workers = [FakeWorker(p, self.backend, self.rng, ROWS) for p in self.places]
+        self.state = prepared.new_serving(slots=2, buffer=1)
+        self.failed: Counter[int] = Counter()
+        self.asked: dict[int, say.Ask] = {}
+
+    def _tell(self, request: int, tokens: Sequence[int]) -> None:
+        assert not self.ends[request], "nothing after the end"
+        self.told[request] += tokens
+
+    def _end(self, request: int, entry: LedgerEntry, why: str) -> None:
+        assert entry.delivered == self.told[request]
+        self.ends[request] += 1
+        self.why[request] = why
+
+    def ask(self, number: int) -> None:
+        rng = self.rng
+        ids = tuple(rng.randrange(90) for _ in range(rng.randint(1, 150)))
+        ask = say.Ask(
+            request=number, model="", ids=ids, new=rng.randint(1, 60), temperature=0.0,
+            top_k=0, top_p=1.0, seed=0, stop=(),
+        )  # fmt: skip
+        self.asked[number], self.told[number] = ask, []
+        model = rng.randrange(4)
+        self.ledger.open(ask, model, 0.0)
+        self.backend.put(
+            Arrival(
+                at_s=self.backend.now_s(), request_id=number, model=model,
+                prompt_tokens=len(ids), max_output_tokens=ask.new,
+            )
+        )  # fmt: skip
+
+    async def loop(self) -> None:
+        fleet, rules = self.prepared.fleet, self.prepared.rules
+        while not self.backend._events.empty():
+            event = await self.backend.next_event()
+            self.state, actions = step(fleet, rules, self.state, event, donate=True)
+            for row in self.state.records[: self.state.count[0].out]:
+                if row.failure != FAIL_NONE:
+                    self.failed[int(row.id)] += 1
+                    self.ledger.end(int(row.id), "failed")
+            self.state.count[0].out = 0
+            self.backend.submit(float(self.state.count[0].now_s), actions)
+
+    async def run(self, requests: int, loss: float, cancel: float, given_up: float) -> None:
+        next_ = 0
+        idle = 0
+        while idle < 3:
+            roll = self.rng.random()
+            if next_ < requests and roll < 0.3:
+                self.ask(next_)
+                next_ += 1
+            for worker, writer in zip(self.workers, self.places, strict=True):
+                if worker.is_gone:
+                    continue
+                if not worker.is_up:
+                    if self.rng.random() < 0.3:
+                        worker.restart()
+                        self.backend.started(writer)
+                elif self.rng.random() < loss:
+                    others = [w for w in self.workers if w is not worker and not w.is_gone]
+                    worker.lose(for_good=bool(others) and self.rng.random() < given_up)
+            if self.told and self.rng.random() < cancel:
+                request = self.rng.choice(list(self.told))
+                if self.ledger.end(request, "cancelled"):
+                    self.backend.put(Cancelled(at_s=self.backend.now_s(), request_id=request))
+            did = [worker.work() for worker in self.workers if worker.is_up]
+            await self.loop()
+            busy = (
+                any(did) or next_ < requests or not all(w.is_up or w.is_gone for w in self.workers)
+            )
+            idle = 0 if busy else idle + 1
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    loss=st.sampled_from([0.0, 0.01, 0.05]),
+    cancel=st.sampled_from([0.0, 0.01]),
+    given_up=st.sampled_from([0.0, 0.3]),
+    retries=st.sampled_from([0, 1, 1000]),
+)
+def test_every_request_ends_once_with_the_tokens_it_draws(
+    prepared: Prepared, seed: int, loss: float, cancel: float, given_up: float, retries: int
+) -> None:
+    async def scenario() -> World:
+        world = World(prepared, seed, retries)
+        await world.run(25, loss, cancel, given_up)
+        return world
+
+    world = asyncio.run(scenario())
+    assert len(world.ledger) == 0
+    assert set(world.ends) == set(range(25))
+    assert set(world.ends.values()) == {1}
+    for request, told in world.told.items():
+        assert told == [token_of(request, k) for k in range(len(told))]
+        if world.why[request] == "stop":
+            assert told[-1] % 11 == 0
+        if world.why[request] == "length":
+            assert len(told) == world.asked[request].new
+    count = world.state.count[0]
+    assert count.arrived == 25 == count.finished + count.failed
+    if retries == 1000 and not cancel:
+        assert set(world.why.values()) <= {"stop", "length"}
+    for worker in (w for w in world.workers if not w.is_gone):  # nothing is held in vain
+        assert not worker.stays
+        assert not worker.place.held
+
+
+def test_a_request_in_the_step_at_both_losses_is_given_up(prepared: Prepared) -> None:
+    world = World(prepared, 0, retries=1)
+
+    async def scenario() -> None:
+        world.ask(0)
+        for round_ in range(2):
+            await world.loop()
+            for _ in range(5):  # the load, then the first step begins
+                for worker in world.workers:
+                    worker.work()
+                await world.loop()
+                if any(p.doing is not None and p.doing.action.__class__.__name__ == "RunSteps"
+                       for p in world.places):  # fmt: skip
+                    break
+            at = next(k for k, p in enumerate(world.places) if p.doing is not None)
+            assert world.ends[0] == 0
+            world.workers[at].lose()
+            assert world.ends[0] == round_
+            world.workers[at].restart()
+            world.backend.started(world.places[at])
+        await world.loop()
+
+    asyncio.run(scenario())
+    assert world.why == {0: "worker_lost"}

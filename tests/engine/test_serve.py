@@ -1,0 +1,255 @@
+"""The engine as processes: what clients get, what they may send, what survives a killed worker."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from c2c.transformer import Model, load
+from tests.engine.checkpoints import VOCAB, make_catalog
+from tests.engine.live import Live, served
+
+NAMES = ("one", "two", "three", "bare")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("engine")
+    make_catalog(folder / "models")
+    store = folder / "executables"
+    store.mkdir()
+    store.chmod(0o700)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def live(folder: Path) -> Iterator[Live]:
+    settings = (
+        f"catalog={folder / 'models'}", "workers=2", "rows=[1,4]", "budgets=[16,64]",
+        "context=320", "pool_bytes=16000000", f"executables={folder / 'executables'}",
+        f"out={folder / 'out'}", "retries=100", "patience=1000",
+    )  # fmt: skip
+    with served(*settings, log=folder / "log") as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path) -> dict[str, Model]:
+    return {name: load(folder / "models" / name, executables=None) for name in NAMES}
+
+
+def asked(seed: int, count: int) -> list[tuple[str, list[int], int]]:
+    rng = random.Random(seed)
+    return [
+        (NAMES[k % len(NAMES)], [rng.randrange(VOCAB) for _ in range(rng.randint(1, 150))],
+         rng.randint(1, 24))
+        for k in range(count)
+    ]  # fmt: skip
+
+
+def test_models_are_listed_and_those_that_cannot_be_served_say_why(live: Live) -> None:
+    listed = {m["id"]: m for m in live.client.get("/v1/models").json()["data"]}
+    assert {name for name, m in listed.items() if m["status"] == "ready"} == set(NAMES)
+    assert "model_type='mamba'" in listed["odd"]["reason"]
+    assert "NaN" in listed["damaged"]["reason"]
+    assert listed["one"]["max_model_len"] == 320
+    assert live.client.get("/v1/models/two").json() == listed["two"]
+    for name in ("odd", "damaged"):
+        answer = live.post("completions", model=name, prompt=[1])
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_failed")
+    assert live.client.get("/ready").status_code == 200
+
+
+def test_many_at_once_get_the_tokens_that_a_model_draws_alone(
+    live: Live, models: dict[str, Model]
+) -> None:
+    requests = asked(0, 40)
+    seeded = {"temperature": 1.2, "top_k": 30, "top_p": 0.9, "seed": 11}
+    with ThreadPoolExecutor(16) as pool:
+        greedy = list(pool.map(lambda r: live.tokens(*r), requests))
+        drawn = list(pool.map(lambda r: live.tokens(*r, **seeded), requests[:12]))
+    for (name, ids, new), found in zip(requests, greedy, strict=True):
+        assert found == models[name].generate(ids, new)
+    for (name, ids, new), found in zip(requests, drawn, strict=False):
+        assert found == models[name].generate(ids, new, **seeded)
+    assert live.state()["compiled_after_start"] == 0
+
+
+def test_streams_texts_choices_and_usage(live: Live, models: dict[str, Model]) -> None:
+    model, prompt = models["three"], "w5 w9 w40"
+    ids = model.generate([5, 9, 40], 20, stop_at_eos=True)
+    text = " ".join(f"w{token}" for token in ids if token != 7)
+    body = {"model": "three", "prompt": prompt, "max_tokens": 20, "temperature": 0}
+    whole = live.post("completions", **body).json()
+    assert whole["choices"][0]["text"].split() == text.split()
+    assert whole["choices"][0]["finish_reason"] == ("stop" if 7 in ids else "length")
+    assert whole["usage"] == {
+        "prompt_tokens": 3, "completion_tokens": len(ids), "total_tokens": 3 + len(ids),
+    }  # fmt: skip
+    events = list(live.events("completions", **body, stream_options={"include_usage": True}))
+    assert "".join(c["text"] for e in events for c in e["choices"]).split() == text.split()
+    assert events[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    assert events[-1]["usage"] == whole["usage"]
+    chat = {"model": "three", "messages": [{"role": "user", "content": "w5"}], "max_tokens": 5}
+    answer = live.post("chat/completions", **chat, temperature=0).json()
+    assert answer["choices"][0]["message"]["content"] == model.chat("w5", 5)
+    pieces = [e["choices"][0] for e in live.events("chat/completions", **chat, temperature=0)]
+    assert pieces[0]["delta"]["role"] == "assistant"
+    assert "".join(p["delta"].get("content", "") for p in pieces) == model.chat("w5", 5)
+    several = live.post(
+        "completions", model="one", prompt=[[1, 2], [3]], n=2, seed=4, max_tokens=6,
+        ignore_eos=True, return_token_ids=True,
+    ).json()["choices"]  # fmt: skip
+    assert [c["index"] for c in several] == [0, 1, 2, 3]
+    hot = {"temperature": 1.0}
+    expected = [
+        models["one"].generate(p, 6, **hot, seed=4 + k) for p in ([1, 2], [3]) for k in (0, 1)
+    ]
+    assert [c["token_ids"] for c in several] == expected
+
+
+def test_a_stop_string_ends_the_text_before_it(live: Live, models: dict[str, Model]) -> None:
+    words = [f"w{t}" for t in models["one"].generate([5, 9], 30)]
+    stop = words[10]
+    until = words[: words.index(stop)]
+    body = {"model": "one", "prompt": [5, 9], "max_tokens": 30, "temperature": 0}
+    answer = live.post("completions", **body, ignore_eos=True, stop=[f"{stop} ", "nowhere"])
+    choice = answer.json()["choices"][0]
+    # the tokenizer writes no spaces of its own; joined words may hold the stop string earlier
+    joined = models["one"].tokenizer.decode([int(w[1:]) for w in words])  # type: ignore[union-attr]
+    at = joined.find(f"{stop} ")
+    assert choice["text"] == (joined[:at] if at >= 0 else joined)
+    assert choice["finish_reason"] == ("stop" if at >= 0 else "length")
+    assert len(until) < 30
+    live.until(lambda state: not state["open"])
+
+
+@pytest.mark.parametrize(
+    ("status", "param", "body"),
+    [
+        (404, "model", {"model": "nobody"}),
+        (400, "prompt", {"prompt": []}),
+        (400, "prompt", {"prompt": ""}),
+        (400, "prompt", {"prompt": [VOCAB]}),
+        (400, "prompt", {"prompt": [-1]}),
+        (400, "prompt", {"prompt": [1] * 320}),
+        (400, "prompt", {"model": "bare", "prompt": "text"}),
+        (400, "max_tokens", {"max_tokens": 320}),
+        (400, "max_tokens", {"max_tokens": 0}),
+        (400, "n", {"n": 100}),
+        (400, "temperature", {"temperature": -1}),
+        (400, "top_p", {"top_p": 0}),
+        (400, "seed", {"seed": -1}),
+        (400, "stop", {"stop": ["a"] * 5}),
+        (400, "stop", {"stop": ""}),
+        (400, "stream", {"stream": "perhaps"}),
+    ],
+)
+def test_what_cannot_be_is_refused_in_openais_form(
+    live: Live, status: int, param: str, body: dict[str, Any]
+) -> None:
+    answer = live.post("completions", **({"model": "one", "prompt": [1]} | body))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param), answer.text
+    assert error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_other_refusals(live: Live) -> None:
+    client = live.client
+    assert client.get("/v1/completions").status_code == 405
+    assert client.post("/v1/completions", content=b"{bad").status_code == 400
+    assert client.post("/v1/completions", content=b"x" * (1 << 25) + b"x").status_code == 413
+    chat = {"model": "bare", "messages": [{"role": "user", "content": "w1"}]}
+    answer = live.post("chat/completions", **chat)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+    late = client.post(
+        "/v1/completions", headers={"x-deadline-s": "0.000001"},
+        json={"model": "one", "prompt": [1] * 100, "max_tokens": 200},
+    )  # fmt: skip
+    assert late.status_code == 408
+    wrong = client.post(
+        "/v1/completions", headers={"x-deadline-s": "soon"}, json={"model": "one", "prompt": [1]}
+    )
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-deadline-s")
+    ignored = live.post("completions", model="one", prompt=[1], max_tokens=1, user="me", foo=1)
+    assert ignored.status_code == 200
+
+
+def test_a_client_that_goes_away_frees_what_it_held(live: Live) -> None:
+    live.until(lambda state: not state["open"])
+    before = live.state()["outcomes"].get("cancelled", 0)
+    body = {"model": "two", "prompt": [3], "max_tokens": 300, "ignore_eos": True}
+    with live.client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+        next(answer.iter_lines())
+    state = live.until(
+        lambda state: not state["open"] and not sum(w["held"] for w in state["workers"])
+    )
+    assert state["outcomes"]["cancelled"] == before + 1
+
+
+def test_killed_workers_lose_no_token(live: Live, models: dict[str, Model]) -> None:
+    requests = [(name, ids, 40) for name, ids, _ in asked(1, 24)]
+    stop = threading.Event()
+    kills = 0
+
+    def kill() -> None:
+        nonlocal kills
+        while not stop.wait(1.0) and kills < 6:
+            live.kill_worker(kills % 2)
+            kills += 1
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found: list[list[int]] = []
+    with ThreadPoolExecutor(8) as pool:
+        while kills < 3:
+            found = list(pool.map(lambda r: live.tokens(*r), requests))
+    stop.set()
+    killer.join()
+    for (name, ids, new), tokens in zip(requests, found, strict=True):
+        assert tokens == models[name].generate(ids, new)
+    state = live.until(lambda state: all(w["state"] == "idle" for w in state["workers"]))
+    assert sum(w["restarts"] for w in state["workers"]) >= 3
+    assert state["compiled_after_start"] == 0
+
+
+def test_metrics_and_page(live: Live) -> None:
+    text = live.client.get("/metrics").text
+    assert 'c2c_requests_total{model="one",outcome="length"}' in text
+    assert "c2c_compiled_after_start 0.0" in text
+    assert 'c2c_worker_up{device="1"} 1.0' in text
+    page = live.client.get("/").text
+    assert 'new EventSource("live")' in page
+    first, second = live.state(), live.state()
+    assert second["uptime_s"] > first["uptime_s"]
+
+
+def test_sigterm_drains_and_leaves_a_record(live: Live, folder: Path) -> None:
+    """Last: it ends the engine of this module."""
+    body = {"model": "one", "prompt": [5], "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    events = live.events("completions", **body, return_token_ids=True)
+    first = next(events)
+    live.process.terminate()
+    tokens = [t for e in (first, *events) for t in e["choices"][0]["token_ids"]]
+    assert len(tokens) == 200
+    assert live.process.wait(30.0) == 0
+    requests = pq.read_table(folder / "out" / "requests.parquet").to_pydict()
+    steps = pq.read_table(folder / "out" / "steps.parquet").to_pydict()
+    assert {"one", "two", "three", "bare"} == set(requests["model"])
+    served_ = [k for k, status in enumerate(requests["status"]) if status == "finished"]
+    assert len(served_) > 60
+    for k in served_:
+        assert requests["arrival_s"][k] <= requests["first_token_s"][k] <= requests["finished_s"][k]
+    assert len(steps["plan"]) > 100
+    assert all(seconds > 0 for seconds in steps["seconds"])
+    settings = json.loads((folder / "out" / "settings.json").read_text())
+    assert settings["workers"] == 2

@@ -1,0 +1,184 @@
+"""The runner: what it draws is what a request draws alone, whatever steps it is given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from c2c.transformer import Executables, Model, Sampling
+from c2c.transformer.kv_pool import KvPool, superblock_elements
+from c2c.transformer.pages import OutOfPages
+from c2c.transformer.runner import Runner, Step
+from c2c.transformer.shapes import Shapes
+from tests.compilations import compilations
+
+SHAPES = Shapes(rows=(1, 4), budgets=(16, 64), width=4)
+HOT = Sampling(temperature=1.1, top_k=30, repetition_penalty=1.2, seed=5)
+# prompt, tokens at most, how they are drawn
+ASKED = [
+    ([(7 * k + 3 * at * at) % 96 for at in range(length)], new, HOT if k % 2 else Sampling())
+    for k, (length, new) in enumerate([(5, 12), (70, 9), (33, 40), (1, 70), (90, 5), (17, 33)])
+]
+Warm = tuple[Runner, list[list[int]]]
+
+
+@pytest.fixture(scope="module")
+def two(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> list[Warm]:
+    """Runners of two unlike models over one pool, all shapes ready; and what they draw alone."""
+    folder = tmp_path_factory.mktemp("runner")
+    executables = Executables(folder / "repository")
+    models: list[Model] = [made("llama")[0], made("qwen3")[0]]
+    models = [replace(model, executables=executables) for model in models]
+    size = superblock_elements((m.spec for m in models), blocks=2)
+    pool = KvPool(8, size, dtype="float32", executables=executables)
+    runners = [
+        Runner(m.params, m.spec, m.linear, pool, SHAPES, executables=executables) for m in models
+    ]
+    for runner in runners:
+        runner.warm()
+    texts = [
+        [
+            m.generate(
+                ids, new, s.temperature, top_k=s.top_k,
+                repetition_penalty=s.repetition_penalty, seed=s.seed,
+            )
+            for ids, new, s in ASKED
+        ]
+        for m in models
+    ]  # fmt: skip
+    return list(zip(runners, texts, strict=True))
+
+
+class Client:
+    """Gives a runner steps at random: chunks of any size, any rows, preemption, one step ahead."""
+
+    def __init__(self, runner: Runner, seed: int, ahead: int) -> None:
+        self.runner, self.random, self.ahead = runner, random.Random(seed), ahead
+        self.got: list[list[int]] = [[] for _ in ASKED]
+        self.waiting = list(range(len(ASKED)))
+        self.left: dict[int, int] = {}  # of prompts under way
+        self.owed: dict[int, int] = {}  # draws that may still be started
+        self.under_way: list[Any] = []
+        self.preempted = 0
+
+    @property
+    def over(self) -> bool:
+        return not (self.waiting or self.left or self.owed or self.under_way)
+
+    def admit(self) -> None:
+        while self.waiting and len(self.runner.requests) < self.runner.seats:
+            k = self.waiting.pop(0)
+            ids, new, sampling = ASKED[k]
+            known = [*ids, *self.got[k]]
+            self.runner.submit(
+                k, known, new=new - len(self.got[k]), sampling=sampling, drawn=len(self.got[k])
+            )
+            self.left[k], self.owed[k] = len(known), new - len(self.got[k])
+
+    def step(self) -> None:
+        self.admit()
+        filling = [k for k, left in self.left.items() if left]
+        ready = [k for k, owed in self.owed.items() if owed and not self.left.get(k)]
+        fill = None
+        if filling and self.random.random() < 0.7:
+            k = self.random.choice(filling)
+            fill = k, self.random.randint(1, min(64, self.left[k]))
+        decode = tuple(k for k in ready if self.random.random() < 0.8)[: self.runner.seats]
+        step = Step(fill=fill, decode=decode)
+        while (fill or decode) and self.runner.missing(step):
+            others = [k for k in self.runner.requests if fill is None or k != fill[0]]
+            if not others:
+                raise AssertionError("one request alone must fit")
+            self.preempt(self.random.choice(others))
+            decode = tuple(k for k in decode if k in self.runner.requests)
+            step = Step(fill=fill, decode=decode)
+        if fill or decode:
+            self.under_way.append(self.runner.start(step))
+            for k in decode:
+                self.owed[k] -= 1
+            if fill is not None:
+                self.left[fill[0]] -= fill[1]
+                if not self.left[fill[0]]:
+                    self.owed[fill[0]] -= 1
+        while len(self.under_way) > (self.ahead if fill or decode else 0):
+            self.read()
+        if self.runner.requests and self.random.random() < 0.1:
+            self.preempt(self.random.choice(self.runner.requests))
+
+    def read(self) -> None:
+        for k, token, ended in self.runner.finish(self.under_way.pop(0)).tokens:
+            self.got[k].append(token)
+            if ended is not None:
+                del self.left[k], self.owed[k]
+
+    def preempt(self, k: int) -> None:
+        kept = self.runner.preempt(k)
+        assert kept.ids == (*ASKED[k][0], *self.got[k])
+        assert kept.drawn == len(self.got[k])
+        del self.left[k], self.owed[k]
+        self.waiting.append(k)
+        self.preempted += 1
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_any_steps_in_turns_over_one_pool_draw_the_same(two: list[Warm], ahead: int) -> None:
+    pool = two[0][0].pool
+    preempted = 0
+    for seed in range(6):
+        clients = [Client(runner, seed, ahead) for runner, _ in two]
+        with compilations(traced=True) as events:
+            while not all(client.over for client in clients):
+                for client in clients:
+                    if not client.over:
+                        client.step()
+        assert events == [], "everything was ready"
+        for client, (_, texts) in zip(clients, two, strict=True):
+            assert client.got == texts
+            preempted += client.preempted
+        assert sorted(pool.free) == list(range(pool.superblocks))
+    assert preempted > 10
+
+
+def test_cancelled_requests_free_their_pages_and_leave_no_token(two: list[Warm]) -> None:
+    runner, texts = two[0]
+    ids, new, sampling = ASKED[1]
+    runner.submit(1, ids, new=new, sampling=sampling)
+    tickets = [runner.start(Step(fill=(1, n))) for n in (64, 6)]
+    tickets.append(runner.start(Step(decode=(1,))))
+    runner.cancel(1)
+    assert runner.lease.held == 0
+    runner.submit(1, ids[:9], new=3, sampling=sampling)  # another stay of the same number
+    assert [runner.finish(ticket).tokens for ticket in tickets] == [(), (), ()]
+    runner.cancel(1)
+    runner.submit(1, ids, new=new, sampling=sampling, stop={texts[1][2]})
+    found = [runner.finish(runner.start(Step(fill=(1, n)))) for n in (64, 6)]
+    found += [runner.finish(runner.start(Step(decode=(1,)))) for _ in range(2)]
+    assert [t for result in found for t in result.tokens][-1] == (1, texts[1][2], "stop")
+    assert runner.requests == ()
+
+
+def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) -> None:
+    runner, texts = two[0]
+    other = two[1][0]
+    taken = other.lease.take(other.lease.available, "all")
+    ids, new, sampling = ASKED[0]
+    runner.submit(0, ids, new=new, sampling=sampling)
+    step = Step(fill=(0, len(ids)))
+    assert runner.missing(step) == 1
+    with pytest.raises(OutOfPages, match="1 more pages, 0 are free"):
+        runner.start(step)
+    other.lease.give(taken)
+    result = runner.finish(runner.start(step))
+    assert result.tokens == ((0, texts[0][0], None),)
+    with pytest.raises(ValueError, match="is here already"):
+        runner.submit(0, ids, new=new, sampling=sampling)
+    runner.cancel(0)
+    for wrong in (Step(fill=(0, 65)), Step(decode=(0,) * 5)):
+        runner.submit(0, ids * 20, new=new, sampling=sampling)
+        with pytest.raises(ValueError, match="room for"):
+            runner.start(wrong)
+        runner.cancel(0)
