@@ -96,7 +96,11 @@ def goodput_rps(met_both: Bools, span: float) -> float:
 
 
 def percentiles(
-    values: Floats, ps: Sequence[float] = PERCENTILES, *, mean: float | None = None
+    values: Floats,
+    ps: Sequence[float] = PERCENTILES,
+    *,
+    mean: float | None = None,
+    overwrite: bool = False,
 ) -> dict[str, float]:
     """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if there are none.
 
@@ -106,8 +110,9 @@ def percentiles(
       values: in any order.
       ps: percentages.
       mean: their mean, if it is known, so that it does not depend on their order.
+      overwrite: there is no NaN among the values, and they may be reordered to spare memory.
     """
-    known = values[~np.isnan(values)]
+    known = values if overwrite else values[~np.isnan(values)]
     if not len(known):
         return {"mean": float("nan")} | {f"p{p:g}": float("nan") for p in ps}
     found = np.percentile(known, ps, overwrite_input=True)

@@ -155,15 +155,8 @@ def summarise(
         for name, (totals, latencies) in part.models.items():
             models[name] = _block(totals, latencies, span)
             whole.add(totals)
-    ttft, start = _pooled(records, "ttft")
-    by_start = {
-        kind: percentiles(ttft[start == code], mean=whole.mean(f"ttft after {kind}"))
-        for code, kind in enumerate(START_KINDS)
-    }
-    pooled = {"ttft": percentiles(ttft, mean=whole.mean("ttft"))}
-    del ttft, start
-    for name in ("tpot", "e2e"):
-        pooled[name] = percentiles(_pooled(records, name)[0], mean=whole.mean(name))
+    by_start, ttft = _pooled_ttft(records, whole)
+    pooled = {"ttft": ttft} | {n: _pooled(records, n, whole) for n in ("tpot", "e2e")}
     summary = _block(whole, pooled, span)
     summary["failures"] = dict(sorted(failures.items()))
     summary["ttft_by_start_s"] = by_start
@@ -268,19 +261,40 @@ _NEEDS = {
 }
 
 
-def _pooled(records: Records, name: str) -> tuple[Any, Any]:
-    """Return one latency of all requests; of TTFT also how each found its model."""
-    found, starts = [], []
+def _pooled(records: Records, name: str, whole: _Totals) -> dict[str, float]:
+    """Return the percentiles of one latency of all requests."""
+    values = np.empty(whole.counts[name])
+    at = 0
     for part in range(len(records.parts)):
         table = records.read(part, _NEEDS[name])
-        found.append(_latency(table, name, _finished(table)))
-        if "start_kind" in _NEEDS[name]:
-            starts.append(_start(table).astype(np.int8))
-    return _joined(found), _joined(starts)
+        found = _latency(table, name, _finished(table))
+        found = found[~np.isnan(found)]
+        values[at : at + len(found)] = found
+        at += len(found)
+    return percentiles(values, mean=whole.mean(name), overwrite=True)
 
 
-def _joined(parts: list[Any]) -> Any:
-    return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else None
+def _pooled_ttft(
+    records: Records, whole: _Totals
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Return the percentiles of TTFT by how requests found their model, and of all."""
+    names = [f"ttft after {kind}" for kind in START_KINDS]
+    edges = np.cumsum([0, *(whole.counts[name] for name in names)])
+    values = np.empty(edges[-1])  # by start, so that one array serves both
+    at = edges[:-1].copy()
+    for part in range(len(records.parts)):
+        table = records.read(part, _NEEDS["ttft"])
+        found, start = _latency(table, "ttft", _finished(table)), _start(table)
+        known = ~np.isnan(found)
+        for code in range(len(START_KINDS)):
+            mine = found[known & (start == code)]
+            values[at[code] : at[code] + len(mine)] = mine
+            at[code] += len(mine)
+    by_start = {
+        kind: percentiles(values[edges[k] : edges[k + 1]], mean=whole.mean(name), overwrite=True)
+        for k, (kind, name) in enumerate(zip(START_KINDS, names, strict=True))
+    }
+    return by_start, percentiles(values, mean=whole.mean("ttft"), overwrite=True)
 
 
 def _derive(read: Callable[..., pa.Table]) -> _Columns:
