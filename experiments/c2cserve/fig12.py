@@ -15,7 +15,7 @@ from experiments.claims import Result, claim
 
 __all__ = ["compute"]
 
-# For comparison, the rule of the first version: ServerlessLLM's latency closest to the printed band.
+# For comparison, the first version's rule: ServerlessLLM's latency closest to the printed band.
 BY_LATENCY = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 WINDOW_S = 1800.0
 TARGET_S = 1.0
