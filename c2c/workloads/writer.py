@@ -37,8 +37,10 @@ def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False
       The number of requests written.
 
     Raises:
-      SettingError: the file is there already.
+      SettingError: the file is there already, or the requests of a closed loop have no times.
     """
+    if workload.loop is not None:
+        raise SettingError("workload.kind", "closed_loop", "a workload whose requests have times")
     path = Path(path)
     if path.exists() and not overwrite:
         raise SettingError("path", str(path), "a file that is not there yet", "Or overwrite=True.")

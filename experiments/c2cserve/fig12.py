@@ -10,11 +10,13 @@ import pyarrow as pa
 from c2c.config import SimulationResult, build, load, simulate
 from c2c.errors import SettingError
 from experiments.c2cserve.context import Computed, Context
-from experiments.c2cserve.replay import busy_share, describe, load_of_half, replay
-from experiments.claims import Result
+from experiments.c2cserve.replay import busy_share, describe, fit_load, load_of_half, replay
+from experiments.claims import Result, claim
 
 __all__ = ["compute"]
 
+# For comparison, the first version's rule: ServerlessLLM's latency closest to the printed band.
+BY_LATENCY = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 WINDOW_S = 1800.0
 TARGET_S = 1.0
 SYSTEMS = {
@@ -50,7 +52,41 @@ def compute(context: Context) -> Computed:
         tables={"windows": pa.Table.from_pylist(windows), "summary": pa.Table.from_pylist(summary)},
         results=_results(summary, context),
         caption=caption,
+        report=_report(context, compression, summary),
     )
+
+
+def _report(
+    context: Context, compression: float, summary: list[dict[str, Any]]
+) -> tuple[tuple[str, ...], ...]:
+    """Return what both systems do under both rules for the load, first seed."""
+    before = fit_load(
+        context,
+        BY_LATENCY,
+        SYSTEMS["ServerlessLLM"],
+        claim("c2cserve.fig12.dense.sllm.ttft").value,
+        lambda got: [_totals(got)[k] for k in ("ttft_p50_s", "ttft_p95_s")],
+    )
+    seed = context.seeds[0]
+    now = [("half busy", compression, r) for r in summary if r["seed"] == seed]
+    then = [
+        ("by ServerlessLLM's latency", before,
+         {"system": name, **_totals(replay(context, before, overrides, seed))})
+        for name, overrides in SYSTEMS.items()
+    ]  # fmt: skip
+    head = ("load", "compression", "system", "TTFT p50 s", "p95", "p99", "within 1 s %", "busy %")
+    body = [
+        (
+            rule,
+            f"{load:g}",
+            str(r["system"]),
+            *(f"{r[f'ttft_{p}_s']:.3g}" for p in ("p50", "p95", "p99")),
+            f"{r['within_target_percent']:.1f}",
+            f"{r['busy_percent']:.0f}",
+        )
+        for rule, load, r in (*now, *then)
+    ]
+    return (head, *body)
 
 
 def _windows(name: str, seed: int, got: SimulationResult) -> list[dict[str, Any]]:

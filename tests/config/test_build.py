@@ -7,6 +7,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from c2c.config import RunSetup, build, load, run_totals, simulate
+from c2c.cost import load_engine
 from c2c.hardware import MigConfig
 from c2c.metrics import RECORD_SCHEMA
 
@@ -66,6 +67,27 @@ def test_a_plain_mapping_builds_the_same_run() -> None:
     assert again.serving == setup.serving
     assert again.settings == setup.settings
     assert "_target_" not in OmegaConf.to_yaml(OmegaConf.create(dict(setup.settings)))
+
+
+def test_constants_follow_the_hardware_and_a_chip_nobody_measured_is_named() -> None:
+    assert made().serving.constants.name == "gh200"
+    h100 = made("hardware=h100_sxm", "system=serverlessllm")
+    assert h100.serving.constants.name == "h100_sxm"
+    assert not any("measured h100" in note for note in h100.notes)
+    rubin = made("hardware=rubin")
+    assert rubin.serving.constants.name == "datasheet"
+    assert any("nobody has measured rubin" in note for note in rubin.notes)
+    assert made("hardware=rubin", "constants=gh200").serving.constants.name == "gh200"
+
+
+def test_an_engine_brings_its_host_and_routing_its_skew() -> None:
+    engine = made("engine=sglang-0.5.8.post1").serving.constants
+    own = load_engine("sglang-0.5.8.post1").step_overhead_s
+    assert engine.step_overhead_s == own != made().serving.constants.step_overhead_s
+    moe = ("catalog=moe", "system=serverlessllm")
+    even = made(*moe).prepared.tables[0][0]
+    skewed = made(*moe, "routing.kind=power_law", "routing.skew=1.2").prepared.tables[0][0]
+    assert (skewed.body_hbm_bytes[2:] < even.body_hbm_bytes[2:]).any()
 
 
 def test_files_of_a_run_are_those_it_reads(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from c2c.serving import FAIL_CONTEXT, FAIL_NONE, prepare
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from c2c.simulator.run import Simulation, run_blocks
-from c2c.workloads import ClosedLoop, RequestBlock
+from c2c.workloads import ClosedLoop, RequestBlock, write_trace
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, setup
 
@@ -120,6 +121,13 @@ def test_compiled_interpreted_and_over_the_port_are_the_same() -> None:
     compiled = simulate(prepared, loop, block, compiled=True)
     assert interpreted.failure[11] == FAIL_CONTEXT
     assert interpreted.tobytes() == over_port.tobytes() == compiled.tobytes()
+
+
+def test_a_closed_loop_is_no_trace(tmp_path: Path) -> None:
+    loop = build(load(["workload=closed_loop", "workload.requests=5"])).workload
+    with pytest.raises(SettingError, match="closed_loop"):
+        write_trace(tmp_path / "t.parquet", loop)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_workload_of_the_settings() -> None:

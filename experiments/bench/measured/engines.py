@@ -162,10 +162,15 @@ def replay(prepared: Prepared, run: EngineRun, ramp_s: float = 0.0) -> Any:
 
 @cache
 def _base(platform: str) -> ServingSetup:
-    """The setup of `conf/system/plain_engine.yaml` on a whole chip; its model is replaced."""
+    """A plain engine on a whole chip: one model in HBM from the start; the model is replaced.
+
+    8192 tokens a step is the default of TensorRT-LLM and of SGLang on large GPUs.
+    """
     return build(load([
-        f"hardware={platform}", "system=plain_engine", "catalog=dense", "mig=auto",
-        "workload=deterministic", "workload.requests=1", "catalog.models=[{spec: llama-3-3b}]",
+        f"hardware={platform}", "catalog=dense", "catalog.models=[{spec: llama-3-3b}]",
+        "workload=deterministic", "workload.requests=1", "system=serverlessllm",
+        "system.starts_active=true", "system.chunk.tokens=8192", "system.chunk_candidates=[8192]",
+        "system.max_batch=256", "system.check_slo=false",
     ])).serving  # fmt: skip
 
 

@@ -38,13 +38,14 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "e2e_single_gpu": (
         ("model", "text"), ("system", "text"), ("backend", "text"), ("version", "text"),
-        ("gemm", "text"), ("isl", "count"), ("osl", "count"), ("concurrency", "count"),
-        ("ttft_ms", "positive"), ("tpot_ms", "positive"),
+        ("gemm", "precision"), ("isl", "count"), ("osl", "count"), ("concurrency", "count"),
+        ("tpot_ms", "positive"),
     ),
 }  # fmt: skip
 
 _ALLOWED = {
     "text": "a name",
+    "precision": "a precision, or nothing for the checkpoint's own",
     "count": "a whole number above 0",
     "positive": "a number above 0",
 }
@@ -132,6 +133,8 @@ def _value(text: str, kind: str, where: str) -> str | float:
     if kind == "text":
         if text:
             return text
+    elif kind == "precision":
+        return text or "bf16"
     elif kind not in _ALLOWED:
         if text in kind.split():
             return text

@@ -38,7 +38,9 @@ def engine_table(rows: list[Comparison]) -> Table:
         "time per output token of engines, replayed; errors in percent", ("chip", "engine", "model")
     )
     for (chip, engine, model), errors in errors_by(rows, "chip", "op", "size").items():
-        table.add_row(chip, engine, model.rpartition("/")[2], *_cells(errors))
+        table.add_row(
+            chip, engine, model.rpartition("/")[2].removesuffix("-Instruct"), *_cells(errors)
+        )
     for errors in errors_by([r for r in rows if r.is_bound], "is_bound").values():
         table.add_section()
         table.add_row("", BOUND, "", *_cells(errors), style="bold")

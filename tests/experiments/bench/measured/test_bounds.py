@@ -28,8 +28,10 @@ WIDE_GEMM_P90 = {"gb200": 0.30, "b200": 0.30, "l40s": 0.30}
 ENGINE_BOUND = (0.025, 0.06)
 # As if never measured, within twice the bounds; what is not stands here with why.
 UNSEEN_BEYOND = {
-    # Blackwell's kernels take a third of the other chips' time a sequence; no datasheet says so.
+    # Blackwell's attention takes a third of the other chips' time a sequence when it decodes, and
+    # two thirds of it a token of a prompt; no datasheet says so.
     ("gb200", "decode attention"),
+    ("gb200", "prefill attention"),
 }
 
 

@@ -14,6 +14,7 @@ from c2c.cost import load_constants
 from c2c.hardware import conf_dir
 from experiments.bench.measured.__main__ import main
 from experiments.bench.measured.chips import whole
+from experiments.bench.measured.engines import overhead_of, runs_of
 from experiments.bench.measured.errors import error_of
 from experiments.bench.measured.fit import GROUPS, fit_group, from_others, store_fits
 from experiments.bench.measured.ops import OPS, is_held_out
@@ -94,6 +95,21 @@ def test_bad_kinds_and_folders_are_refused(
     assert "expected a folder" in capsys.readouterr().err
     assert main([f"data={data}", "fit=true"]) == 2
     assert "the project's own rows" in capsys.readouterr().err
+
+
+def test_a_run_without_a_precision_is_of_the_checkpoints_own(tmp_path: Path) -> None:
+    text = (
+        "model,system,backend,version,gemm,isl,osl,concurrency,ttft_ms,tpot_ms\n"
+        "Qwen/Qwen3-32B,h100_sxm,sglang,9.9,,128,16,2,,25\n"
+        "Qwen/Qwen3-32B,h100_sxm,sglang,9.9,int3,128,16,2,,25\n"
+    )
+    rows = read_folder(folder(tmp_path, text, "e2e_single_gpu.csv"))["e2e_single_gpu"]
+    (run, _), (none, unknown) = runs_of(rows)
+    assert run is not None
+    assert (run.precision, run.spec.dtype_bytes, run.engine) == ("bf16", 2, "sglang-9.9")
+    assert overhead_of(run) == (load_constants("h100_sxm").step_overhead_s, False)
+    assert none is None
+    assert unknown == "int3"
 
 
 def test_a_fit_finds_the_constants_that_made_the_rows() -> None:
