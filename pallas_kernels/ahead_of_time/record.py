@@ -56,7 +56,8 @@ def write(checked: dict[str, str], record: Path = RECORD) -> None:
       record: the file.
     """
     part = record.with_suffix(".part")
-    text = json.dumps(_read(record) | checked, indent=1, sort_keys=True)
+    known = {op: code for op, code in (_read(record) | checked).items() if op in OPS}
+    text = json.dumps(known, indent=1, sort_keys=True)
     part.write_text(f"{text}\n", "utf-8")
     part.replace(record)
 
