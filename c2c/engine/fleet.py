@@ -16,12 +16,12 @@ from c2c.cost import Constants
 from c2c.engine.catalog import Entry
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, MigProfile, Platform, cpu_platform, memory_bytes
-from c2c.models import Deployment, weight_bytes
+from c2c.models import Deployment, param_count, weight_bytes
 from c2c.policies import step_parts
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.transformer import Shapes, block_elements, superblock_elements
 
-__all__ = ["Options", "Pool", "context_of", "fleet_of", "pool_of", "shapes_of"]
+__all__ = ["Options", "Pool", "check_memory", "context_of", "fleet_of", "pool_of", "shapes_of"]
 
 _USABLE = 0.8  # of a superblock, at least: see `superblock_elements`
 _POOLS_SHARE = 0.25  # of memory, where nothing is said
@@ -102,6 +102,26 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     return Pool(
         superblocks=superblocks, superblock=superblock, usable_bytes=usable, engine_bytes=slack
     )
+
+
+def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None:
+    """Return if memory has room for all weights and pools.
+
+    Raises:
+      SettingError: it has not.
+    """
+    item = 4 if options.dtype == "float32" else 2
+    weights = sum(item * param_count(e.spec) for e in entries if e.spec is not None)
+    copies = options.workers if options.linear == "reference" else 1
+    pools = options.workers * pool.superblocks * pool.superblock * 2 * item
+    total, most = copies * weights + pools, memory_bytes()
+    if total > most:
+        raise SettingError(
+            "catalog",
+            f"{copies * weights / 1e9:.1f} GB of weights, {pools / 1e9:.1f} GB of keys and values",
+            f"at most {most / 1e9:.1f} GB together, the memory there is",
+            "Take fewer models or workers, or a smaller pool_bytes.",
+        )
 
 
 def fleet_of(

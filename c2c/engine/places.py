@@ -40,6 +40,8 @@ class Place:
       generation: of the process, counted up at each start.
       process: None: none is running.
       writer: to the process that is ready; None: none is.
+      ready_s: when it came up.
+      in_vain: processes in a row that hardly served.
       heard_s: when it last said something.
       instances: model names by instance, as the loop wants them.
       held: requests that the process holds.
@@ -52,6 +54,8 @@ class Place:
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
     writer: asyncio.StreamWriter | None = None
+    ready_s: float = 0.0
+    in_vain: int = 0
     heard_s: float = 0.0
     instances: dict[int, str] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)

@@ -17,7 +17,7 @@ from c2c.cost import Constants
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.catalog import Entry as CatalogEntry
-from c2c.engine.fleet import Options, context_of, fleet_of, pool_of, shapes_of
+from c2c.engine.fleet import Options, check_memory, context_of, fleet_of, pool_of, shapes_of
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.places import Place
 from c2c.engine.record import StepRow
@@ -122,6 +122,7 @@ class Engine:
         if not good:
             raise self._nothing()
         pool, options = pool_of(good, self._settings.options), self._settings.options
+        check_memory(good, options, pool)
         shapes = shapes_of(options)
         setup = say.Setup(
             models=tuple(

@@ -22,7 +22,8 @@ __all__ = ["Listener", "Supervisor"]
 
 _log = logging.getLogger("c2c.engine")
 _WINDOW_S = 60.0
-_BACKOFF_S = 0.1  # times two for each loss in the last minute
+_BACKOFF_S = 0.1  # times two for each process in a row that served less than so long
+_SERVED_S = 2.0
 
 
 class Listener(Protocol):
@@ -128,6 +129,7 @@ class Supervisor:
 
     def _ready(self, place: Place, frame: say.Hello, writer: asyncio.StreamWriter) -> None:
         place.writer, place.heard_s = writer, time.monotonic()
+        place.ready_s = place.heard_s
         place.compiled += frame.compiled if self._listener is not None else 0
         waiting = self._hello.pop(place.device, None)
         if waiting is not None:
@@ -139,7 +141,10 @@ class Supervisor:
     def _lost(self, place: Place) -> None:
         """Take note that a process is gone; start another, unless too many were."""
         losses = place.lost_since(_WINDOW_S) + 1
-        place.lost_s.append(time.monotonic())
+        now_s = time.monotonic()
+        place.lost_s.append(now_s)
+        has_served = place.writer is not None and now_s - place.ready_s > _SERVED_S
+        place.in_vain = 0 if has_served else place.in_vain + 1
         self._reap(place)
         if self._listener is None:
             return
@@ -151,7 +156,7 @@ class Supervisor:
         self._listener.lost(place, for_good=place.is_quarantined)
         if not place.is_quarantined:
             place.restarts += 1
-            task = asyncio.create_task(self._again(place, _BACKOFF_S * 2 ** (losses - 1)))
+            task = asyncio.create_task(self._again(place, _BACKOFF_S * 2**place.in_vain))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

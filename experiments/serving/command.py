@@ -38,6 +38,8 @@ def serve(arguments: Sequence[str]) -> int:
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     if settings.out is not None and settings.out.exists() and any(settings.out.iterdir()):
         raise SettingError("out", str(settings.out), "a new or empty folder")
+    if settings.out is not None:
+        settings.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now
     return asyncio.run(_serve(settings))
 
 

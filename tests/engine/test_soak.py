@@ -1,0 +1,85 @@
+"""A minute of faults: killed workers, clients that vanish; and nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.engine.checkpoints import VOCAB, make_catalog
+from tests.engine.live import Live, served
+
+NAMES = ("one", "two", "three", "bare")
+SECONDS = 60.0
+
+pytestmark = pytest.mark.soak
+
+
+def descriptors(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def request(live: Live, rng: random.Random) -> tuple[str, list[int], int]:
+    prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 150))]
+    return rng.choice(NAMES), prompt, rng.randint(2, 60)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
+def test_faults_throughout_and_nothing_left(tmp_path: Path) -> None:
+    store = tmp_path / "executables"
+    store.mkdir(mode=0o700)
+    settings = (
+        f"catalog={make_catalog(tmp_path / 'models')}", "workers=2", "rows=[1,4]",
+        "budgets=[16,64]", "context=320", "pool_bytes=16000000", f"executables={store}",
+        "retries=1000", "patience=1000",
+    )  # fmt: skip
+    with served(*settings, log=tmp_path / "log") as live:
+        rng = random.Random(0)
+        asked = [request(live, rng) for _ in range(24)]
+        undisturbed = [live.tokens(*each) for each in asked]
+        before = descriptors(live.process.pid)
+        end_s = time.monotonic() + SECONDS
+        stop = threading.Event()
+
+        def kill() -> None:
+            k = 0
+            while not stop.wait(4.0):
+                live.kill_worker(k % 2)
+                k += 1
+
+        def client(seed: int) -> int:
+            mine, done = random.Random(seed), 0
+            while time.monotonic() < end_s:
+                at = mine.randrange(len(asked))
+                name, prompt, new = asked[at]
+                got: list[int] = []
+                vanishes = mine.random() < 0.1
+                body = {"model": name, "prompt": prompt, "max_tokens": new, "temperature": 0}
+                more = {"ignore_eos": True, "return_token_ids": True}
+                for event in live.events("completions", **body, **more):
+                    got += event["choices"][0]["token_ids"]
+                    if vanishes and got:
+                        break
+                assert got == undisturbed[at][: len(got)]
+                assert vanishes or got == undisturbed[at]
+                done += 1
+            return done
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with ThreadPoolExecutor(8) as pool:
+            done = sum(pool.map(client, range(8)))
+        stop.set()
+        killer.join()
+        state = live.until(
+            lambda s: not s["open"] and all(w["state"] == "idle" for w in s["workers"])
+        )
+        assert done > 20
+        assert sum(w["restarts"] for w in state["workers"]) > 5
+        assert not sum(w["held"] for w in state["workers"])
+        assert state["compiled_after_start"] == 0
+        assert descriptors(live.process.pid) <= before + 4
