@@ -142,8 +142,11 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit]) -> Prepared:
         decode[pairs], prompt[pairs] = min(fit.rows_s.values()), fit.token_s
     nothing = {
         name: np.zeros_like(getattr(costs, name))
-        for name in ("body_link", "body_hbm", "head_s", "head_link", "head_hbm", "pair_s")
-    }
+        for name in (
+            "body_link", "body_hbm", "head_s", "head_link", "head_hbm", "pair_s",
+            "prefill_attention_s", "decode_attention_s",
+        )
+    }  # fmt: skip
     measured = costs._replace(
         body_s=body, overhead_s=overhead, kv_read_s=kv, decode_s=decode, prompt_s=prompt, **nothing
     )
