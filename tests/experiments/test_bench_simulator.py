@@ -27,8 +27,7 @@ def test_a_point_measures_a_run_that_happened() -> None:
     point = measure_point(["workload=poisson", "workload.requests=50", "workload.rate_rps=2"])
     assert point["requests"] == 50
     parts = point["generate_s"] + point["events_s"] + point["records_s"]
-    assert parts == pytest.approx(point["simulate_s"])
-    assert 0 < point["simulate_s"] <= point["total_s"]
+    assert 0 < parts <= point["simulate_s"] <= point["total_s"]
     assert 50 < point["peak_mb"] < 1000
 
 
