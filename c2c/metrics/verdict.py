@@ -115,7 +115,12 @@ def judge(
       (`as_bad`).
     """
     held = Records((records,)) if isinstance(records, pa.Table) else records
-    looks: list[_Look] = list(each(partial(_look, held, room, attainment), range(len(held.parts))))
+    only = _run(held, room, 0) if len(held.parts) == 1 else None
+    looks: list[_Look]
+    if only is None:
+        looks = list(each(partial(_look_at, held, room, attainment), range(len(held.parts))))
+    else:
+        looks = [_look(only, room, attainment)]
     count = sum(look.requests for look in looks)
     if not count:
         return None
@@ -128,7 +133,7 @@ def judge(
     if rank == _SERVED or (rank == _MISSED and met >= attainment):
         text = f"served: {_percent(met)} of the requests met both targets, no queue grew"
         return {"state": "served", **told, "binds": None, "text": [text]}
-    run = _run(held, room, worst)
+    run = _run(held, room, worst) if only is None else only
     if rank == _OVERLOAD:
         grown = _grown(run, room)
         assert grown is not None
@@ -149,8 +154,11 @@ class _Look:
     missed: int
 
 
-def _look(records: Records, room: Room, attainment: float, part: int) -> _Look:
-    run = _run(records, room, part)
+def _look_at(records: Records, room: Room, attainment: float, part: int) -> _Look:
+    return _look(_run(records, room, part), room, attainment)
+
+
+def _look(run: _Run, room: Room, attainment: float) -> _Look:
     count, missed = len(run.arrival_s), int(np.count_nonzero(run.missed))
     rank, amount = _SERVED, 0
     if count and (grown := _grown(run, room)) is not None:
