@@ -72,6 +72,7 @@ from c2c.policies.turn import (
     RoundRobin,
     link_gate,
     protected_share,
+    takes_turns,
     token_due_s,
     urgency,
 )
@@ -152,6 +153,7 @@ __all__ = [
     "sets_aside",
     "should_drain",
     "step_parts",
+    "takes_turns",
     "token_due_s",
     "urgency",
     "wants_another",

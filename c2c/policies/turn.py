@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import A_NUMBER, A_SHARE_OR_NONE, SHARE_OR_NEVER
+from c2c.policies.returns import A_NUMBER, A_SHARE_OR_NONE, SHARE_OR_NEVER, YES_OR_NO
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -17,6 +17,7 @@ __all__ = [
     "RoundRobin",
     "link_gate",
     "protected_share",
+    "takes_turns",
     "token_due_s",
     "urgency",
 ]
@@ -36,7 +37,7 @@ ENGINE_DTYPE = np.dtype(
 )
 
 
-@decision(returns=A_NUMBER)
+@decision(returns=A_NUMBER, rows=ENGINE_DTYPE)
 def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """Return a number for an engine with work: the least runs next; ties to the first place.
 
@@ -46,6 +47,10 @@ def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
       row: a row of `ENGINE_DTYPE`.
       now_s: the time.
     """
+
+
+def _yes(policy: Any) -> bool:
+    return True
 
 
 def _never_gated(policy: Any) -> float:
@@ -61,6 +66,11 @@ def _on_the_line(
     now_s: float,
 ) -> float:  # fmt: skip
     return first_token_s + generated * tpot_slo_s
+
+
+@decision(default=_yes, returns=YES_OR_NO)
+def takes_turns(policy: Any) -> bool:
+    """Return whether a slice may have several engines with work, of which one is chosen."""
 
 
 @decision(default=_never_gated, returns=SHARE_OR_NEVER)
@@ -100,6 +110,11 @@ class One(NamedTuple):
 @urgency.by(One)
 def _first(policy: One, own: Any, row: Any, now_s: float) -> float:
     return 0.0
+
+
+@takes_turns.by(One)
+def _no(policy: One) -> bool:
+    return False
 
 
 class RoundRobin(NamedTuple):
