@@ -151,15 +151,9 @@ def _decisions(key: str | None) -> Any:
         return numba.njit(cache=key is not None, **OPTIONS)(decide_at)
 
 
-def is_compiled(rules: Any) -> bool:
-    """Return whether machine code is on disk: of the event loop, and of users' policies."""
-    key = variant_key(rules)
-    if key is None:
-        return False
-    folders = [cache_dir() / "c2c.simulator.core"]
-    if key:
-        folders.append(cache_dir() / f"{_USERS}-{key}")
-    return all(any(folder.rglob("*.nbc")) for folder in folders)
+def is_compiled() -> bool:
+    """Return whether machine code of the event loop is on disk; that of a policy takes a moment."""
+    return any((cache_dir() / "c2c.simulator.core").glob("*.nbc"))
 
 
 def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
