@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from c2c.simulator.events import new_tournament, set_end
 from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
 from c2c.simulator.resources import DRAWS, Resources, new_resources, share
 from c2c.simulator.works import (
+    DISK,
+    LINK,
     WORK_DTYPE,
     Starts,
     begin_works,
@@ -33,9 +35,6 @@ __all__ = [
     "submit",
     "works_follow",
 ]
-
-LINK: Final = RESOURCES.index("link")
-DISK: Final = RESOURCES.index("disk")
 
 LINK_DTYPE = np.dtype(
     [

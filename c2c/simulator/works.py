@@ -11,9 +11,22 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import jitable
+from c2c.serving import RESOURCES
 from c2c.simulator.resources import DRAWS, Resources
 
-__all__ = ["WORK_DTYPE", "Starts", "begin_works", "gather_works", "next_works", "spread_works"]
+__all__ = [
+    "DISK",
+    "LINK",
+    "WORK_DTYPE",
+    "Starts",
+    "begin_works",
+    "gather_works",
+    "next_works",
+    "spread_works",
+]
+
+LINK: Final = RESOURCES.index("link")
+DISK: Final = RESOURCES.index("disk")
 
 # Life of a work.
 _ENDED: Final = 0  # or no part of this start
@@ -114,7 +127,7 @@ def spread_works(
     """Take the flows of the users that `gather_works` wrote from `n` on.
 
     Returns:
-      The next user, when the first work ends, bytes/s over resource 0.
+      The next user, when the first work ends, bytes/s over the link.
     """
     first_s = np.inf
     link = 0.0
@@ -129,7 +142,7 @@ def spread_works(
             work.end_s = now_s
         first_s = min(first_s, work.end_s)
         for u in range(DRAWS):
-            if r.on[n, u] == 0:
+            if r.on[n, u] == LINK:
                 link += r.flow[n]
         n += 1
     return n, first_s, link
