@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from c2c.policies import jitable, link_is_promised, look_every_s, place, should_drain
@@ -164,17 +163,19 @@ def _choose(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_ch
     return int(place(rules.system.place, rules.own.place, s.candidates, n, tokens, demand, key))
 
 
-def start_active(
-    fleet: Fleet, rules: Rules, s: Serving, models: Sequence[int] | None = None
-) -> None:
-    """Make models (all, or these) active before the first event, in the order of the catalog.
+@jitable
+def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
+    """Make models active before the first event, in the order of the catalog.
 
     Each goes where placement puts it, as long as nothing has to give way for it: no other model,
     and no promise of link rate.
 
     Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
     """
-    for m in range(len(s.model)) if models is None else models:
+    s.count[0].to_start = 0
+    for m in range(len(s.model)):
+        if s.model[m].starts == 0:
+            continue
         row = _choose(fleet, rules, s, m, 1, -1)
         if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
             i = int(s.candidates[row].instance)

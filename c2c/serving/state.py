@@ -204,6 +204,7 @@ MODEL_DTYPE = np.dtype(
         ("claim_chip", "i8"),
         ("tried", "i8"),
         ("draws", "i8"),  # placement decisions taken for it, in the key of random ones
+        ("starts", "i8"),  # 1: it may be active before the first event
     ],
     align=True,
 )
@@ -298,6 +299,7 @@ COUNT_DTYPE = np.dtype(
         ("actions", "i8"),  # actions in the buffer
         ("events", "i8"),  # taken in
         ("asked", "i8"),  # devices in the buffer
+        ("to_start", "i8"),  # 1: models that may be active before the first event are not yet
         ("now_s", "f8"),  # of the last event that came through the port
         ("timer_s", "f8"),  # when the port's timer goes off; inf: it is not set
     ],

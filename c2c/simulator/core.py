@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.policies import jitable
+from c2c.serving.placing import start_active
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 from c2c.simulator.backend import Machine, World, end_phase, submit, works_follow
@@ -56,6 +57,8 @@ def drive(
     room = len(state.records) - fleet.max_batch - 2
     is_closed = len(clients.free_s) > 0
     ended = state.count[0].out
+    if state.count[0].to_start != 0:
+        start_active(fleet, rules, state)
     while True:
         if state.count[0].out > room:
             return RECORDS_FULL

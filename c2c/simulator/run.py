@@ -84,7 +84,7 @@ class Simulation:
           loop: who sends; None: requests come at their times.
           models: the only ones whose requests will come; None for all.
         """
-        state = prepared.new_serving(buffer=buffer, models=models)
+        state = prepared.new_serving(buffer=buffer, models=models, active=False)
         return cls(
             prepared=prepared,
             rules=prepared.new_rules(),

@@ -74,11 +74,13 @@ class Prepared:
         slots: int = 1024,
         buffer: int = 65536,
         models: Sequence[int] | None = None,
+        active: bool = True,
     ) -> Serving:
         """Return the state before the first event; see `c2c.serving.state.new_serving`.
 
         Args:
           models: those that may be active at the start; None for all.
+          active: whether they are already; else the event loop makes them so.
         """
         state = new_serving(
             self.fleet,
@@ -92,7 +94,10 @@ class Prepared:
             buffer=buffer,
         )
         if self.setup.system.starts_active:
-            start_active(self.fleet, self.rules, state, models)
+            state.model.starts[slice(None) if models is None else list(models)] = 1
+            state.count[0].to_start = 1
+        if active and state.count[0].to_start != 0:
+            start_active(self.fleet, self.rules, state)
         return state
 
 
