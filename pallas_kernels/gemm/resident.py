@@ -32,13 +32,13 @@ class Resident:
       begin: column of the cache at which they begin, a multiple of 64. One cache can hold columns
         of several layers.
       fill: of the matrix so many columns shall be there after the launch, which leaves those that
-        are not; above `columns` only where the cache is a reference.
+        are not; None for no more. Only where the cache is a reference.
     """
 
     cache: Any
     columns: Number
     begin: Number = 0
-    fill: Number = 0
+    fill: Number | None = None
 
 
 def with_cache(gemm: Gemm, resident: Resident | None) -> Gemm:
@@ -70,9 +70,9 @@ def with_cache(gemm: Gemm, resident: Resident | None) -> Gemm:
         )
     if not found.fills and in_host_memory(cache):
         raise ValueError("resident.cache in host memory: expected device memory")
-    if not found.fills and not (isinstance(resident.fill, int) and resident.fill == 0):
+    if not found.fills and resident.fill is not None:
         raise ValueError(
-            f"resident.fill={resident.fill}: expected 0, since the cache is no reference that a "
+            f"resident.fill={resident.fill}: expected None, since the cache is no reference that a "
             f"launch could write to (jax.new_ref)"
         )
     return found
@@ -91,10 +91,9 @@ def with_residency(plan: Plan, gemm: Gemm, config: Config, resident: Resident | 
     """
     if resident is None:
         return plan
-    known = {
-        name: concrete(f"resident.{name}", getattr(resident, name), int)
-        for name in ("columns", "begin", "fill")
-    }
+    end = 0 if resident.fill is None else resident.fill
+    given = {"columns": resident.columns, "begin": resident.begin, "fill": end}
+    known = {name: concrete(f"resident.{name}", value, int) for name, value in given.items()}
     begin, size = known["begin"], gemm.resident
     if begin is not None and (not 0 <= begin <= size or begin % PACK_MULTIPLE):
         raise ValueError(
@@ -119,7 +118,7 @@ def with_residency(plan: Plan, gemm: Gemm, config: Config, resident: Resident | 
         return xp.where(inside >= gemm.n, strips, inside // config.tn).astype(np.int32)
 
     there = whole(resident.columns)
-    made = (there, block.astype(np.int32), xp.maximum(there, whole(resident.fill)))
+    made = (there, block.astype(np.int32), xp.maximum(there, whole(end)))
     fields: tuple[Any, ...] = tuple(int(field) for field in made) if xp is np else made
     return replace(plan, resident_strips=fields[0], resident_begin=fields[1], fill_end=fields[2])
 
