@@ -70,7 +70,9 @@ class Prediction:
         return self.link_s + self.hbm_s + self.l2_s + self.issue_s
 
 
-def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Prediction:
+def predict(
+    gemm: Gemm, config: Config, plan: Plan, machine: Machine, *, m: Any = None
+) -> Prediction:
     """Predict a launch.
 
     - link: all of W at the link's rate, and no faster than the CTA that loads most: it has at most
@@ -87,8 +89,9 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
       config: tiles.
       plan: concrete integers, or NumPy arrays that broadcast.
       machine: rates.
+      m: rows instead of `gemm.m`, of one matrix; an array that broadcasts with the plan's fields.
     """
-    moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes)
+    moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes, m=m)
     active = np.asarray(plan.active_clusters, np.float64)
     resident = machine.clusters(config.cluster)
     waves = np.ceil(active / max(resident, 1))
@@ -148,6 +151,7 @@ def plans(
     sm_limit: int | None = None,
     *,
     resident_strips: Any = None,
+    m: Any = None,
 ) -> Plan:
     """Return the plans of a launch for an array of alphas, with the balanced SM split.
 
@@ -158,10 +162,11 @@ def plans(
       sm_limit: SMs of the launch; default all of the configuration's.
       resident_strips: in device memory, broadcast with alphas; by default an equal share of the
         cache for each layer (`expected_strips`).
+      m: rows instead of `gemm.m`; an array that broadcasts with alphas.
     """
     plan = sharing.traced_plan(
         config,
-        counts(config, gemm),
+        counts(config, gemm, m),
         alpha=np.asarray(alphas, np.float64),
         sm_split=None,
         sm_limit=config.sm_count if sm_limit is None else sm_limit,

@@ -57,15 +57,23 @@ class Counts:
     """Sizes of a GEMM in tiles; of experts what most have (`Gemm.rows_each`), and no less."""
 
     strips: int  # columns / tn
-    row_tiles: int  # rows of a matrix / tm
-    row_clusters: int  # blocks of rows, of all matrices
+    row_tiles: Any  # rows of a matrix / tm; an array for several numbers of rows
+    row_clusters: Any  # blocks of rows, of all matrices
     k_steps: int  # K / tk
     matrices: int = 1  # that have rows
 
 
-def counts(config: Config, gemm: Gemm) -> Counts:
-    """Return the sizes of `gemm` in the tiles of `config`, each rounded up."""
+def counts(config: Config, gemm: Gemm, m: Any = None) -> Counts:
+    """Return the sizes of `gemm` in the tiles of `config`, each rounded up.
+
+    Args:
+      config: tiles.
+      gemm: sizes.
+      m: rows instead of its own, of one matrix; may be an array.
+    """
     matrices, rows = min(gemm.experts or 1, gemm.m), gemm.rows_each
+    if m is not None and gemm.experts is None:
+        rows = m
     return Counts(
         strips=-(-gemm.n // config.tn),
         row_tiles=-(-rows // config.tm),

@@ -93,12 +93,12 @@ class _Rows:
     """The rows of a launch, over all matrices that have some."""
 
     matrices: int
-    blocks: int  # of SymGEMM
-    tiles: int  # of AsymGEMM
-    most_tiles: int  # of one matrix
-    useful: int
-    loaded_sym: int  # rows of X for each strip
-    loaded_asym: int
+    blocks: Count  # of SymGEMM
+    tiles: Count  # of AsymGEMM
+    most_tiles: Count  # of one matrix
+    useful: Count
+    loaded_sym: Count  # rows of X for each strip
+    loaded_asym: Count
 
 
 def launch_traffic(
@@ -108,6 +108,7 @@ def launch_traffic(
     *,
     l2_bytes: float = 0.0,
     group_sizes: np.ndarray | None = None,
+    m: Any = None,
 ) -> Traffic:
     """Count what a launch moves and computes.
 
@@ -134,17 +135,20 @@ def launch_traffic(
       plan: concrete integers, or NumPy arrays of them that broadcast (one value for each alpha).
       l2_bytes: what the L2 holds; 0 gives upper bounds.
       group_sizes: rows of each expert, concrete; None for even routing.
+      m: rows instead of `gemm.m`, of one matrix; an array that broadcasts with the plan's fields.
 
     Raises:
       ValueError: a path has columns and no cluster.
 
     Source: C2CServe sections 3.2.1 and 5.2, for our order of tiles.
     """
-    sizes = counts(config, gemm)
-    over = _rows(gemm, config, sizes, group_sizes)
+    m = gemm.m if m is None else np.asarray(m, np.int64)
+    sizes = counts(config, gemm, m)
+    over = _rows(gemm, config, sizes, group_sizes, m)
     names = ("sym_strips", "sym_clusters", "active_clusters", "resident_strips", "fill_end")
     fields = (np.asarray(getattr(plan, name), np.int64) for name in names)
-    sym, clusters, active, resident, fill_end = np.broadcast_arrays(*fields)
+    # every count has the shape of rows and plan together
+    sym, clusters, active, resident, fill_end, _ = np.broadcast_arrays(*fields, m)
     asym, others = sizes.strips - sym, active - clusters
     if np.any((sym > 0) & (clusters < 1)) or np.any((asym > 0) & (others < 1)):
         raise ValueError(f"plan={plan}: expected a cluster for each path that has columns")
@@ -173,16 +177,18 @@ def launch_traffic(
     column_bytes = gemm.k * gemm.w_bits // 8
     shift_bytes = _scale_bytes(gemm)
 
-    x_slice = e * gemm.m * min(config.kc, gemm.k)
-    sums_round = SUM_BYTES * gemm.m * np.minimum(n_asym, others * config.cluster * config.tn)
+    x_slice = e * m * min(config.kc, gemm.k)
+    sums_round = SUM_BYTES * m * np.minimum(n_asym, others * config.cluster * config.tn)
     sums_stay = sums_round + x_slice <= l2_bytes
-    if e * gemm.m * gemm.k <= l2_bytes:
-        rows = np.full_like(sym, gemm.m)
-    else:
-        spread = config.stagger and sizes.k_steps > config.ring and 2 * x_slice > l2_bytes
-        readings = np.minimum(config.ring, np.minimum(others, groups)) if spread else 1
-        asym_waves = _up(groups, np.maximum(others // max(over.matrices, 1), 1))
-        rows = _sym_rows(gemm, config, over, sym_items, clusters) + gemm.m * asym_waves * readings
+    apart_in_k = config.stagger and sizes.k_steps > config.ring
+    together = np.minimum(config.ring, np.minimum(others, groups))
+    readings = np.where(2 * x_slice > l2_bytes, together, 1) if apart_in_k else 1
+    asym_waves = _up(groups, np.maximum(others // max(over.matrices, 1), 1))
+    rows = np.where(
+        e * m * gemm.k <= l2_bytes,
+        m,
+        _sym_rows(m, config, over, sym_items, clusters) + m * asym_waves * readings,
+    )
 
     return Traffic(
         w_bytes=column_bytes
@@ -196,11 +202,11 @@ def launch_traffic(
         ),
         x_load_bytes=e * gemm.k * (over.loaded_sym * sym + over.loaded_asym * groups),
         x_sum_bytes=_x_sum_bytes(gemm, config, over, sym, groups, pass_groups),
-        o_store_bytes=out * gemm.m * (n_sym + n_asym),
+        o_store_bytes=out * m * (n_sym + n_asym),
         sums_store_bytes=added,
         sums_load_bytes=loaded,
         x_hbm_bytes=e * gemm.k * rows,
-        o_hbm_bytes=np.full_like(sym, out * gemm.m * gemm.n),
+        o_hbm_bytes=out * m * (n_sym + n_asym),
         sums_hbm_bytes=np.where(sums_stay, 0, 2 * added),
         flops=2 * over.useful * gemm.k * (n_sym + n_asym),
         mma_flops=2
@@ -228,16 +234,16 @@ def launch_traffic(
     )
 
 
-def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any) -> _Rows:
+def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any, m: Any) -> _Rows:
     if gemm.experts is None or group_sizes is None:
         return _Rows(
             matrices=sizes.matrices,
             blocks=sizes.row_clusters,
             tiles=sizes.row_tiles * sizes.matrices,
             most_tiles=sizes.row_tiles,
-            useful=gemm.m,
-            loaded_sym=gemm.m,
-            loaded_asym=gemm.m,
+            useful=m,
+            loaded_sym=m,
+            loaded_asym=m,
         )
     groups = np.asarray(group_sizes, np.int64)
     table, number, _ = block_table(groups, gemm.m, config.block_rows, xp=np)
@@ -332,15 +338,15 @@ def _most_passes(config: Config, gemm: Gemm, sizes: Counts, leading: Count) -> C
     return running[np.clip(leading, 1, len(running)) - 1]
 
 
-def _sym_rows(gemm: Gemm, config: Config, over: _Rows, items: Count, clusters: Count) -> Count:
+def _sym_rows(m: Count, config: Config, over: _Rows, items: Count, clusters: Count) -> Count:
     """Return how many rows of X the waves of SymGEMM read.
 
     Items run over the blocks of rows first, so a wave of at least as many holds every one, and a
     smaller one none twice. The last item is in the last block, the only one cut by M.
     """
-    blocks = max(over.blocks, 1)
+    blocks = np.maximum(over.blocks, 1)
     tall = config.block_rows
     rest = items % clusters
-    last = np.where(rest >= blocks, gemm.m, np.maximum(gemm.m - (blocks - rest) * tall, 0))
-    waves = items // clusters * gemm.m + np.where(rest > 0, last, 0)
-    return np.where(clusters >= blocks, waves, items // blocks * gemm.m)
+    last = np.where(rest >= blocks, m, np.maximum(m - (blocks - rest) * tall, 0))
+    waves = items // clusters * m + np.where(rest > 0, last, 0)
+    return np.where(clusters >= blocks, waves, items // blocks * m)
