@@ -23,7 +23,7 @@ from pallas_kernels.gemm.resident import with_cache, with_residency
 from pallas_kernels.gemm.schedule import Plan, spread
 from pallas_kernels.mosaic import interpret_params
 from tests.compilations import compilations
-from tests.pallas_kernels.gemm.cases import CONVERTING, OUTPUT_ONLY, Case, clustered, same
+from tests.pallas_kernels.gemm.cases import CONVERTING, EVERY, OUTPUT_ONLY, Case, clustered, same
 from tests.pallas_kernels.gemm.suite import GGUF, INT4, OF_EACH, WIDE
 from tests.pallas_kernels.interpreting import SMALL, count_copies, races_found, reset
 
@@ -72,7 +72,7 @@ def columns_of(case: Case, strips: int) -> int:
 
 
 CASES = {
-    "[N, K], ragged": Case(m=72, k=201, n=310, w_layout="nk"),
+    "[N, K], ragged": Case(m=72, k=201, n=310, w_layout="nk", alphas=EVERY),
     "[K, N], strips cut by N": Case(m=72, k=192, n=310, config=WIDE, alphas=(0.5,)),
     "tiles, cluster of 2": Case(
         m=136, k=256, n=250, tiles=True, config=clustered(SMALL, 2), alphas=(0.0, 0.5)
@@ -84,7 +84,7 @@ CASES = {
     "offsets, cluster of 2": Case(
         m=140, k=384, n=250, weights=GGUF, config=clustered(CONVERTING, 2), alphas=(0.5,)
     ),
-    "experts": Case(m=75, k=128, n=192, sizes=(66, 0, 3)),
+    "experts": Case(m=75, k=128, n=192, sizes=(66, 0, 3), alphas=EVERY),
     "experts, quantised": Case(
         m=40, k=256, n=192, sizes=(7, 0, 30), weights=INT4, config=replace(OUTPUT_ONLY, tm=8)
     ),
