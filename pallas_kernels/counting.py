@@ -38,6 +38,28 @@ def rem(a: Int, b: Int) -> Int:
     return a % b if isinstance(a, int) and isinstance(b, int) else _lax().rem(a, b)
 
 
+def where(condition: Any, a: Int, b: Int) -> Int:
+    """Return a where the condition holds, else b."""
+    return (a if condition else b) if isinstance(condition, bool) else _jnp().where(condition, a, b)
+
+
+def at_least(a: Int, low: int) -> Int:
+    """Return a, or `low` if that is larger."""
+    return max(a, low) if isinstance(a, int) else _jnp().maximum(a, low)
+
+
+def at_most(a: Int, high: Int) -> Int:
+    """Return a, or `high` if that is smaller; a zero that is known stays known."""
+    if isinstance(a, int) and (a == 0 or isinstance(high, int)):
+        return 0 if a == 0 else min(a, high)
+    return _jnp().minimum(a, high)
+
+
+def behind(a: Int, first: Int) -> Int:
+    """Return how many of `a` come after the `first` ones; a zero that is known stays known."""
+    return 0 if isinstance(a, int) and a == 0 else at_least(a - first, 0)
+
+
 def dealt(items: Int, players: Int, player: Int) -> Int:
     """Return how many of `items` the `player` gets when they are dealt out in turn.
 
@@ -45,6 +67,12 @@ def dealt(items: Int, players: Int, player: Int) -> Int:
     [3, 2, 2]
     """
     return div(items - player + players - 1, players)
+
+
+def _jnp() -> Any:
+    from jax import numpy
+
+    return numpy
 
 
 def _lax() -> Any:

@@ -19,6 +19,7 @@ from c2c.cost.contention import max_min, max_min_rates
 from c2c.cost.engines import Engine, engine_names, load_engine
 from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps
 from c2c.cost.kernels import kernel_names, load_kernel
+from c2c.cost.machine import machine_of
 from c2c.cost.profile import ChunkProfile, chunk_profile
 from c2c.cost.resident import ResidentTime, expert_layer_time, resident_gemm_time
 from c2c.cost.routing import ExpertLoad, Routing, expert_load
@@ -76,6 +77,7 @@ __all__ = [
     "load_constants",
     "load_engine",
     "load_kernel",
+    "machine_of",
     "max_min",
     "max_min_rates",
     "onchip_bytes",

@@ -8,7 +8,7 @@ array in host memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -21,6 +21,7 @@ from c2c.transformer.grouped import grouped_matmul
 from c2c.transformer.params import Placement, Projections
 from pallas_kernels.arguments import Choice, resolve_backend
 from pallas_kernels.gather_rows import gather_rows
+from pallas_kernels.gemm import Resident
 from pallas_kernels.grouped_gemm import grouped_gemm
 from pallas_kernels.host_memory import HostArray
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm
@@ -176,11 +177,14 @@ class Hybrid:
         a run-time value: changing it compiles nothing.
       sm_limit: SMs that a launch may use; None for all.
       cluster: CTAs that share a tile; None: each call takes the best for its rows, too.
+      resident: by projection what is in device memory besides, `columns` and `begin` by layer
+        (`c2c.transformer.residency`); run-time values, too.
       backend: of the kernels.
     """
 
     alpha: Mapping[str, Any] = field(default_factory=dict)
     sm_limit: Any = None
+    resident: Mapping[str, Resident] = field(default_factory=dict)
     cluster: int | None = field(default=None, metadata={"static": True})
     backend: Choice = field(default="auto", metadata={"static": True})
 
@@ -202,9 +206,7 @@ class Hybrid:
                 raise SettingError("linear.alpha", name, f"one of {', '.join(KINDS)}")
         every = dict.fromkeys(KINDS, jnp.nan) | dict(self.alpha) | alpha
         shares = {kind: jnp.asarray(value, jnp.float32) for kind, value in every.items()}
-        return Hybrid(
-            alpha=shares, sm_limit=self.sm_limit, cluster=self.cluster, backend=self.backend
-        )
+        return replace(self, alpha=shares)
 
     def prepare(self, projections: Projections) -> Projections:
         """Move weights where the backend can read them; on a GPU they stay in host memory."""
@@ -237,6 +239,7 @@ class Hybrid:
                 cluster=self.cluster,
                 sm_limit=self.sm_limit,
                 out_dtype=out_dtype,
+                resident=self._resident(name, layer),
                 backend=self.backend,
             )
         return hybrid_gemm(
@@ -247,8 +250,16 @@ class Hybrid:
             cluster=self.cluster,
             sm_limit=self.sm_limit,
             out_dtype=out_dtype,
+            resident=self._resident(name, layer),
             backend=self.backend,
         )
+
+    def _resident(self, name: str, layer: Layer) -> Resident | None:
+        """Return what of a layer's matrix is in device memory."""
+        found = self.resident.get(name)
+        if found is None or layer is None:
+            return found
+        return replace(found, columns=found.columns[layer], begin=found.begin[layer])
 
     def experts(
         self,

@@ -58,6 +58,12 @@ SECTIONS = (
         share=0.4,
     ),
     Section(
+        name="residency",
+        title="part of the weights in device memory: time by share, and filling on the way",
+        module=f"{__package__}.kernels.residency",
+        share=0.4,
+    ),
+    Section(
         name="grouped",
         title="experts: only those with rows cross the link",
         module=f"{__package__}.kernels.grouped",

@@ -16,6 +16,7 @@ ORDER = (
     "test_hybrid_gemm.py",
     "test_quantized_gemm.py",
     "test_grouped_gemm.py",
+    "test_residency.py",
     "test_attention.py",
     "test_gather_rows.py",
     "test_compile_counts.py",

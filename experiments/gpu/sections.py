@@ -50,6 +50,7 @@ _ORDER = (
     "transformer",
     "contention",
     "quantized",
+    "residency",
     "grouped",
     "attention",
     "rehearsal",

@@ -23,6 +23,7 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.attention import online
 from pallas_kernels.attention.config import DecodeConfig, check_decode, store
+from pallas_kernels.attention.cta import Walk, buffers
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, array_type
 from pallas_kernels.counting import Int, ceil_div, div, rem
 from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
@@ -69,8 +70,6 @@ def build(
         memory: list[Ref],
         gates: list[Ref],
     ) -> None:
-        q_s, k_s, v_s, out_s, lse_s, *weights_s = memory
-        q_full, k_full, v_full, k_empty, v_empty = gates
         warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
         row, split = lax.axis_index("row"), lax.axis_index("split")
         position, length, window = bounds[row, 0], bounds[row, 1], bounds[row, 2]
@@ -95,17 +94,7 @@ def build(
             v=v,
             out=out,
             lse=lse,
-            q_s=q_s,
-            k_s=k_s,
-            v_s=v_s,
-            out_s=out_s,
-            lse_s=lse_s,
-            weights_s=weights_s[0] if weights_s else None,
-            q_full=q_full,
-            k_full=k_full,
-            v_full=v_full,
-            k_empty=k_empty,
-            v_empty=v_empty,
+            at=buffers(memory, gates),
         )
 
         @pl.when(warpgroup == 1)
@@ -136,42 +125,14 @@ def build(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cta:
-    """One CTA's view: its sequence, its share of the keys, its buffers and barriers."""
+class Cta(Walk):
+    """One CTA's view: its sequence and its share of the keys; a head is one of keys and values."""
 
     spec: Decode
     config: DecodeConfig
-    # what it works on
-    row: Int  # of the batch
-    head: Int  # of keys and values
     place: Int  # of its partial result
-    # of the sequence
     position: Int  # of the query
-    length: Int
-    window: Int
-    # blocks of keys of its share
-    first: Int
-    blocks: Int
-    # global memory
     tables: Ref
-    q: Ref
-    k: Ref
-    v: Ref
-    out: Ref
-    lse: Ref
-    # shared memory
-    q_s: Ref
-    k_s: Ref
-    v_s: Ref
-    out_s: Ref
-    lse_s: Ref
-    weights_s: Ref | None  # interpret mode: weights of the second product
-    # barriers
-    q_full: Ref
-    k_full: Ref
-    v_full: Ref
-    k_empty: Ref
-    v_empty: Ref
 
     @property
     def all_rows(self) -> Any:
@@ -200,8 +161,8 @@ def _load(cta: Cta) -> None:
         pages = [cta.tables[cta.row, number] for number in numbers]
         inside = pl.ds(rem(key, spec.page) if spec.page > block else 0, rows)
         for source, ring, full, empty in (
-            (cta.k, cta.k_s, cta.k_full, cta.k_empty),
-            (cta.v, cta.v_s, cta.v_full, cta.v_empty),
+            (cta.k, cta.at.k_s, cta.at.k_full, cta.at.k_empty),
+            (cta.v, cta.at.v_s, cta.at.v_full, cta.at.v_empty),
         ):
 
             @pl.when(step >= config.stages)
@@ -215,25 +176,25 @@ def _load(cta: Cta) -> None:
                     full.at[slot],
                 )
 
-    drain(cta.k_empty, config.stages, cta.blocks)
-    drain(cta.v_empty, config.stages, cta.blocks)
+    drain(cta.at.k_empty, config.stages, cta.blocks)
+    drain(cta.at.v_empty, config.stages, cta.blocks)
 
 
 def _compute(cta: Cta) -> None:
     spec, how = cta.spec, store(cta.spec.dim, "float32")
     own = cta.q.at[cta.row * spec.kv_heads + cta.head, cta.all_rows]
-    plgpu.copy_gmem_to_smem(own, cta.q_s, cta.q_full)
-    plgpu.barrier_wait(cta.q_full)
+    plgpu.copy_gmem_to_smem(own, cta.at.q_s, cta.at.q_full)
+    plgpu.barrier_wait(cta.at.q_full)
     carry = lax.fori_loop(
         0, cta.blocks, lambda step, carry: _visit(cta, step, carry), online.start(spec.dim)
     )
     value, log_sum = online.finish(*carry)
-    cta.lse_s[...] = log_sum
+    cta.at.lse_s[...] = log_sum
     plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(cta.lse_s, cta.lse.at[cta.place])
+    plgpu.copy_smem_to_gmem(cta.at.lse_s, cta.lse.at[cta.place])
     online.write(
         value,
-        cta.out_s,
+        cta.at.out_s,
         lambda column: cta.out.at[cta.place, cta.all_rows, pl.ds(column, how.columns)],
         how,
     )
@@ -246,14 +207,14 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     acc, maximum, total = carry
     slot = rem(step, config.stages)
     first_key = (cta.first + step) * config.block_kv
-    plgpu.barrier_wait(cta.k_full.at[slot])
+    plgpu.barrier_wait(cta.at.k_full.at[slot])
 
     def scores(ref: Ref) -> Any:
-        plgpu.wgmma(ref, cta.q_s, cta.k_s.at[slot].transpose((1, 0)))
+        plgpu.wgmma(ref, cta.at.q_s, cta.at.k_s.at[slot].transpose((1, 0)))
         return ref[...]
 
     s = pl.run_scoped(scores, plgpu.ACC((GROUP_ROWS, config.block_kv), jnp.float32))
-    plgpu.barrier_arrive(cta.k_empty.at[slot])
+    plgpu.barrier_arrive(cta.at.k_empty.at[slot])
     see = online.Bounds(
         length=cta.length,
         first_row=cta.position,
@@ -265,14 +226,14 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     weights, factor, maximum = online.update(s, maximum, spec.scale)
     acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
     total = total * factor + weights.sum(axis=1)
-    plgpu.barrier_wait(cta.v_full.at[slot])
-    online.zero_beyond(cta.v_s.at[slot], first_key, cta.length)
+    plgpu.barrier_wait(cta.at.v_full.at[slot])
+    online.zero_beyond(cta.at.v_s.at[slot], first_key, cta.length)
     rounded = weights.astype(jnp.dtype(spec.dtype))
     multiply = (
-        online.in_registers if cta.weights_s is None else online.through_memory(cta.weights_s)
+        online.in_registers if cta.at.weights_s is None else online.through_memory(cta.at.weights_s)
     )
-    acc = multiply(acc, rounded, cta.v_s.at[slot], lambda: None)
-    plgpu.barrier_arrive(cta.v_empty.at[slot])
+    acc = multiply(acc, rounded, cta.at.v_s.at[slot], lambda: None)
+    plgpu.barrier_arrive(cta.at.v_empty.at[slot])
     return acc, maximum, total
 
 

@@ -27,6 +27,7 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.attention import online
 from pallas_kernels.attention.config import PrefillConfig, check_prefill, store
+from pallas_kernels.attention.cta import Walk, buffers
 from pallas_kernels.attention.specs import Prefill, array_type
 from pallas_kernels.counting import Int, ceil_div, rem, round_up
 from pallas_kernels.hopper import WGMMA_ROWS
@@ -64,8 +65,6 @@ def build(
     def body(
         bounds: Ref, q: Ref, k: Ref, v: Ref, out: Ref, lse: Ref, memory: list[Ref], gates: list[Ref]
     ) -> None:
-        q_s, k_s, v_s, out_s, lse_s, *weights_s = memory
-        q_full, k_full, v_full, k_empty, v_empty, turn = gates
         warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
         row = lax.axis_index("row")
         # Causal tiles near the end of the sequence see most keys: they start first.
@@ -97,18 +96,7 @@ def build(
             v=v,
             out=out,
             lse=lse,
-            q_s=q_s,
-            k_s=k_s,
-            v_s=v_s,
-            out_s=out_s,
-            lse_s=lse_s,
-            weights_s=weights_s[0] if weights_s else None,
-            q_full=q_full,
-            k_full=k_full,
-            v_full=v_full,
-            k_empty=k_empty,
-            v_empty=v_empty,
-            turn=turn,
+            at=buffers(memory, gates),
         )
 
         @pl.when(warpgroup == config.warpgroups)
@@ -138,43 +126,14 @@ def build(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cta:
-    """One CTA's view: whose queries it takes, which keys those see, its buffers and barriers."""
+class Cta(Walk):
+    """One CTA's view: whose queries it takes, and the keys that any of those can see."""
 
     spec: Prefill
     config: PrefillConfig
-    # where this thread stands
-    warpgroup: Int
-    row: Int  # of the batch
-    head: Int
+    warpgroup: Int  # where this thread stands
     query: Int  # first one of the CTA
-    # of the batch row
-    offset: Int
-    length: Int
-    window: Int
-    # blocks of keys that any of the queries can see
-    first: Int
-    blocks: Int
-    # global memory
-    q: Ref
-    k: Ref
-    v: Ref
-    out: Ref
-    lse: Ref
-    # shared memory
-    q_s: Ref
-    k_s: Ref
-    v_s: Ref
-    out_s: Ref
-    lse_s: Ref
-    weights_s: Ref | None  # interpret mode: weights of the second product
-    # barriers
-    q_full: Ref
-    k_full: Ref
-    v_full: Ref
-    k_empty: Ref
-    v_empty: Ref
-    turn: Ref
+    offset: Int  # of the batch row
 
     @property
     def own_query(self) -> Int:
@@ -183,8 +142,8 @@ class Cta:
 
     def take_turns(self) -> None:
         """Let the other warpgroup go on, and wait until it lets this one."""
-        plgpu.barrier_arrive(self.turn)
-        plgpu.barrier_wait(self.turn)
+        plgpu.barrier_arrive(self.at.turn)
+        plgpu.barrier_wait(self.at.turn)
 
 
 def _load(cta: Cta) -> None:
@@ -196,8 +155,8 @@ def _load(cta: Cta) -> None:
         slot = rem(step, config.stages)
         keys = pl.ds((cta.first + step) * block, block)
         for source, ring, full, empty in (
-            (cta.k, cta.k_s, cta.k_full, cta.k_empty),
-            (cta.v, cta.v_s, cta.v_full, cta.v_empty),
+            (cta.k, cta.at.k_s, cta.at.k_full, cta.at.k_empty),
+            (cta.v, cta.at.v_s, cta.at.v_full, cta.at.v_empty),
         ):
 
             @pl.when(step >= config.stages)
@@ -206,34 +165,34 @@ def _load(cta: Cta) -> None:
 
             plgpu.copy_gmem_to_smem(source.at[cta.row, keys, kv_head], ring.at[slot], full.at[slot])
 
-    drain(cta.k_empty, config.stages, cta.blocks)
-    drain(cta.v_empty, config.stages, cta.blocks)
+    drain(cta.at.k_empty, config.stages, cta.blocks)
+    drain(cta.at.v_empty, config.stages, cta.blocks)
 
 
 def _compute(cta: Cta) -> None:
     warpgroup, query = cta.warpgroup, cta.own_query
     plgpu.copy_gmem_to_smem(
         cta.q.at[cta.row, pl.ds(query, WGMMA_ROWS), cta.head],
-        cta.q_s.at[warpgroup],
-        cta.q_full.at[warpgroup],
+        cta.at.q_s.at[warpgroup],
+        cta.at.q_full.at[warpgroup],
     )
-    plgpu.barrier_wait(cta.q_full.at[warpgroup])
-    pl.when(cta.blocks > 0)(lambda: plgpu.barrier_wait(cta.k_full.at[0]))
+    plgpu.barrier_wait(cta.at.q_full.at[warpgroup])
+    pl.when(cta.blocks > 0)(lambda: plgpu.barrier_wait(cta.at.k_full.at[0]))
     pl.when(warpgroup == 1)(cta.take_turns)
     carry = lax.fori_loop(
         0, cta.blocks, lambda step, carry: _visit(cta, step, carry), online.start(cta.spec.dim)
     )
     pl.when(warpgroup == 0)(cta.take_turns)
     value, log_sum = online.finish(*carry)
-    cta.lse_s[warpgroup] = log_sum
+    cta.at.lse_s[warpgroup] = log_sum
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(
-        cta.lse_s.at[warpgroup], cta.lse.at[cta.row, cta.head, pl.ds(query, WGMMA_ROWS)]
+        cta.at.lse_s.at[warpgroup], cta.lse.at[cta.row, cta.head, pl.ds(query, WGMMA_ROWS)]
     )
     how = store(cta.spec.dim, cta.spec.out_dtype)
     online.write(
         value,
-        cta.out_s.at[warpgroup],
+        cta.at.out_s.at[warpgroup],
         lambda column: cta.out.at[
             cta.row, pl.ds(query, WGMMA_ROWS), cta.head, pl.ds(column, how.columns)
         ],
@@ -250,12 +209,12 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     first_key = (cta.first + step) * config.block_kv
 
     def scores(ref: Ref) -> Any:
-        plgpu.wgmma(ref, cta.q_s.at[cta.warpgroup], cta.k_s.at[slot].transpose((1, 0)))
+        plgpu.wgmma(ref, cta.at.q_s.at[cta.warpgroup], cta.at.k_s.at[slot].transpose((1, 0)))
         cta.take_turns()
         return ref[...]
 
     s = pl.run_scoped(scores, plgpu.ACC((WGMMA_ROWS, config.block_kv), jnp.float32))
-    plgpu.barrier_arrive(cta.k_empty.at[slot])
+    plgpu.barrier_arrive(cta.at.k_empty.at[slot])
     see = online.Bounds(
         length=cta.length,
         first_row=cta.offset + cta.own_query,
@@ -270,26 +229,26 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     rounded = weights.astype(jnp.dtype(spec.dtype))
     # All of the softmax belongs before the wait: the other warpgroup multiplies now.
     acc, maximum, total, rounded = _ordered((acc, maximum, total, rounded))
-    plgpu.barrier_wait(cta.v_full.at[slot])
+    plgpu.barrier_wait(cta.at.v_full.at[slot])
 
     @pl.when(cta.warpgroup == 0)
     def _clean() -> None:
-        online.zero_beyond(cta.v_s.at[slot], first_key, cta.length)
+        online.zero_beyond(cta.at.v_s.at[slot], first_key, cta.length)
 
     cta.take_turns()
 
     def next_k() -> None:
         @pl.when(step + 1 < cta.blocks)
         def _wait() -> None:
-            plgpu.barrier_wait(cta.k_full.at[rem(step + 1, config.stages)])
+            plgpu.barrier_wait(cta.at.k_full.at[rem(step + 1, config.stages)])
 
     multiply = (
         online.in_registers
-        if cta.weights_s is None
-        else online.through_memory(cta.weights_s.at[cta.warpgroup])
+        if cta.at.weights_s is None
+        else online.through_memory(cta.at.weights_s.at[cta.warpgroup])
     )
-    acc = multiply(acc, rounded, cta.v_s.at[slot], next_k)
-    plgpu.barrier_arrive(cta.v_empty.at[slot])
+    acc = multiply(acc, rounded, cta.at.v_s.at[slot], next_k)
+    plgpu.barrier_arrive(cta.at.v_empty.at[slot])
     return acc, maximum, total
 
 

@@ -21,6 +21,7 @@ from pallas_kernels.gemm.heuristics import (
 from pallas_kernels.gemm.machine import MACHINES, Machine, machine_for, present_machine
 from pallas_kernels.gemm.prediction import Prediction, best_alpha, best_split, plans, predict
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
+from pallas_kernels.gemm.shares import Operation, Share, best_shares
 from pallas_kernels.gemm.specs import (
     MODEL_EXPERTS,
     MODEL_PROJECTIONS,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pallas_kernels.gemm.api import plan_launch
     from pallas_kernels.gemm.launch import launch, tables_of
     from pallas_kernels.gemm.programs import program
+    from pallas_kernels.gemm.resident import Resident
 
 __all__ = [
     "CLUSTERS",
@@ -55,13 +57,17 @@ __all__ = [
     "Experts",
     "Gemm",
     "Machine",
+    "Operation",
     "Plan",
     "Prediction",
     "Quantised",
+    "Resident",
+    "Share",
     "Traffic",
     "WLayout",
     "Winner",
     "best_alpha",
+    "best_shares",
     "best_split",
     "check_fits",
     "choice",
@@ -85,6 +91,7 @@ __all__ = [
 ]
 
 _WITH_JAX = {
+    "Resident": "resident",
     "launch": "launch",
     "plan_launch": "api",
     "program": "programs",

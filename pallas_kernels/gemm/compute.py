@@ -18,6 +18,7 @@ from pallas_kernels.gemm.dequantise import sums_of_converted
 from pallas_kernels.gemm.epilogue import store_o, store_pass
 from pallas_kernels.gemm.items import Section, each_item, sum_blocks, when
 from pallas_kernels.gemm.load import sums_before
+from pallas_kernels.gemm.residency import leave, leaves, left
 from pallas_kernels.gemm.rows import Item
 from pallas_kernels.gemm.schedule import passes
 from pallas_kernels.mosaic import Ref, plgpu
@@ -36,6 +37,8 @@ def compute(cta: Cta, flow: Flow) -> None:
             w=number * k_steps,
             x=number * k_steps,
             sums=number * sum_blocks(cta, flow) if flow.sums is not None else 0,
+            strip=item,
+            leaves=leaves(cta, item, item.top == 0),
             **dict.fromkeys(("new_w", "last_w", "new_scale", "last_scale", "first"), True),
         )
         acc = make(cta, flow, section)
@@ -70,6 +73,8 @@ def compute(cta: Cta, flow: Flow) -> None:
                     new_scale=is_first & (which == 0),
                     last_scale=is_last & (which == last),
                     first=True if one_pass else which == 0,
+                    strip=item,
+                    leaves=leaves(cta, item, is_first),
                 )
                 acc = make(cta, flow, section)
                 store_pass(cta, acc, item, row_tile, which, last)
@@ -82,6 +87,7 @@ def _sums(cta: Cta, flow: Flow, section: Section) -> Any:
     """Return the sums of a section; both operands come from shared memory."""
 
     def release(step: Int) -> None:
+        when(section.leaves, left)
         plgpu.barrier_arrive(flow.x.empty.at[rem(section.x + step, flow.x.size)])
         when(
             section.last_w,
@@ -94,6 +100,10 @@ def _sums(cta: Cta, flow: Flow, section: Section) -> Any:
             x_slot = rem(section.x + step, flow.x.size)
             w_slot = rem(section.w + step, flow.w.size)
             when(section.new_w, lambda: plgpu.barrier_wait(flow.w.full.at[w_slot]))
+            when(
+                section.leaves,
+                lambda: leave(cta, section.strip, section.start + step, flow.w.tiles.at[w_slot]),
+            )
             plgpu.barrier_wait(flow.x.full.at[x_slot])
             w = flow.w.tiles.at[w_slot]
             # [tk, tn] whatever its layout; a view, nothing moves

@@ -79,6 +79,7 @@ class Cta:
     # global memory, of one layer
     x: Ref
     w: Ref
+    cache: Ref | None  # of W, in device memory; of any layers
     scales: Ref | None
     offsets: Ref | None
     x_sums: Ref | None  # float32 [K / sum_size, rows of x]
@@ -94,22 +95,31 @@ class Cta:
         """Options of a copy whose tile every CTA of the cluster wants: each loads a share."""
         return {"collective_axes": "rank"} if self.config.cluster > 1 else {}
 
-    def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
-        """The tk x tn piece of W in global memory and where it goes, in `w_copies` parts."""
-        tn, tk = self.config.tn, self.config.tk
-        matrix = of_expert(self.w, item)
-        if self.gemm.w_layout == "tiles":
-            blocks = w_copies(self.config, self.gemm)
-            return [
-                (
-                    matrix.at[item.strip * blocks + i, k_step],
-                    slot.at[pl.ds(i * PACK_MULTIPLE, PACK_MULTIPLE)],
-                )
-                for i in range(blocks)
-            ]
+    def w_tile(
+        self, matrix: Ref, first: Int, k_step: Int, slot: Ref, columns: int | None = None
+    ) -> list[tuple[Ref, Ref]]:
+        """A tk x tn piece of a stored matrix and its place in shared memory, in `w_copies` parts.
+
+        Args:
+          matrix: in global memory.
+          first: block of PACK_MULTIPLE columns at which the piece begins.
+          k_step: of the piece.
+          slot: in shared memory.
+          columns: of each part, if not tn (tile-major always has PACK_MULTIPLE).
+        """
+        tn, tk, layout = self.config.tn, self.config.tk, self.gemm.w_layout
+        each = PACK_MULTIPLE if layout == "tiles" else columns or tn
         stored = tk if self.gemm.quantised is None else tk * self.gemm.w_bits // 8
-        ks, ns = pl.ds(k_step * stored, stored), pl.ds(item.strip * tn, tn)
-        return [(matrix.at[ns, ks] if self.gemm.w_layout == "nk" else matrix.at[ks, ns], slot)]
+        parts = []
+        for at in range(0, tn, each):
+            block = first + at // PACK_MULTIPLE
+            ns, ks = pl.ds(block * PACK_MULTIPLE, each), pl.ds(k_step * stored, stored)
+            place = {"tiles": (block, k_step), "nk": (ns, ks), "kn": (ks, ns)}[layout]
+            there = slot
+            if each < tn:
+                there = slot.at[:, pl.ds(at, each)] if layout == "kn" else slot.at[pl.ds(at, each)]
+            parts.append((matrix.at[place], there))
+        return parts
 
     def x_tile(self, top: Int, column: Int) -> Ref:
         """The piece of X in global memory with these first row and column."""

@@ -39,6 +39,7 @@ KERNEL_SOURCES = (
     "gemm/epilogue.py",
     "gemm/items.py",
     "gemm/load.py",
+    "gemm/residency.py",
     "gemm/rows.py",
     "gemm/schedule.py",
     "gemm/sm90.py",
@@ -254,7 +255,7 @@ def _choice(
 ) -> Chosen:
     measured: tuned_results.Entry | None = None
     notes: tuple[str, ...] = ()
-    if gemm.quantised is None and gemm.experts is None:
+    if gemm.quantised is None and gemm.experts is None and not gemm.resident:
         measured, notes = _nearest(gemm, machine, results.tuned)
     if measured is not None:
         found = _from_measured(gemm, machine, cluster, alpha, measured)

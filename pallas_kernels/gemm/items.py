@@ -34,6 +34,8 @@ class Section:
     new_scale: Any  # the same of a column's only scale
     last_scale: Any
     first: Any  # whether it is the tile's first section
+    strip: Item  # whose W it is
+    leaves: Any  # whether this warpgroup leaves the W tiles in device memory
 
 
 def each_item(cta: Cta, flow: Flow, body: Callable[[Int, Item, Int], None]) -> Int:

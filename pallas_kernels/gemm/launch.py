@@ -23,6 +23,7 @@ def launch(
     scales: jax.Array | None = None,
     offsets: jax.Array | None = None,
     group_sizes: jax.Array | None = None,
+    cache: Any = None,
     *,
     gemm: Gemm,
     config: Config | None,
@@ -34,10 +35,11 @@ def launch(
     Args:
       x: activations, without padding.
       w: of shape `gemm.w_shape`.
-      scalars: int32, the fields of `Plan`.
+      scalars: int32, `Plan.scalars`.
       scales: of shape `gemm.scales_shape`, of quantised weights.
       offsets: of the shape of `scales`, or None.
       group_sizes: int32 [gemm.experts], of experts.
+      cache: of shape `gemm.resident_shape`, in device memory; a reference if the launch fills it.
       gemm: sizes and types.
       config: tiles and grid.
       interpret: settings of interpret mode, or None.
@@ -52,6 +54,8 @@ def launch(
     from pallas_kernels.gemm import sm90
 
     operands = [x, host_ref(w)]
+    if cache is not None:
+        operands.append(cache)
     if scales is not None:
         operands.append(host_ref(scales))
     if offsets is not None:

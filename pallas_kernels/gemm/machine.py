@@ -76,44 +76,53 @@ class Machine:
         )
 
 
+_TENSOR_SHARE = 0.7  # of the dense peak
+_HBM_SHARE = 0.8884  # of the datasheet's, as copies on a GH200 have; 0.85 assumed of HBM3e
+_MIB = 2.0**20
+
 _SXM: dict[str, Any] = {
     "sm_count": HOPPER_SMS,
-    "link_gbps": 55.0,
-    "hbm_gbps": 3350.0,
-    "bf16_tflops": 650.0,
+    "link_gbps": 55.04,
+    "hbm_gbps": 3350.0 * _HBM_SHARE,
+    "bf16_tflops": 989.0 * _TENSOR_SHARE,
     "l2_gbps": 5500.0,
-    "l2_bytes": 50.0 * 2**20,
+    "l2_bytes": 50 * _MIB,
     "link_latency_s": 1.5e-6,
 }
-_C2C = {"link_gbps": 400.0, "link_latency_s": 1.0e-6}
+_C2C = {"link_gbps": 327.42, "link_latency_s": 1.0e-6, "l2_bytes": 60 * _MIB}
 _PCIE = (
-    "unmeasured: HBM and SMs from the datasheet; PCIe 5.0 x16 at 55 of 64 GB/s, tensor cores at "
-    "650 of 989 TFLOP/s, L2, latency and fixed costs assumed"
+    "unmeasured: SMs from the datasheet, 0.85 or 0.89 of its HBM and 0.7 of its tensor cores; PCIe "
+    "5.0 x16 at 55 of 64 GB/s; L2, latency and fixed costs assumed"
 )
 _NVLINK = (
-    "unmeasured: HBM and SMs from the datasheet; NVLink-C2C at 400 of 450 GB/s, tensor cores at "
-    "650 of 989 TFLOP/s, L2, latency and fixed costs assumed"
+    "unmeasured by us: SMs from the datasheet, 0.85 or 0.89 of its HBM, 0.7 of its tensor cores; "
+    "NVLink-C2C at 327 of 450 GB/s, as SymGEMM's printed time says and others' kernels were "
+    "measured; L2, latency and fixed costs assumed"
 )
 
 _DEVICES: dict[str, dict[str, Any]] = {
-    "NVIDIA H200": {"hbm_gbps": 4800.0, "source": _PCIE},
+    "NVIDIA H200": {"hbm_gbps": 4800.0 * 0.85, "l2_bytes": 60 * _MIB, "source": _PCIE},
     "NVIDIA H100 80GB HBM3": {"source": _PCIE},
-    "NVIDIA H100 NVL": {"hbm_gbps": 3900.0, "source": _PCIE},
+    "NVIDIA H100 NVL": {"hbm_gbps": 3900.0 * _HBM_SHARE, "source": _PCIE},
     "NVIDIA H100 PCIe": {
         "sm_count": 114,
-        "hbm_gbps": 2000.0,
-        "bf16_tflops": 500.0,
+        "hbm_gbps": 2000.0 * _HBM_SHARE,
+        "bf16_tflops": 756.0 * _TENSOR_SHARE,
         "l2_gbps": 4500.0,
-        "source": _PCIE.replace("650 of 989", "500 of 756"),
+        "source": _PCIE,
     },
-    "NVIDIA GH200 480GB": _C2C | {"hbm_gbps": 4000.0, "source": _NVLINK},
-    "NVIDIA GH200 144G HBM3e": _C2C | {"hbm_gbps": 4900.0, "source": _NVLINK},
+    "NVIDIA GH200 480GB": _C2C | {"hbm_gbps": 4000.0 * _HBM_SHARE, "source": _NVLINK},
+    "NVIDIA GH200 144G HBM3e": _C2C | {"hbm_gbps": 4900.0 * 0.85, "source": _NVLINK},
 }
 
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {kind: Machine(device=kind, **(_SXM | changes)) for kind, changes in _DEVICES.items()}
 )
-"""Devices by jax's device_kind. Nothing here was measured by us."""
+"""Devices by jax's device_kind; rates are sustained ones. Nothing here was measured by us.
+
+`conf/hardware` and `conf/calibration` of c2c have the same numbers, with the source of each
+(`tests/contracts/test_rates.py`).
+"""
 
 _RATES = tuple(
     f.name for f in fields(Machine) if f.name not in ("device", "sm_count", "resident", "source")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,9 @@ class Prediction:
         return self.link_s + self.hbm_s + self.l2_s + self.issue_s
 
 
-def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Prediction:
+def predict(
+    gemm: Gemm, config: Config, plan: Plan, machine: Machine, *, m: Any = None
+) -> Prediction:
     """Predict a launch.
 
     - link: all of W at the link's rate, and no faster than the CTA that loads most: it has at most
@@ -87,8 +89,9 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
       config: tiles.
       plan: concrete integers, or NumPy arrays that broadcast.
       machine: rates.
+      m: rows instead of `gemm.m`, of one matrix; an array that broadcasts with the plan's fields.
     """
-    moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes)
+    moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes, m=m)
     active = np.asarray(plan.active_clusters, np.float64)
     resident = machine.clusters(config.cluster)
     waves = np.ceil(active / max(resident, 1))
@@ -141,17 +144,43 @@ def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
     return config.warpgroup_columns * config.tk / _WARPGROUP_THREADS * machine.convert_s
 
 
-def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) -> Plan:
-    """Return the plans of a launch for an array of alphas, with the balanced SM split."""
-    return sharing.traced_plan(
+def plans(
+    gemm: Gemm,
+    config: Config,
+    alphas: Any,
+    sm_limit: int | None = None,
+    *,
+    resident_strips: Any = None,
+    m: Any = None,
+) -> Plan:
+    """Return the plans of a launch for an array of alphas, with the balanced SM split.
+
+    Args:
+      gemm: sizes and types.
+      config: tiles and grid.
+      alphas: shares of the columns for SymGEMM.
+      sm_limit: SMs of the launch; default all of the configuration's.
+      resident_strips: in device memory, broadcast with alphas; by default an equal share of the
+        cache for each layer (`expected_strips`).
+      m: rows instead of `gemm.m`; an array that broadcasts with alphas.
+    """
+    plan = sharing.traced_plan(
         config,
-        counts(config, gemm),
+        counts(config, gemm, m),
         alpha=np.asarray(alphas, np.float64),
         sm_split=None,
         sm_limit=config.sm_count if sm_limit is None else sm_limit,
         layer=0,
         xp=np,
     )
+    near = expected_strips(gemm, config) if resident_strips is None else resident_strips
+    return replace(plan, resident_strips=near)
+
+
+def expected_strips(gemm: Gemm, config: Config) -> int:
+    """Return the strips of a matrix in its cache, if all layers have an equal share of that."""
+    columns = gemm.resident // (gemm.layers or 1)
+    return counts(config, gemm).strips if columns >= gemm.n else columns // config.tn
 
 
 def equals(predictions: Sequence[Prediction]) -> np.ndarray:
@@ -216,7 +245,7 @@ def best_split(gemm: Gemm, config: Config, machine: Machine, alpha: float) -> in
     if sym in (0, strips):
         return int(default.sym_clusters) * config.cluster
     clusters = np.arange(1, active)
-    plan = Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=0)
+    plan = replace(default, sym_clusters=clusters)
     time = predict(gemm, config, plan, machine).time_s
     near = np.abs(clusters - int(default.sym_clusters))  # of equals, the one nearest the default
     return int(clusters[np.lexsort((near, time))[0]]) * config.cluster

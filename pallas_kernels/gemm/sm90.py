@@ -14,6 +14,9 @@ sums, adds its own and rounds once. So alpha changes the order of additions and 
 other CTA touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
 neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
 
+Strips of W may be in device memory too: a strip's tiles come from there or from the host, and a
+strip that comes from the host can be left there by the warpgroup that computes (`residency`).
+
 The parts: `load` fills rings, `compute` sums up and stores (`dequantise` where weights are
 quantised), `rows` says which rows a matrix meets, `cta` what there is in shared memory.
 
@@ -41,12 +44,9 @@ from pallas_kernels.gemm.cta import Cta, Flow, flows_of, scratch_types
 from pallas_kernels.gemm.epilogue import store_zeros
 from pallas_kernels.gemm.load import load
 from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place, Rows
-from pallas_kernels.gemm.schedule import Plan, counts, sums_shape
+from pallas_kernels.gemm.schedule import Plan, counts, plan_fields, sums_shape
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.mosaic import Ref, persistent, plgpu, read_add_write, tma_add
-
-PLAN_SCALARS = 4
-"""Places of `Plan` in the launch's scalars; experts' numbers of blocks follow."""
 
 
 def build(
@@ -55,7 +55,7 @@ def build(
     *,
     interpret: mosaic_gpu.InterpretGPUParams | None = None,
 ) -> Callable[..., jax.Array]:
-    """Return `kernel(x, w, [scales, [offsets, x_sums]], [table, whole], scalars) -> o`.
+    """Return `kernel(x, w, [cache], [scales, [offsets, x_sums]], [table, whole], scalars) -> o`.
 
     Args:
       gemm: sizes and types, packed (see `specs`).
@@ -63,12 +63,13 @@ def build(
       interpret: run on a CPU with these settings instead of compiling for the GPU.
 
     Returns:
-      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; for quantised weights scales of
+      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; with residency the cache, of shape
+      `gemm.resident_shape`, a jax reference if it is to be filled; for quantised weights scales of
       `gemm.scales_shape`, and with offsets those and `reference.sums_of(x, sum_size)`; for experts
       the two block tables, of `config.block_rows` and of `schedule.whole_rows`; and the int32
-      vector `scalars` with the fields of `Plan`, for experts followed by the blocks with an
-      expert, all blocks, and the experts with rows. Nothing checks a plan here: columns whose path
-      has no cluster are left unwritten.
+      vector `scalars`, `Plan.scalars`, for experts followed by the blocks with an expert, all
+      blocks, and the experts with rows. Nothing checks a plan here: columns whose path has no
+      cluster are left unwritten.
 
     Raises:
       ValueError: the configuration does not fit the GEMM or the hardware.
@@ -77,14 +78,10 @@ def build(
     sizes, sums = counts(config, gemm), sums_shape(config, gemm)
 
     def body(*refs: Ref) -> None:
-        x, w, scales, offsets, x_sums, tables, scalars, o, *scratch = _named(gemm, refs)
+        x, w, cache, scales, offsets, x_sums, tables, scalars, o, *scratch = _named(gemm, refs)
         *global_scratch, tiles, staging, barriers, detour = scratch
-        plan = Plan(
-            sym_strips=scalars[0],
-            sym_clusters=scalars[1],
-            active_clusters=scalars[2],
-            layer=scalars[3],
-        )
+        fields = plan_fields(gemm)
+        plan = Plan(**{name: scalars[place] for place, name in enumerate(fields)})
         cluster = lax.axis_index("cluster")
         at = Place(
             config=config,
@@ -102,7 +99,7 @@ def build(
             config=config,
             gemm=gemm,
             sizes=sizes,
-            rows=_rows(at, tables, scalars),
+            rows=_rows(at, tables, scalars, len(fields)),
             accumulate=tma_add if interpret is None else read_add_write,
             warpgroup=lax.axis_index("warpgroup"),
             cluster=cluster,
@@ -110,6 +107,7 @@ def build(
             plan=plan,
             x=x,
             w=of_layer(w),
+            cache=cache,
             scales=of_layer(scales),
             offsets=of_layer(offsets),
             x_sums=x_sums,
@@ -158,17 +156,18 @@ def _run(cta: Cta, flows: list[Flow]) -> None:
 
 
 def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
-    """Return x, w, scales, offsets, sums of x, tables, scalars, o, scratch; None for none."""
+    """Return x, w, cache, scales, offsets, sums of x, tables, scalars, o, scratch."""
     left = list(refs)
     x, w = left.pop(0), left.pop(0)
+    cache = left.pop(0) if gemm.resident else None
     scales = left.pop(0) if gemm.quantised is not None else None
     shifted = gemm.quantised is not None and gemm.quantised.offset_dtype is not None
     offsets, x_sums = (left.pop(0), left.pop(0)) if shifted else (None, None)
     tables = (left.pop(0), left.pop(0)) if gemm.experts is not None else ()
-    return [x, w, scales, offsets, x_sums, tables, *left]
+    return [x, w, cache, scales, offsets, x_sums, tables, *left]
 
 
-def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref) -> Rows:
+def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref, counts_at: int) -> Rows:
     if not tables:
         return OneMatrix(at=at)
     table, whole = tables
@@ -176,7 +175,7 @@ def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref) -> Rows:
         at=at,
         table=table,
         whole=whole,
-        expert_blocks=scalars[PLAN_SCALARS],
-        all_blocks=scalars[PLAN_SCALARS + 1],
-        experts=scalars[PLAN_SCALARS + 2],
+        expert_blocks=scalars[counts_at],
+        all_blocks=scalars[counts_at + 1],
+        experts=scalars[counts_at + 2],
     )

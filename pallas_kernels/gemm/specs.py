@@ -40,6 +40,7 @@ GROUP_MULTIPLE = 32  # weights along K: two instructions of wgmma
 PACK_BLOCK = 128  # int4 numbers that are packed together
 
 MAX_SIZE = 2**31 - 1  # the kernel counts in int32
+MAX_RESIDENT_N = 2**21  # the square of its strips is less than that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,9 @@ class Gemm:
     is known at run time only; `m` is then the number of rows as the caller has them.
 
     `layers` is the leading size of a stacked W, or None for a W of one layer.
+
+    `resident` is the size of a cache of W in device memory: so many columns of K weights, of any
+    layers (see `residency`). With `fills` a launch can put columns there.
     """
 
     m: int
@@ -99,6 +103,8 @@ class Gemm:
     w_layout: WLayout = "kn"
     quantised: Quantised | None = None
     experts: int | None = None
+    resident: int = 0
+    fills: bool = False
 
     def __post_init__(self) -> None:
         multiples = (PACK_MULTIPLE, PACK_MULTIPLE)
@@ -121,6 +127,17 @@ class Gemm:
             raise ValueError(
                 f"experts={self.experts}: expected a number above 0 that makes less than 2**31 "
                 f"with m={self.m} rows"
+            )
+        if not 0 <= self.resident <= MAX_SIZE or self.resident % PACK_MULTIPLE:
+            raise ValueError(
+                f"resident={self.resident}: expected a multiple of {PACK_MULTIPLE} from 0 up"
+            )
+        if self.resident and self.n > MAX_RESIDENT_N:
+            raise ValueError(f"n={self.n}: expected at most {MAX_RESIDENT_N} with a cache")
+        if self.fills and (not self.resident or self.experts is not None):
+            raise ValueError(
+                f"fills=True with resident={self.resident}, experts={self.experts}: expected a "
+                f"cache of one matrix; of experts a launch reads only those that have rows"
             )
         check_layout(self.w_layout)
         if self.quantised is not None:
@@ -165,15 +182,25 @@ class Gemm:
     @property
     def w_shape(self) -> tuple[int, ...]:
         """The shape of the stored W, with experts and layers if there are any."""
+        return self._stacked(*self._matrix(self.n))
+
+    @property
+    def resident_shape(self) -> tuple[int, ...]:
+        """The shape of the cache of W in device memory, with experts if there are any."""
+        matrix = self._matrix(self.resident)
+        return matrix if self.experts is None else (self.experts, *matrix)
+
+    def _matrix(self, columns: int) -> tuple[int, ...]:
+        """The shape of so many columns of stored W."""
         if self.quantised is not None:
-            return self._stacked(self.n, self.k * self.w_bits // 8)
+            return columns, self.k * self.w_bits // 8
         block = PACK_MULTIPLE
-        matrix: tuple[int, ...] = {
-            "kn": (self.k, self.n),
-            "nk": (self.n, self.k),
-            "tiles": (self.n // block, self.k // block, block, block),
-        }[self.w_layout]
-        return self._stacked(*matrix)
+        shapes: dict[str, tuple[int, ...]] = {
+            "kn": (self.k, columns),
+            "nk": (columns, self.k),
+            "tiles": (columns // block, self.k // block, block, block),
+        }
+        return shapes[self.w_layout]
 
     @property
     def w_dtype(self) -> str:

@@ -39,6 +39,8 @@ class Traffic:
     """
 
     w_bytes: Count  # stored W from host memory; a multicast tile counts once
+    resident_bytes: Count  # stored W from the cache in device memory
+    filled_bytes: Count  # W written to that cache
     scale_bytes: Count  # scales and offsets, from where they are
     x_load_bytes: Count  # X into shared memory, from L2 or HBM; a multicast tile counts once
     x_sum_bytes: Count  # sums of X for offsets, into shared memory
@@ -69,14 +71,16 @@ class Traffic:
     @property
     def hbm_bytes(self) -> Count:
         """Bytes between HBM and L2."""
-        return self.x_hbm_bytes + self.o_hbm_bytes + self.sums_hbm_bytes
+        moved = self.x_hbm_bytes + self.o_hbm_bytes + self.sums_hbm_bytes
+        return moved + self.resident_bytes + self.filled_bytes
 
     @property
     def l2_bytes(self) -> Count:
         """Bytes between L2 and the SMs; a multicast tile counts once."""
         sums = self.sums_store_bytes + self.sums_load_bytes
         x = self.x_load_bytes + self.x_sum_bytes
-        return self.link_bytes + x + self.o_store_bytes + sums
+        w = self.link_bytes + self.resident_bytes + self.filled_bytes
+        return w + x + self.o_store_bytes + sums
 
     @property
     def cta_steps(self) -> Count:
@@ -89,12 +93,12 @@ class _Rows:
     """The rows of a launch, over all matrices that have some."""
 
     matrices: int
-    blocks: int  # of SymGEMM
-    tiles: int  # of AsymGEMM
-    most_tiles: int  # of one matrix
-    useful: int
-    loaded_sym: int  # rows of X for each strip
-    loaded_asym: int
+    blocks: Count  # of SymGEMM
+    tiles: Count  # of AsymGEMM
+    most_tiles: Count  # of one matrix
+    useful: Count
+    loaded_sym: Count  # rows of X for each strip
+    loaded_asym: Count
 
 
 def launch_traffic(
@@ -104,6 +108,7 @@ def launch_traffic(
     *,
     l2_bytes: float = 0.0,
     group_sizes: np.ndarray | None = None,
+    m: Any = None,
 ) -> Traffic:
     """Count what a launch moves and computes.
 
@@ -111,6 +116,9 @@ def launch_traffic(
     s) / (tm cluster)), where s < 8 is how far its first row is from a multiple of 8), each AsymGEMM
     strip once. None for experts without rows. Scales and offsets of groups do too; a column's only
     ones are read by every CTA of a cluster of SymGEMM.
+
+    Of a GEMM with a cache, the W of resident strips is read from HBM as often as that of others
+    from the host (an upper bound: the L2 may keep it), and what is left there is written once.
 
     X from HBM: CTAs that need the same tile at the same time share one reading, and the L2 keeps X
     for later only if all of it fits. SymGEMM works in waves of `sym_clusters` neighbouring items;
@@ -127,20 +135,20 @@ def launch_traffic(
       plan: concrete integers, or NumPy arrays of them that broadcast (one value for each alpha).
       l2_bytes: what the L2 holds; 0 gives upper bounds.
       group_sizes: rows of each expert, concrete; None for even routing.
+      m: rows instead of `gemm.m`, of one matrix; an array that broadcasts with the plan's fields.
 
     Raises:
       ValueError: a path has columns and no cluster.
 
     Source: C2CServe sections 3.2.1 and 5.2, for our order of tiles.
     """
-    sizes = counts(config, gemm)
-    over = _rows(gemm, config, sizes, group_sizes)
-    sym, clusters, active = np.broadcast_arrays(
-        *(
-            np.asarray(field, np.int64)
-            for field in (plan.sym_strips, plan.sym_clusters, plan.active_clusters)
-        )
-    )
+    m = gemm.m if m is None else np.asarray(m, np.int64)
+    sizes = counts(config, gemm, m)
+    over = _rows(gemm, config, sizes, group_sizes, m)
+    names = ("sym_strips", "sym_clusters", "active_clusters", "resident_strips", "fill_end")
+    fields = (np.asarray(getattr(plan, name), np.int64) for name in names)
+    # every count has the shape of rows and plan together
+    sym, clusters, active, resident, fill_end, _ = np.broadcast_arrays(*fields, m)
     asym, others = sizes.strips - sym, active - clusters
     if np.any((sym > 0) & (clusters < 1)) or np.any((asym > 0) & (others < 1)):
         raise ValueError(f"plan={plan}: expected a cluster for each path that has columns")
@@ -150,6 +158,10 @@ def launch_traffic(
     e, out = gemm.in_itemsize, gemm.out_itemsize
     n_sym = np.minimum(sym * config.tn, gemm.n)
     n_asym = gemm.n - n_sym
+    near = np.minimum(resident * config.tn, gemm.n)  # columns in the cache
+    near_sym = np.minimum(near, n_sym)
+    near_asym = near - near_sym
+    filled = np.maximum(np.minimum(fill_end * config.tn, gemm.n) - near, 0)
     sym_items, sym_rounds = sym * over.blocks, _up(sym * over.blocks, clusters)
     asym_rounds = _up(groups * over.matrices, others)
     pass_columns, pass_groups = _passes(gemm, config, sizes, sym, groups, others, over.matrices)
@@ -165,19 +177,24 @@ def launch_traffic(
     column_bytes = gemm.k * gemm.w_bits // 8
     shift_bytes = _scale_bytes(gemm)
 
-    x_slice = e * gemm.m * min(config.kc, gemm.k)
-    sums_round = SUM_BYTES * gemm.m * np.minimum(n_asym, others * config.cluster * config.tn)
+    x_slice = e * m * min(config.kc, gemm.k)
+    sums_round = SUM_BYTES * m * np.minimum(n_asym, others * config.cluster * config.tn)
     sums_stay = sums_round + x_slice <= l2_bytes
-    if e * gemm.m * gemm.k <= l2_bytes:
-        rows = np.full_like(sym, gemm.m)
-    else:
-        spread = config.stagger and sizes.k_steps > config.ring and 2 * x_slice > l2_bytes
-        readings = np.minimum(config.ring, np.minimum(others, groups)) if spread else 1
-        asym_waves = _up(groups, np.maximum(others // max(over.matrices, 1), 1))
-        rows = _sym_rows(gemm, config, over, sym_items, clusters) + gemm.m * asym_waves * readings
+    apart_in_k = config.stagger and sizes.k_steps > config.ring
+    together = np.minimum(config.ring, np.minimum(others, groups))
+    readings = np.where(2 * x_slice > l2_bytes, together, 1) if apart_in_k else 1
+    asym_waves = _up(groups, np.maximum(others // max(over.matrices, 1), 1))
+    rows = np.where(
+        e * m * gemm.k <= l2_bytes,
+        m,
+        _sym_rows(m, config, over, sym_items, clusters) + m * asym_waves * readings,
+    )
 
     return Traffic(
-        w_bytes=column_bytes * (n_sym * over.blocks + n_asym * over.matrices),
+        w_bytes=column_bytes
+        * ((n_sym - near_sym) * over.blocks + (n_asym - near_asym) * over.matrices),
+        resident_bytes=column_bytes * (near_sym * over.blocks + near_asym * over.matrices),
+        filled_bytes=column_bytes * filled,
         scale_bytes=shift_bytes
         * (
             n_sym * over.blocks * (config.cluster if gemm.groups == 1 else 1)
@@ -185,11 +202,11 @@ def launch_traffic(
         ),
         x_load_bytes=e * gemm.k * (over.loaded_sym * sym + over.loaded_asym * groups),
         x_sum_bytes=_x_sum_bytes(gemm, config, over, sym, groups, pass_groups),
-        o_store_bytes=out * gemm.m * (n_sym + n_asym),
+        o_store_bytes=out * m * (n_sym + n_asym),
         sums_store_bytes=added,
         sums_load_bytes=loaded,
         x_hbm_bytes=e * gemm.k * rows,
-        o_hbm_bytes=np.full_like(sym, out * gemm.m * gemm.n),
+        o_hbm_bytes=out * m * (n_sym + n_asym),
         sums_hbm_bytes=np.where(sums_stay, 0, 2 * added),
         flops=2 * over.useful * gemm.k * (n_sym + n_asym),
         mma_flops=2
@@ -207,21 +224,26 @@ def launch_traffic(
         asym_cta_store_bytes=asym_rounds * over.most_tiles * asym_tile_bytes,
         sym_cta_outputs=sym_rounds,
         asym_cta_outputs=asym_rounds * over.most_tiles * most_passes,
-        sym_cta_link_bytes=sym_rounds * column_bytes * config.tn // config.cluster,
-        asym_cta_link_bytes=asym_rounds * column_bytes * config.tn,
+        # a CTA may have strips from the host alone
+        sym_cta_link_bytes=np.minimum(sym_rounds, np.maximum(sym - resident, 0) * over.blocks)
+        * (column_bytes * config.tn // config.cluster),
+        asym_cta_link_bytes=np.minimum(
+            asym_rounds, (sizes.strips - np.maximum(sym, resident)) * over.matrices
+        )
+        * (column_bytes * config.tn),
     )
 
 
-def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any) -> _Rows:
+def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any, m: Any) -> _Rows:
     if gemm.experts is None or group_sizes is None:
         return _Rows(
             matrices=sizes.matrices,
             blocks=sizes.row_clusters,
             tiles=sizes.row_tiles * sizes.matrices,
             most_tiles=sizes.row_tiles,
-            useful=gemm.m,
-            loaded_sym=gemm.m,
-            loaded_asym=gemm.m,
+            useful=m,
+            loaded_sym=m,
+            loaded_asym=m,
         )
     groups = np.asarray(group_sizes, np.int64)
     table, number, _ = block_table(groups, gemm.m, config.block_rows, xp=np)
@@ -316,15 +338,15 @@ def _most_passes(config: Config, gemm: Gemm, sizes: Counts, leading: Count) -> C
     return running[np.clip(leading, 1, len(running)) - 1]
 
 
-def _sym_rows(gemm: Gemm, config: Config, over: _Rows, items: Count, clusters: Count) -> Count:
+def _sym_rows(m: Count, config: Config, over: _Rows, items: Count, clusters: Count) -> Count:
     """Return how many rows of X the waves of SymGEMM read.
 
     Items run over the blocks of rows first, so a wave of at least as many holds every one, and a
     smaller one none twice. The last item is in the last block, the only one cut by M.
     """
-    blocks = max(over.blocks, 1)
+    blocks = np.maximum(over.blocks, 1)
     tall = config.block_rows
     rest = items % clusters
-    last = np.where(rest >= blocks, gemm.m, np.maximum(gemm.m - (blocks - rest) * tall, 0))
-    waves = items // clusters * gemm.m + np.where(rest > 0, last, 0)
-    return np.where(clusters >= blocks, waves, items // blocks * gemm.m)
+    last = np.where(rest >= blocks, m, np.maximum(m - (blocks - rest) * tall, 0))
+    waves = items // clusters * m + np.where(rest > 0, last, 0)
+    return np.where(clusters >= blocks, waves, items // blocks * m)

@@ -75,6 +75,7 @@ class Copy:
     of: str  # type of its elements
     first: int  # where along the array's first axis
     cluster: int  # that asked for it
+    rows: int = 0  # extent of the array's first axis
 
 
 @dataclass
@@ -112,7 +113,9 @@ def count_copies(monkeypatch: pytest.MonkeyPatch) -> Counted:
             (cluster,) = self.mesh_location.cluster_coords or self.mesh_location.block_coords
             with lock:
                 of = str(buffer.dtype)
-                copies.append(Copy(tuple(access.shape), nbytes, of, first, cluster))
+                copies.append(
+                    Copy(tuple(access.shape), nbytes, of, first, cluster, buffer.shape[0])
+                )
             original(self, tma_thread_id, shared_memory)
 
         monkeypatch.setattr(task, where, pre_read)

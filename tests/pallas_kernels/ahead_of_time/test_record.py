@@ -41,8 +41,8 @@ def changed(there: Path, file: str, before: str, after: str) -> set[str]:
         ("gemm/cta.py", "arrivals(1, ring.x)", "arrivals(2, ring.x)", {"gemm"}),
         (
             "gemm/rows.py",
-            "strip=div(item, blocks)",
-            "strip=rem(item, blocks)",
+            "sym_strip(div(item, blocks)",
+            "sym_strip(rem(item, blocks)",
             {"gemm"},
         ),
         ("ahead_of_time/report.py", "spilled_bytes == 0", "spilled_bytes >= 0", set(OPS)),

@@ -39,7 +39,7 @@ from tests.pallas_kernels.gemm.cases import (
     poisoned,
     same,
 )
-from tests.pallas_kernels.gemm.suite import CASES, GGUF, INT4, OF_EACH, each_op
+from tests.pallas_kernels.gemm.suite import CASES, GGUF, INT4, OF_EACH, each_op, each_part
 from tests.pallas_kernels.interpreting import SMALL, races_found, reset, within
 
 
@@ -97,7 +97,7 @@ def test_an_expert_that_is_read_would_spoil_its_rows() -> None:
     same(np.delete(out, 13, 0), np.delete(right, 13, 0))
 
 
-@each_op
+@each_part
 def test_layers_in_a_scan_with_traced_scalars(case: Case) -> None:
     x, stack, exact = case.operands(stack=(2,))
     sizes = None if case.sizes is None else jnp.asarray(case.sizes)
@@ -196,7 +196,7 @@ def test_the_race_detector_sees_a_missing_fence(
     reset()
 
 
-@each_op
+@each_part
 def test_columns_without_an_sm_would_be_nan(case: Case) -> None:
     """The positive control: what `plan_launch` refuses is seen if it is launched all the same."""
     x, _, exact = case.operands()

@@ -23,6 +23,7 @@ from pallas_kernels.gemm import (
     Gemm,
     Machine,
     Plan,
+    Quantised,
     api,
     best_alpha,
     best_split,
@@ -386,8 +387,8 @@ def test_machines() -> None:
     assert machine_for("NVIDIA H200 NVL", sm_count=132).hbm_gbps == H200.hbm_gbps
     assert "taken to be like" in machine_for("NVIDIA B200").source
     part = machine_for("NVIDIA H200 MIG 1g.18gb", sm_count=16)
-    assert part.hbm_gbps == pytest.approx(4800 * 16 / 132)
-    assert part.bf16_tflops == pytest.approx(650 * 16 / 132)
+    assert part.hbm_gbps == pytest.approx(H200.hbm_gbps * 16 / 132)
+    assert part.bf16_tflops == pytest.approx(H200.bf16_tflops * 16 / 132)
     assert all("unmeasured" in machine.source for machine in MACHINES.values())
 
 
@@ -451,3 +452,24 @@ def test_alpha_and_cluster_may_be_left_open() -> None:
         hybrid_gemm(x, w, None, sm_split=4, backend="reference")
     traced = jax.jit(lambda limit: hybrid_gemm(x, w, None, sm_limit=limit, backend="reference"))
     assert within_bound(traced(8))
+
+
+@pytest.mark.parametrize("name", ["64x64", "256x128"])
+@pytest.mark.parametrize("quantised", [None, Quantised(kind="int4", group=128)])
+def test_many_numbers_of_rows_at_once_are_each_of_them(
+    name: str, quantised: Quantised | None
+) -> None:
+    gemm = Gemm(m=8, k=4096, n=4160, quantised=quantised, w_layout="nk")
+    config = replace(FAMILY[name], sm_count=40, cluster=2)
+    rows, alphas = np.array([8, 64, 72, 520, 2048, 8200, 20000]), np.linspace(0, 1, 5)
+    if quantised is not None:
+        config = choose(replace(gemm, m=2048), H200, cluster=2)
+    every = plans(gemm, config, alphas, m=rows[:, None])
+    found = predict(gemm, config, every, H200, m=rows[:, None])
+    for number, m in enumerate(rows):
+        one = replace(gemm, m=int(m))
+        plan = plans(one, config, alphas)
+        alone = predict(one, config, plan, H200)
+        for field in ("link_s", "hbm_s", "l2_s", "tensor_s", "issue_s", "time_s"):
+            ours = np.broadcast_to(getattr(found, field), (len(rows), len(alphas)))[number]
+            np.testing.assert_array_equal(ours, np.broadcast_to(getattr(alone, field), 5), field)
