@@ -9,6 +9,8 @@ from c2c.serving.prepare import (
     StartWork,
     SystemSpec,
     activation_bytes,
+    expert_bytes,
+    expert_layers,
     prepare,
 )
 from c2c.serving.state import (
@@ -53,6 +55,8 @@ __all__ = [
     "StartWork",
     "SystemSpec",
     "activation_bytes",
+    "expert_bytes",
+    "expert_layers",
     "on_arrival",
     "on_ready",
     "on_step_end",

@@ -8,6 +8,7 @@ from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
 from c2c.policies import (
     alpha_index,
     best_alpha_index,
+    caches_experts,
     chunk_tokens,
     inlined,
     keeps_weights,
@@ -197,8 +198,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     plan.instance = i
     _plan_prefill(fleet, rules, s, i, pair, now_s)
     _plan_decode(fleet, s, i, pair)
-    if not is_alone:
-        plan.steps = 1
+    if not is_alone or caches_experts(rules.system.experts):
+        plan.steps = 1  # each step takes other experts
     plan.part = 0
     plan.parts = 1
     if plan.prefill > 0:

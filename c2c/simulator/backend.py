@@ -11,8 +11,9 @@ from c2c.policies import inlined, jitable
 from c2c.serving import RESOURCES
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
-from c2c.serving.state import Fleet, Serving
+from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.events import new_tournament, set_end
+from c2c.simulator.experts import Experts, fill_experts, walk_experts
 from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
 from c2c.simulator.resources import DRAWS, Resources, new_resources, share
 from c2c.simulator.works import (
@@ -275,8 +276,9 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
 
 @inlined
 def _begin_run(
-    fleet: Fleet, machine: Machine, state: Serving, world: World, d: int, now_s: float
-) -> None:
+    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
+    d: int, now_s: float,
+) -> None:  # fmt: skip
     plan, p = state.plan[d], world.phase[d]
     costs = fleet.costs
     arch = fleet.deployment[state.instance[plan.instance].model].arch
@@ -287,6 +289,12 @@ def _begin_run(
     p.base_s = step_alone_s(costs, pair, plan, layers, plan.alpha)
     p.slope_s = step_growth_s(costs, pair, plan)
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
+    system = rules.system
+    waits_s, fetched = walk_experts(
+        system.experts, system.prefetch, experts, fleet, state, d, p.base_s
+    )
+    p.base_s += waits_s
+    p.link_bytes += fetched
     if plan.parts > 1:
         p.base_s /= plan.parts
         p.link_bytes /= plan.parts
@@ -298,8 +306,9 @@ def _begin_run(
 
 @inlined
 def submit(
-    fleet: Fleet, machine: Machine, state: Serving, world: World, ended: int, now_s: float
-) -> None:
+    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
+    ended: int, now_s: float,
+) -> None:  # fmt: skip
     """Carry out the actions of the last step and share the links of the chips it touched.
 
     Args:
@@ -313,8 +322,10 @@ def submit(
             set_end(world.tree, world.end_s, d, now_s + remaining_s(p))
         elif code == ACT_LOAD:
             _begin_load(machine, state, world, d, now_s)
+            m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
+            fill_experts(rules.system.experts, experts, fleet, m, kind, d)
         elif code == ACT_RUN:  # freeing memory takes no time
-            _begin_run(fleet, machine, state, world, d, now_s)
+            _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
     for k in range(state.count[0].actions + 1):
         d = ended
         if k < state.count[0].actions:

@@ -24,10 +24,11 @@ from c2c.policies import (
     Static,
     WhereWorkIs,
     WhileRoom,
+    caches_experts,
     weights_in,
 )
 from c2c.serving import Prepared, prepare
-from tests.simulator.worlds import setup
+from tests.simulator.worlds import few_experts, setup, with_room
 
 __all__ = ["FLEETS", "MODELS", "SYSTEMS", "prepared"]
 
@@ -101,6 +102,12 @@ def prepared(system: str, fleet: str) -> Prepared:
     if tight:  # for two or three of six models
         host = replace(made.platform.host, memory_bytes=int(40e9))
         made = replace(made, platform=replace(made.platform, host=host))
+    if caches_experts(made.system.experts):
+        made = few_experts(made)
+        if tight:
+            changes |= with_room(made, mig, 62e6)
+            host = replace(made.platform.host, memory_bytes=int(500e6))
+            made = replace(made, platform=replace(made.platform, host=host))
     urgent = tuple(replace(d, priority=k % 3) for k, d in enumerate(made.deployments))
     changed = replace(made.system, **changes)
     return prepare(replace(made, mig=mig, system=changed, deployments=urgent))

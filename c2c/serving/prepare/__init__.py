@@ -25,6 +25,9 @@ from c2c.serving.prepare.tables import (
     chunk_choice,
     cost_tables,
     demand_gbps,
+    expert_bytes,
+    expert_layers,
+    expert_slots,
     first_variant,
     head_bytes,
     homes,
@@ -43,6 +46,8 @@ __all__ = [
     "StartWork",
     "SystemSpec",
     "activation_bytes",
+    "expert_bytes",
+    "expert_layers",
     "prepare",
 ]
 
@@ -62,6 +67,7 @@ class Prepared:
     kind_of: np.ndarray
     budget_gbps: float
     link_capacity_gbps: float
+    expert_slots: np.ndarray  # [arch, kind] experts of all layers that HBM holds
     held: np.ndarray  # [homes] whose weights are in host memory at the start
 
     def new_rules(self) -> Rules:
@@ -113,6 +119,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     kept = kept_tables(setup, specs, kinds, shared_gbps)
     largest = largest_step_chunk(system)
     kv_capacity = np.array([[kv_tokens(s, k, system, largest) for k in kinds] for s in specs])
+    slots = np.array([[expert_slots(s, k, system, largest) for k in kinds] for s in specs])
     demand_of = {
         (d.spec, d.tpot_slo_s): demand_gbps(d, system)
         for d in {(d.spec, d.tpot_slo_s): d for d in setup.deployments}.values()
@@ -126,7 +133,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         for spec, row in zip(specs, tables, strict=True)
     )
     budget = shared_gbps * link_headroom(system.place)
-    check(setup, specs, kinds, tables, kv_capacity, demands, budget)
+    check(setup, specs, kinds, tables, kv_capacity, slots, demands, budget)
 
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
@@ -169,6 +176,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         kind_of=np.tile([kinds.index(s) for s in per_chip], setup.superchips),
         budget_gbps=budget,
         link_capacity_gbps=shared_gbps,
+        expert_slots=slots,
         held=np.array([h for row in where.held for h in row]),
     )
 

@@ -20,6 +20,7 @@ from c2c.models import (
 from c2c.policies import (
     ChunkChoice,
     Fixed,
+    caches_experts,
     choose_chunk,
     initial_alpha,
     keeps_weights,
@@ -36,6 +37,10 @@ __all__ = [
     "chunk_choice",
     "cost_tables",
     "demand_gbps",
+    "dense_bytes",
+    "expert_bytes",
+    "expert_layers",
+    "expert_slots",
     "first_variant",
     "head_bytes",
     "homes",
@@ -192,11 +197,41 @@ def activation_bytes(spec: ModelSpec, tokens: int) -> float:
     return float(tokens * width * spec.dtype_bytes)
 
 
+def expert_bytes(spec: ModelSpec) -> float:
+    """Return the weights of one expert of one layer; 0 of a dense model."""
+    return float(sum(g.k * g.n * spec.dtype_bytes for g in gemms(spec) if g.kind == "expert"))
+
+
+def expert_layers(spec: ModelSpec) -> int:
+    """Return how many layers have experts."""
+    return spec.layers - len(spec.dense_layers) if spec.experts else 0
+
+
+def dense_bytes(spec: ModelSpec) -> float:
+    """Return all weights but the experts'."""
+    return float(weight_bytes(spec)) - expert_layers(spec) * spec.experts * expert_bytes(spec)
+
+
+def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
+    """Return how many experts, of all layers, the slice's HBM holds."""
+    if not spec.experts:
+        return 0
+    every = expert_layers(spec) * spec.experts
+    if not caches_experts(system.experts):
+        return every
+    used = system.hbm_reserve_bytes + activation_bytes(spec, tokens) + dense_bytes(spec)
+    room = (kind.hbm_bytes - used) * system.expert_share
+    return max(0, min(every, int(room // expert_bytes(spec))))
+
+
 def kv_tokens(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
     """Return the tokens whose KV cache fits the slice beside activations and engine state."""
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
     where = weights_in(system.load)
-    if where == "hbm":
+    if where == "hbm" and caches_experts(system.experts):
+        slots = expert_slots(spec, kind, system, tokens)
+        used += dense_bytes(spec) + slots * expert_bytes(spec)
+    elif where == "hbm":
         used += float(weight_bytes(spec))
     elif where == "staged":
         used += 2.0 * layer_bytes(spec)  # one is read while the next is copied
