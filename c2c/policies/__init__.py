@@ -56,20 +56,37 @@ from c2c.policies.experts import (
     tracing,
 )
 from c2c.policies.keep import NothingKept, WhileRoom, keeps_weights, layers_to_keep
-from c2c.policies.load import Resident, Staged, Stream, weights_in
+from c2c.policies.load import (
+    Resident,
+    Staged,
+    Stream,
+    Swapped,
+    fetches_ahead,
+    swaps_weights,
+    weights_in,
+)
 from c2c.policies.place import (
     CANDIDATE_DTYPE,
     BandwidthAware,
     FirstIdle,
     LeastLoaded,
+    LeastStartTime,
     RandomIdle,
     link_demand_gbps,
     link_headroom,
     link_is_promised,
     place,
 )
+from c2c.policies.quota import Quota, quota_s, round_alpha
 from c2c.policies.route import ROUTE_DTYPE, LeastOutstanding, WhereWorkIs, route
-from c2c.policies.scale import AtBacklog, AtOutstanding, OneInstance, wants_another
+from c2c.policies.scale import (
+    AtBacklog,
+    AtOutstanding,
+    KeepAlive,
+    OneInstance,
+    keep_alive_s,
+    wants_another,
+)
 from c2c.policies.step import ByLayer, Whole, step_parts
 from c2c.policies.system import (
     DECISIONS,
@@ -90,6 +107,7 @@ from c2c.policies.turn import (
     link_gate,
     protected_share,
     token_due_s,
+    turn_taken,
     urgency,
 )
 
@@ -118,10 +136,12 @@ __all__ = [
     "FirstIdle",
     "Fixed",
     "GateAndTriage",
+    "KeepAlive",
     "LeastFrequentlyUsed",
     "LeastLoaded",
     "LeastOutstanding",
     "LeastRecentlyUsed",
+    "LeastStartTime",
     "MostVisited",
     "NoPrefetch",
     "Nothing",
@@ -131,6 +151,7 @@ __all__ = [
     "Own",
     "Priced",
     "Profiled",
+    "Quota",
     "RandomIdle",
     "ReserveAll",
     "Resident",
@@ -139,6 +160,7 @@ __all__ = [
     "Staged",
     "Static",
     "Stream",
+    "Swapped",
     "System",
     "Tracing",
     "WhereWorkIs",
@@ -153,11 +175,13 @@ __all__ = [
     "chunk_tokens",
     "decision",
     "expert_worth",
+    "fetches_ahead",
     "goes_before",
     "implementations",
     "initial_alpha",
     "inlined",
     "jitable",
+    "keep_alive_s",
     "keeps_weights",
     "knows_costs",
     "largest_chunk",
@@ -179,12 +203,16 @@ __all__ = [
     "prefetch_weight",
     "prefill_share",
     "protected_share",
+    "quota_s",
+    "round_alpha",
     "route",
     "sets_aside",
     "should_drain",
     "step_parts",
+    "swaps_weights",
     "token_due_s",
     "tracing",
+    "turn_taken",
     "urgency",
     "wants_another",
     "weights_in",

@@ -107,7 +107,7 @@ def _place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
 
 @jitable
 def _add_candidates(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int, now_s: float
 ) -> int:
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m:
@@ -133,6 +133,9 @@ def _add_candidates(
         row.is_alone = 1 if reserved == 0.0 else 0
         row.unpromised_gbps = unpromised
         row.in_host = 1 if s.hold[home].state == HELD else 0
+        row.chip = c
+        row.weight_bytes = fleet.weight_bytes[m]
+        row.now_s = now_s
         row.load_s = 0.0
         row.kept_share = 0.0
         row.fits_now = 1
@@ -148,13 +151,15 @@ def _add_candidates(
 
 
 @jitable
-def _choose(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int) -> int:
+def _choose(
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
+) -> int:
     # The row of s.candidates that model m is placed on, or -1.
     n = 0
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         c = fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
-            n = _add_candidates(fleet, rules, s, m, tokens, c, n)
+            n = _add_candidates(fleet, rules, s, m, tokens, c, n, now_s)
     if n == 0:
         return -1
     # Counted by model: what other chips serve must not change what is drawn here.
@@ -175,7 +180,7 @@ def start_active(
     Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
     """
     for m in range(len(s.model)) if models is None else models:
-        row = _choose(fleet, rules, s, m, 1, -1)
+        row = _choose(fleet, rules, s, m, 1, -1, 0.0)
         if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
             i = int(s.candidates[row].instance)
             assign(fleet, rules, s, m, i, 0.0)
@@ -202,7 +207,7 @@ def try_place(
       tokens: KV tokens of the request that asks.
       only_chip: look at this chip alone; -1 looks at all of the model's chips.
     """
-    row = _choose(fleet, rules, s, m, tokens, only_chip)
+    row = _choose(fleet, rules, s, m, tokens, only_chip, now_s)
     if row < 0:
         return -1
     i = int(s.candidates[row].instance)

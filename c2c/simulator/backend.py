@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -82,6 +83,9 @@ class Machine(NamedTuple):
     disk: float  # bytes/s of a chip's disk
     cold_init_s: float  # engine start on a cold start
     turn_s: float  # changing the engine of a slice between two steps
+    turn_bytes: Any  # f8[D] weights that are copied then
+    is_ahead: Any  # bool[D, kind] they are on their way since the turn before
+    tick_s: float  # loads begin at whole multiples of it; 0: at once
     starts: Starts
 
 
@@ -266,12 +270,31 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
     p.hbm_bytes = machine.load_link_bytes[m, dev.kind]
     p.link_bytes = machine.load_link_bytes[m, dev.kind]
     p.base_s = machine.load_s[m] + p.link_bytes / machine.link_cap[dev.kind]
+    p.turned_s = now_s
+    if machine.tick_s > 0.0:
+        p.base_s += math.ceil(now_s / machine.tick_s) * machine.tick_s - now_s
     if inst.cold != 0:
         # Checkpoints are read from a chip's disk one after another, in order of request.
         link = world.link[dev.chip]
         link.disk_free_s = max(link.disk_free_s, now_s) + machine.weight_bytes[m] / machine.disk
         p.base_s += link.disk_free_s - now_s + machine.cold_init_s
     _begin(world, state, d, now_s)
+
+
+@inlined
+def _turn(machine: Machine, p: Any, m: int, kind: int, now_s: float) -> None:
+    # The step is the first of another engine: its weights come over the link, or have come as far
+    # as the turn before was long. What has come before is no part of this step's bytes.
+    p.base_s += machine.turn_s
+    if machine.turn_bytes[m] > 0.0:
+        copy_s = machine.turn_bytes[m] / machine.link_cap[kind]
+        left_s = copy_s
+        if machine.is_ahead[m, kind]:
+            left_s = max(0.0, copy_s - (now_s - p.turned_s))
+        p.base_s += left_s
+        p.link_bytes += machine.turn_bytes[m] * left_s / copy_s
+        p.hbm_bytes += machine.turn_bytes[m]
+        p.turned_s = now_s
 
 
 @inlined
@@ -300,7 +323,7 @@ def _begin_run(
         p.link_bytes /= plan.parts
         p.hbm_bytes /= plan.parts
     if plan.is_turn != 0:
-        p.base_s += machine.turn_s
+        _turn(machine, p, state.instance[plan.instance].model, state.device[d].kind, now_s)
     _begin(world, state, d, now_s)
 
 

@@ -80,13 +80,13 @@ class Experts(NamedTuple):
     held: Any  # i1[D, L, E]
     uses: Any  # i8[D, L, E]
     last: Any  # i8[D, L, E] the clock of the last use
-    recent: Any  # f4[D, L, E] tokens of the present sequence
+    recent: Any  # f8[D, L, E] tokens of the present sequence
     worst: Any  # i8[D, L] the expert of a layer that is worth least
     traces: Traces
     chance: Any  # scratch f8[L, E] predicted for this step
     want: Any  # scratch f8[L, E] the same, of what is to be fetched
     best: Any  # scratch i8[L] the likeliest that is wanted
-    step: Any  # scratch f4[1, L, E] tokens of this step
+    step: Any  # scratch f8[1, L, E] tokens of this step
     need: Any  # scratch i8[E] experts of the layer
     is_needed: Any  # scratch i1[E]
     token: Any  # scratch i8[experts a token]
@@ -109,13 +109,13 @@ def new_experts(tables: ExpertTables, prefetch: Any, devices: int, caches: bool)
         held=np.zeros(of_each, np.int8),
         uses=np.zeros(of_each, np.int64),
         last=np.zeros(of_each, np.int64),
-        recent=np.zeros(of_each, np.float32),
+        recent=np.zeros(of_each),
         worst=np.full((devices, layers), _STALE),
         traces=new_traces(tracing(prefetch).rows, layers, experts),
         chance=np.zeros((layers, experts)),
         want=np.zeros((layers, experts)),
         best=np.full(layers, _STALE),
-        step=np.zeros((1, layers, experts), np.float32),
+        step=np.zeros((1, layers, experts)),
         need=np.zeros(experts, np.int64),
         is_needed=np.zeros(experts, np.int8),
         token=np.zeros(most, np.int64),

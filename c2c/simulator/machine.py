@@ -6,7 +6,7 @@ import numpy as np
 
 from c2c.cost import kernel_link_gbps
 from c2c.models import weight_bytes
-from c2c.policies import caches_experts, weights_in
+from c2c.policies import caches_experts, fetches_ahead, swaps_weights, weights_in
 from c2c.serving import RESOURCES, START_WHEN, Prepared, Serving, expert_bytes, expert_layers
 from c2c.simulator.backend import Machine
 from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
@@ -51,8 +51,19 @@ def build_machine(prepared: Prepared) -> Machine:
         # the model as at a switch.
         cold_init_s=constants.engine_init_s,
         turn_s=float(setup.system.turn_s),
+        turn_bytes=weights * swaps_weights(setup.system.load),
+        is_ahead=_are_ahead(prepared, weights),
+        tick_s=float(setup.system.tick_s),
         starts=_starts(prepared, weights, np.array(cap)),
     )
+
+
+def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
+    """Return whether HBM has a second room for a model's weights [model, kind]."""
+    system = prepared.setup.system
+    room = np.array([k.hbm_bytes - system.hbm_reserve_bytes for k in prepared.slice_kinds])
+    fits: np.ndarray = fetches_ahead(system.load) & (2.0 * weights[:, None] < room)
+    return fits
 
 
 def _held_bytes(prepared: Prepared) -> np.ndarray:

@@ -54,7 +54,7 @@ def new_traces(rows: int, layers: int, experts: int) -> Traces:
 def _length(matrix: Any, k: int, layer: int) -> float:
     total = 0.0
     for e in range(matrix.shape[2]):
-        total += matrix[k, layer, e] * matrix[k, layer, e]
+        total += float(matrix[k, layer, e]) * float(matrix[k, layer, e])
     return float(total**0.5)
 
 
@@ -66,7 +66,7 @@ def _cosine(traces: Traces, row: int, matrix: Any, k: int, layer: int, length: f
     total = 0.0
     for e in range(matrix.shape[2]):
         if matrix[k, layer, e] != 0.0:
-            total += matrix[k, layer, e] * traces.rows[row, layer, e]
+            total += float(matrix[k, layer, e]) * float(traces.rows[row, layer, e])
     return float(total / both)
 
 
@@ -150,10 +150,11 @@ def predict(
     experts = chance.shape[1]
     total = 0.0
     for e in range(experts):
-        total += traces.rows[row, layer, e]
+        total += float(traces.rows[row, layer, e])
     for e in range(experts):
-        chance[layer, e] = traces.rows[row, layer, e] / total if total > 0.0 else 0.0
-        want[layer, e] = chance[layer, e] if mass >= 1.0 else 0.0
+        share = float(traces.rows[row, layer, e]) / total if total > 0.0 else 0.0
+        chance[layer, e] = share
+        want[layer, e] = share if mass >= 1.0 else 0.0
     if mass >= 1.0:
         return
     got, n = 0.0, 0

@@ -13,7 +13,7 @@ import numpy as np
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps, slices
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import ChunkChoice, link_headroom, step_parts
+from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check
@@ -35,6 +35,8 @@ from c2c.serving.prepare.tables import (
     kv_tokens,
     largest_step_chunk,
     layer_bytes,
+    shared_room_bytes,
+    switch_s,
 )
 from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_serving
 
@@ -118,7 +120,13 @@ def prepare(setup: ServingSetup) -> Prepared:
     tables = cost_tables(setup, specs, kinds, shared_gbps)
     kept = kept_tables(setup, specs, kinds, shared_gbps)
     largest = largest_step_chunk(system)
-    kv_capacity = np.array([[kv_tokens(s, k, system, largest) for k in kinds] for s in specs])
+    rooms = [shared_room_bytes(specs, k, system) for k in kinds]
+    kv_capacity = np.array(
+        [
+            [kv_tokens(s, k, system, largest, r) for k, r in zip(kinds, rooms, strict=True)]
+            for s in specs
+        ]
+    )
     slots = np.array([[expert_slots(s, k, system, largest) for k in kinds] for s in specs])
     demand_of = {
         (d.spec, d.tpot_slo_s): demand_gbps(d, system)
@@ -160,7 +168,10 @@ def prepare(setup: ServingSetup) -> Prepared:
         head_bytes=np.array([head_bytes(s) for s in specs]),
         max_batch=system.max_batch,
         residents=system.residents,
+        instances=setup.superchips * len(per_chip) * system.residents,
         engine_bytes=float(system.engine_bytes),
+        switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
+        swaps=swaps_weights(system.load),
         costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
     )
     rules = Rules(system=system.policies, own=own_memory(system.policies, fleet), seed=setup.seed)

@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError
-from c2c.hardware import Slice
+from c2c.hardware import Slice, slices
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import caches_experts, tracing
 from c2c.serving.prepare.settings import ServingSetup
@@ -28,6 +28,13 @@ def check(
     budget_gbps: float,
 ) -> None:
     """Raise SettingError for what no slice can serve, naming model, value and what is allowed."""
+    count = setup.superchips * len(slices(setup.platform, setup.mig))
+    if setup.system.one_each and len(setup.deployments) > count:
+        raise SettingError(
+            "system.one_each",
+            True,
+            f"at most as many models as slices; there are {len(setup.deployments)} on {count}",
+        )
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}
     best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]
@@ -35,6 +42,8 @@ def check(
     for d, demand in zip(setup.deployments, demands, strict=True):
         arch = arch_of[d.spec]
         _check_experts(d.spec, d.name, setup, int(slots[arch].max()))
+        if kv_capacity[arch].max() < 1 and setup.system.on_oom == "fail":
+            continue  # its requests fail one by one
         if kv_capacity[arch].max() < 1:
             gb = max(k.hbm_bytes for k in kinds) / 1e9
             raise SettingError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from c2c.policies import (
     check_policy,
     make_policy,
     policy_name,
+    swaps_weights,
     tracing,
     weights_in,
 )
@@ -65,6 +67,10 @@ class SystemSpec:
       expert_miss: a missing expert is copied into the cache before its layer goes on (copy), or the
         kernel reads it from host memory and the cache stays as it is (stream).
       expert_host_s: the host's work for each expert that a layer runs, beside the fetching.
+      tick_s: starts of engines begin at whole multiples of it; 0: at once.
+      on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
+        requests fail (fail).
+      one_each: every model has a slice for good; more models than slices are refused.
       hbm_reserve_bytes: CUDA context and engine workspace on every slice.
       starts_active: whether models are active at the start, in the order of the catalog, as far as
         free slices and the link's budget go (C2CServe section 6.2).
@@ -97,6 +103,9 @@ class SystemSpec:
     expert_share: float = 0.9
     expert_miss: str = "copy"
     expert_host_s: float = 0.0
+    tick_s: float = 0.0
+    on_oom: str = "refuse"
+    one_each: bool = False
     hbm_reserve_bytes: float = 1.0e9
     starts_active: bool = False
     check_slo: bool = True
@@ -127,14 +136,22 @@ class SystemSpec:
             raise SettingError(
                 where + "load.start_s", self.load.start_s, "null where system.start says how long"
             )
-        for name in ("engine_bytes", "turn_s", "hbm_reserve_bytes", "expert_host_s"):
+        for name in ("engine_bytes", "turn_s", "hbm_reserve_bytes", "expert_host_s", "tick_s"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(where + name, getattr(self, name), "at least 0")
-        if self.residents > 1 and copied:
+        if self.on_oom not in ("refuse", "fail"):
+            raise SettingError(where + "on_oom", self.on_oom, "refuse or fail")
+        if not self.tick_s < math.inf:
+            raise SettingError(where + "tick_s", self.tick_s, "seconds")
+        if self.start and self.tick_s > 0.0:
+            raise SettingError(where + "tick_s", self.tick_s, "0 where system.start is a graph")
+        if self.start and swaps_weights(self.load):
+            raise SettingError(where + "start", "a graph", "none where engines swap weights")
+        if self.residents > 1 and copied and not swaps_weights(self.load):
             raise SettingError(
                 "system.residents",
                 self.residents,
-                "1 where weights are copied into HBM at the start",
+                "1 where each engine's weights are copied into HBM at its start",
             )
         self._check_experts(copied)
 
