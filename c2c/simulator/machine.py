@@ -126,6 +126,8 @@ def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> S
         alone_s[:, :, w] = work.seconds
         if work.moves == "weights":
             slowest = np.min([rates[name] for name in work.over], axis=0) * 1e9
+            if work.gbps is not None:
+                slowest = np.minimum(slowest, work.gbps * 1e9)
             # What passes through the disk is the whole checkpoint, what is only copied is held.
             moved[:, :, w] = weights[:, None] if "disk" in work.over else held
             alone_s[:, :, w] += moved[:, :, w] / slowest[None, :]

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from c2c.config import SimulationResult, build, load, simulate
-from c2c.errors import SettingError
+from c2c.config import SimulationResult
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.replay import busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, claim
@@ -170,33 +169,4 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
             "percent",
             both,
         ),
-        result(
-            "fig9.llama70b.oom",
-            _out_of_memory(context),
-            "bool",
-            "Aegaeon is not modelled: answered as for every system that keeps weights in HBM.",
-        ),
     )
-
-
-def _out_of_memory(context: Context) -> dict[str, bool]:
-    """Serve Llama-3 70B with both systems; a system that cannot hold it refuses the setup."""
-    work = [
-        "hardware=gh200",
-        "catalog=dense_70b",
-        "workload=deterministic",
-        "workload.requests=20",
-        "workload.rate_rps=0.1",
-        f"link={context.link_variant}",
-    ]
-    try:
-        build(load([*work, "system=serverlessllm", "mig=1x96gb"]))
-        resident = False
-    except SettingError:
-        resident = True
-    streamed = simulate(build(load([*work, "system=c2cserve_letter", "mig=1x96gb"])))
-    return {
-        "ServerlessLLM": resident,
-        "Aegaeon": resident,
-        "C2CServe": streamed.summary["finished"] < streamed.summary["requests"],
-    }
