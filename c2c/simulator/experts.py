@@ -388,8 +388,7 @@ def _walk(
         misses = _missing(policy, x, arch, kind, d, layer, n)
         cache.misses += misses
         cache.fetched_bytes += misses * tables.expert_bytes[arch]
-        handled = n - misses if tables.is_streamed else n  # a kernel's reading is not the host's
-        host_s = handled * tables.host_s
+        host_s = n * tables.host_s
         ready_s = now_s
         if misses > 0 and tables.is_streamed:
             ready_s = now_s + misses * tables.read_s[arch, kind]

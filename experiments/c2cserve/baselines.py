@@ -10,6 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from c2c.config import SimulationResult, build, load, simulate
+from c2c.policies import tracing
 from experiments.c2cserve.context import Context
 
 __all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "serve_alone"]
@@ -87,7 +88,10 @@ def serve_alone(
         ]
     )
     OmegaConf.update(settings, "catalog", {"models": [{"spec": model}]}, merge=False)
-    return _alone(simulate(build(settings)), output)
+    setup = build(settings)
+    # A few requests are interpreted sooner than compiled, unless each step is compared with many.
+    compares_steps = tracing(setup.serving.system.prefetch).of_token
+    return _alone(simulate(setup, compiled=compares_steps), output)
 
 
 def _alone(got: SimulationResult, output: int) -> Alone:

@@ -1,4 +1,4 @@
-"""TTFT over time under a bursty trace: C2CServe and ServerlessLLM (C2CServe, Fig. 12, dense)."""
+"""TTFT over time under a bursty trace: C2CServe and its opponents (C2CServe, Fig. 12, dense)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ TARGET_S = 1.0
 SYSTEMS = {
     "C2CServe": ["catalog=dense6", "system=c2cserve_letter", "mig=7x12gb"],
     "ServerlessLLM": ["catalog=dense6", "system=serverlessllm", "mig=1x96gb"],
+    "Aegaeon": ["catalog=dense6", "system=aegaeon", "mig=1x96gb"],
 }
 
 
@@ -40,7 +41,7 @@ def compute(context: Context) -> Computed:
             context.progress(done + 1, len(runs))
     caption = (
         f"{describe(context, compression)}. Catalog dense6 (three Llama-3 3B, three 8B) on one "
-        f"GH200: C2CServe on 7x12gb, ServerlessLLM on the full GPU; "
+        f"GH200: C2CServe on 7x12gb, ServerlessLLM and Aegaeon on the full GPU; "
         f"{context.link_text(link_gbps)}. The paper states no load; ours is the one at which "
         "ServerlessLLM's GPU would be half busy with what it does at the trace's own speed. Shown "
         f"are the busiest 40 h, in windows of {WINDOW_S / 60:g} minutes with at least 30 requests: "
@@ -157,6 +158,7 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
             "s",
             ours,
         ),
+        result("fig12.dense.aegaeon.ttft", band("Aegaeon"), "s", ours),
         result(
             "fig12.attainment",
             middle("C2CServe", "within_target_percent"),

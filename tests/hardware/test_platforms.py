@@ -27,7 +27,7 @@ from c2c.hardware import (
 
 WANTED = {
     "gh200", "gb200", "rubin", "h200_pcie5", "h100_sxm", "a100_40", "a100_80", "a100_sxm",
-    "l40s", "rtx_pro_6000", "b200", "cpu",
+    "l40s", "rtx_a5000", "rtx_pro_6000", "b200", "cpu",
 }  # fmt: skip
 
 

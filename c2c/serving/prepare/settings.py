@@ -66,8 +66,7 @@ class SystemSpec:
         for KV caches. 1 leaves them what does not make an expert.
       expert_miss: a missing expert is copied into the cache before its layer goes on (copy), or the
         kernel reads it from host memory and the cache stays as it is (stream).
-      expert_host_s: the host's work for each expert that a layer runs from the cache, beside the
-        fetching.
+      expert_host_s: the host's work for each expert that a layer runs; fetching hides it.
       tick_s: starts of engines begin at whole multiples of it; 0: at once.
       on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
         requests fail (fail).
