@@ -5,7 +5,6 @@ from c2c.config.load import config_dir, load, register
 from c2c.config.refusals import as_setting_error, choices
 from c2c.config.simulate import (
     SimulationResult,
-    is_machine_code_ready,
     prefers_compiled,
     run_totals,
     simulate,
@@ -23,7 +22,6 @@ __all__ = [
     "choices",
     "code_in",
     "config_dir",
-    "is_machine_code_ready",
     "load",
     "load_code",
     "prefers_compiled",

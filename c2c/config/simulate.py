@@ -22,7 +22,6 @@ from c2c.simulator import (
 
 __all__ = [
     "SimulationResult",
-    "is_machine_code_ready",
     "prefers_compiled",
     "run_totals",
     "simulate",
@@ -100,19 +99,7 @@ def _room(prepared: Prepared) -> Room:
 
 def prefers_compiled(setup: RunSetup) -> bool:
     """Return whether machine code is quicker: it is on disk already, or the run is not tiny."""
-    return (
-        is_machine_code_ready(setup)
-        or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
-    )
-
-
-def is_machine_code_ready(setup: RunSetup | None = None) -> bool:
-    """Return whether the event loop was compiled on this machine, as its sources are now.
-
-    Args:
-      setup: policies of the user's own are compiled by themselves; None: there are none.
-    """
-    return is_compiled(None if setup is None else setup.prepared.rules)
+    return is_compiled() or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
 
 
 def _experts(stats: RunStats) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Decision points: one name, an implementation for each type of policy.
 
 A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type
-of its first argument; compiled, Numba picks the implementation when it compiles, so a policy that
-is not used costs nothing and a user's own policy needs no change of the package.
+of its first argument. The compiled event loop knows no types of policies: it calls the address that
+stands in the policy's table (`c2c.policies.linked`). Where compiled code has a policy itself, Numba
+picks the implementation when it compiles.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, cast
 from typing import overload as overload_typing
 
+import numba
+import numpy as np
 from numba.core import types
-from numba.extending import overload
+from numba.core.typing.templates import infer_global
+from numba.extending import models, overload, register_model
 
 from c2c.errors import PolicyError
 from c2c.policies.guard import (
@@ -23,35 +27,46 @@ from c2c.policies.guard import (
     guarded_compiled,
     is_outside,
 )
+from c2c.policies.linked import Linked, Signature, call_linked, settled
 from c2c.policies.linking import InnerCompiler, OuterCompiler
 
 __all__ = [
+    "INLINED",
     "OPTIONS",
+    "POINTS",
     "DecisionPoint",
     "decision",
     "implementations",
     "inlined",
     "jitable",
+    "place_in_tables",
     "policy_name",
 ]
 
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
 OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "pipeline_class": OuterCompiler}
-# What is called from compiled code only needs no entry from C.
+# What is called from compiled code only needs no entry from C or Python.
 # Said outright, since Numba hands a caller's options down to what it calls.
 _INNER: Final[Any] = OPTIONS | {
     "no_cfunc_wrapper": True,
+    "no_cpython_wrapper": True,
     "pipeline_class": InnerCompiler,
     "forceinline": False,
 }
 
 # An array is seven numbers to a compiled call and the state has thirty: calls on the way of every
 # event would spend their time on passing them.
-_INLINED: Final[Any] = _INNER | {"forceinline": True}
+INLINED: Final[Any] = _INNER | {"forceinline": True}
 _USERS: Final[Any] = _INNER | {"_nrt": True, "boundscheck": True}
 
 _NAMED: Final[Any] = types.BaseNamedTuple  # to Numba: a NamedTuple of any types
 _IMPLEMENTATIONS: Final[dict[type, list[Callable[..., Any]]]] = {}
+_Dispatcher: Final[Any] = types.Dispatcher
+_COMPILED: Final[list[Any]] = []
+_LOOP: Final = "c2c.policies."
+
+# Name -> decision point, of those that the event loop asks.
+POINTS: Final[dict[str, Any]] = {}
 
 
 class DecisionPoint(Protocol):
@@ -59,10 +74,14 @@ class DecisionPoint(Protocol):
 
     Attributes:
       policies: the types that have an implementation, by name.
+      has_default: whether policies without one are served by another.
+      signature: of compiled code; None: only asked before the start.
     """
 
     __name__: str
     policies: dict[str, type]
+    has_default: bool
+    signature: Any
 
     def __call__(self, policy: Any, *args: Any) -> Any:
         """Decide as `policy`, a NamedTuple, says."""
@@ -96,13 +115,17 @@ def implementations(policy_type: type) -> list[Callable[..., Any]]:
 def decision(protocol: Callable[..., Any]) -> DecisionPoint: ...
 @overload_typing
 def decision(
-    *, default: Callable[..., Any] | None = None, returns: Returns | None = None
+    *,
+    default: Callable[..., Any] | None = None,
+    returns: Returns | None = None,
+    rows: np.dtype[Any] | None = None,
 ) -> Callable[[Callable[..., Any]], DecisionPoint]: ...
 def decision(
     protocol: Callable[..., Any] | None = None,
     *,
     default: Callable[..., Any] | None = None,
     returns: Returns | None = None,
+    rows: np.dtype[Any] | None = None,
 ) -> Any:
     """Make a decision point of a function whose name and docstring say what is decided.
 
@@ -110,16 +133,23 @@ def decision(
       protocol: the function.
       default: the implementation for policies that bring none of their own.
       returns: what policies from outside the package are held to, at each call.
+      rows: what an argument `table` has rows of, or `row` is one of.
     """
     if protocol is None:
-        return lambda found: _decision_point(found, default, returns)
-    return _decision_point(protocol, default, returns)
+        return lambda found: _decision_point(found, default, returns, rows)
+    return _decision_point(protocol, default, returns, rows)
+
+
+def place_in_tables(point: DecisionPoint) -> int:
+    """Return where a decision stands in the tables of the event loop, the same in every process."""
+    return sorted(POINTS).index(point.__name__)
 
 
 def _decision_point(
     protocol: Callable[..., Any],
     default: Callable[..., Any] | None,
     returns: Returns | None,
+    rows: np.dtype[Any] | None,
 ) -> DecisionPoint:
     made: dict[type, Callable[..., Any]] = {}
     called: dict[type, Callable[..., Any]] = {}  # the same, guarded where from outside
@@ -150,17 +180,24 @@ def _decision_point(
     point.by, point.policies, point.knows = by, {}, made.__contains__
     point.__name__, point.__qualname__ = protocol.__name__, protocol.__qualname__
     point.__doc__, point.__module__ = protocol.__doc__, protocol.__module__
+    point.has_default, point.signature = default is not None, Signature.of(protocol, rows)
+    if point.signature is not None and point.__module__.startswith(_LOOP):
+        POINTS[name] = point
 
     def unguarded(policy: Any, *args: Any) -> Any:
         return made[type(policy)](policy, *args)
 
     def implementation(policy: Any) -> Callable[..., Any] | None:
-        return made.get(policy.instance_class, default) if isinstance(policy, _NAMED) else None
+        if not isinstance(policy, _NAMED) or policy.instance_class is Linked:
+            return None
+        return made.get(policy.instance_class, default)
 
-    @overload(decide, jit_options=_INLINED, strict=False)
+    @overload(decide, jit_options=INLINED, strict=False)
     def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:
         function = implementation(policy)
         return None if function is None or is_outside(function) else function
+
+    _call_by_address(decide, point)
 
     # From outside: it may allocate, and then brings its own counting of references.
     @overload(unguarded, jit_options=_USERS, strict=False)
@@ -178,6 +215,23 @@ def _decision_point(
         return guarded_compiled(name, who, function, returns, unguarded, _USERS)
 
     return cast("DecisionPoint", point)
+
+
+def _call_by_address(decide: Callable[..., Any], point: Any) -> None:
+    """Let the compiled event loop, which knows no type of policy, ask the one in a table."""
+
+    @overload(decide, jit_options=INLINED, strict=False)
+    def _linked(policy: Any, *args: Any) -> Callable[..., Any] | None:
+        if not isinstance(policy, _NAMED) or policy.instance_class is not Linked:
+            return None
+        place, signature = place_in_tables(point), point.signature
+        if signature.is_settled:
+            get = settled(signature, place)
+            return lambda policy: get(policy.at)
+        call = call_linked(point.__name__, signature, place)
+        if signature.own:
+            return lambda policy, own, *args: call(policy.at, own, args)
+        return lambda policy, *args: call(policy.at, 0, args)
 
 
 def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
@@ -198,39 +252,35 @@ def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[.
         )
 
 
-def _sees_policy(kind: Any) -> bool:
-    if not isinstance(kind, _NAMED):
-        return False
-    return kind.instance_class in _IMPLEMENTATIONS or any(_sees_policy(k) for k in kind)
-
-
 def jitable[F: Callable[..., Any]](function: F) -> F:
     """Let a function be called from compiled code; it stays an ordinary function elsewhere.
 
-    What sees no policy is compiled once for all systems and kept on disk; what does is compiled
-    with each system. A user's helpers may allocate.
+    A user's helpers may allocate.
     """
     return _jitable(function, _INNER)
 
 
 def inlined[F: Callable[..., Any]](function: F) -> F:
     """Do the same for a function on the way of every event: it becomes part of its caller."""
-    return _jitable(function, _INLINED)
+    return _jitable(function, INLINED)
 
 
 def _jitable[F: Callable[..., Any]](function: F, options: Any) -> F:
-    if not function.__module__.startswith("c2c."):
-        overload(function, jit_options=_USERS, strict=False)(
-            lambda *args, **kwargs: function  # noqa: ARG005
-        )
-        return function
-
-    @overload(function, jit_options=options | {"cache": True}, strict=False)
-    def _for_all(*args: Any, **kwargs: Any) -> F | None:
-        return None if any(map(_sees_policy, args)) else function
-
-    @overload(function, jit_options=options, strict=False)
-    def _for_one(*args: Any, **kwargs: Any) -> F | None:
-        return function if any(map(_sees_policy, args)) else None
-
+    # A dispatcher of its own, and not an overload, which would be compiled once more for every
+    # constant that it is called with.
+    ours = function.__module__.startswith("c2c.")
+    compiled = numba.njit(**(options if ours else _USERS))(function)
+    _COMPILED.append(compiled)  # its type only refers to it weakly
+    infer_global(function, _Compiled(compiled))
     return function
+
+
+class _Compiled(_Dispatcher):  # type: ignore[misc]
+    """Type of a function that constants are ordinary arguments of: it is compiled once."""
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        plain = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return super().get_call_type(context, tuple(map(types.unliteral, args)), plain)
+
+
+register_model(_Compiled)(models.OpaqueModel)

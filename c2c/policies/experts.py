@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.evict import LeastRecentlyUsed
 from c2c.policies.returns import A_NUMBER, YES_OR_NO
 
 __all__ = [
@@ -16,6 +15,7 @@ __all__ = [
     "ByScore",
     "ExpertMap",
     "LeastFrequentlyUsed",
+    "LongestUnused",
     "MostVisited",
     "NoPrefetch",
     "Tracing",
@@ -84,9 +84,13 @@ def _all_the_same(
     return 0.0
 
 
-@expert_worth.by(LeastRecentlyUsed)
-def _least_recently(
-    policy: LeastRecentlyUsed, uses: int, last_use: int, in_sequence: float, probability: float
+class LongestUnused(NamedTuple):
+    """The expert whose last use is longest ago."""
+
+
+@expert_worth.by(LongestUnused)
+def _longest_unused(
+    policy: LongestUnused, uses: int, last_use: int, in_sequence: float, probability: float
 ) -> float:  # fmt: skip
     return float(last_use)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from llvmlite import binding, ir
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
@@ -25,7 +24,6 @@ __all__ = ["InnerCompiler", "OuterCompiler"]
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
-_ENVIRONMENT: Final = "_ZN08NumbaEnv"
 # Beginnings of symbols: of the package, and of its small formulas that are inlined as always.
 _OURS: Final = "_ZN3c2c"
 _FORMULAS: Final = "_ZN3c2c4cost"
@@ -71,16 +69,6 @@ class _InnerLibrary(_Library):  # type: ignore[misc]
         for library in _called(self):
             module.link_in(_module(library), preserve=True)
         return module
-
-    def serialize_using_object_code(self) -> Any:
-        # What is loaded from disk has its environment set: that much machine code it needs.
-        module = self._codegen._create_empty_module(self.name)
-        for found in self._final_module.global_variables:
-            if found.name.startswith(_ENVIRONMENT):
-                variable = ir.GlobalVariable(module, ir.IntType(8).as_pointer(), found.name)
-                variable.linkage, variable.initializer = "common", variable.value_type(None)
-        machine_code = self._codegen._tm.emit_object(binding.parse_assembly(str(module)))
-        return self.name, "object", (machine_code, self._get_module_for_linking().as_bitcode())
 
 
 class _Linked:

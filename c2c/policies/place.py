@@ -55,7 +55,7 @@ def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
     return streamed_bytes / tpot_slo_s / 1e9
 
 
-@decision(returns=A_CANDIDATE)
+@decision(returns=A_CANDIDATE, rows=CANDIDATE_DTYPE)
 def place(
     policy: Any, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
 ) -> int:

@@ -102,20 +102,21 @@ def _by_quota(policy: Quota, own: Any, row: Any, now_s: float) -> float:
 @turn_taken.by(Quota)
 def _begin_turn(
     policy: Quota, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
-) -> None:
+) -> float:
     i = row.instance
     if row.is_last == 0:
         own.prompts[i] = 0
     own.prompts[i] = own.prompts[i] + 1 if row.has_prompt != 0 else 0
     if row.decodes == 0:
-        return
+        return 0.0
     if row.is_last == 0 or own.steps[i] < 1.0:
-        own.steps[i] += _turn_steps(policy, table, first, count, row)
+        own.steps[i] += _turn_steps(policy.most_s, table, first, count, row)
     own.steps[i] = max(0.0, own.steps[i] - 1.0)
+    return float(own.steps[i])
 
 
 @jitable
-def _turn_steps(policy: Any, table: Any, first: int, count: int, row: Any) -> float:
+def _turn_steps(most_s: float, table: Any, first: int, count: int, row: Any) -> float:
     # The decode steps of one turn: its quota over the time of a step.
     switch_s, shares, least = 0.0, 0.0, np.inf
     for k in range(first, first + count):
@@ -128,6 +129,6 @@ def _turn_steps(policy: Any, table: Any, first: int, count: int, row: Any) -> fl
         least = min(least, slack)
     if switch_s <= 0.0:
         return 1.0
-    alpha = round_alpha(switch_s, shares, least, policy.most_s)
+    alpha = round_alpha(switch_s, shares, least, most_s)
     turn_s = quota_s(row.tpot_slo_s / row.step_s, switch_s, shares, alpha)
     return float(turn_s / row.step_s)

@@ -24,7 +24,7 @@ ROUTE_DTYPE = np.dtype(
 )
 
 
-@decision(returns=A_ROUTE)
+@decision(returns=A_ROUTE, rows=ROUTE_DTYPE)
 def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
     """Return the row of the instance that takes a request, or -1: place the model.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import A_NUMBER, A_SHARE_OR_NONE, SHARE_OR_NEVER
+from c2c.policies.returns import A_NUMBER, A_SHARE_OR_NONE, SHARE_OR_NEVER, YES_OR_NO
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -17,6 +17,7 @@ __all__ = [
     "RoundRobin",
     "link_gate",
     "protected_share",
+    "takes_turns",
     "token_due_s",
     "turn_taken",
     "urgency",
@@ -43,7 +44,7 @@ ENGINE_DTYPE = np.dtype(
 )
 
 
-@decision(returns=A_NUMBER)
+@decision(returns=A_NUMBER, rows=ENGINE_DTYPE)
 def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """Return a number for an engine with work: the least runs next; ties to the first place.
 
@@ -53,6 +54,10 @@ def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
       row: a row of `ENGINE_DTYPE`.
       now_s: the time.
     """
+
+
+def _yes(policy: Any) -> bool:
+    return True
 
 
 def _never_gated(policy: Any) -> float:
@@ -72,15 +77,15 @@ def _on_the_line(
 
 def _not_noted(
     policy: Any, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
-) -> None:
-    pass
+) -> float:
+    return 1.0
 
 
-@decision(default=_not_noted)
+@decision(default=_not_noted, rows=ENGINE_DTYPE)
 def turn_taken(
     policy: Any, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
-) -> None:
-    """Note which engine of a slice runs next.
+) -> float:
+    """Note which engine of a slice runs next; returns the decode steps left of its turn.
 
     Args:
       policy: decides.
@@ -91,6 +96,11 @@ def turn_taken(
       row: the one that runs.
       now_s: the time.
     """
+
+
+@decision(default=_yes, returns=YES_OR_NO)
+def takes_turns(policy: Any) -> bool:
+    """Return whether a slice may have several engines with work, of which one is chosen."""
 
 
 @decision(default=_never_gated, returns=SHARE_OR_NEVER)
@@ -130,6 +140,11 @@ class One(NamedTuple):
 @urgency.by(One)
 def _first(policy: One, own: Any, row: Any, now_s: float) -> float:
     return 0.0
+
+
+@takes_turns.by(One)
+def _no(policy: One) -> bool:
+    return False
 
 
 class RoundRobin(NamedTuple):

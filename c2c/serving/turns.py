@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from c2c.policies import (
-    One,
-    decision,
     inlined,
     jitable,
     link_gate,
     may_join,
     protected_share,
+    takes_turns,
     token_due_s,
     turn_taken,
     urgency,
@@ -287,9 +285,19 @@ def _start_chip(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) ->
     _end_runs(s, c, limit)
 
 
-def _take_turns(
-    policy: Any, fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float  # noqa: ARG001
-) -> None:  # fmt: skip
+@inlined
+def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Let device `d` turn to an engine with work, if it does nothing and there is one."""
+    if takes_turns(rules.system.turn):
+        _take_turns(fleet, rules, s, d, now_s)
+        return
+    i = s.device[d].first
+    if s.device[d].running < 0 and has_work(fleet, rules, s, i):
+        _launch(fleet, rules, s, i, True, now_s)
+
+
+@jitable
+def _take_turns(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     c = s.device[d].chip
     if link_gate(rules.system.turn) < math.inf:
         if s.chip[c].started != s.count[0].events:
@@ -307,27 +315,13 @@ def _take_turns(
         _launch(fleet, rules, s, i, n == 1, now_s)
 
 
-@decision(default=_take_turns)
-def _start(policy: Any, fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    """Let device `d` turn to an engine with work, if it does nothing and there is one."""
-
-
-@_start.by(One)
-def _start_the_one(
-    policy: One, fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float  # noqa: ARG001
-) -> None:  # fmt: skip
-    i = s.device[d].first
-    if s.device[d].running < 0 and has_work(fleet, rules, s, i):
-        _launch(fleet, rules, s, i, True, now_s)
-
-
 @inlined
 def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     """Start what can start on the devices that the event touched; the last part of every step."""
     for k in range(s.count[0].asked):
         d = s.asked[k]
         s.device[d].is_asked = 0
-        _start(rules.system.turn, fleet, rules, s, d, now_s)
+        _start(fleet, rules, s, d, now_s)
     s.count[0].asked = 0
     s.count[0].events += 1
 

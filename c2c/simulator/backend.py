@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.cost import max_min_rates
-from c2c.policies import inlined, jitable
+from c2c.policies import caches_experts, inlined, jitable
 from c2c.serving import RESOURCES
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
@@ -313,11 +313,12 @@ def _begin_run(
     p.slope_s = step_growth_s(costs, pair, plan)
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
     system = rules.system
-    waits_s, fetched = walk_experts(
-        system.experts, system.prefetch, experts, fleet, state, d, p.base_s
-    )
-    p.base_s += waits_s
-    p.link_bytes += fetched
+    if caches_experts(system.experts):
+        waits_s, fetched = walk_experts(
+            system.experts, system.prefetch, experts, fleet, state, d, p.base_s
+        )
+        p.base_s += waits_s
+        p.link_bytes += fetched
     if plan.parts > 1:
         p.base_s /= plan.parts
         p.link_bytes /= plan.parts
@@ -346,7 +347,8 @@ def submit(
         elif code == ACT_LOAD:
             _begin_load(machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
-            fill_experts(rules.system.experts, experts, fleet, m, kind, d)
+            if caches_experts(rules.system.experts):
+                fill_experts(experts, fleet, m, kind, d)
         elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
     for k in range(state.count[0].actions + 1):

@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import llvmlite
 import numba
@@ -27,11 +27,21 @@ from numba.core.errors import NumbaError
 
 from c2c.errors import PolicyError
 from c2c.policies.decision import OPTIONS, implementations
+from c2c.policies.entries import Tables, decide_at, link
 from c2c.policies.fingerprint import fingerprint
+from c2c.policies.packed import pack
 from c2c.simulator.cache_folder import is_damage, prune, writable
 from c2c.simulator.mistakes import policy_error
 
-__all__ = ["KeyedLocator", "cache_dir", "cache_key", "compiled_drive", "is_compiled", "variant_key"]
+__all__ = [
+    "KeyedLocator",
+    "cache_dir",
+    "cache_key",
+    "compiled_drive",
+    "forget",
+    "is_compiled",
+    "variant_key",
+]
 
 _USERS = "user"
 
@@ -116,9 +126,22 @@ def _numba_cache(folder: Path) -> Iterator[None]:
 
 
 @functools.cache
-def _dispatcher(key: str | None) -> Any:
+def _shared_folder() -> Path:
+    folder = writable(cache_dir())
+    prune(folder)
+    return folder
+
+
+@functools.cache
+def _loop() -> Any:
     from c2c.simulator.core import drive
 
+    with _numba_cache(_shared_folder()):
+        return numba.njit(cache=True, **OPTIONS)(drive)
+
+
+@functools.cache
+def _decisions(key: str | None) -> Any:
     folder = _shared_folder()
     if key:
         # Numba's index names classes: one folder for all would stop processes that lack a
@@ -126,31 +149,20 @@ def _dispatcher(key: str | None) -> Any:
         folder = writable(folder / f"{_USERS}-{key}")
         prune(folder, f"{_USERS}-*")
     with _numba_cache(folder):
-        return numba.njit(cache=key is not None, **OPTIONS)(drive)
+        return numba.njit(cache=key is not None, **OPTIONS)(decide_at)
 
 
-@functools.cache
-def _shared_folder() -> Path:
-    folder = writable(cache_dir())
-    prune(folder)
-    return folder
-
-
-def is_compiled(rules: Any) -> bool:
-    """Return whether machine code is on disk: for users' policies theirs, else any system's."""
-    key = variant_key(rules)
-    if key is None:
-        return False
-    folder = cache_dir() / f"{_USERS}-{key}" if key else cache_dir()
-    return any(folder.glob("c2c.simulator.core/*.nbc"))
+def is_compiled() -> bool:
+    """Return whether machine code of the event loop is on disk; that of a policy takes a moment."""
+    return any((cache_dir() / "c2c.simulator.core").glob("*.nbc"))
 
 
 def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
-    """Return `core.drive` compiled for such arguments.
+    """Return `core.drive` compiled, to be called with the same rules.
 
     Compiled code that was kept and cannot be read is deleted and made again, once.
 
-    The first call on a machine takes tens of seconds, each further combination of policies some.
+    The first call on a machine takes tens of seconds, each policy not seen before a moment.
 
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
@@ -168,19 +180,43 @@ def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
             "compiled again", stacklevel=2,
         )  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)
-        _dispatcher.cache_clear()
-        _shared_folder.cache_clear()
+        forget()
         return _compiled(arguments)
 
 
+def forget() -> None:
+    """Forget what this process has compiled or read; what is on disk stays."""
+    for cached in (_loop, _decisions, _shared_folder):
+        cached.cache_clear()
+
+
 def _compiled(arguments: tuple[Any, ...]) -> Callable[..., int]:
-    rules = arguments[1]
-    compiled = _dispatcher(variant_key(rules))
-    typeof: Any = numba.typeof
-    with _numba_cache(_shared_folder()):  # what sees no policy is kept for all systems
-        try:
-            compiled.compile(tuple(typeof(a) for a in arguments))
-        except NumbaError as error:
-            raise policy_error(error, rules) from error
-    found: Callable[..., int] = compiled
-    return found
+    tables = _linked(arguments[1])
+    loop, typeof = _loop(), cast("Any", numba.typeof)
+
+    def drive(*given: Any) -> int:
+        return int(loop(*_packed(given, tables)))
+
+    loop.compile(tuple(typeof(a) for a in _packed(arguments, tables)))
+    return drive
+
+
+def _packed(arguments: tuple[Any, ...], tables: Tables) -> tuple[Any, ...]:
+    fleet, rules, *rest = arguments
+    linked = rules._replace(system=tables.system, own=tables.own)
+    return pack(fleet), linked, *(pack(a) if hasattr(a, "_fields") else a for a in rest)
+
+
+def _linked(rules: Any) -> Tables:
+    """Return the tables of the rules' policies, their machine code made or read."""
+
+    def address_of(is_outside: bool, kinds: tuple[Any, ...]) -> int:
+        decisions = _decisions(variant_key(rules) if is_outside else "")
+        decisions.compile(kinds)
+        made = decisions.overloads[kinds]
+        return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+
+    try:
+        return link(rules.system, rules.own, address_of)
+    except NumbaError as error:
+        raise policy_error(error, rules) from error

@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import (
-    AllExperts,
-    decision,
     expert_worth,
     inlined,
     jitable,
@@ -123,7 +121,8 @@ def new_experts(tables: ExpertTables, prefetch: Any, devices: int, caches: bool)
 
 
 @jitable
-def _fill(policy: Any, x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
+def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
+    """Let device `d` hold experts of model `m`: as many as there is room for, layers in turn."""
     arch = fleet.deployment[m].arch
     router, cache = x.tables.router, x.cache[d]
     layers, experts = router.layers[arch], router.experts[arch]
@@ -361,9 +360,20 @@ def _missing(
 
 
 @jitable
-def _walk(
+def walk_experts(
     policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float
 ) -> tuple[float, float]:
+    """Walk the step that device `d` begins; returns the seconds it takes longer and its link bytes.
+
+    Args:
+      policy: of eviction.
+      prefetch: of what is fetched ahead.
+      x: the caches.
+      fleet: the models.
+      state: whose plan of the device is the step.
+      d: the device.
+      alone_s: of the step with all experts in HBM.
+    """
     i, kind = int(state.plan[d].instance), int(state.device[d].kind)
     arch = int(fleet.deployment[state.instance[i].model].arch)
     tables, cache, how = x.tables, x.cache[d], tracing(prefetch)
@@ -423,40 +433,3 @@ def _walk(
         share = how.embedded / layers
         store(x.traces, tables.router, arch, cache.model, lead, x.step, 0, share)
     return now_s - alone_s, cache.fetched_bytes - bytes_before
-
-
-@decision(default=_fill)
-def fill_experts(policy: Any, x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
-    """Let device `d` hold experts of model `m`: as many as there is room for, layers in turn."""
-
-
-@fill_experts.by(AllExperts)
-def _nothing_to_fill(
-    policy: AllExperts, x: Experts, fleet: Fleet, m: int, kind: int, d: int
-) -> None:
-    pass
-
-
-@decision(default=_walk)
-def walk_experts(
-    policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float
-) -> tuple[float, float]:
-    """Walk the step that device `d` begins; returns the seconds it takes longer and its link bytes.
-
-    Args:
-      policy: of eviction.
-      prefetch: of what is fetched ahead.
-      x: the caches.
-      fleet: the models.
-      state: whose plan of the device is the step.
-      d: the device.
-      alone_s: of the step with all experts in HBM.
-    """
-
-
-@walk_experts.by(AllExperts)
-def _nothing_lacks(
-    policy: AllExperts, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int,
-    alone_s: float,
-) -> tuple[float, float]:  # fmt: skip
-    return 0.0, 0.0

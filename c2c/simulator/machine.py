@@ -107,7 +107,7 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
     for inst in state.instance:
         if caches and inst.model >= 0:
             m, d = int(inst.model), int(inst.on_device)
-            fill_experts(system.experts, experts, prepared.fleet, m, int(inst.kind), d)
+            fill_experts(experts, prepared.fleet, m, int(inst.kind), d)
     return experts
 
 

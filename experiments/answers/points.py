@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from c2c.config import RunSetup, build, is_machine_code_ready, prefers_compiled
+from c2c.config import RunSetup, build, prefers_compiled
 from c2c.errors import DataError, SettingError
 from c2c.runs import FolderInUse, is_in_use
+from c2c.simulator import is_compiled
 from experiments.simulation import execute, folder_of
 from experiments.worker_process import end_workers, worker_pool
 
@@ -33,7 +34,7 @@ class Point:
 
 def needs_compiling(setup: RunSetup) -> bool:
     """Return whether one point should run alone first, whose machine code the others then use."""
-    return prefers_compiled(setup) and not is_machine_code_ready(setup)
+    return prefers_compiled(setup) and not is_compiled()
 
 
 class PointRunner:

@@ -15,9 +15,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from c2c.config import RunSetup, build, is_machine_code_ready
+from c2c.config import RunSetup, build
 from c2c.errors import SettingError
 from c2c.runs import FolderInUse, is_in_use, progress_bar, storage_error
+from c2c.simulator import is_compiled
 from experiments.command import in_one_line
 from experiments.simulation.execute import Outcome, check_disk, execute, folder_of, run_key
 from experiments.simulation.objective import check_objective, known_fields, objective_of
@@ -111,7 +112,7 @@ def _run(setup: RunSetup, out: Console, *, terse: bool) -> Outcome:
         def before(compiled: bool) -> None:
             if not terse:
                 print_setup(out, setup)
-            if compiled and not is_machine_code_ready(setup):
+            if compiled and not is_compiled():
                 out.print("compiling the event loop, once on this machine: about 20 s ...")
             if not terse:
                 total = float(setup.workload.description["requests"])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from c2c.policies import Own, System
+from c2c.serving.state import Rules
 from c2c.simulator import cache_dir, cache_key, compiled
 from c2c.simulator.cache_folder import writable
 from c2c.simulator.compiled import _sources
@@ -66,27 +69,29 @@ def test_a_damaged_cache_is_deleted_and_made_again(
     """Its smallest whole: a function of the same locator, kept and read by the same code."""
     monkeypatch.setenv("C2C_CACHE", str(tmp_path))
     monkeypatch.setattr("c2c.simulator.core.drive", _twice)
-    for cached in (compiled._dispatcher, compiled._shared_folder):
-        cached.cache_clear()
+    compiled.forget()
     try:
-        arguments = (1, ())
-        assert compiled.compiled_drive(arguments)(3, ()) == 6
-        (kept,) = cache_dir().rglob("*.nbc")
+        arguments = (_Number(3), Rules(System(), Own(), 0))
+        assert compiled.compiled_drive(arguments)(*arguments) == 6
+        (kept,) = cache_dir().rglob("*_twice*.nbc")
         for content in (b"", kept.read_bytes()[:50], b"something else altogether"):
             kept.write_bytes(content)
-            compiled._dispatcher.cache_clear()
+            compiled.forget()
             with pytest.warns(UserWarning, match=r"is damaged \(.*it is compiled again"):
-                assert compiled.compiled_drive(arguments)(3, ()) == 6
+                assert compiled.compiled_drive(arguments)(*arguments) == 6
             assert kept.stat().st_size > 100  # and kept again
-            compiled._dispatcher.cache_clear()
-            assert compiled.compiled_drive(arguments)(3, ()) == 6  # read, without a word
+            compiled.forget()
+            assert compiled.compiled_drive(arguments)(*arguments) == 6  # read, without a word
     finally:
-        for cached in (compiled._dispatcher, compiled._shared_folder):
-            cached.cache_clear()
+        compiled.forget()
 
 
-def _twice(value: int, rules: tuple[()]) -> int:
-    return 2 * value
+class _Number(NamedTuple):
+    value: int
+
+
+def _twice(number: _Number, rules: Rules) -> int:
+    return 2 * number.value
 
 
 def test_where_the_cache_cannot_be_written_code_goes_to_a_private_folder(

@@ -18,7 +18,7 @@ from c2c.policies import (
     ExpertMap,
     Fixed,
     LeastFrequentlyUsed,
-    LeastRecentlyUsed,
+    LongestUnused,
     MostVisited,
     Resident,
     Static,
@@ -101,7 +101,7 @@ def served_s(records: Any) -> float:
     return float((records.finished_s - records.started_s).sum())
 
 
-@pytest.mark.parametrize(("policy", "name"), [(LeastRecentlyUsed(), "lru"),
+@pytest.mark.parametrize(("policy", "name"), [(LongestUnused(), "lru"),
                                               (LeastFrequentlyUsed(), "lfu")])  # fmt: skip
 @pytest.mark.parametrize("router", [Router(), Router(skew=0.8, locality=0.5)])
 def test_misses_are_those_of_a_plain_model(policy: Any, name: str, router: Router) -> None:
@@ -117,7 +117,7 @@ def test_misses_are_those_of_a_plain_model(policy: Any, name: str, router: Route
 
 @pytest.mark.parametrize(
     "policy",
-    [LeastRecentlyUsed(), LeastFrequentlyUsed(), ByScore(), ByProbability(), MostVisited()],
+    [LongestUnused(), LeastFrequentlyUsed(), ByScore(), ByProbability(), MostVisited()],
 )
 def test_no_policy_misses_less_than_belady(policy: Any) -> None:
     what = world(router=Router(skew=0.8, locality=0.3), experts=policy)
@@ -137,7 +137,7 @@ def test_the_public_codes_order_is_a_poor_one() -> None:
 
 
 def test_without_skew_and_locality_misses_and_time_are_the_closed_form() -> None:
-    what = world(experts=LeastRecentlyUsed(), expert_miss="stream")
+    what = world(experts=LongestUnused(), expert_miss="stream")
     records, stats, simulation = simulate(what, requests(np.arange(30.0), prompt=1, output=200))
     slots = int(simulation.prepared.expert_slots[0, 0])
     share = 1.0 - slots / (LAYERS * EXPERTS)
@@ -154,7 +154,7 @@ def test_without_skew_and_locality_misses_and_time_are_the_closed_form() -> None
 
 
 def test_a_cache_of_all_experts_is_resident_weights() -> None:
-    what = world(room_bytes=1e9, experts=LeastRecentlyUsed(), max_batch=4)
+    what = world(room_bytes=1e9, experts=LongestUnused(), max_batch=4)
     block = requests([0.0, 0.01, 0.5], prompt=40, output=30)
     ours, stats, _ = simulate(what, block)
     plain = replace(what.system, experts=AllExperts())
@@ -168,7 +168,7 @@ def test_the_host_works_for_each_expert_and_hides_behind_the_link() -> None:
     block = requests([0.0], prompt=1, output=50)
     got = {}
     for host_s in (0.0, 1e-7, 1e-3):
-        what = world(experts=LeastRecentlyUsed(), expert_host_s=host_s)
+        what = world(experts=LongestUnused(), expert_host_s=host_s)
         records, stats, _ = simulate(what, block)
         got[host_s] = float(records.finished_s[0]), stats
     uses = got[0.0][1].expert_uses
@@ -182,7 +182,7 @@ def test_half_the_link_or_twice_the_cache_do_as_physics_says() -> None:
     block = requests([0.0], prompt=4, output=80)
 
     def wait_s(link: float, room: float) -> float:
-        what = world(room_bytes=room, experts=LeastRecentlyUsed(), router=Router(skew=0.5))
+        what = world(room_bytes=room, experts=LongestUnused(), router=Router(skew=0.5))
         slow = replace(
             what.platform.link,
             measured_gbps=what.platform.link.measured_gbps * link,
@@ -198,7 +198,7 @@ def test_half_the_link_or_twice_the_cache_do_as_physics_says() -> None:
 @pytest.mark.parametrize(
     ("prefetch", "experts", "router"),
     [
-        (ActivationTrace(capacity=20), LeastRecentlyUsed(), Router(skew=3.0, topics=6)),
+        (ActivationTrace(capacity=20), LongestUnused(), Router(skew=3.0, topics=6)),
         (ExpertMap(capacity=20, distance=1), ByProbability(), Router(skew=1.0, locality=0.9)),
     ],
 )
@@ -266,17 +266,17 @@ def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(changes: Any, field: str) -> None:
-    what = world(experts=LeastRecentlyUsed())
+    what = world(experts=LongestUnused())
     with pytest.raises(SettingError) as caught:
         prepare(replace(what, system=replace(what.system, **changes)))
     assert caught.value.field == field
 
 
 def test_a_dense_model_has_no_experts_to_cache() -> None:
-    dense = setup("llama-3-3b", mig="1x96gb", experts=LeastRecentlyUsed(), **RESIDENT)
+    dense = setup("llama-3-3b", mig="1x96gb", experts=LongestUnused(), **RESIDENT)
     with pytest.raises(SettingError, match=r"^catalog\.llama-3-3b-0="):
         prepare(dense)
     with pytest.raises(SettingError, match=r"^system\.load\.policy="):
-        setup("mixtral-8x7b", experts=LeastRecentlyUsed())
+        setup("mixtral-8x7b", experts=LongestUnused())
     with pytest.raises(SettingError, match=r"^system\.prefetch\.policy="):
         setup("mixtral-8x7b", prefetch=ExpertMap())

@@ -1,0 +1,202 @@
+"""Tuples of arrays that compiled code takes by their address.
+
+An array is seven numbers to a compiled call, and the state of the event loop has thirty: passed by
+value they would be most of the code, and of the time to make it. Packed they are one number, and
+each function reads what it uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numba.extending
+import numpy as np
+from llvmlite import ir
+from numba.core.imputils import lower_getattr_generic
+from numba.core.typing.templates import AttributeTemplate
+from numba.np.arrayobj import populate_array
+
+__all__ = ["Packed", "as_array", "pack", "read", "read_words", "words"]
+
+# Numba has no types for most of what it offers.
+types: Any = numba.types
+infer_getattr: Any = numba.extending.infer_getattr
+intrinsic: Any = numba.extending.intrinsic
+models: Any = numba.extending.models
+register_model: Any = numba.extending.register_model
+typeof_impl: Any = numba.extending.typeof_impl
+unbox: Any = numba.extending.unbox
+
+
+class Packed(NamedTuple):
+    """A tuple as compiled code takes it; its fields have the names and types of the original's.
+
+    Attributes:
+      at: address of its words.
+      kind: Numba's type of the original.
+      kept: what lies at the addresses.
+    """
+
+    at: int
+    kind: Any
+    kept: tuple[Any, ...]
+
+
+def pack(value: Any) -> Packed:
+    """Return a named tuple of numbers, arrays and further tuples for compiled code.
+
+    Numbers are as they are now; what is written into the arrays is seen on both sides.
+    """
+    found = as_array(words(value))
+    return Packed(found.ctypes.data, numba.typeof(value), (found, value))
+
+
+def as_array(found: list[int]) -> np.ndarray:
+    """Return words as memory that addresses can point to."""
+    return np.array(found or [0], np.uint64)
+
+
+def words(value: Any) -> list[int]:
+    """Return the 8-byte words that `read` makes such a value of.
+
+    Args:
+      value: a number, an array, or a tuple of them; arrays must outlive the use of the words.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if isinstance(value, tuple):
+        return [word for part in value for word in words(part)]
+    if isinstance(value, np.ndarray):
+        return [value.ctypes.data, *value.shape, *(stride % 2**64 for stride in value.strides)]
+    if isinstance(value, bool | int | np.bool_ | np.integer):
+        return [int(value) % 2**64]
+    if isinstance(value, float | np.floating):
+        return [int(np.float64(value).view(np.uint64))]
+    raise TypeError(f"{type(value).__name__} is neither a number nor an array")
+
+
+def _size(kind: Any) -> int:
+    """Return the number of words of a type."""
+    if isinstance(kind, types.BaseTuple):
+        return sum(_size(part) for part in kind)
+    return 1 + 2 * kind.ndim if isinstance(kind, types.Array) else 1
+
+
+class _Reader:
+    """Emits the reading of word after word; none of them changes while compiled code runs."""
+
+    def __init__(self, context: Any, builder: Any, address: Any, first: int = 0) -> None:
+        self._context, self._builder, self._next = context, builder, first
+        self._pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
+
+    def word(self) -> Any:
+        at = self._builder.gep(self._pointer, [ir.Constant(ir.IntType(64), self._next)])
+        self._next += 1
+        loaded = self._builder.load(at)
+        loaded.set_metadata("invariant.load", self._builder.module.add_metadata([]))
+        return loaded
+
+    def value(self, kind: Any) -> Any:
+        context, builder = self._context, self._builder
+        if isinstance(kind, types.BaseTuple):
+            return context.make_tuple(builder, kind, [self.value(part) for part in kind])
+        if isinstance(kind, types.Array):
+            return self._array(kind)
+        if isinstance(kind, types.Float):
+            double = builder.bitcast(self.word(), ir.DoubleType())
+            return context.cast(builder, double, types.float64, kind)
+        return context.cast(builder, self.word(), types.int64, kind)
+
+    def _array(self, kind: Any) -> Any:
+        context, builder = self._context, self._builder
+        array = context.make_array(kind)(context, builder)
+        item = context.get_data_type(kind.dtype)
+        data = builder.inttoptr(self.word(), item.as_pointer())
+        shape, strides = ([self.word() for _ in range(kind.ndim)] for _ in range(2))
+        populate_array(
+            array, data=data, shape=shape, strides=strides, itemsize=context.get_abi_sizeof(item),
+            meminfo=None,
+        )  # fmt: skip
+        return array._getvalue()  # noqa: SLF001
+
+
+def read_words(context: Any, builder: Any, address: Any, kind: Any) -> Any:
+    """Emit the reading of a value of a type whose words begin at an address."""
+    return _Reader(context, builder, address).value(kind)
+
+
+@intrinsic
+def read(typing: Any, kind: Any, at: Any) -> Any:
+    """Return the value of type `kind` whose words begin at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return read_words(context, builder, arguments[1], signature.return_type)
+
+    return kind.instance_type(kind, types.int64), generate
+
+
+class PackedType(types.Type):  # type: ignore[misc]
+    """Numba's type of what `pack` returns."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+        super().__init__(name=f"Packed({original})")
+
+    def first(self, field: str) -> int:
+        """Return where a field's words begin."""
+        kinds = list(self.original)
+        return sum(_size(kind) for kind in kinds[: self.original.fields.index(field)])
+
+    def field(self, name: str) -> Any:
+        """Return the type of a field, None if there is none."""
+        if name not in self.original.fields:
+            return None
+        kind = list(self.original)[self.original.fields.index(name)]
+        return PackedType(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+
+
+register_model(PackedType)(
+    type(
+        "PackedModel",
+        (models.PrimitiveModel,),
+        {
+            "__init__": lambda self, dmm, kind: models.PrimitiveModel.__init__(
+                self, dmm, kind, ir.IntType(64)
+            )
+        },
+    )
+)
+
+
+@typeof_impl.register(Packed)
+def _typeof(value: Packed, context: Any) -> Any:
+    return PackedType(value.kind)
+
+
+@unbox(PackedType)
+def _unbox(kind: Any, value: Any, c: Any) -> Any:
+    at = c.pyapi.object_getattr_string(value, "at")
+    native = c.unbox(types.int64, at)
+    c.pyapi.decref(at)
+    return numba.extending.NativeValue(native.value, is_error=native.is_error)
+
+
+_Attributes: Any = AttributeTemplate
+
+
+@infer_getattr
+class _Fields(_Attributes):  # type: ignore[misc]
+    key = PackedType
+
+    def generic_resolve(self, kind: Any, name: str) -> Any:
+        return kind.field(name)
+
+
+@lower_getattr_generic(PackedType)
+def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
+    field, first = kind.field(name), kind.first(name)
+    if isinstance(field, PackedType):
+        return builder.add(value, ir.Constant(ir.IntType(64), 8 * first))
+    return _Reader(context, builder, value, first).value(field)

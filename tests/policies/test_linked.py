@@ -1,0 +1,161 @@
+"""Compiled code calls policies by address, and reads their fields and arrays there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from c2c.errors import PolicyError
+from c2c.policies import (
+    DECISIONS,
+    AlphaObservation,
+    AlphaState,
+    FirstIdle,
+    Own,
+    System,
+    adjust_alpha,
+    initial_alpha,
+    link_gate,
+    may_join,
+    should_drain,
+    urgency,
+)
+from c2c.policies.decision import OPTIONS, POINTS, place_in_tables
+from c2c.policies.entries import decide_at, link
+from c2c.policies.linked import FIELDS
+from c2c.policies.packed import pack
+from c2c.policies.turn import ENGINE_DTYPE
+
+# Hypothesis runs a test in one thread: one dispatcher serves all examples.
+_DECISIONS = numba.njit(**OPTIONS)(decide_at)
+
+
+def address_of(_is_outside: bool, kinds: tuple[Any, ...]) -> int:
+    _DECISIONS.compile(kinds)
+    made = _DECISIONS.overloads[kinds]
+    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+
+
+class Inner(NamedTuple):
+    grid: Any
+    share: float
+
+
+class Outer(NamedTuple):
+    count: int
+    is_on: bool
+    inner: Inner
+    row: Any
+    share: float
+
+
+@numba.njit
+def unpacked(o: Any) -> tuple[Any, ...]:
+    o.row[0] += 1
+    inner = o.inner
+    return o.count, o.is_on, inner.grid[1, 2], inner.share, o.row[0], o.share, o.inner.grid.sum()
+
+
+numbers = st.floats(allow_nan=False, width=64)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.booleans(), numbers, numbers)
+@settings(max_examples=30, deadline=None)
+def test_a_packed_tuple_has_the_fields_of_the_original(
+    count: int, is_on: bool, share: float, other: float
+) -> None:
+    grid = np.random.default_rng(count % 2**32).normal(size=(6, 5))
+    whole = Outer(count, is_on, Inner(grid[::2], share), np.arange(4.0), other)
+    packed = pack(whole)
+    assert unpacked(packed) == (
+        count, is_on, grid[2, 2], share, 1.0, other, pytest.approx(grid[::2].sum(), rel=1e-13),
+    )  # fmt: skip
+    assert whole.row[0] == 1.0  # one memory
+    with pytest.raises(TypeError, match="str is neither a number nor an array"):
+        pack(whole._replace(count="many"))
+
+
+@pytest.fixture(scope="module")
+def ask() -> Callable[..., Any]:
+    """Return a function of compiled code that asks policies of any type, compiled once."""
+
+    @numba.njit(**OPTIONS)
+    def decide(system: Any, own: Any, x: Any, state: Any, seen: Any, row: Any) -> Any:
+        return (
+            may_join(system.admit, x, 10.0, 3, 8),
+            should_drain(system.preempt, x),
+            link_gate(system.turn),
+            initial_alpha(system.alpha),
+            adjust_alpha(system.alpha, state, seen),
+            urgency(system.turn, own.turn, row, x),
+        )
+
+    return decide
+
+
+def test_every_policy_answers_by_address_as_interpreted(ask: Callable[..., Any]) -> None:
+    state = AlphaState(0.5, 0.02, 0.7, 0.9)
+    seen = AlphaObservation(0.1, 0.05, 0.5, 1.0)
+    row = np.zeros(1, ENGINE_DTYPE).view(np.recarray)
+    row[0].prompt_due_s, row[0].token_due_s, row[0].order = 3.0, 5.0, 2
+    asked = 0
+    for setting in ("admit", "preempt", "alpha", "turn"):
+        for policy_type in DECISIONS[setting].policies.values():
+            if not policy_type.__module__.startswith("c2c."):
+                continue
+            system = System(**{setting: policy_type()})
+            tables = link(system, Own(), address_of)
+            for x in (0.5, 20.0):
+                expected = ask.py_func(system, Own(), x, state, seen, row[0])  # type: ignore[attr-defined]
+                assert ask(tables.system, tables.own, x, state, seen, row[0]) == expected
+                asked += 1
+    assert asked >= 2 * 10
+    assert len(ask.signatures) == 1, "one machine code for all of them"  # type: ignore[attr-defined]
+
+
+def test_decisions_have_one_place_each() -> None:
+    assert sorted(place_in_tables(p) for p in POINTS.values()) == list(range(len(POINTS)))
+    assert {"place", "route", "urgency", "may_join", "link_gate"} <= POINTS.keys()
+
+
+class Lazy(NamedTuple):
+    """Drains, and does not say how often to look."""
+
+
+@should_drain.by(Lazy)
+def _lazy(policy: Lazy, oldest_wait_s: float) -> bool:
+    return True
+
+
+class Named(NamedTuple):
+    name: str = "mine"
+
+
+@should_drain.by(Named)
+def _named(policy: Named, oldest_wait_s: float) -> bool:
+    return True
+
+
+def test_what_cannot_be_linked_is_said_before_the_start() -> None:
+    with pytest.raises(PolicyError, match=r"policy Lazy: no implementation of 'look_every_s'"):
+        link(System(preempt=Lazy()), Own(), address_of)
+    with pytest.raises(PolicyError, match=r"policy Named: .*str is neither a number nor an array"):
+        link(System(preempt=Named()), Own(), address_of)
+
+
+def test_a_decision_that_is_not_in_the_table_is_an_error_and_no_crash(
+    ask: Callable[..., Any],
+) -> None:
+    tables = link(System(place=FirstIdle()), Own(), address_of)
+    empty = np.zeros(FIELDS + len(POINTS), np.int64)
+    system = tables.system._replace(admit=tables.system.admit._replace(at=empty.ctypes.data))
+    row = np.zeros(1, ENGINE_DTYPE).view(np.recarray)
+    nothing = AlphaState(0.0, 0.0, 0.0, 0.0), AlphaObservation(0.0, 0.0, 0.0, 0.0)
+    with pytest.raises(RuntimeError, match="the policy that was asked has no may_join"):
+        ask(system, tables.own, 1.0, *nothing, row[0])
