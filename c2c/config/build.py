@@ -47,7 +47,14 @@ from c2c.policies import DECISIONS
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
 from c2c.simulator.shards import groups_of
-from c2c.workloads import Workload, WorkloadConfig, build_workload, workload_config, workload_files
+from c2c.workloads import (
+    Router,
+    Workload,
+    WorkloadConfig,
+    build_workload,
+    workload_config,
+    workload_files,
+)
 
 __all__ = ["Layout", "RunSetup", "build", "build_layout"]
 
@@ -55,7 +62,7 @@ __all__ = ["Layout", "RunSetup", "build", "build_layout"]
 # Whose keys are known by a schema; the other groups check theirs.
 _SCHEMAS: Mapping[str, type] = {
     "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
-    "routing": RoutingConf,
+    "routing": RoutingConf, "router": Router,
     "system": SystemSpec, "workload": WorkloadConfig,
 }  # fmt: skip
 
@@ -132,6 +139,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         system=system,
         constants=constants,
         routing=Routing(**plain["routing"]),
+        router=Router(**plain["router"]),
         weights_start=plain["weights_start"],
         cells=plain["cells"],
         seed=seed,

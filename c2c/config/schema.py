@@ -14,7 +14,7 @@ from hydra_zen.typing import DataclassOptions
 
 from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
-from c2c.workloads import WorkloadConfig
+from c2c.workloads import Router, WorkloadConfig
 
 __all__ = ["RoutingConf", "RunConf", "ScaleConf", "SloConf", "TimelineConf"]
 
@@ -33,6 +33,7 @@ SystemConf: Any = builds(
     zen_dataclass=_named("SystemConf"),
     **_NONE,
 )
+RouterConf: Any = builds(Router, populate_full_signature=True, zen_dataclass=_named("RouterConf"))
 WorkloadConf = builds(
     WorkloadConfig, populate_full_signature=True, zen_dataclass=_named("WorkloadConf")
 )
@@ -114,6 +115,8 @@ class RunConf:
       engine: a file of `conf/engines`, whose host's part of a step takes the place of the
         calibration's; None: that stays.
       routing: how tokens choose their experts, see `c2c.cost.Routing`.
+      router: which experts each token takes, where a system caches some in HBM; see
+        `c2c.workloads.Router`.
       weights_start: where all weights are at time 0, host or disk.
       slo: targets that replace the catalog's.
       scale: factors on the platform.
@@ -141,6 +144,7 @@ class RunConf:
     constants: str = "auto"
     engine: str | None = None
     routing: RoutingConf = field(default_factory=RoutingConf)
+    router: Any = RouterConf
     weights_start: str = "host"
     slo: SloConf = field(default_factory=SloConf)
     scale: ScaleConf = field(default_factory=ScaleConf)

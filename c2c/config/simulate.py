@@ -102,6 +102,24 @@ def prefers_compiled(setup: RunSetup) -> bool:
     return is_compiled() or setup.workload.description["requests"] > _INTERPRETED_REQUESTS
 
 
+def _experts(stats: RunStats) -> dict[str, Any]:
+    """Return how a cache of experts did, where there is one."""
+    if stats.expert_uses == 0:
+        return {}
+    found = 1.0 - stats.expert_misses / stats.expert_uses
+    return {
+        "experts": {
+            "uses": stats.expert_uses,
+            "misses": stats.expert_misses,
+            "found_share": found,
+            "fetched_ahead": stats.expert_ahead,
+            "fetched_bytes": stats.expert_bytes,
+            "wait_s": stats.expert_wait_s,
+            "host_s": stats.expert_host_s,
+        }
+    }
+
+
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
@@ -121,6 +139,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "decode_tokens": int(stats.decode_tokens.sum()),
         "link_bytes": float(stats.chip_link_bytes.sum()),
         "hbm_bytes": float(stats.instance_hbm_bytes.sum()),
+        **_experts(stats),
         "link_variant": prepared.setup.link_variant,
         "link_gbps": stats.link_capacity_gbps,
         "link_peak_gbps": float(stats.chip_peak_gbps.max()),

@@ -6,14 +6,36 @@ from typing import Any, Literal, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import A_PLACE_IN_WEIGHTS
+from c2c.policies.returns import A_PLACE_IN_WEIGHTS, YES_OR_NO
 
-__all__ = ["Resident", "Staged", "Stream", "weights_in"]
+__all__ = [
+    "Resident",
+    "Staged",
+    "Stream",
+    "Swapped",
+    "fetches_ahead",
+    "swaps_weights",
+    "weights_in",
+]
 
 
 @decision(returns=A_PLACE_IN_WEIGHTS)
 def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
     """Return where a step finds the weights: see `c2c.cost.step_table`."""
+
+
+def _no(policy: Any) -> bool:
+    return False
+
+
+@decision(default=_no, returns=YES_OR_NO)
+def swaps_weights(policy: Any) -> bool:
+    """Return whether the engines of a slice share one room in HBM for their weights."""
+
+
+@decision(default=_no, returns=YES_OR_NO)
+def fetches_ahead(policy: Any) -> bool:
+    """Return whether the next engine's weights are copied into a second room during a turn."""
 
 
 def _check_start(policy: Any, where: str) -> None:
@@ -82,3 +104,36 @@ class Staged(NamedTuple):
 @weights_in.by(Staged)
 def _staged(policy: Staged) -> Literal["staged"]:
     return "staged"
+
+
+class Swapped(NamedTuple):
+    """They are copied into HBM at each turn of the engine, over those of the engine before.
+
+    Source: Aegaeon, whose engines keep everything but weights and KV caches.
+
+    Attributes:
+      start_s: seconds of an engine's start beside the copy; None: the calibration's.
+      ahead: whether a staging room in HBM takes the next engine's weights during a turn.
+    """
+
+    start_s: float | None = 0.0
+    ahead: bool = True
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_start(self, where)
+
+
+@weights_in.by(Swapped)
+def _hbm_by_turns(policy: Swapped) -> Literal["hbm"]:
+    return "hbm"
+
+
+@swaps_weights.by(Swapped)
+def _at_turns(policy: Swapped) -> bool:
+    return True
+
+
+@fetches_ahead.by(Swapped)
+def _ahead(policy: Swapped) -> bool:
+    return policy.ahead

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import YES_OR_NO
+from c2c.policies.returns import SECONDS, YES_OR_NO
 
-__all__ = ["AtBacklog", "AtOutstanding", "OneInstance", "wants_another"]
+__all__ = [
+    "AtBacklog",
+    "AtOutstanding",
+    "KeepAlive",
+    "OneInstance",
+    "keep_alive_s",
+    "wants_another",
+]
 
 
 @decision(returns=YES_OR_NO)
@@ -21,6 +30,15 @@ def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool
       backlog_s: seconds its prompts that are not prefilled yet would take alone.
       is_full: whether the request cannot join its batch now, for want of KV cache or of a place.
     """
+
+
+def _for_good(policy: Any) -> float:
+    return np.inf
+
+
+@decision(default=_for_good, returns=SECONDS)
+def keep_alive_s(policy: Any) -> float:
+    """Return for how long an instance without work serves a request that comes; inf: any time."""
 
 
 class OneInstance(NamedTuple):
@@ -67,3 +85,36 @@ class AtBacklog(NamedTuple):
 @wants_another.by(AtBacklog)
 def _at_backlog(policy: AtBacklog, outstanding: int, backlog_s: float, is_full: bool) -> bool:
     return is_full or backlog_s >= policy.seconds
+
+
+class KeepAlive(NamedTuple):
+    """One instance for each `target` requests; one without work is gone after `seconds`.
+
+    Source: ServerlessLLM's autoscaler, at most one instance a slice.
+
+    Attributes:
+      target: ongoing requests of an instance.
+      seconds: that an instance without work lives.
+    """
+
+    target: int = 2
+    seconds: float = 0.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if self.target < 1:
+            raise SettingError(f"{where}.target", self.target, "a whole number above 0")
+        if not self.seconds >= 0.0:
+            raise SettingError(f"{where}.seconds", self.seconds, "seconds, at least 0")
+
+
+@wants_another.by(KeepAlive)
+def _above_target(
+    policy: KeepAlive, outstanding: int, backlog_s: float, is_full: bool
+) -> bool:  # fmt: skip
+    return outstanding >= policy.target
+
+
+@keep_alive_s.by(KeepAlive)
+def _as_set(policy: KeepAlive) -> float:
+    return policy.seconds

@@ -12,6 +12,7 @@ from c2c.policies.alpha import Feedback, initial_alpha
 from c2c.policies.chunk import Profiled, chunk_tokens
 from c2c.policies.decision import DecisionPoint, implementations, policy_name
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
+from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, tracing
 from c2c.policies.guard import is_outside
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
@@ -47,6 +48,8 @@ class System(NamedTuple):
     chunk: Any = Profiled()
     alpha: Any = Feedback()
     keep: Any = NothingKept()
+    experts: Any = AllExperts()
+    prefetch: Any = NoPrefetch()
 
 
 # Policies that are asked once, before the start.
@@ -64,6 +67,8 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "chunk": chunk_tokens,
     "alpha": initial_alpha,
     "keep": layers_to_keep,
+    "experts": expert_worth,
+    "prefetch": tracing,
     "step": step_parts,
     "load": weights_in,
 }

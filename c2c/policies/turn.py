@@ -19,6 +19,7 @@ __all__ = [
     "protected_share",
     "takes_turns",
     "token_due_s",
+    "turn_taken",
     "urgency",
 ]
 
@@ -31,6 +32,12 @@ ENGINE_DTYPE = np.dtype(
         ("prompt_due_s", "f8"),  # earliest TTFT target of its prompts, less what they still take
         ("token_due_s", "f8"),  # earliest line of its decodes, less a step; inf: none is kept up
         ("last_token_s", "f8"),  # when its decodes last got a token
+        ("is_last", "i8"),  # 1: it ran last on its slice
+        ("prompt_since_s", "f8"),  # arrival of the earliest of its prompts
+        ("decodes", "i8"),  # sequences that decode
+        ("step_s", "f8"),  # of them alone
+        ("tpot_slo_s", "f8"),  # their target
+        ("switch_s", "f8"),  # that turning to it takes
         ("is_protected", "i8"),  # 1: among those whose demand is within the protected share
     ],
     align=True,
@@ -66,6 +73,29 @@ def _on_the_line(
     now_s: float,
 ) -> float:  # fmt: skip
     return first_token_s + generated * tpot_slo_s
+
+
+def _not_noted(
+    policy: Any, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
+) -> float:
+    return 1.0
+
+
+@decision(default=_not_noted, rows=ENGINE_DTYPE)
+def turn_taken(
+    policy: Any, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
+) -> float:
+    """Note which engine of a slice runs next; returns the decode steps left of its turn.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      table: rows of `ENGINE_DTYPE`.
+      first: of them is the slice's first; rows of engines without requests have instance -1.
+      count: how many the slice has.
+      row: the one that runs.
+      now_s: the time.
+    """
 
 
 @decision(default=_yes, returns=YES_OR_NO)

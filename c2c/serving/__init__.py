@@ -9,6 +9,8 @@ from c2c.serving.prepare import (
     StartWork,
     SystemSpec,
     activation_bytes,
+    expert_bytes,
+    expert_layers,
     prepare,
 )
 from c2c.serving.state import (
@@ -18,6 +20,7 @@ from c2c.serving.state import (
     FAIL_DEADLINE,
     FAIL_DEVICE,
     FAIL_KV,
+    FAIL_MEMORY,
     FAIL_NONE,
     RECORD_DTYPE,
     SWITCH,
@@ -39,6 +42,7 @@ __all__ = [
     "FAIL_DEADLINE",
     "FAIL_DEVICE",
     "FAIL_KV",
+    "FAIL_MEMORY",
     "FAIL_NONE",
     "RECORD_DTYPE",
     "RESOURCES",
@@ -53,6 +57,8 @@ __all__ = [
     "StartWork",
     "SystemSpec",
     "activation_bytes",
+    "expert_bytes",
+    "expert_layers",
     "on_arrival",
     "on_ready",
     "on_step_end",

@@ -8,6 +8,7 @@ from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
 from c2c.policies import (
     alpha_index,
     best_alpha_index,
+    caches_experts,
     chunk_tokens,
     inlined,
     keeps_weights,
@@ -197,8 +198,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     plan.instance = i
     _plan_prefill(fleet, rules, s, i, pair, now_s)
     _plan_decode(fleet, s, i, pair)
-    if not is_alone:
-        plan.steps = 1
+    if not is_alone or caches_experts(rules.system.experts):
+        plan.steps = 1  # each step takes other experts
     plan.part = 0
     plan.parts = 1
     if plan.prefill > 0:
@@ -206,6 +207,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     _plan_weights(fleet, rules, s, i)
     _plan_alpha(fleet, rules, s, i, pair)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
+    if plan.is_turn != 0 and fleet.swaps:
+        plan.steps = 1  # the first takes the weights' copy as well
     inst.last_used_s = now_s
     inst.state = RUNNING
     dev.running = i

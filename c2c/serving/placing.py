@@ -106,7 +106,7 @@ def _place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
 
 @jitable
 def _add_candidates(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int, now_s: float
 ) -> int:
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m:
@@ -132,6 +132,9 @@ def _add_candidates(
         row.is_alone = 1 if reserved == 0.0 else 0
         row.unpromised_gbps = unpromised
         row.in_host = 1 if s.hold[home].state == HELD else 0
+        row.chip = c
+        row.weight_bytes = fleet.weight_bytes[m]
+        row.now_s = now_s
         row.load_s = 0.0
         row.kept_share = 0.0
         row.fits_now = 1
@@ -147,13 +150,15 @@ def _add_candidates(
 
 
 @jitable
-def _choose(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int) -> int:
+def _choose(
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
+) -> int:
     # The row of s.candidates that model m is placed on, or -1.
     n = 0
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         c = fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
-            n = _add_candidates(fleet, rules, s, m, tokens, c, n)
+            n = _add_candidates(fleet, rules, s, m, tokens, c, n, now_s)
     if n == 0:
         return -1
     # Counted by model: what other chips serve must not change what is drawn here.
@@ -176,7 +181,7 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
     for m in range(len(s.model)):
         if s.model[m].starts == 0:
             continue
-        row = _choose(fleet, rules, s, m, 1, -1)
+        row = _choose(fleet, rules, s, m, 1, -1, 0.0)
         if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
             i = int(s.candidates[row].instance)
             assign(fleet, rules, s, m, i, 0.0)
@@ -203,7 +208,7 @@ def try_place(
       tokens: KV tokens of the request that asks.
       only_chip: look at this chip alone; -1 looks at all of the model's chips.
     """
-    row = _choose(fleet, rules, s, m, tokens, only_chip)
+    row = _choose(fleet, rules, s, m, tokens, only_chip, now_s)
     if row < 0:
         return -1
     i = int(s.candidates[row].instance)

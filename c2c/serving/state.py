@@ -24,6 +24,7 @@ __all__ = [
     "FAIL_DEADLINE",
     "FAIL_DEVICE",
     "FAIL_KV",
+    "FAIL_MEMORY",
     "FAIL_NONE",
     "FREE",
     "HELD",
@@ -70,6 +71,7 @@ FAIL_KV: Final = 2  # no slice of the model's chips can hold its KV cache
 FAIL_CANCELLED: Final = 3  # by the client
 FAIL_DEADLINE: Final = 4  # not finished by then
 FAIL_DEVICE: Final = 5  # the devices that could hold it are lost
+FAIL_MEMORY: Final = 6  # the model's weights fit no slice of its chips
 
 DEPLOYMENT_DTYPE = np.dtype(
     [
@@ -325,7 +327,10 @@ class Fleet(NamedTuple):
     head_bytes: Any  # f8[arch] weights of the output projection
     max_batch: int
     residents: int  # instances a device may hold
+    instances: int  # of all devices
     engine_bytes: float  # HBM of each beyond the first
+    switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
+    swaps: bool  # engines of a slice share one room for weights
     costs: CostTables
 
 

@@ -5,12 +5,15 @@ A step is one of `on_arrival`, `on_ready`, `on_step_end`, and then `start_asked`
 
 from __future__ import annotations
 
+import math
+
 from c2c.policies import (
     AlphaObservation,
     AlphaState,
     adjust_alpha,
     inlined,
     jitable,
+    keep_alive_s,
     may_join,
     route,
     wants_another,
@@ -18,6 +21,7 @@ from c2c.policies import (
 from c2c.serving.actions import ask
 from c2c.serving.batching import next_part
 from c2c.serving.hbm import pair_of, request_bytes, room_bytes
+from c2c.serving.instances import evict
 from c2c.serving.placing import (
     device_load_s,
     drop_claim,
@@ -35,7 +39,17 @@ from c2c.serving.queues import (
     take_slot,
 )
 from c2c.serving.records import fail, finish
-from c2c.serving.state import FAIL_CONTEXT, FAIL_DEVICE, FAIL_KV, IDLE, LOST, Fleet, Rules, Serving
+from c2c.serving.state import (
+    FAIL_CONTEXT,
+    FAIL_DEVICE,
+    FAIL_KV,
+    FAIL_MEMORY,
+    IDLE,
+    LOST,
+    Fleet,
+    Rules,
+    Serving,
+)
 from c2c.serving.turns import settle, start_asked, wake
 
 __all__ = [
@@ -103,6 +117,20 @@ def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) ->
     return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
+@jitable
+def _let_die(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
+    # Instances of model m that have been without work for too long are gone. Nothing can tell
+    # before a request comes: until then they would have given way to any other model.
+    i = s.model[m].active
+    while i >= 0:
+        inst = s.instance[i]
+        following = int(inst.next_same)
+        unused_s = now_s - inst.last_used_s
+        if inst.state == IDLE and unused_s >= keep_alive_s(rules.system.scale):
+            evict(fleet, s, i, now_s)
+        i = following
+
+
 @inlined
 def on_arrival(
     fleet: Fleet,
@@ -138,6 +166,8 @@ def on_arrival(
     if tokens > fleet.deployment[m].max_context:
         fail(s, slot, now_s, FAIL_CONTEXT)
         return
+    if keep_alive_s(rules.system.scale) < math.inf:
+        _let_die(fleet, rules, s, m, now_s)
     i = _route(fleet, rules, s, m, tokens)
     if i >= 0:
         if _is_too_busy(fleet, rules, s, i, tokens):
@@ -149,7 +179,8 @@ def on_arrival(
         return
     largest = largest_kv(fleet, s, m)
     if tokens > largest:
-        fail(s, slot, now_s, FAIL_KV if largest >= 0 else FAIL_DEVICE)
+        reason = FAIL_KV if largest > 0 else FAIL_MEMORY
+        fail(s, slot, now_s, reason if largest >= 0 else FAIL_DEVICE)
         return
     append_pending(s, m, slot)
     # Later requests do not overtake: only the first in line asks for a slice.

@@ -12,6 +12,7 @@ from c2c.policies import (
     protected_share,
     takes_turns,
     token_due_s,
+    turn_taken,
     urgency,
 )
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
@@ -93,16 +94,19 @@ def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
     ttft_s = fleet.deployment[inst.model].ttft_slo_s
     row.has_prompt = 0
     row.prompt_due_s = math.inf
+    row.prompt_since_s = math.inf
     for k in range(inst.n_prefill):
         req = s.request[s.prefilling[i, k]]
         left_s = (req.prompt - req.prefilled) * fleet.costs.prompt_s[pair]
         row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
+        row.prompt_since_s = min(row.prompt_since_s, req.arrival_s)
         row.has_prompt = 1
     if inst.n_wait > 0 and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i)):
         req = s.request[inst.wait_head]
         left_s = req.prompt * fleet.costs.prompt_s[pair]
         row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
         row.has_prompt = 1
+        row.prompt_since_s = min(row.prompt_since_s, req.arrival_s)
     row.prompt_due_s -= fleet.costs.decode_s[pair]
 
 
@@ -113,6 +117,12 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     tpot_s = fleet.deployment[inst.model].tpot_slo_s
     row.token_due_s = math.inf
     row.last_token_s = inst.last_step_s
+    pair, n, costs = pair_of(fleet, s, i), inst.n_decode, fleet.costs
+    row.decodes = n
+    row.tpot_slo_s = tpot_s
+    row.switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
+    row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
+    row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
     kept_up = inst.n_wait + inst.n_prefill
     for k in range(inst.n_decode):
         req = s.request[s.decoding[i, k]]
@@ -153,6 +163,7 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None
         row.instance = i
         last = s.device[inst.on_device].last
         row.order = (i - last - 1) % fleet.residents if last >= 0 else 0
+        row.is_last = 1 if i == last else 0
         _watch_prompts(fleet, rules, s, i, i - first)
         kept_up = _watch_decodes(fleet, rules, s, i, i - first, now_s)
         if share > 0.0 and kept_up > 0:
@@ -295,9 +306,12 @@ def _take_turns(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
         return
     if s.device[d].running >= 0:
         return
-    _watch(fleet, rules, s, s.device[d].chip, now_s)
+    _watch(fleet, rules, s, c, now_s)
     i, _, n = _most_urgent(fleet, rules, s, d, now_s)
     if i >= 0:
+        at = s.device[d].first - s.device[s.chip[c].first].first
+        row = s.engines[at + i - s.device[d].first]
+        turn_taken(rules.system.turn, rules.own.turn, s.engines, at, fleet.residents, row, now_s)
         _launch(fleet, rules, s, i, n == 1, now_s)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from c2c.cost import max_min_rates
-from c2c.policies import inlined, jitable
+from c2c.policies import caches_experts, inlined, jitable
 from c2c.serving import RESOURCES
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
-from c2c.serving.state import Fleet, Serving
+from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.events import new_tournament, set_end
+from c2c.simulator.experts import Experts, fill_experts, walk_experts
 from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
 from c2c.simulator.resources import DRAWS, Resources, new_resources, share
 from c2c.simulator.works import (
@@ -80,6 +82,9 @@ class Machine(NamedTuple):
     disk: float  # bytes/s of a chip's disk
     cold_init_s: float  # engine start on a cold start
     turn_s: float  # changing the engine of a slice between two steps
+    turn_bytes: Any  # f8[D] weights that are copied then
+    is_ahead: Any  # bool[D, kind] they are on their way since the turn before
+    tick_s: float  # loads begin at whole multiples of it; 0: at once
     starts: Starts
 
 
@@ -264,6 +269,9 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
     p.hbm_bytes = machine.load_link_bytes[m, dev.kind]
     p.link_bytes = machine.load_link_bytes[m, dev.kind]
     p.base_s = machine.load_s[m] + p.link_bytes / machine.link_cap[dev.kind]
+    p.turned_s = now_s
+    if machine.tick_s > 0.0:
+        p.base_s += math.ceil(now_s / machine.tick_s) * machine.tick_s - now_s
     if inst.cold != 0:
         # Checkpoints are read from a chip's disk one after another, in order of request.
         link = world.link[dev.chip]
@@ -273,9 +281,26 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
 
 
 @inlined
+def _turn(machine: Machine, p: Any, m: int, kind: int, now_s: float) -> None:
+    # The step is the first of another engine: its weights come over the link, or have come as far
+    # as the turn before was long. What has come before is no part of this step's bytes.
+    p.base_s += machine.turn_s
+    if machine.turn_bytes[m] > 0.0:
+        copy_s = machine.turn_bytes[m] / machine.link_cap[kind]
+        left_s = copy_s
+        if machine.is_ahead[m, kind]:
+            left_s = max(0.0, copy_s - (now_s - p.turned_s))
+        p.base_s += left_s
+        p.link_bytes += machine.turn_bytes[m] * left_s / copy_s
+        p.hbm_bytes += machine.turn_bytes[m]
+        p.turned_s = now_s
+
+
+@inlined
 def _begin_run(
-    fleet: Fleet, machine: Machine, state: Serving, world: World, d: int, now_s: float
-) -> None:
+    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
+    d: int, now_s: float,
+) -> None:  # fmt: skip
     plan, p = state.plan[d], world.phase[d]
     costs = fleet.costs
     arch = fleet.deployment[state.instance[plan.instance].model].arch
@@ -286,19 +311,27 @@ def _begin_run(
     p.base_s = step_alone_s(costs, pair, plan, layers, plan.alpha)
     p.slope_s = step_growth_s(costs, pair, plan)
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
+    system = rules.system
+    if caches_experts(system.experts):
+        waits_s, fetched = walk_experts(
+            system.experts, system.prefetch, experts, fleet, state, d, p.base_s
+        )
+        p.base_s += waits_s
+        p.link_bytes += fetched
     if plan.parts > 1:
         p.base_s /= plan.parts
         p.link_bytes /= plan.parts
         p.hbm_bytes /= plan.parts
     if plan.is_turn != 0:
-        p.base_s += machine.turn_s
+        _turn(machine, p, state.instance[plan.instance].model, state.device[d].kind, now_s)
     _begin(world, state, d, now_s)
 
 
 @inlined
 def submit(
-    fleet: Fleet, machine: Machine, state: Serving, world: World, ended: int, now_s: float
-) -> None:
+    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
+    ended: int, now_s: float,
+) -> None:  # fmt: skip
     """Carry out the actions of the last step and share the links of the chips it touched.
 
     Args:
@@ -312,8 +345,11 @@ def submit(
             set_end(world.tree, world.end_s, d, now_s + remaining_s(p))
         elif code == ACT_LOAD:
             _begin_load(machine, state, world, d, now_s)
+            m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
+            if caches_experts(rules.system.experts):
+                fill_experts(experts, fleet, m, kind, d)
         elif code == ACT_RUN:  # freeing memory takes no time
-            _begin_run(fleet, machine, state, world, d, now_s)
+            _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
     for k in range(state.count[0].actions + 1):
         d = ended
         if k < state.count[0].actions:

@@ -13,6 +13,7 @@ from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 from c2c.simulator.backend import Machine, World, end_phase, submit, works_follow
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import next_device
+from c2c.simulator.experts import Experts
 
 __all__ = ["BLOCK_DONE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
 
@@ -30,6 +31,7 @@ def drive(
     machine: Machine,
     state: Serving,
     world: World,
+    experts: Experts,
     arrival_s: Any,
     model: Any,
     prompt: Any,
@@ -90,7 +92,7 @@ def drive(
         else:
             on_step_end(fleet, rules, state, d, now_s)
         start_asked(fleet, rules, state, now_s)
-        submit(fleet, machine, state, world, d, now_s)
+        submit(fleet, rules, machine, state, world, experts, d, now_s)
         if is_closed and state.count[0].out > ended:
             give_back(clients, state.count[0].out - ended, now_s)
             ended = state.count[0].out

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from c2c.cost import kernel_link_gbps
 from c2c.models import weight_bytes
-from c2c.policies import weights_in
-from c2c.serving import RESOURCES, START_WHEN, Prepared
+from c2c.policies import caches_experts, fetches_ahead, swaps_weights, weights_in
+from c2c.serving import RESOURCES, START_WHEN, Prepared, Serving, expert_bytes, expert_layers
 from c2c.simulator.backend import Machine
+from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
 from c2c.simulator.resources import DRAWS
 from c2c.simulator.works import Starts
+from c2c.workloads import router_tables
 
-__all__ = ["build_machine"]
+__all__ = ["build_experts", "build_machine"]
 
 
 def build_machine(prepared: Prepared) -> Machine:
@@ -27,10 +30,10 @@ def build_machine(prepared: Prepared) -> Machine:
     deployments = setup.deployments
     weights = np.array([float(weight_bytes(d.spec)) for d in deployments])
     moe = [d.spec.experts > 0 for d in deployments]
-    kinds = prepared.slice_kinds
     calibrated = constants.switch_s if streams else constants.sllm_init_s
     start_s = setup.system.load.start_s
-    copied = np.zeros(len(weights)) if streams else weights
+    kinds = prepared.slice_kinds
+    copied = np.zeros((len(weights), len(kinds))) if streams else _held_bytes(prepared)
     shared = prepared.link_capacity_gbps
     cap = [
         prepared.tables[0][k].link_cap_gbps if where == "host" else min(s.link_cap_gbps, shared)
@@ -41,21 +44,78 @@ def build_machine(prepared: Prepared) -> Machine:
         hbm=np.array([k.hbm_gbps * 1e9 for k in kinds]),
         link_cap=np.array(cap) * 1e9,
         load_s=np.array([calibrated(moe=m) if start_s is None else start_s for m in moe]),
-        load_link_bytes=np.repeat(copied[:, None], len(kinds), axis=1),
+        load_link_bytes=copied,
         weight_bytes=weights,
         disk=setup.platform.host.disk_gbps * 1e9,
         # Every system starts its runtime from scratch then (C2CServe section 9.2.2), and activates
         # the model as at a switch.
         cold_init_s=constants.engine_init_s,
         turn_s=float(setup.system.turn_s),
+        turn_bytes=weights * swaps_weights(setup.system.load),
+        is_ahead=_are_ahead(prepared, weights),
+        tick_s=float(setup.system.tick_s),
         starts=_starts(prepared, weights, np.array(cap)),
     )
+
+
+def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
+    """Return whether HBM has a second room for a model's weights [model, kind]."""
+    system = prepared.setup.system
+    room = np.array([k.hbm_bytes - system.hbm_reserve_bytes for k in prepared.slice_kinds])
+    fits: np.ndarray = fetches_ahead(system.load) & (2.0 * weights[:, None] < room)
+    return fits
+
+
+def _held_bytes(prepared: Prepared) -> np.ndarray:
+    """Return the weights [model, kind] that HBM holds once a model is there."""
+    specs = [d.spec for d in prepared.setup.deployments]
+    arch = prepared.fleet.deployment.arch
+    missing = [expert_layers(s) * s.experts for s in specs] - prepared.expert_slots[arch].T
+    one = np.array([expert_bytes(s) for s in specs])
+    whole = np.array([float(weight_bytes(s)) for s in specs])
+    held: np.ndarray = (whole - missing * one).T.copy()
+    return held
+
+
+def build_experts(prepared: Prepared, state: Serving) -> Experts:
+    """Return the caches of experts at the start: of models that are active, as after a load."""
+    setup, system = prepared.setup, prepared.setup.system
+    specs, kinds = prepared.architectures, prepared.slice_kinds
+    one = np.array([expert_bytes(s) for s in specs])
+    copy_gbps = np.array([min(k.link_cap_gbps, prepared.link_capacity_gbps) for k in kinds])
+    kernel_gbps = [
+        float(kernel_link_gbps(k, setup.constants.on(k), prepared.link_capacity_gbps))
+        for k in kinds
+    ]
+    hbm_gbps = [k.hbm_gbps * setup.constants.on(k).expert_hbm_efficiency for k in kinds]
+    longer = 1.0 / np.array(kernel_gbps) - 1.0 / np.array(hbm_gbps)
+    tables = ExpertTables(
+        router=router_tables(
+            setup.router,
+            [(expert_layers(s), s.experts, s.experts_per_token) for s in specs],
+            setup.seed,
+        ),
+        slots=prepared.expert_slots,
+        fetch_s=np.outer(one, 1e-9 / copy_gbps),
+        read_s=np.outer(one, 1e-9 * np.maximum(longer, 0.0)),
+        expert_bytes=one,
+        host_s=float(system.expert_host_s),
+        is_streamed=system.expert_miss == "stream",
+    )
+    caches = caches_experts(system.experts)
+    experts = new_experts(tables, system.prefetch, len(state.device), caches)
+    for inst in state.instance:
+        if caches and inst.model >= 0:
+            m, d = int(inst.model), int(inst.on_device)
+            fill_experts(experts, prepared.fleet, m, int(inst.kind), d)
+    return experts
 
 
 def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> Starts:
     setup = prepared.setup
     plan = setup.system.start
     names = [w.name for w in plan]
+    held = _held_bytes(prepared)
     alone_s = np.zeros((len(weights), len(link_gbps), len(plan)))
     moved = np.zeros_like(alone_s)
     link_bytes = np.zeros((len(weights), len(link_gbps), 2))
@@ -66,11 +126,14 @@ def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> S
         alone_s[:, :, w] = work.seconds
         if work.moves == "weights":
             slowest = np.min([rates[name] for name in work.over], axis=0) * 1e9
-            moved[:, :, w] = weights[:, None]
-            alone_s[:, :, w] += weights[:, None] / slowest[None, :]
+            if work.gbps is not None:
+                slowest = np.minimum(slowest, work.gbps * 1e9)
+            # What passes through the disk is the whole checkpoint, what is only copied is held.
+            moved[:, :, w] = weights[:, None] if "disk" in work.over else held
+            alone_s[:, :, w] += moved[:, :, w] / slowest[None, :]
             for is_cold in range(2):
                 if "link" in work.over and work.when != ("cold", "held")[is_cold]:
-                    link_bytes[:, :, is_cold] += weights[:, None]
+                    link_bytes[:, :, is_cold] += moved[:, :, w]
     return Starts(
         alone_s=alone_s,
         moved=moved,

@@ -34,6 +34,7 @@ PHASE_DTYPE = np.dtype(
         ("hbm_growth", "f8"),
         ("demand", "f8"),  # bytes/s with the link to itself
         ("rate", "f8"),  # bytes/s granted
+        ("turned_s", "f8"),  # when its device last turned to another engine
         ("moved_at_start", "f8"),  # the chip's link bytes when the phase began
         # totals over all phases of the instance
         ("busy_s", "f8"),

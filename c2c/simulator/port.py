@@ -28,6 +28,7 @@ from c2c.serving.port import (
 from c2c.simulator.backend import Machine, end_phase, new_world, submit, works_follow
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import next_device
+from c2c.simulator.machine import build_experts
 from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["SimulatorBackend"]
@@ -58,6 +59,7 @@ class SimulatorBackend:
         loop: ClosedLoop | None = None,
     ) -> None:
         self._fleet = prepared.fleet
+        self._rules = prepared.rules
         self._machine = machine
         self._arrivals = arrivals
         self._told = arrivals.output_tokens if max_output_tokens is None else max_output_tokens
@@ -66,8 +68,9 @@ class SimulatorBackend:
         self._clients = None if loop is None else new_clients(loop)
         self._next = 0
         self._made = np.zeros(len(arrivals), np.int64)
-        self._mirror = prepared.new_serving(slots=1, buffer=1)
+        self._mirror = prepared.new_serving(slots=len(arrivals) + 1, buffer=1)
         self._world = new_world(machine, self._mirror, 0)
+        self._experts = build_experts(prepared, self._mirror)
         self._runs: dict[int, RunSteps] = {}
         self._timer_s = math.inf
         self._ended = -1
@@ -83,7 +86,10 @@ class SimulatorBackend:
                 mirror.actions[n] = self._write(action)
                 n += 1
         mirror.count[0].actions = n
-        submit(self._fleet, self._machine, mirror, self._world, self._ended, at_s)
+        submit(
+            self._fleet, self._rules, self._machine, mirror, self._world, self._experts,
+            self._ended, at_s,
+        )  # fmt: skip
         self._ended = -1
 
     def _write(self, action: Action) -> tuple[int, int]:
@@ -102,10 +108,25 @@ class SimulatorBackend:
             for request in action.decodes:
                 left = self._arrivals.output_tokens[request] - self._made[request]
                 plan.steps = min(plan.steps, left)
+            self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
         assert not isinstance(action, SetTimer | Forget | SetAside)
         return ACT_UNLOAD, action.instance
+
+    def _write_batch(self, run: RunSteps) -> None:
+        """Note whose tokens a step computes, and where they stand: a cache of experts asks."""
+        mirror, inst = self._mirror, self._mirror.instance[run.instance]
+        inst.n_prefill, inst.n_decode = len(run.prefills), len(run.decodes)
+        for k, (request, first, tokens) in enumerate(run.prefills):
+            mirror.prefilling[run.instance, k] = request
+            req = mirror.request[request]
+            req.id, req.prefilled, req.step_tokens = request, first, tokens
+        for k, request in enumerate(run.decodes):
+            mirror.decoding[run.instance, k] = request
+            req = mirror.request[request]
+            req.id, req.prompt = request, self._arrivals.prompt_tokens[request]
+            req.output, req.target = self._made[request], inst.decode_clock
 
     def next_event(self) -> Event | None:
         """Return the next event; at equal times phase ends, timer, incidents, arrivals."""

@@ -14,6 +14,8 @@ from c2c.simulator.backend import Machine, World, new_world
 from c2c.simulator.clients import Clients, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, NEED_SLOTS, RECORDS_FULL, drive
+from c2c.simulator.experts import Experts
+from c2c.simulator.machine import build_experts
 from c2c.simulator.mistakes import policy_error
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
@@ -45,6 +47,12 @@ class RunStats:
     chip_link_bytes: np.ndarray  # integral of the granted rates
     chip_peak_gbps: np.ndarray
     link_capacity_gbps: float
+    expert_uses: int  # experts that layers ran, where HBM holds some only
+    expert_misses: int
+    expert_ahead: int  # fetched before their layer
+    expert_bytes: float  # over the link
+    expert_wait_s: float  # of layers for experts
+    expert_host_s: float  # of the host's work for experts that nothing hid
 
 
 @dataclass(slots=True)
@@ -59,6 +67,7 @@ class Simulation:
     machine: Machine
     state: Serving
     world: World
+    experts: Experts
     clients: Clients
     compiled: bool
     timeline_rows: int = 0
@@ -91,6 +100,7 @@ class Simulation:
             machine=machine,
             state=state,
             world=new_world(machine, state, timeline_rows),
+            experts=build_experts(prepared, state),
             clients=new_clients(loop),
             compiled=compiled,
             timeline_rows=timeline_rows,
@@ -127,6 +137,7 @@ class Simulation:
                 self.machine,
                 self.state,
                 self.world,
+                self.experts,
                 *arrivals,
                 cursor,
                 is_last,
@@ -175,6 +186,7 @@ class Simulation:
     def stats(self) -> RunStats:
         """Return the totals so far."""
         count, phase, link = self.state.count, self.world.phase, self.world.link
+        cache = self.experts.cache
         return RunStats(
             arrived=int(count[0].arrived),
             finished=int(count[0].finished),
@@ -197,6 +209,12 @@ class Simulation:
             chip_link_bytes=np.array(link.moved),
             chip_peak_gbps=np.array(link.peak) / 1e9,
             link_capacity_gbps=self.machine.capacity / 1e9,
+            expert_uses=int(cache.uses.sum()),
+            expert_misses=int(cache.misses.sum()),
+            expert_ahead=int(cache.ahead.sum()),
+            expert_bytes=float(cache.fetched_bytes.sum()),
+            expert_wait_s=float(cache.wait_s.sum()),
+            expert_host_s=float(cache.host_s.sum()),
         )
 
 

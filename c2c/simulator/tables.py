@@ -15,6 +15,7 @@ from c2c.serving import (
     FAIL_DEADLINE,
     FAIL_DEVICE,
     FAIL_KV,
+    FAIL_MEMORY,
     FAIL_NONE,
     Prepared,
 )
@@ -28,6 +29,7 @@ FAILURES = {
     FAIL_CANCELLED: "cancelled",
     FAIL_DEADLINE: "deadline",
     FAIL_DEVICE: "device_lost",
+    FAIL_MEMORY: "weights_exceed_slice",
 }
 
 _COPIED = (

@@ -4,21 +4,41 @@ from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload, concatenate
 from c2c.workloads.build import build_workload, source_models
 from c2c.workloads.describe import describe
 from c2c.workloads.files import workload_files
+from c2c.workloads.routing import (
+    EMBEDDING,
+    Router,
+    RouterTables,
+    draw,
+    embed,
+    router_tables,
+    token_experts,
+    token_key,
+    topic_of,
+)
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.statistics import TraceStatistics, trace_statistics
 from c2c.workloads.writer import write_trace
 
 __all__ = [
+    "EMBEDDING",
     "ClosedLoop",
     "RequestBlock",
+    "Router",
+    "RouterTables",
     "TraceStatistics",
     "Workload",
     "WorkloadConfig",
     "build_workload",
     "concatenate",
     "describe",
+    "draw",
+    "embed",
+    "router_tables",
     "shared_dir",
     "source_models",
+    "token_experts",
+    "token_key",
+    "topic_of",
     "trace_statistics",
     "workload_config",
     "workload_files",

@@ -1,4 +1,4 @@
-"""TTFT over time under a bursty trace: C2CServe and ServerlessLLM (C2CServe, Fig. 12, dense)."""
+"""TTFT over time under a bursty trace: C2CServe and its opponents (C2CServe, Fig. 12, dense)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from c2c.config import SimulationResult, build, load, simulate
-from c2c.errors import SettingError
+from c2c.config import SimulationResult
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.replay import busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, claim
@@ -22,6 +21,7 @@ TARGET_S = 1.0
 SYSTEMS = {
     "C2CServe": ["catalog=dense6", "system=c2cserve_letter", "mig=7x12gb"],
     "ServerlessLLM": ["catalog=dense6", "system=serverlessllm", "mig=1x96gb"],
+    "Aegaeon": ["catalog=dense6", "system=aegaeon", "mig=1x96gb"],
 }
 
 
@@ -41,7 +41,7 @@ def compute(context: Context) -> Computed:
             context.progress(done + 1, len(runs))
     caption = (
         f"{describe(context, compression)}. Catalog dense6 (three Llama-3 3B, three 8B) on one "
-        f"GH200: C2CServe on 7x12gb, ServerlessLLM on the full GPU; "
+        f"GH200: C2CServe on 7x12gb, ServerlessLLM and Aegaeon on the full GPU; "
         f"{context.link_text(link_gbps)}. The paper states no load; ours is the one at which "
         "ServerlessLLM's GPU would be half busy with what it does at the trace's own speed. Shown "
         f"are the busiest 40 h, in windows of {WINDOW_S / 60:g} minutes with at least 30 requests: "
@@ -158,6 +158,7 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
             "s",
             ours,
         ),
+        result("fig12.dense.aegaeon.ttft", band("Aegaeon"), "s", ours),
         result(
             "fig12.attainment",
             middle("C2CServe", "within_target_percent"),
@@ -170,33 +171,4 @@ def _results(summary: list[dict[str, Any]], context: Context) -> tuple[Result, .
             "percent",
             both,
         ),
-        result(
-            "fig9.llama70b.oom",
-            _out_of_memory(context),
-            "bool",
-            "Aegaeon is not modelled: answered as for every system that keeps weights in HBM.",
-        ),
     )
-
-
-def _out_of_memory(context: Context) -> dict[str, bool]:
-    """Serve Llama-3 70B with both systems; a system that cannot hold it refuses the setup."""
-    work = [
-        "hardware=gh200",
-        "catalog=dense_70b",
-        "workload=deterministic",
-        "workload.requests=20",
-        "workload.rate_rps=0.1",
-        f"link={context.link_variant}",
-    ]
-    try:
-        build(load([*work, "system=serverlessllm", "mig=1x96gb"]))
-        resident = False
-    except SettingError:
-        resident = True
-    streamed = simulate(build(load([*work, "system=c2cserve_letter", "mig=1x96gb"])))
-    return {
-        "ServerlessLLM": resident,
-        "Aegaeon": resident,
-        "C2CServe": streamed.summary["finished"] < streamed.summary["requests"],
-    }

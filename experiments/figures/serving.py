@@ -27,6 +27,9 @@ __all__ = ["draw_fig10", "draw_fig11", "draw_fig12", "draw_fig14"]
 SHOWN = {
     "c2cserve": ("C2CServe", BLUE),
     "serverlessllm": ("ServerlessLLM", ORANGE),
+    "aegaeon": ("Aegaeon", GREEN),
+    "moe_infinity": ("MoE-Infinity", GREY),
+    "finemoe": ("FineMoE", VERMILION),
 }
 SHOWN_HOURS = 40.0  # of the trace replay
 TALLEST = 1.25  # of the axes of Fig. 14, times the largest printed number
@@ -44,10 +47,13 @@ def draw_fig10(tables: Tables, caption: str) -> Figure:
     figure, (axes,) = canvas(8.4, 4.6)
     models = list(dict.fromkeys(tables["cold"]["model"].to_pylist()))
     x = np.arange(len(models))
-    for offset, (system, (label, colour)) in zip((-0.2, 0.2), SHOWN.items(), strict=True):
-        rows = rows_of(tables["cold"], system=system)
-        bars = axes.bar(x + offset, [r["ttft_s"] for r in rows], 0.38, color=colour, label=label)
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
+    rows = rows_of(tables["cold"])
+    for system, (label, colour) in SHOWN.items():
+        chosen = [r for r in rows if r["system"] == system]
+        at = [_place(rows, models, r) for r in chosen]
+        bars = axes.bar(at, [r["ttft_s"] for r in chosen], 0.18, color=colour, label=label)
+        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
+    axes.set_yscale("log")
     names = []
     for r in rows_of(tables["speedup"]):
         paper = f"\npaper {r['published']}×" if r["published"] else "\n(not printed)"
@@ -66,25 +72,31 @@ def draw_fig11(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["switch"])
     models = list(dict.fromkeys(r["model"] for r in rows))
     x = np.arange(len(models))
-    for offset, (system, (label, colour)) in zip((-0.2, 0.2), SHOWN.items(), strict=True):
+    for system, (label, colour) in SHOWN.items():
         chosen = [r for r in rows if r["system"] == system]
-        bars = axes.bar(x + offset, [r["switch_ms"] for r in chosen], 0.38, color=colour,
-                        label=label)  # fmt: skip
-        axes.bar_label(bars, fmt="%.0f", padding=7, fontsize=8)
-        known = [(at, r["published_ms"]) for at, r in zip(x + offset, chosen, strict=True)
+        at = [_place(rows, models, r) for r in chosen]
+        bars = axes.bar(at, [r["switch_ms"] for r in chosen], 0.18, color=colour, label=label)
+        axes.bar_label(bars, fmt="%.0f", padding=7, fontsize=7)
+        known = [(x, r["published_ms"]) for x, r in zip(at, chosen, strict=True)
                  if r["published_ms"] is not None]  # fmt: skip
-        text = "paper (fitted to)" if system == "c2cserve" else "_paper"
+        text = "paper (fitted to, but Aegaeon's)" if system == "c2cserve" else "_paper"
         mark_published(axes, [k[0] for k in known], [k[1] for k in known], text)
     axes.set_yscale("log")
     axes.set_xticks(x, [MODELS[m] for m in models])
-    axes.set(ylabel="switch (ms)", ylim=(10, 1e5))
+    axes.set(ylabel="switch (ms)", ylim=(10, 1e6))
     axes.set_title("Model switch on a warm slice")
     axes.legend(loc="upper left")
     return finish(figure, "Fig. 11: model switch", caption)
 
 
+def _place(rows: list[dict[str, Any]], models: list[str], row: dict[str, Any]) -> float:
+    """Return where a bar stands: beside those of the same model, around its tick."""
+    here = [r["system"] for r in rows if r["model"] == row["model"]]
+    return models.index(row["model"]) + 0.2 * (here.index(row["system"]) - (len(here) - 1) / 2)
+
+
 def draw_fig12(tables: Tables, caption: str) -> Figure:
-    """Draw requests and TTFT over time for both systems, with the printed bands."""
+    """Draw requests and TTFT over time for each system, with the printed bands."""
     figure, (top, below) = canvas(
         10.2, 6.0, rows=2, sharex=True, gridspec_kw={"height_ratios": [1, 3]}
     )
@@ -100,7 +112,11 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     rows = [r for r in rows if r["requests"] >= LEAST_REQUESTS]
     hours = (first + width * np.arange(int(SHOWN_HOURS / width))).tolist()
     summary = rows_of(tables["summary"])
-    for system, colour, band in (("ServerlessLLM", ORANGE, (2, 7)), ("C2CServe", BLUE, (0.2, 0.7))):
+    for system, colour, band in (
+        ("ServerlessLLM", ORANGE, (2, 7)),
+        ("Aegaeon", GREEN, (0.3, 2)),
+        ("C2CServe", BLUE, (0.2, 0.7)),
+    ):
         chosen = [r for r in summary if r["system"] == system]
         middle = {k: float(np.median([r[k] for r in chosen]))
                   for k in ("ttft_p50_s", "ttft_p95_s", "within_target_percent")}  # fmt: skip

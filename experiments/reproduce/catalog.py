@@ -10,12 +10,15 @@ from c2c.errors import SettingError
 from experiments.c2cserve import (
     ablation_plus,
     alpha_map,
+    anchors,
     fig2,
     fig4,
     fig5,
     fig6,
     fig8,
+    fig9,
     fig12,
+    fig13,
     fig14,
     fleets,
     one_service,
@@ -26,8 +29,8 @@ from experiments.c2cserve import (
     table2,
 )
 from experiments.c2cserve.context import Computed, Context
+from experiments.figures import baselines, gemm, hardware, serving, workload
 from experiments.figures import fleets as fleet_figures
-from experiments.figures import gemm, hardware, serving, workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,6 +122,13 @@ FIGURES: dict[str, FigureSpec] = {
             draw=gemm.draw_fig8,
         ),
         FigureSpec(
+            name="fig9",
+            title="Fig. 9: average TTFT and TPOT",
+            compute=fig9.compute,
+            draw=baselines.draw_fig9,
+            packages=SIMULATOR,
+        ),
+        FigureSpec(
             name="fig10",
             title="Fig. 10: cold start",
             compute=starts.compute_cold,
@@ -139,6 +149,21 @@ FIGURES: dict[str, FigureSpec] = {
             draw=serving.draw_fig12,
             packages=SIMULATOR,
             traces=replay.TRACES,
+        ),
+        FigureSpec(
+            name="fig13",
+            title="Fig. 13: HybridGEMM in other systems",
+            compute=fig13.compute,
+            draw=baselines.draw_fig13,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
+        ),
+        FigureSpec(
+            name="anchors",
+            title="Public measurements beside the simulator's",
+            compute=anchors.compute,
+            draw=baselines.draw_anchors,
+            packages=SIMULATOR,
         ),
         FigureSpec(
             name="fig14",

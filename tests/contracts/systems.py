@@ -13,6 +13,7 @@ from c2c.policies import (
     ByLayer,
     ByPriority,
     ByQueue,
+    ExpertMap,
     Feedback,
     Fixed,
     GateAndTriage,
@@ -24,10 +25,11 @@ from c2c.policies import (
     Static,
     WhereWorkIs,
     WhileRoom,
+    caches_experts,
     weights_in,
 )
 from c2c.serving import Prepared, prepare
-from tests.simulator.worlds import setup
+from tests.simulator.worlds import few_experts, setup, with_room
 
 __all__ = ["FLEETS", "MODELS", "SYSTEMS", "prepared"]
 
@@ -82,12 +84,16 @@ def prepared(system: str, fleet: str) -> Prepared:
         made = setup(*MODELS, **FLEETS[fleet], **MIXES[system])
     else:
         made = setup(*MODELS, **FLEETS[fleet])
-        spec = build(load([f"system={system}", "workload=poisson"])).serving.system
+        settings = [f"system={system}", "workload=poisson", "system.check_slo=false"]
+        if load(settings).system.experts.policy != "all_experts":
+            settings.append("catalog=moe")
+        spec = build(load(settings)).serving.system
         made = replace(made, system=spec)
     where = weights_in(made.system.load)
     resident = where == "hbm"
     changes: dict[str, Any] = {
         "check_slo": False,
+        "one_each": False,
         "chunk_candidates": (128, 512),
         "preempt": made.system.preempt._replace(after_s=0.7 if tight else 5.0),
         "max_batch": 3 if tight else 16,
@@ -101,6 +107,14 @@ def prepared(system: str, fleet: str) -> Prepared:
     if tight:  # for two or three of six models
         host = replace(made.platform.host, memory_bytes=int(40e9))
         made = replace(made, platform=replace(made.platform, host=host))
+    if caches_experts(made.system.experts):
+        made = few_experts(made)
+        if isinstance(made.system.prefetch, ExpertMap):
+            changes["prefetch"] = made.system.prefetch._replace(capacity=30, distance=1)
+        if tight:
+            changes |= with_room(made, mig, 62e6)
+            host = replace(made.platform.host, memory_bytes=int(500e6))
+            made = replace(made, platform=replace(made.platform, host=host))
     urgent = tuple(replace(d, priority=k % 3) for k, d in enumerate(made.deployments))
     changed = replace(made.system, **changes)
     return prepare(replace(made, mig=mig, system=changed, deployments=urgent))

@@ -27,7 +27,7 @@ from c2c.hardware import (
 
 WANTED = {
     "gh200", "gb200", "rubin", "h200_pcie5", "h100_sxm", "a100_40", "a100_80", "a100_sxm",
-    "l40s", "rtx_pro_6000", "b200", "cpu",
+    "l40s", "rtx_a5000", "rtx_pro_6000", "b200", "cpu",
 }  # fmt: skip
 
 
@@ -118,10 +118,9 @@ def test_the_cpu_platform_is_this_machine() -> None:
     assert one[0].sm_count == platform.gpu.sm_count
 
 
-def test_an_unknown_platform_lists_the_known_ones() -> None:
-    with pytest.raises(SettingError, match=r"hardware='gh300': expected one of .*gh200") as err:
+def test_an_unknown_platform_is_answered_with_the_nearest() -> None:
+    with pytest.raises(SettingError, match=r"hardware='gh300': expected .*gh200 or gb200"):
         load_platform("gh300")
-    assert all(name in str(err.value) for name in platforms())
 
 
 @pytest.mark.parametrize(

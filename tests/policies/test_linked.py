@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numba
@@ -109,10 +110,13 @@ def test_every_policy_answers_by_address_as_interpreted(ask: Callable[..., Any])
         for policy_type in DECISIONS[setting].policies.values():
             if not policy_type.__module__.startswith("c2c."):
                 continue
-            system = System(**{setting: policy_type()})
-            tables = link(system, Own(), address_of)
+            policy: Any = policy_type()
+            system, own = System(**{setting: policy}), Own()
+            if hasattr(policy, "memory"):
+                own = Own(**{setting: policy.memory(SimpleNamespace(instances=1))})
+            tables = link(system, own, address_of)
             for x in (0.5, 20.0):
-                expected = ask.py_func(system, Own(), x, state, seen, row[0])  # type: ignore[attr-defined]
+                expected = ask.py_func(system, own, x, state, seen, row[0])  # type: ignore[attr-defined]
                 assert ask(tables.system, tables.own, x, state, seen, row[0]) == expected
                 asked += 1
     assert asked >= 2 * 10

@@ -58,6 +58,14 @@ def test_a_chain_takes_the_sum_and_parallel_works_the_longest_path() -> None:
     assert _started_s(_world(OVERLAPPED), one)[0] == pytest.approx(longest, rel=1e-12)
 
 
+def test_a_work_moves_no_faster_than_its_own_limit() -> None:
+    size = weight_bytes(load_spec("llama-3-8b"))
+    slow = _world((WEIGHTS | {"gbps": 0.5},))
+    assert _started_s(slow, requests([1.0]))[0] == pytest.approx(size / 0.5e9, rel=1e-12)
+    fast = _world((WEIGHTS | {"gbps": 1e6},))
+    assert _started_s(fast, requests([1.0]))[0] == pytest.approx(size / 375e9, rel=1e-12)
+
+
 def test_two_copies_share_the_link() -> None:
     both = requests([1.0, 1.0], model=[0, 1])
     alone = weight_bytes(load_spec("llama-3-8b")) / 375e9
@@ -135,6 +143,7 @@ def test_steps_slow_down_beside_a_copy_and_bytes_are_conserved() -> None:
         ([{"name": "a", "over": ["nic"]}], "system.start[0].over=('nic',)"),
         ([{"name": "a", "when": "warm"}], "system.start[0].when='warm'"),
         ([{"name": "a", "rank": 0.5}], "system.start[0].rank=0.5"),
+        ([{"name": "a", "gbps": 0.0}], "system.start[0].gbps=0.0"),
         ([{"name": f"w{k}"} for k in range(17)], "17 works"),
         ([{"name": "a"}], "a work with moves: weights over the link when cold"),
         (["a"], "system.start[0]='a'"),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from c2c.cost import Constants, load_constants
-from c2c.hardware import Platform, load_platform
+from c2c.hardware import Platform, load_platform, slices
 from c2c.models import Deployment, load_spec
 from c2c.serving import RECORD_DTYPE, Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving.prepare.tables import activation_bytes, dense_bytes
 from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
 from c2c.workloads import RequestBlock
 
@@ -50,6 +52,28 @@ def setup(
         weights_start=weights_start,  # type: ignore[arg-type]
         seed=seed,
     )
+
+
+def few_experts(made: ServingSetup, layers: int = 3) -> ServingSetup:
+    """Return a setup whose models are tiny mixtures of eight experts of 3 MB, two a token."""
+    spec = replace(
+        load_spec("mixtral-8x7b"), layers=layers, hidden=512, moe_intermediate=1024, vocab=4096
+    )
+    other = replace(spec, name="other", layers=layers + 1)
+    specs = [spec, other]
+    return replace(
+        made,
+        deployments=tuple(replace(d, spec=specs[k % 2]) for k, d in enumerate(made.deployments)),
+    )
+
+
+def with_room(made: ServingSetup, mig: str, room_bytes: float) -> dict[str, Any]:
+    """Return changes of a system that leave so much HBM for experts and KV caches, half each."""
+    (kind,) = set(slices(made.platform, mig))
+    tokens = 2048 + made.system.max_batch
+    spec = made.deployments[-1].spec
+    fixed = dense_bytes(spec) + activation_bytes(spec, tokens)
+    return {"hbm_reserve_bytes": kind.hbm_bytes - fixed - room_bytes, "expert_share": 0.5}
 
 
 def requests(

@@ -13,7 +13,7 @@ import numpy as np
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps, slices
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import ChunkChoice, link_headroom, step_parts
+from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check
@@ -25,6 +25,9 @@ from c2c.serving.prepare.tables import (
     chunk_choice,
     cost_tables,
     demand_gbps,
+    expert_bytes,
+    expert_layers,
+    expert_slots,
     first_variant,
     head_bytes,
     homes,
@@ -32,6 +35,8 @@ from c2c.serving.prepare.tables import (
     kv_tokens,
     largest_step_chunk,
     layer_bytes,
+    shared_room_bytes,
+    switch_s,
 )
 from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_serving
 
@@ -43,6 +48,8 @@ __all__ = [
     "StartWork",
     "SystemSpec",
     "activation_bytes",
+    "expert_bytes",
+    "expert_layers",
     "prepare",
 ]
 
@@ -62,6 +69,7 @@ class Prepared:
     kind_of: np.ndarray
     budget_gbps: float
     link_capacity_gbps: float
+    expert_slots: np.ndarray  # [arch, kind] experts of all layers that HBM holds
     held: np.ndarray  # [homes] whose weights are in host memory at the start
 
     def new_rules(self) -> Rules:
@@ -117,7 +125,14 @@ def prepare(setup: ServingSetup) -> Prepared:
     tables = cost_tables(setup, specs, kinds, shared_gbps)
     kept = kept_tables(setup, specs, kinds, shared_gbps)
     largest = largest_step_chunk(system)
-    kv_capacity = np.array([[kv_tokens(s, k, system, largest) for k in kinds] for s in specs])
+    rooms = [shared_room_bytes(specs, k, system) for k in kinds]
+    kv_capacity = np.array(
+        [
+            [kv_tokens(s, k, system, largest, r) for k, r in zip(kinds, rooms, strict=True)]
+            for s in specs
+        ]
+    )
+    slots = np.array([[expert_slots(s, k, system, largest) for k in kinds] for s in specs])
     demand_of = {
         (d.spec, d.tpot_slo_s): demand_gbps(d, system)
         for d in {(d.spec, d.tpot_slo_s): d for d in setup.deployments}.values()
@@ -131,7 +146,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         for spec, row in zip(specs, tables, strict=True)
     )
     budget = shared_gbps * link_headroom(system.place)
-    check(setup, specs, kinds, tables, kv_capacity, demands, budget)
+    check(setup, specs, kinds, tables, kv_capacity, slots, demands, budget)
 
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
@@ -158,7 +173,10 @@ def prepare(setup: ServingSetup) -> Prepared:
         head_bytes=np.array([head_bytes(s) for s in specs]),
         max_batch=system.max_batch,
         residents=system.residents,
+        instances=setup.superchips * len(per_chip) * system.residents,
         engine_bytes=float(system.engine_bytes),
+        switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
+        swaps=swaps_weights(system.load),
         costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
     )
     rules = Rules(system=system.policies, own=own_memory(system.policies, fleet), seed=setup.seed)
@@ -174,6 +192,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         kind_of=np.tile([kinds.index(s) for s in per_chip], setup.superchips),
         budget_gbps=budget,
         link_capacity_gbps=shared_gbps,
+        expert_slots=slots,
         held=np.array([h for row in where.held for h in row]),
     )
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError
-from c2c.hardware import Slice
+from c2c.hardware import Slice, slices
 from c2c.models import ModelSpec, weight_bytes
+from c2c.policies import caches_experts, tracing
 from c2c.serving.prepare.settings import ServingSetup
+from c2c.serving.prepare.tables import expert_layers
 
 __all__ = ["check"]
 
@@ -21,16 +23,27 @@ def check(
     kinds: Sequence[Slice],
     tables: Sequence[Sequence[StepTable]],
     kv_capacity: np.ndarray,
+    slots: np.ndarray,
     demands: Sequence[float],
     budget_gbps: float,
 ) -> None:
     """Raise SettingError for what no slice can serve, naming model, value and what is allowed."""
+    count = setup.superchips * len(slices(setup.platform, setup.mig))
+    if setup.system.one_each and len(setup.deployments) > count:
+        raise SettingError(
+            "system.one_each",
+            True,
+            f"at most as many models as slices; there are {len(setup.deployments)} on {count}",
+        )
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}
     best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]
     best_ttfts = [min(_best_step_s(t, 1, 0) for t in row) for row in tables]
     for d, demand in zip(setup.deployments, demands, strict=True):
         arch = arch_of[d.spec]
+        _check_experts(d.spec, d.name, setup, int(slots[arch].max()))
+        if kv_capacity[arch].max() < 1 and setup.system.on_oom == "fail":
+            continue  # its requests fail one by one
         if kv_capacity[arch].max() < 1:
             gb = max(k.hbm_bytes for k in kinds) / 1e9
             raise SettingError(
@@ -62,6 +75,32 @@ def check(
                 d.ttft_slo_s,
                 f"at least {best_ttft:.3f} s, the fastest any slice ({names}) answers one token",
             )
+
+
+def _check_experts(spec: ModelSpec, name: str, setup: ServingSetup, slots: int) -> None:
+    system = setup.system
+    if not caches_experts(system.experts):
+        return
+    if not spec.experts:
+        raise SettingError(
+            f"catalog.{name}",
+            spec.name,
+            f"a mixture of experts, some of which {system.name} keeps in HBM",
+        )
+    if slots < spec.experts_per_token:
+        raise SettingError(
+            "system.expert_share",
+            system.expert_share,
+            f"a share that holds the {spec.experts_per_token} experts of a token of {spec.name} in "
+            f"one layer; it holds {slots}",
+        )
+    ahead = tracing(system.prefetch).ahead
+    if ahead >= expert_layers(spec):
+        raise SettingError(
+            "system.prefetch.distance",
+            ahead,
+            f"less than the {expert_layers(spec)} layers with experts of {spec.name}",
+        )
 
 
 def _best_step_s(table: StepTable, prefill: int, decodes: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,8 +11,20 @@ from c2c.cost import Constants, Routing
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
-from c2c.policies import DECISIONS, PREPARATION, System, check_policy, make_policy, weights_in
+from c2c.policies import (
+    DECISIONS,
+    PREPARATION,
+    System,
+    caches_experts,
+    check_policy,
+    make_policy,
+    policy_name,
+    swaps_weights,
+    tracing,
+    weights_in,
+)
 from c2c.serving.prepare.starting import start_works
+from c2c.workloads import Router
 
 __all__ = ["ServingSetup", "SystemSpec"]
 
@@ -22,7 +35,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: its policies, and what they do not decide.
 
-    Each of the first twelve is a policy (`c2c.policies`), or a mapping of settings that
+    Each of the first fourteen is a policy (`c2c.policies`), or a mapping of settings that
     `c2c.policies.make_policy` makes one of.
 
     Attributes:
@@ -36,6 +49,8 @@ class SystemSpec:
       chunk: how many prompt tokens a step takes.
       alpha: how HybridGEMM's columns are split.
       keep: which streamed weights stay in HBM.
+      experts: which experts of a mixture give way in HBM, where it holds some only.
+      prefetch: which are fetched ahead of their layer.
       step: whether alpha may change within a step.
       load: how weights get to a slice.
       start: an engine's start as a graph of works (`c2c.serving.StartWork`, or a mapping each); ()
@@ -47,6 +62,15 @@ class SystemSpec:
       residents: engines a slice may hold.
       engine_bytes: HBM of each engine beyond the first.
       turn_s: what changing the engine between two steps takes.
+      expert_share: of the HBM beside dense weights and activations, for cached experts; the rest is
+        for KV caches. 1 leaves them what does not make an expert.
+      expert_miss: a missing expert is copied into the cache before its layer goes on (copy), or the
+        kernel reads it from host memory and the cache stays as it is (stream).
+      expert_host_s: the host's work for each expert that a layer runs; fetching hides it.
+      tick_s: starts of engines begin at whole multiples of it; 0: at once.
+      on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
+        requests fail (fail).
+      one_each: every model has a slice for good; more models than slices are refused.
       hbm_reserve_bytes: CUDA context and engine workspace on every slice.
       starts_active: whether models are active at the start, in the order of the catalog, as far as
         free slices and the link's budget go (C2CServe section 6.2).
@@ -64,6 +88,8 @@ class SystemSpec:
     chunk: Any = field(default=_DEFAULTS["chunk"])
     alpha: Any = field(default=_DEFAULTS["alpha"])
     keep: Any = field(default=_DEFAULTS["keep"])
+    experts: Any = field(default=_DEFAULTS["experts"])
+    prefetch: Any = field(default=_DEFAULTS["prefetch"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
     start: tuple[Any, ...] = ()
@@ -74,6 +100,12 @@ class SystemSpec:
     residents: int = 1
     engine_bytes: float = 0.5e9
     turn_s: float = 0.0
+    expert_share: float = 0.9
+    expert_miss: str = "copy"
+    expert_host_s: float = 0.0
+    tick_s: float = 0.0
+    on_oom: str = "refuse"
+    one_each: bool = False
     hbm_reserve_bytes: float = 1.0e9
     starts_active: bool = False
     check_slo: bool = True
@@ -104,14 +136,42 @@ class SystemSpec:
             raise SettingError(
                 where + "load.start_s", self.load.start_s, "null where system.start says how long"
             )
-        for name in ("engine_bytes", "turn_s", "hbm_reserve_bytes"):
+        for name in ("engine_bytes", "turn_s", "hbm_reserve_bytes", "expert_host_s", "tick_s"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(where + name, getattr(self, name), "at least 0")
-        if self.residents > 1 and copied:
+        if self.on_oom not in ("refuse", "fail"):
+            raise SettingError(where + "on_oom", self.on_oom, "refuse or fail")
+        if not self.tick_s < math.inf:
+            raise SettingError(where + "tick_s", self.tick_s, "seconds")
+        if self.start and self.tick_s > 0.0:
+            raise SettingError(where + "tick_s", self.tick_s, "0 where system.start is a graph")
+        if self.start and swaps_weights(self.load):
+            raise SettingError(where + "start", "a graph", "none where engines swap weights")
+        if self.residents > 1 and copied and not swaps_weights(self.load):
             raise SettingError(
                 "system.residents",
                 self.residents,
-                "1 where weights are copied into HBM at the start",
+                "1 where each engine's weights are copied into HBM at its start",
+            )
+        self._check_experts(copied)
+
+    def _check_experts(self, copied: bool) -> None:
+        if not 0.0 < self.expert_share <= 1.0:
+            raise SettingError("system.expert_share", self.expert_share, "a number in (0, 1]")
+        if self.expert_miss not in ("copy", "stream"):
+            raise SettingError("system.expert_miss", self.expert_miss, "copy or stream")
+        if caches_experts(self.experts):
+            if not copied:
+                raise SettingError(
+                    "system.load.policy",
+                    policy_name(type(self.load)),
+                    "resident where system.experts caches some in HBM",
+                )
+        elif tracing(self.prefetch).rows > 0:
+            raise SettingError(
+                "system.prefetch.policy",
+                policy_name(type(self.prefetch)),
+                "no_prefetch where system.experts is all_experts",
             )
 
     @property
@@ -132,6 +192,7 @@ class ServingSetup:
     system: SystemSpec
     constants: Constants
     routing: Routing = field(default_factory=Routing)
+    router: Router = field(default_factory=Router)
     weights_start: Literal["host", "disk"] = "host"
     cells: int = 1  # parts of the fleet that share no model
     seed: int = 0

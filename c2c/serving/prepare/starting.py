@@ -32,6 +32,7 @@ class StartWork:
       over: what carries them, all at once (a pipeline): some of `RESOURCES`.
       after: works that end before this one begins; () begins at once.
       when: always, only if the weights are on disk (cold), or only if host memory has them (held).
+      gbps: the most that it moves, whatever carries it; None: no limit of its own.
       rank: a resource serves works of a higher rank first; running steps have 0.
     """
 
@@ -42,6 +43,7 @@ class StartWork:
     after: tuple[str, ...] = ()
     when: str = "always"
     rank: int = 0
+    gbps: float | None = None
 
 
 def start_works(given: Sequence[Any], is_copied: bool) -> tuple[StartWork, ...]:
@@ -106,6 +108,11 @@ def _check(work: StartWork, where: str, before: Sequence[str]) -> None:
         raise SettingError(f"{where}.seconds", seconds, "a number")
     if not 0.0 <= seconds < math.inf:
         raise SettingError(f"{where}.seconds", seconds, "seconds, at least 0")
+    gbps: Any = work.gbps
+    if gbps is not None and (
+        isinstance(gbps, bool) or not isinstance(gbps, int | float) or not 0.0 < gbps < math.inf
+    ):
+        raise SettingError(f"{where}.gbps", gbps, "GB/s above 0, or null")
     for field, value, allowed in (("moves", work.moves, _MOVES), ("when", work.when, START_WHEN)):
         if value not in allowed:
             raise SettingError(f"{where}.{field}", value, f"one of {', '.join(allowed)}")

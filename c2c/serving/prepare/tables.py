@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +21,14 @@ from c2c.models import (
 from c2c.policies import (
     ChunkChoice,
     Fixed,
+    caches_experts,
     choose_chunk,
+    fetches_ahead,
     initial_alpha,
     keeps_weights,
     largest_chunk,
     link_demand_gbps,
+    swaps_weights,
     weights_in,
 )
 from c2c.serving.costs import KeptTables
@@ -36,6 +40,10 @@ __all__ = [
     "chunk_choice",
     "cost_tables",
     "demand_gbps",
+    "dense_bytes",
+    "expert_bytes",
+    "expert_layers",
+    "expert_slots",
     "first_variant",
     "head_bytes",
     "homes",
@@ -43,6 +51,8 @@ __all__ = [
     "kv_tokens",
     "largest_step_chunk",
     "layer_bytes",
+    "shared_room_bytes",
+    "switch_s",
 ]
 
 
@@ -192,12 +202,72 @@ def activation_bytes(spec: ModelSpec, tokens: int) -> float:
     return float(tokens * width * spec.dtype_bytes)
 
 
-def kv_tokens(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
-    """Return the tokens whose KV cache fits the slice beside activations and engine state."""
+def expert_bytes(spec: ModelSpec) -> float:
+    """Return the weights of one expert of one layer; 0 of a dense model."""
+    return float(sum(g.k * g.n * spec.dtype_bytes for g in gemms(spec) if g.kind == "expert"))
+
+
+def expert_layers(spec: ModelSpec) -> int:
+    """Return how many layers have experts."""
+    return spec.layers - len(spec.dense_layers) if spec.experts else 0
+
+
+def dense_bytes(spec: ModelSpec) -> float:
+    """Return all weights but the experts'."""
+    return float(weight_bytes(spec)) - expert_layers(spec) * spec.experts * expert_bytes(spec)
+
+
+def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
+    """Return how many experts, of all layers, the slice's HBM holds."""
+    if not spec.experts:
+        return 0
+    every = expert_layers(spec) * spec.experts
+    if not caches_experts(system.experts):
+        return every
+    used = system.hbm_reserve_bytes + activation_bytes(spec, tokens) + dense_bytes(spec)
+    room = (kind.hbm_bytes - used) * system.expert_share
+    return max(0, min(every, int(room // expert_bytes(spec))))
+
+
+def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpec) -> float:
+    """Return the HBM that the engines of a slice share for weights: the largest model that fits.
+
+    With a staging room twice as much.
+    """
+    if not swaps_weights(system.load):
+        return 0.0
+    rooms = 2.0 if fetches_ahead(system.load) else 1.0
+    sizes = [rooms * float(weight_bytes(s)) for s in specs]
+    return max((s for s in sizes if s < kind.hbm_bytes - system.hbm_reserve_bytes), default=0.0)
+
+
+def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: float) -> float:
+    """Return what turning to an engine takes on a link of its own."""
+    if not swaps_weights(system.load):
+        return system.turn_s
+    rate = min(kind.link_cap_gbps, shared_gbps) * 1e9
+    return system.turn_s + float(weight_bytes(spec)) / rate
+
+
+def kv_tokens(
+    spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int, shared_bytes: float = 0.0
+) -> int:
+    """Return the tokens whose KV cache fits the slice beside activations and engine state.
+
+    Args:
+      spec: the model.
+      kind: the slice.
+      system: what serves.
+      tokens: of the largest step.
+      shared_bytes: at least so much of HBM is for weights.
+    """
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
     where = weights_in(system.load)
-    if where == "hbm":
-        used += float(weight_bytes(spec))
+    if where == "hbm" and caches_experts(system.experts):
+        slots = expert_slots(spec, kind, system, tokens)
+        used += dense_bytes(spec) + slots * expert_bytes(spec)
+    elif where == "hbm":
+        used += max(float(weight_bytes(spec)), shared_bytes)
     elif where == "staged":
         used += 2.0 * layer_bytes(spec)  # one is read while the next is copied
     return int((kind.hbm_bytes - used) // kv_bytes_per_token(spec))

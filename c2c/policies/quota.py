@@ -1,0 +1,134 @@
+"""Turns by quota: prompts in groups, then rounds in which every batch gets its share of time."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.policies.decision import jitable
+from c2c.policies.turn import turn_taken, urgency
+
+__all__ = ["Quota", "quota_s", "round_alpha"]
+
+# Amounts that no time of a run reaches keep the classes apart.
+_GROUP: Final = -2e12
+_PROMPT: Final = -1e12
+_GOES_ON: Final = -1e9
+
+
+@jitable
+def round_alpha(switch_s: float, shares: float, least_slack: float, most_s: float) -> float:
+    """Return by what a round falls short: each batch gets 1 / alpha of the tokens it needs.
+
+    Args:
+      switch_s: that the round spends on switching.
+      shares: sum of 1 / n over its batches, n being the token target over the step time.
+      least_slack: the least n.
+      most_s: the longest quota.
+    """
+    return max(switch_s / (least_slack * most_s) + shares, 0.5)
+
+
+@jitable
+def quota_s(slack: float, switch_s: float, shares: float, alpha: float) -> float:
+    """Return the time that a batch runs in a round.
+
+    >>> round(quota_s(4.0, 1.0, 0.25, 0.5), 3)
+    1.0
+
+    Args:
+      slack: n, its token target over its step time.
+      switch_s, shares, alpha: of the round, see `round_alpha`.
+
+    Source: Aegaeon, as its meaning settles it: a round lasts `alpha` times what makes n q equal
+    for all batches. A circulating form multiplies by alpha - shares; it gives less than a seventh.
+    """
+    return switch_s / (slack * (alpha - shares))
+
+
+class Turns(NamedTuple):
+    """What the policy remembers of each instance.
+
+    Attributes:
+      steps: decode steps that it may still take in its turn; a fraction is left for the next.
+      prompts: steps with prompt tokens in its open group.
+    """
+
+    steps: Any
+    prompts: Any
+
+
+class Quota(NamedTuple):
+    """Prompts first, first come first served by groups of a model; then decodes by quotas.
+
+    Source: Aegaeon. Ours: prompts and decodes share the devices, since one GPU has no other; a
+    group is closed after `group` steps with prompts.
+
+    Attributes:
+      most_s: the longest quota.
+      group: prompts of a model that are served before another model's older ones.
+    """
+
+    most_s: float = 4.0
+    group: int = 8
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if not 0.0 < self.most_s < np.inf:
+            raise SettingError(f"{where}.most_s", self.most_s, "seconds above 0")
+        if self.group < 1:
+            raise SettingError(f"{where}.group", self.group, "a whole number above 0")
+
+    def memory(self, fleet: Any) -> Turns:
+        """Return what it remembers at the start."""
+        n = fleet.instances
+        return Turns(np.zeros(n), np.zeros(n, np.int64))
+
+
+@urgency.by(Quota)
+def _by_quota(policy: Quota, own: Any, row: Any, now_s: float) -> float:
+    i = row.instance
+    if row.has_prompt != 0:
+        if row.is_last != 0 and 0 < own.prompts[i] < policy.group:
+            return _GROUP
+        return float(_PROMPT + row.prompt_since_s)
+    if row.is_last != 0 and own.steps[i] >= 1.0:
+        return _GOES_ON
+    return float(row.order)
+
+
+@turn_taken.by(Quota)
+def _begin_turn(
+    policy: Quota, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
+) -> float:
+    i = row.instance
+    if row.is_last == 0:
+        own.prompts[i] = 0
+    own.prompts[i] = own.prompts[i] + 1 if row.has_prompt != 0 else 0
+    if row.decodes == 0:
+        return 0.0
+    if row.is_last == 0 or own.steps[i] < 1.0:
+        own.steps[i] += _turn_steps(policy.most_s, table, first, count, row)
+    own.steps[i] = max(0.0, own.steps[i] - 1.0)
+    return float(own.steps[i])
+
+
+@jitable
+def _turn_steps(most_s: float, table: Any, first: int, count: int, row: Any) -> float:
+    # The decode steps of one turn: its quota over the time of a step.
+    switch_s, shares, least = 0.0, 0.0, np.inf
+    for k in range(first, first + count):
+        other = table[k]
+        if other.instance < 0 or other.decodes == 0:
+            continue
+        slack = other.tpot_slo_s / other.step_s
+        switch_s += other.switch_s
+        shares += 1.0 / slack
+        least = min(least, slack)
+    if switch_s <= 0.0:
+        return 1.0
+    alpha = round_alpha(switch_s, shares, least, most_s)
+    turn_s = quota_s(row.tpot_slo_s / row.step_s, switch_s, shares, alpha)
+    return float(turn_s / row.step_s)

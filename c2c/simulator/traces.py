@@ -1,0 +1,219 @@
+"""Stored matrices of which experts past sequences or steps took, and the one most similar to now.
+
+Similarity is the cosine of the counts of a layer, averaged over the layers that have run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from c2c.policies import jitable
+from c2c.workloads import EMBEDDING, RouterTables, embed
+
+__all__ = [
+    "Traces",
+    "begin_compare",
+    "compare_layer",
+    "embedded_row",
+    "new_traces",
+    "predict",
+    "store",
+]
+
+_NONE: Final = -1
+
+
+class Traces(NamedTuple):
+    """R rows of [layer, expert]."""
+
+    count: Any  # i8[1] rows in use
+    rows: Any  # f4[R, L, E]
+    length: Any  # f8[R, L] of a row's layer as a vector
+    model: Any  # i8[R]
+    embedding: Any  # f8[R, EMBEDDING]
+    seen: Any  # scratch f8[R] sum of the cosines of the layers that have run
+    own: Any  # scratch f8[EMBEDDING]
+
+
+def new_traces(rows: int, layers: int, experts: int) -> Traces:
+    """Return an empty store."""
+    return Traces(
+        count=np.zeros(1, np.int64),
+        rows=np.zeros((rows, layers, experts), np.float32),
+        length=np.zeros((rows, layers)),
+        model=np.zeros(rows, np.int64),
+        embedding=np.zeros((rows, EMBEDDING)),
+        seen=np.zeros(rows),
+        own=np.zeros(EMBEDDING),
+    )
+
+
+@jitable
+def _length(matrix: Any, k: int, layer: int) -> float:
+    total = 0.0
+    for e in range(matrix.shape[2]):
+        total += float(matrix[k, layer, e]) * float(matrix[k, layer, e])
+    return float(total**0.5)
+
+
+@jitable
+def _cosine(traces: Traces, row: int, matrix: Any, k: int, layer: int, length: float) -> float:
+    both = length * traces.length[row, layer]
+    if both <= 0.0:
+        return 0.0
+    total = 0.0
+    for e in range(matrix.shape[2]):
+        if matrix[k, layer, e] != 0.0:
+            total += float(matrix[k, layer, e]) * float(traces.rows[row, layer, e])
+    return float(total / both)
+
+
+@jitable
+def begin_compare(traces: Traces) -> None:
+    """Begin with the first layer."""
+    for row in range(traces.count[0]):
+        traces.seen[row] = 0.0
+
+
+@jitable
+def compare_layer(
+    traces: Traces, matrix: Any, k: int, layer: int, model: int, compares_seen: bool
+) -> tuple[int, float]:
+    """Return the row most similar to `matrix[k]` in the layers up to this one, and how similar.
+
+    Of equals the first.
+
+    Args:
+      traces: the store.
+      matrix: counts [.., layer, expert].
+      k: position on its first axis.
+      layer: the next one; the ones before have been compared.
+      model: only its rows count.
+      compares_seen: False compares nothing: all rows are equally far.
+
+    Returns:
+      The row, -1 without any, and the mean cosine.
+    """
+    best, most = _NONE, 0.0
+    length = _length(matrix, k, layer) if compares_seen else 0.0
+    for row in range(traces.count[0]):
+        if traces.model[row] != model:
+            continue
+        if compares_seen:
+            traces.seen[row] += _cosine(traces, row, matrix, k, layer, length)
+        if best < 0 or traces.seen[row] > most:
+            best, most = row, traces.seen[row]
+    return best, most / (layer + 1)
+
+
+@jitable
+def _alike(traces: Traces, row: int) -> float:
+    total = 0.0
+    for k in range(len(traces.own)):
+        total += traces.own[k] * traces.embedding[row, k]
+    return total
+
+
+@jitable
+def embedded_row(
+    traces: Traces, router: RouterTables, model: int, request: int
+) -> tuple[int, float]:
+    """Return the row whose request's embedding is most similar, of equals the last, or -1."""
+    embed(router, request, traces.own)
+    best, most = _NONE, 0.0
+    for row in range(traces.count[0]):
+        if traces.model[row] != model:
+            continue
+        alike = _alike(traces, row)
+        if best < 0 or alike >= most:
+            best, most = row, alike
+    return best, min(1.0, max(0.0, most))
+
+
+@jitable
+def predict(
+    traces: Traces, row: int, layer: int, mass: float, least: int, chance: Any, want: Any
+) -> None:
+    """Write the probabilities of a stored layer, and those of the experts that are to be fetched.
+
+    Args:
+      traces: the store.
+      row: of it.
+      layer: of the row.
+      mass: of probability that is fetched, the likeliest experts first; 1: all.
+      least: experts that are fetched at least.
+      chance: f8[layers, experts] of all.
+      want: likewise, 0 where an expert is not to be fetched.
+    """
+    experts = chance.shape[1]
+    total = 0.0
+    for e in range(experts):
+        total += float(traces.rows[row, layer, e])
+    for e in range(experts):
+        share = float(traces.rows[row, layer, e]) / total if total > 0.0 else 0.0
+        chance[layer, e] = share
+        want[layer, e] = share if mass >= 1.0 else 0.0
+    if mass >= 1.0:
+        return
+    got, n = 0.0, 0
+    while n < least or got < mass:
+        best, most = _NONE, 0.0
+        for e in range(experts):
+            if want[layer, e] == 0.0 and chance[layer, e] > most:
+                best, most = e, chance[layer, e]
+        if best < 0:
+            return
+        want[layer, best] = most
+        got += most
+        n += 1
+
+
+@jitable
+def _redundant(traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float) -> int:
+    # The stored row of the model that is most like the new one.
+    best, most = 0, -1.0
+    for row in range(traces.count[0]):
+        if traces.model[row] != model:
+            continue
+        total = 0.0
+        for layer in range(layers):
+            total += _cosine(traces, row, matrix, k, layer, _length(matrix, k, layer))
+        alike = share * _alike(traces, row) + (1.0 - share) * total / layers
+        if alike > most:
+            best, most = row, alike
+    return best
+
+
+@jitable
+def store(
+    traces: Traces, router: RouterTables, arch: int, model: int, request: int, matrix: Any, k: int,
+    share: float,
+) -> None:  # fmt: skip
+    """Keep `matrix[k]`; in a full store it takes the place of the row most like it.
+
+    Args:
+      traces: the store.
+      router: which knows the requests' embeddings.
+      arch: the model's row in it.
+      model: whose matrix it is.
+      request: likewise.
+      matrix: counts [.., layer, expert].
+      k: position on its first axis.
+      share: of the embeddings in what counts as alike.
+    """
+    embed(router, request, traces.own)
+    layers = router.layers[arch]
+    row = traces.count[0]
+    if row < len(traces.rows):
+        traces.count[0] = row + 1
+    else:
+        row = _redundant(traces, matrix, k, model, layers, share)
+    traces.model[row] = model
+    for j in range(len(traces.own)):
+        traces.embedding[row, j] = traces.own[j]
+    for layer in range(layers):
+        traces.length[row, layer] = _length(matrix, k, layer)
+        for e in range(matrix.shape[2]):
+            traces.rows[row, layer, e] = matrix[k, layer, e]

@@ -1,0 +1,149 @@
+"""Public measurements that no paper of ours printed, beside what the simulator makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from omegaconf import OmegaConf
+
+from c2c.config import RunSetup, build, load, simulate
+from c2c.models import load_spec, weight_bytes
+from c2c.serving import prepare
+from experiments.c2cserve.context import Computed, Context
+
+__all__ = ["active_models", "compute", "deepseek_token_s", "load_s", "mixtral_token_s"]
+
+# Seconds to load a checkpoint in eight-way servers with H100s and NVMe drives of 29.4 GB/s together
+# (ServerlessLLM's documentation of its checkpoint store, snapshot of March 2026).
+SMALL, LARGE = "llama-3-8b", "qwen3-32b"
+LOADS: Final = (("ServerlessLLM, NVMe", 0.678, 3.22), ("safetensors, NVMe", 4.44, 20.6))
+FROM_MEMORY_S = 1.25  # ServerlessLLM, LARGE
+# MoE-Infinity's README (March 2026): seconds a token on an RTX A5000 of 24 GB.
+MIXTRAL_S, DEEPSEEK_S = 0.735, 0.155
+# Active models of 100 at 0.037 requests/s each that take 16.79 s (secondary sources on Aegaeon).
+ACTIVE: Final = (100, 0.037, 16.79, 46.55)
+HOST_S: Final = 0.000935  # of an expert: conf/system/moe_infinity.yaml
+_CHUNK: Final = ("system.chunk.tokens=128", "system.chunk_candidates=[128]")
+
+
+def compute(context: Context) -> Computed:
+    """Return each measurement, what the simulator gives, and their ratio."""
+    rows: list[dict[str, Any]] = []
+
+    def row(what: str, kind: str, published: float, ours: float, unit: str) -> None:
+        rows.append(
+            {"what": what, "kind": kind, "published": published, "ours": ours, "unit": unit,
+             "ratio": ours / published}
+        )  # fmt: skip
+
+    for name, small_s, large_s in LOADS:
+        rate = float(weight_bytes(load_spec(LARGE))) / large_s / 1e9
+        row(f"{name}: {LARGE}", "fitted", large_s, load_s(LARGE, rate), "s")
+        row(f"{name}: {SMALL}", "predicted", small_s, load_s(SMALL, rate), "s")
+    row(f"ServerlessLLM, host memory: {LARGE}", "predicted", FROM_MEMORY_S, load_s(LARGE), "s")
+    row("MoE-Infinity, Mixtral on A5000, a token", "predicted", MIXTRAL_S, mixtral_token_s(), "s")
+    row("MoE-Infinity, DeepSeek-V2-Lite on A5000, a token", "fitted (host's work an expert)",
+        DEEPSEEK_S, deepseek_token_s(HOST_S), "s")  # fmt: skip
+    row("the same without the host's work", "bound", DEEPSEEK_S, deepseek_token_s(0.0), "s")
+    models, rate, seconds, published = ACTIVE
+    row("Aegaeon: active models of 100", "predicted", published,
+        active_models(models, rate, seconds, context.seeds[0]), "models")  # fmt: skip
+    return Computed(
+        tables={"anchors": pa.Table.from_pylist(rows)},
+        results=(),
+        caption=(
+            "Measurements that were published elsewhere than in the papers compared here; a rate "
+            "of a tier is fitted on the larger model and predicts the smaller one. Link variant "
+            f"'{context.link_variant}' of PCIe for the A5000."
+        ),
+        report=(
+            ("measurement", "ours is", "published", "ours", "ratio"),
+            *(
+                (r["what"], r["kind"], f"{r['published']:.3g} {r['unit']}", f"{r['ours']:.3g}",
+                 f"{r['ratio']:.2f}")
+                for r in rows
+            ),
+        ),
+    )  # fmt: skip
+
+
+def load_s(model: str, disk_gbps: float | None = None) -> float:
+    """Return the seconds of a start that moves a checkpoint through a pipeline of disk and link.
+
+    Args:
+      model: of the catalog.
+      disk_gbps: of the disk; None: host memory has it.
+    """
+    start = "over: [link]" if disk_gbps is None else "over: [disk, link]"
+    settings = load(
+        [
+            "hardware=h100_sxm", "system=serverlessllm", "mig=1x80gb", "weights_start=disk",
+            "system.check_slo=false", "workload=deterministic", "workload.requests=1",
+            f"system.start=[{{name: load, moves: weights, {start}}}]",
+            f"hardware.host.disk_gbps={disk_gbps or 1.0}", *_CHUNK,
+        ]
+    )  # fmt: skip
+    OmegaConf.update(settings, "catalog", {"models": [{"spec": model}]}, merge=False)
+    (request,) = simulate(build(settings), compiled=False).requests.to_pylist()
+    return float(request["started_s"] - request["arrival_s"])
+
+
+def _on_a5000(*overrides: str) -> RunSetup:
+    """Return MoE-Infinity as its public code runs Mixtral: fetching on demand, a poor order."""
+    settings = load(
+        [
+            "hardware=rtx_a5000", "system=moe_infinity_code", "system.check_slo=false",
+            "system.expert_share=1", "workload=deterministic", "workload.requests=2",
+            "workload.rate_rps=0.001", "workload.prompt_tokens=8", "workload.output_tokens=40",
+            *_CHUNK, *overrides,
+        ]
+    )  # fmt: skip
+    OmegaConf.update(settings, "catalog", {"models": [{"spec": "mixtral-8x7b"}]}, merge=False)
+    return build(settings)
+
+
+def _token_s(setup: RunSetup) -> float:
+    last = simulate(setup, compiled=False).requests.to_pylist()[-1]
+    return float((last["finished_s"] - last["first_token_s"]) / (last["output_tokens"] - 1))
+
+
+def mixtral_token_s() -> float:
+    """Return the seconds a token of Mixtral on an A5000, experts drawn uniformly; nothing fitted.
+
+    The host's work hides behind the copies.
+    """
+    return _token_s(_on_a5000())
+
+
+def deepseek_token_s(host_s: float) -> float:
+    """Return the same of a model with the experts of DeepSeek-V2-Lite.
+
+    Its attention, which the catalog does not know, is taken to be Mixtral's of a smaller width.
+    """
+    setup = _on_a5000(f"system.expert_host_s={host_s}", "system.expert_share=0.99")
+    spec = replace(
+        load_spec("mixtral-8x7b"), name="deepseek-v2-lite's experts", layers=26, hidden=2048,
+        heads=16, kv_heads=16, intermediate=1408, moe_intermediate=1408, experts=64,
+        experts_per_token=6, vocab=102400,
+    )  # fmt: skip
+    (one,) = setup.serving.deployments
+    serving = replace(setup.serving, deployments=(replace(one, spec=spec),))
+    return _token_s(replace(setup, prepared=prepare(serving)))
+
+
+def active_models(models: int, rate_rps: float, seconds: float, seed: int) -> float:
+    """Return how many models have a request under way, their mean over an hour simulated."""
+    generator = np.random.default_rng(seed)
+    end_s = 20_000.0
+    total = 0.0
+    for _ in range(models):
+        n = generator.poisson(rate_rps * end_s)
+        starts = np.sort(generator.uniform(0.0, end_s, n))
+        until = np.maximum.accumulate(starts + seconds)
+        # each request adds what the ones before it have not covered
+        before = np.concatenate([[0.0], until[:-1]])
+        total += float(np.minimum(seconds, until - np.maximum(before, starts)).sum())
+    return total / end_s

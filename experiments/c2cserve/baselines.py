@@ -1,0 +1,113 @@
+"""The systems that C2CServe is compared with, and requests served by one of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from c2c.config import SimulationResult, build, load, simulate
+from c2c.policies import tracing
+from experiments.c2cserve.context import Context
+
+__all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "serve_alone"]
+
+DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
+PROMPT: Final = 512
+WARM: Final = 2  # requests that are not counted: the first of a model starts an engine
+
+NAMES: Final[Mapping[str, str]] = {
+    "c2cserve": "C2CServe",
+    "serverlessllm": "ServerlessLLM",
+    "aegaeon": "Aegaeon",
+    "moe_infinity": "MoE-Infinity",
+    "finemoe": "FineMoE",
+    "moe_infinity_hybrid": "MoE-Infinity + HybridGEMM",
+    "finemoe_hybrid": "FineMoE + HybridGEMM",
+    "aegaeon_hybrid": "Aegaeon + HybridGEMM",
+    "serverlessllm_hybrid": "ServerlessLLM + HybridGEMM",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Means over requests that met no other one and found their engine there.
+
+    Attributes:
+      ttft_s, tpot_s: means; NaN where requests failed.
+      failed: requests whose model fits no slice.
+      parts_s: of the mean TTFT of runs of one token: link (waiting for experts), host (work for
+        experts that nothing hides), hbm (all else); 0 where a system caches no experts.
+      found_share: of the experts that layers needed.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    failed: int
+    parts_s: Mapping[str, float]
+    found_share: float
+
+
+def serve_alone(
+    context: Context,
+    model: str,
+    system: str,
+    *,
+    output: int,
+    requests: int = 6,
+    overrides: Sequence[str] = (),
+) -> Alone:
+    """Serve requests of one model one after another on a whole GH200.
+
+    Args:
+      context: link variant.
+      model: of the catalog.
+      system: a file of `conf/system`.
+      output: tokens of each request; 1 leaves prompts alone in the totals.
+      requests: counted ones.
+      overrides: more settings.
+    """
+    settings = load(
+        [
+            "hardware=gh200",
+            f"system={system}",
+            "mig=1x96gb",
+            f"link={context.link_variant}",
+            "system.check_slo=false",
+            "system.on_oom=fail",
+            "workload=deterministic",
+            f"workload.requests={WARM + requests}",
+            "workload.rate_rps=0.001",
+            f"workload.prompt_tokens={PROMPT}",
+            f"workload.output_tokens={output}",
+            f"seed={context.seeds[0]}",
+            *overrides,
+        ]
+    )
+    OmegaConf.update(settings, "catalog", {"models": [{"spec": model}]}, merge=False)
+    setup = build(settings)
+    # A few requests are interpreted sooner than compiled, unless each step is compared with many.
+    compares_steps = tracing(setup.serving.system.prefetch).of_token
+    return _alone(simulate(setup, compiled=compares_steps), output)
+
+
+def _alone(got: SimulationResult, output: int) -> Alone:
+    table = got.requests.slice(WARM)
+    arrival, first, last = (
+        table[name].to_numpy() for name in ("arrival_s", "first_token_s", "finished_s")
+    )
+    stats = got.stats
+    served = max(1, stats.finished)
+    ttft_s = float(np.mean(first - arrival))
+    link_s, host_s = stats.expert_wait_s / served, stats.expert_host_s / served
+    parts: dict[str, Any] = {"link": link_s, "host": host_s, "hbm": ttft_s - link_s - host_s}
+    return Alone(
+        ttft_s=ttft_s,
+        tpot_s=float(np.mean((last - first) / max(1, output - 1))),
+        failed=stats.failed,
+        parts_s=parts,
+        found_share=1.0 - stats.expert_misses / max(1, stats.expert_uses),
+    )

@@ -1,0 +1,282 @@
+"""Caches of experts: against a plain model, the bound of Belady, closed forms, and physics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from c2c.errors import SettingError
+from c2c.policies import (
+    ActivationTrace,
+    AllExperts,
+    ByProbability,
+    ByScore,
+    ExpertMap,
+    Fixed,
+    LeastFrequentlyUsed,
+    LongestUnused,
+    MostVisited,
+    Resident,
+    Static,
+)
+from c2c.serving import ServingSetup, prepare
+from c2c.simulator.traces import compare_layer, new_traces, predict, store
+from c2c.workloads import Router, router_tables, token_experts, token_key, topic_of
+from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room
+
+RESIDENT: dict[str, Any] = {
+    "load": Resident(start_s=0.0),
+    "chunk": Fixed(512),
+    "alpha": Static(0.0),
+    "max_batch": 1,
+    "check_slo": False,
+}
+LAYERS, EXPERTS, TOP = 3, 8, 2
+
+
+def world(
+    room_bytes: float = 62e6, router: Router | None = None, seed: int = 0, **system: Any
+) -> ServingSetup:
+    """Return one tiny model whose experts and KV caches have so much room, half each."""
+    made = few_experts(setup("mixtral-8x7b", mig="1x96gb", seed=seed, **(RESIDENT | system)))
+    changed = replace(made.system, **with_room(made, "1x96gb", room_bytes))
+    return replace(made, system=changed, router=router or Router())
+
+
+def layers_of(what: ServingSetup, count: int, prompt: int, output: int) -> Iterator[Any]:
+    """Yield (layer, experts in the order they are asked) of requests served one after another."""
+    tables = router_tables(what.router, [(LAYERS, EXPERTS, TOP)], what.seed)
+    token = np.zeros(TOP, np.int64)
+    for request in range(count):
+        steps = [range(prompt), *([p] for p in range(prompt, prompt + output - 1))]
+        for positions in steps:
+            for layer in range(LAYERS):
+                needed: dict[int, None] = {}
+                for p in positions:
+                    key, topic = token_key(tables, request, layer), topic_of(tables, request)
+                    token_experts(tables, 0, key, topic, p, layer, token)
+                    needed.update(dict.fromkeys(token.tolist()))
+                yield layer, list(needed)
+
+
+def plain_misses(asked: list[Any], slots: int, policy: str) -> int:
+    """Count misses with dictionaries; experts that a layer needs do not give way."""
+    held = {(k % LAYERS, k // LAYERS) for k in range(slots)}
+    uses: dict[Any, int] = {}
+    last: dict[Any, int] = {}
+    nexts: dict[Any, list[int]] = {}
+    for at, (layer, needed) in enumerate(asked):
+        for e in needed:
+            nexts.setdefault((layer, e), []).append(at)
+    clock = misses = 0
+    for at, (layer, needed) in enumerate(asked):
+        pinned = {(layer, e) for e in needed}
+        for key in [(layer, e) for e in needed]:
+            if key in held:
+                continue
+            misses += 1
+            free = [k for k in held if k not in pinned]
+            if len(held) >= slots and not free:
+                continue
+            if len(held) >= slots:
+                if policy == "belady":
+                    after = {k: [t for t in nexts.get(k, []) if t > at] for k in free}
+                    held.remove(max(free, key=lambda k: (after[k] or [1 << 60])[0]))
+                else:
+                    worth = uses if policy == "lfu" else last
+                    held.remove(min(free, key=lambda k: (worth.get(k, 0), k)))
+            held.add(key)
+        for key in [(layer, e) for e in needed]:
+            clock += 1
+            uses[key] = uses.get(key, 0) + 1
+            last[key] = clock
+    return misses
+
+
+def served_s(records: Any) -> float:
+    return float((records.finished_s - records.started_s).sum())
+
+
+@pytest.mark.parametrize(("policy", "name"), [(LongestUnused(), "lru"),
+                                              (LeastFrequentlyUsed(), "lfu")])  # fmt: skip
+@pytest.mark.parametrize("router", [Router(), Router(skew=0.8, locality=0.5)])
+def test_misses_are_those_of_a_plain_model(policy: Any, name: str, router: Router) -> None:
+    what = world(router=router, experts=policy)
+    _, stats, simulation = simulate(what, requests(np.arange(6.0), prompt=3, output=60))
+    asked = list(layers_of(what, 6, 3, 60))
+    slots = int(simulation.prepared.expert_slots[0, 0])
+    assert 3 < slots < LAYERS * EXPERTS
+    assert stats.expert_uses == sum(len(needed) for _, needed in asked)
+    assert stats.expert_misses == plain_misses(asked, slots, name)
+    assert int(simulation.experts.held.sum()) == slots  # room is never exceeded, nor left
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [LongestUnused(), LeastFrequentlyUsed(), ByScore(), ByProbability(), MostVisited()],
+)
+def test_no_policy_misses_less_than_belady(policy: Any) -> None:
+    what = world(router=Router(skew=0.8, locality=0.3), experts=policy)
+    _, stats, simulation = simulate(what, requests(np.arange(3.0), prompt=2, output=60))
+    asked = list(layers_of(what, 3, 2, 60))
+    slots = int(simulation.prepared.expert_slots[0, 0])
+    assert plain_misses(asked, slots, "belady") <= stats.expert_misses < stats.expert_uses
+
+
+def test_the_public_codes_order_is_a_poor_one() -> None:
+    missed = {}
+    for policy in (MostVisited(), LeastFrequentlyUsed()):
+        what = world(router=Router(skew=1.0), experts=policy)
+        _, stats, _ = simulate(what, requests(np.arange(4.0), prompt=2, output=60))
+        missed[type(policy)] = stats.expert_misses
+    assert missed[MostVisited] > 1.1 * missed[LeastFrequentlyUsed]
+
+
+def test_without_skew_and_locality_misses_and_time_are_the_closed_form() -> None:
+    what = world(experts=LongestUnused(), expert_miss="stream")
+    records, stats, simulation = simulate(what, requests(np.arange(30.0), prompt=1, output=200))
+    slots = int(simulation.prepared.expert_slots[0, 0])
+    share = 1.0 - slots / (LAYERS * EXPERTS)
+    assert stats.expert_misses / stats.expert_uses == pytest.approx(share, rel=0.01)
+    read_s = float(simulation.experts.tables.read_s[0, 0])
+    assert stats.expert_wait_s == pytest.approx(stats.expert_uses * share * read_s, rel=0.01)
+    everything = replace(what.system, **with_room(what, "1x96gb", 1e9))
+    at_once, none, _ = simulate(
+        replace(what, system=everything), requests(np.arange(30.0), prompt=1, output=200)
+    )
+    assert none.expert_misses == 0
+    longer = served_s(records) - served_s(at_once)
+    assert longer == pytest.approx(stats.expert_wait_s, rel=1e-6)
+
+
+def test_a_cache_of_all_experts_is_resident_weights() -> None:
+    what = world(room_bytes=1e9, experts=LongestUnused(), max_batch=4)
+    block = requests([0.0, 0.01, 0.5], prompt=40, output=30)
+    ours, stats, _ = simulate(what, block)
+    plain = replace(what.system, experts=AllExperts())
+    theirs, _, _ = simulate(replace(what, system=plain), block)
+    assert stats.expert_misses == 0
+    for field in ours.dtype.names:
+        np.testing.assert_allclose(ours[field], theirs[field], rtol=1e-9, err_msg=field)
+
+
+def test_the_host_works_for_each_expert_and_hides_behind_the_link() -> None:
+    block = requests([0.0], prompt=1, output=50)
+    got = {}
+    for host_s in (0.0, 1e-7, 1e-3):
+        what = world(experts=LongestUnused(), expert_host_s=host_s)
+        records, stats, _ = simulate(what, block)
+        got[host_s] = float(records.finished_s[0]), stats
+    uses = got[0.0][1].expert_uses
+    assert got[0.0][0] < got[1e-7][0] < got[0.0][0] + 1e-7 * uses
+    assert got[1e-3][0] - got[0.0][0] == pytest.approx(
+        1e-3 * uses - got[0.0][1].expert_wait_s, rel=1e-6
+    )
+
+
+def test_half_the_link_or_twice_the_cache_do_as_physics_says() -> None:
+    block = requests([0.0], prompt=4, output=80)
+
+    def wait_s(link: float, room: float) -> float:
+        what = world(room_bytes=room, experts=LongestUnused(), router=Router(skew=0.5))
+        slow = replace(
+            what.platform.link,
+            measured_gbps=what.platform.link.measured_gbps * link,
+            datasheet_gbps=what.platform.link.datasheet_gbps * link,
+        )
+        gpu = what.platform
+        return simulate(replace(what, platform=replace(gpu, link=slow)), block)[1].expert_wait_s
+
+    assert wait_s(0.5, 62e6) == pytest.approx(2 * wait_s(1.0, 62e6), rel=1e-6)
+    assert wait_s(1.0, 100e6) < 0.75 * wait_s(1.0, 50e6)
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "experts", "router"),
+    [
+        (ActivationTrace(capacity=20), LongestUnused(), Router(skew=3.0, topics=6)),
+        (ExpertMap(capacity=20, distance=1), ByProbability(), Router(skew=1.0, locality=0.9)),
+    ],
+)
+def test_fetching_ahead_misses_less_and_moves_more_bytes(
+    prefetch: Any, experts: Any, router: Router
+) -> None:
+    block = requests(np.arange(12.0), prompt=2, output=12)
+    on_demand = world(40e6, router=router, experts=experts)
+    ahead = replace(on_demand, system=replace(on_demand.system, prefetch=prefetch))
+    _, without, _ = simulate(on_demand, block)
+    _, got, simulation = simulate(ahead, block)
+    assert got.expert_ahead > 0
+    assert got.expert_misses < without.expert_misses
+    assert got.expert_bytes >= got.expert_misses * simulation.experts.tables.expert_bytes[0]
+    assert 0 < simulation.experts.traces.count[0] <= 20
+
+
+def test_the_paper_finds_the_right_trace_and_the_code_takes_the_first() -> None:
+    generator = np.random.default_rng(0)
+    stored = generator.integers(0, 5, (20, 8, 16)).astype(np.float32)
+    router = router_tables(Router(), [(8, 16, 2)], 0)
+    traces = new_traces(20, 8, 16)
+    for k in range(20):
+        store(traces, router, 0, 0, k, stored, k, 0.0)
+    for true in (3, 11, 17):
+        for compares_seen, expected in ((True, true), (False, 0)):
+            traces.seen[:] = 0.0
+            for layer in range(4):
+                found, alike = compare_layer(traces, stored, true, layer, 0, compares_seen)
+            assert found == expected
+            assert alike == pytest.approx(1.0 if compares_seen else 0.0)
+
+
+def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
+    router = router_tables(Router(), [(1, 4, 1)], 0)
+    rows = np.array([[[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 9, 1, 0]]], np.float32)
+    traces = new_traces(2, 1, 4)
+    for k in range(3):
+        store(traces, router, 0, 0, k, rows, k, 0.0)
+    np.testing.assert_array_equal(traces.rows[:, 0], [[1, 0, 0, 0], [0, 9, 1, 0]])
+
+
+def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
+    router = router_tables(Router(), [(1, 4, 1)], 0)
+    traces = new_traces(1, 1, 4)
+    store(traces, router, 0, 0, 0, np.array([[[4, 3, 2, 1]]], np.float32), 0, 0.0)
+    for mass, least, wanted in ((1.0, 1, 4), (0.65, 1, 2), (0.0, 3, 3), (0.0, 1, 1)):
+        chance, want = np.zeros((1, 4)), np.zeros((1, 4))
+        predict(traces, 0, 0, mass, least, chance, want)
+        np.testing.assert_allclose(chance, [[0.4, 0.3, 0.2, 0.1]])
+        assert np.count_nonzero(want) == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"expert_share": 0.0}, "system.expert_share"),
+        ({"expert_share": 0.01}, "system.expert_share"),  # less than a token's experts of a layer
+        ({"expert_miss": "guess"}, "system.expert_miss"),
+        ({"expert_host_s": -1.0}, "system.expert_host_s"),
+        ({"prefetch": ExpertMap(distance=3)}, "system.prefetch.distance"),
+        ({"prefetch": {"policy": "expert_map", "distance": 0}}, "system.prefetch.distance"),
+        ({"prefetch": {"policy": "activation_trace", "capacity": 0}}, "system.prefetch.capacity"),
+        ({"experts": {"policy": "clairvoyant"}}, "system.experts.policy"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(changes: Any, field: str) -> None:
+    what = world(experts=LongestUnused())
+    with pytest.raises(SettingError) as caught:
+        prepare(replace(what, system=replace(what.system, **changes)))
+    assert caught.value.field == field
+
+
+def test_a_dense_model_has_no_experts_to_cache() -> None:
+    dense = setup("llama-3-3b", mig="1x96gb", experts=LongestUnused(), **RESIDENT)
+    with pytest.raises(SettingError, match=r"^catalog\.llama-3-3b-0="):
+        prepare(dense)
+    with pytest.raises(SettingError, match=r"^system\.load\.policy="):
+        setup("mixtral-8x7b", experts=LongestUnused())
+    with pytest.raises(SettingError, match=r"^system\.prefetch\.policy="):
+        setup("mixtral-8x7b", prefetch=ExpertMap())
