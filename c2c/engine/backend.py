@@ -32,8 +32,9 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
     Unload,
-    new_report,
 )
+from c2c.serving.rows import as_rows, new_row
+from c2c.serving.state import REPORT_DTYPE
 
 __all__ = ["LiveBackend"]
 
@@ -62,6 +63,7 @@ class LiveBackend:
           on_step: takes each step.
         """
         self._prepared, self._places, self._ledger = prepared, places, ledger
+        self._fleet = as_rows(prepared.fleet)
         self._retries, self._on_step = retries, on_step
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(places)
@@ -197,7 +199,8 @@ class LiveBackend:
         link, hbm = self._bytes(action, doing.done)
         seconds = max(doing.seconds, 1e-9)
         kind = self._prepared.slice_kinds[self._prepared.kind_of[place.device]]
-        report = new_report(
+        report = new_row(
+            REPORT_DTYPE,
             steps=doing.done,
             latency_s=seconds / doing.done,
             c2c=min(1.0, link / seconds / (self._prepared.link_capacity_gbps * 1e9)),
@@ -211,7 +214,7 @@ class LiveBackend:
 
     def _bytes(self, action: RunSteps, steps: int) -> tuple[float, float]:
         """Return the link and HBM bytes of a run's steps, counted from their shapes."""
-        fleet = self._prepared.fleet
+        fleet = self._fleet
         arch = int(fleet.deployment[action.model].arch)
         pair = arch * fleet.costs.kinds + int(self._prepared.kind_of[action.device])
         plan = action.plan

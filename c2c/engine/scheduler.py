@@ -35,6 +35,7 @@ from c2c.serving import (
 )
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled
+from c2c.serving.rows import as_rows
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -164,7 +165,7 @@ class Engine:
             retries=self._settings.retries,
             on_step=self._on_step,
         )
-        state = self.prepared.new_serving()
+        state = as_rows(self.prepared.new_serving(buffer=1))
         for i, instance in enumerate(state.instance):  # those that the system starts with
             if instance.model >= 0:
                 name = served[int(instance.model)].name
@@ -189,7 +190,7 @@ class Engine:
         """Serve: an event, the pure step, its actions."""
         assert self.prepared is not None
         assert self._backend is not None
-        fleet, rules = self.prepared.fleet, self.prepared.new_rules()
+        fleet, rules = as_rows(self.prepared.fleet), self.prepared.new_rules()
         while True:
             event = await self._backend.next_event()
             try:
