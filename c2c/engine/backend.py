@@ -59,7 +59,7 @@ class LiveBackend:
           prepared: what is served.
           places: of the workers, by device.
           ledger: of the requests.
-          retries: losses that a request in the step under way survives.
+          retries: losses in a row, without a token between, that a request in the step survives.
           on_step: takes each step.
         """
         self._prepared, self._places, self._ledger = prepared, places, ledger
@@ -171,6 +171,7 @@ class LiveBackend:
         doing = place.doing
         if doing is None or getattr(frame, "plan", None) != doing.plan:
             return
+        place.has_worked = True
         if isinstance(frame, say.Loaded):
             place.doing = None
             self.put(Ready(at_s=self.now_s(), device=place.device, available_gbps=self._gbps))
@@ -182,8 +183,9 @@ class LiveBackend:
         doing.done += 1
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
+        scores = {score.request: score for score in frame.scores}
         for request, token, why in frame.tokens:
-            self._ledger.deliver(request, token, why)
+            self._ledger.deliver(request, token, why, scores.get(request))
             if why is not None:
                 doing.finished.append(request)
                 place.held.discard(request)
@@ -279,6 +281,6 @@ class LiveBackend:
                 continue
             entry.losses += 1
             if entry.losses > self._retries:
-                _log.error("request %d was in the step at %d losses", request, entry.losses)
+                _log.error("request %d was in the step at %d losses in a row", request, entry.losses)
                 self._ledger.end(request, "worker_lost")
                 self.put(Cancelled(at_s=self.now_s(), request_id=request))

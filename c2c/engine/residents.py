@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from c2c.engine.messages import Run, Setup, Stepped, Submit
+from c2c.engine.messages import Run, Scored, Setup, Stepped, Submit
 from c2c.errors import DataError, SettingError
 from c2c.transformer import (
     KvPool,
@@ -30,10 +30,16 @@ __all__ = ["Residents"]
 class Residents:
     """Instances on one device, which take turns over one pool of keys and values."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(
+        self, setup: Setup, opening: Callable[[str, int, int], None] = lambda *_: None
+    ) -> None:
         """Take the pool's memory; where it says so, ready every model.
 
         A model that cannot be served keeps none of the others back.
+
+        Args:
+          setup: what is served.
+          opening: is told of each model before it is readied: its name, number, and of how many.
         """
         self.failed: dict[str, str] = {}
         self._setup = setup
@@ -48,7 +54,8 @@ class Residents:
             dtype=DTYPES[setup.dtype],
             executables=self._executables,
         )
-        for name in self._items if setup.opens_all else ():
+        for number, name in enumerate(self._items if setup.opens_all else (), 1):
+            opening(name, number, len(self._items))
             try:
                 self._open(name)
             except (DataError, SettingError, HostMemoryError) as error:
@@ -137,6 +144,7 @@ class Residents:
     def _step(self, runner: Runner, run: Run, number: int, calls: list[Step]) -> Stepped:
         begun_s, compiled = time.perf_counter(), self.compiled
         tokens: list[tuple[int, int, str | None]] = []
+        scores: list[Scored] = []
         seconds, kv, shapes = 0.0, 0, []
         for call in calls:
             kv += runner.attended(call)
@@ -144,6 +152,10 @@ class Residents:
             result = runner.finish(runner.start(call))
             tokens += result.tokens
             seconds += result.seconds
+            scores += [
+                Scored(request=request, logprob=score.logprob, top=score.top)
+                for request, score in result.scores.items()
+            ]
         return Stepped(
             plan=run.plan,
             number=number,
@@ -154,6 +166,7 @@ class Residents:
             calls=tuple(shapes),
             kv_tokens=kv,
             compiled=self.compiled - compiled,
+            scores=tuple(scores),
         )
 
 
@@ -169,7 +182,10 @@ def _submit(runner: Runner, submit: Submit) -> None:
             top_k=submit.top_k,
             top_p=submit.top_p,
             seed=submit.seed,
+            repetition_penalty=submit.penalty,
         ),
+        least=submit.least,
+        scores=submit.scores,
     )
 
 

@@ -61,8 +61,9 @@ class EngineSettings:
       executables: folder of compiled code; None: each process compiles its own.
       pools: folder of weights that workers share; None: one that ends with the engine.
       max_open: requests at the same time; further ones are turned away.
-      retries: losses of a worker that a request in its step survives.
-      patience: losses in a minute after which a worker is given up.
+      retries: losses of workers in a row, without a token between, that a request survives.
+      patience: processes in a row that did nothing after which a worker is given up.
+      has_spare: whether a process stands by to take the place of a lost one.
       hang_s: silence after which a worker that computes is killed.
       ttft_slo_s: target that policies see.
       tpot_slo_s: likewise.
@@ -74,8 +75,9 @@ class EngineSettings:
     executables: str | None = "auto"
     pools: Path | None = None
     max_open: int = 1024
-    retries: int = 1
+    retries: int = 3
     patience: int = 20
+    has_spare: bool = True
     hang_s: float = 60.0
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2
@@ -92,7 +94,11 @@ class Engine:
         self.socket = Path(self._folder.name) / "socket"
         self.places = [Place(device=k) for k in range(settings.options.workers)]
         self._supervisor = Supervisor(
-            self.socket, self.places, hang_s=settings.hang_s, patience=settings.patience
+            self.socket,
+            self.places,
+            hang_s=settings.hang_s,
+            patience=settings.patience,
+            has_spare=settings.has_spare,
         )
         self.ledger = Ledger(self._told, self._ended)
         self.steps: list[StepRow] = []
@@ -146,7 +152,11 @@ class Engine:
                 f"{hello.loaded} executables loaded, {hello.compiled} compiled"
             )
 
-        await self._supervisor.start(setup, done)
+        def opening(place: Place, frame: say.Opening) -> None:
+            if place.device == 0:  # the others find what it leaves
+                note(f"worker 0 opens {frame.model} ({frame.number} of {frame.of})")
+
+        await self._supervisor.start(setup, done, opening)
         served = [e for e in good if e.name not in self._failed]
         if not served:
             raise self._nothing()
@@ -287,8 +297,9 @@ class Engine:
         if self.ledger.end(request, why):
             self._backend.put(Cancelled(at_s=self._backend.now_s(), request_id=request))
 
-    def _told(self, request: int, tokens: tuple[int, ...]) -> None:
-        self._tell(say.Tokens(request=request, tokens=tokens))
+    def _told(self, request: int, token: int, score: say.Scored | None) -> None:
+        scores = () if score is None else (score,)
+        self._tell(say.Tokens(request=request, tokens=(token,), scores=scores))
 
     def _ended(self, request: int, entry: Entry, why: str) -> None:
         del entry

@@ -8,9 +8,9 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,9 +21,9 @@ from c2c.errors import DataError
 __all__ = ["Listener", "Supervisor"]
 
 _log = logging.getLogger("c2c.engine")
-_WINDOW_S = 60.0
-_BACKOFF_S = 0.1  # times two for each process in a row that served less than so long
-_SERVED_S = 2.0
+_BACKOFF_S = 0.1  # times two for each process in a row that was in vain
+_MOST_BACKOFF_S = 5.0
+_SPARE_S = 0.5  # after a loss, when the one that took over is at work
 
 
 class Listener(Protocol):
@@ -40,7 +40,7 @@ class Listener(Protocol):
 
 
 class Supervisor:
-    """The processes of all places."""
+    """The processes of all places, and one that waits for a place to become free."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Supervisor:
         *,
         hang_s: float,
         patience: int,
+        has_spare: bool = True,
     ) -> None:
         """Take the places; nothing is started.
 
@@ -56,7 +57,8 @@ class Supervisor:
           socket: that processes connect to.
           places: one a worker.
           hang_s: silence after which a process that computes is killed.
-          patience: losses in a minute after which a place is given up.
+          patience: processes in a row that did nothing after which a place is given up.
+          has_spare: whether a process with everything imported stands by.
         """
         self._socket, self._places = socket, places
         self._hang_s, self._patience = hang_s, patience
@@ -66,14 +68,28 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
+        self._spare: subprocess.Popen[bytes] | None = None
+        self._spare_place: asyncio.Future[Place] | None = None  # once it stands by
+        self._has_spare = has_spare
+        self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
 
-    async def start(self, setup: say.Setup, done: Callable[[Place, say.Hello], None]) -> None:
+    async def start(
+        self,
+        setup: say.Setup,
+        done: Callable[[Place, say.Hello], None],
+        opening: Callable[[Place, say.Opening], None],
+    ) -> None:
         """Start all processes, the first alone: it fills what the others share.
+
+        Args:
+          setup: of all.
+          done: is told of each that is ready.
+          opening: is told which model one is about to open.
 
         Raises:
           DataError: one did not come up.
         """
-        self._setup = setup
+        self._setup, self._opening = setup, opening
         await self._first(self._places[0], done)
         await asyncio.gather(*(self._first(place, done) for place in self._places[1:]))
 
@@ -95,41 +111,72 @@ class Supervisor:
         """From now on tell a listener of everything, and start again what is lost."""
         self._listener = listener
         self._watch = asyncio.create_task(self._kill_hanging())
+        if self._has_spare:
+            self._later(self._stand_by(0.0))
 
-    def _spawn(self, place: Place) -> None:
-        place.generation += 1
-        place.process = subprocess.Popen(  # noqa: S603 (this Python, our module)
-            [sys.executable, "-m", "c2c.engine.worker", str(self._socket), str(place.device),
-             str(place.generation)],
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _process(self, place: int, generation: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 (this Python, our module)
+            [sys.executable, "-m", "c2c.engine.worker", str(self._socket), str(place),
+             str(generation)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
+
+    def _spawn(self, place: Place) -> None:
+        """Give a place a process: the one that stands by, else a new one."""
+        place.generation += 1
+        place.has_worked = False
+        spare, waiting = self._spare, self._spare_place
+        if spare is not None and waiting is not None and spare.poll() is None:
+            self._spare, self._spare_place = None, None
+            place.process = spare
+            waiting.set_result(place)
+        else:
+            place.process = self._process(place.device, place.generation)
+        if self._has_spare and self._spare is None and self._listener is not None:
+            self._later(self._stand_by(_SPARE_S))
+
+    async def _stand_by(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if not self._is_closing and self._spare is None:
+            self._spare = self._process(say.SPARE, 0)
 
     async def serve(
         self, hello: say.WorkerHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Take a worker's connection until it ends."""
-        place = self._places[hello.place]
-        if hello.generation != place.generation or self._setup is None:
+        if hello.place == say.SPARE:
+            self._spare_place = asyncio.get_running_loop().create_future()
+            place = await self._spare_place
+            generation = place.generation
+        else:
+            place, generation = self._places[hello.place], hello.generation
+        if generation != place.generation or self._setup is None:
             writer.close()  # of a process that was given up
             return
         # A process that comes back serves at once what its place was doing.
         setup = msgspec.structs.replace(self._setup, opens_all=self._listener is None)
         say.write_frame(writer, setup)
         while (frame := await say.read_frame(reader)) is not None:
-            if hello.generation != place.generation:
+            if generation != place.generation:
                 break
-            if isinstance(frame, say.Hello):
+            if isinstance(frame, say.Opening):
+                self._opening(place, frame)
+            elif isinstance(frame, say.Hello):
                 self._ready(place, frame, writer)
             elif self._listener is not None:
                 self._listener.heard(place, frame)
         writer.close()
-        if hello.generation == place.generation and not self._is_closing:
+        if generation == place.generation and not self._is_closing:
             self._lost(place)
 
     def _ready(self, place: Place, frame: say.Hello, writer: asyncio.StreamWriter) -> None:
         place.writer, place.heard_s = writer, time.monotonic()
-        place.ready_s = place.heard_s
         place.compiled += frame.compiled if self._listener is not None else 0
         waiting = self._hello.pop(place.device, None)
         if waiting is not None:
@@ -139,30 +186,25 @@ class Supervisor:
             self._listener.started(place)
 
     def _lost(self, place: Place) -> None:
-        """Take note that a process is gone; start another, unless too many were."""
-        losses = place.lost_since(_WINDOW_S) + 1
-        now_s = time.monotonic()
-        place.lost_s.append(now_s)
-        has_served = place.writer is not None and now_s - place.ready_s > _SERVED_S
-        place.in_vain = 0 if has_served else place.in_vain + 1
+        """Take note that a process is gone; start another, unless too many were in vain."""
+        is_in_vain = place.writer is None or (place.doing is not None and not place.has_worked)
+        place.in_vain = place.in_vain + 1 if is_in_vain else 0
         self._reap(place)
         if self._listener is None:
             return
-        place.is_quarantined = losses >= self._patience
+        place.is_quarantined = place.in_vain >= self._patience
         _log.error(
-            "worker %d is gone (%d in a minute)%s", place.device, losses,
-            ": given up" if place.is_quarantined else "",
+            "worker %d is gone%s", place.device,
+            f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
         )  # fmt: skip
         self._listener.lost(place, for_good=place.is_quarantined)
         if not place.is_quarantined:
             place.restarts += 1
-            task = asyncio.create_task(self._again(place, _BACKOFF_S * 2**place.in_vain))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))
 
     async def _again(self, place: Place, delay_s: float) -> None:
         """Start a process in the place of a lost one, and see that it comes up."""
-        await asyncio.sleep(min(delay_s, 5.0))
+        await asyncio.sleep(min(delay_s, _MOST_BACKOFF_S))
         if self._is_closing:
             return
         self._spawn(place)
@@ -195,6 +237,11 @@ class Supervisor:
         self._is_closing = True
         if self._watch is not None:
             self._watch.cancel()
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare.wait()
+        if self._spare_place is not None:
+            self._spare_place.cancel()
         for place in self._places:
             if place.writer is not None:
                 say.write_frame(place.writer, say.Stop())

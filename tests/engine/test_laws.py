@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -64,9 +63,10 @@ class World:
         self.failed: Counter[int] = Counter()
         self.asked: dict[int, say.Ask] = {}
 
-    def _tell(self, request: int, tokens: Sequence[int]) -> None:
+    def _tell(self, request: int, token: int, score: say.Scored | None) -> None:
         assert not self.ends[request], "nothing after the end"
-        self.told[request] += tokens
+        assert score is None
+        self.told[request].append(token)
 
     def _end(self, request: int, entry: LedgerEntry, why: str) -> None:
         assert entry.delivered == self.told[request]
