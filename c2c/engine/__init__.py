@@ -5,7 +5,6 @@ What is here needs the extra `serve`; only the worker's modules import jax.
 
 from c2c.engine.catalog import find_models
 from c2c.engine.fleet import Options, fleet_of
-from c2c.engine.record import steps_table
 from c2c.engine.scheduler import Engine, EngineSettings
 
-__all__ = ["Engine", "EngineSettings", "Options", "find_models", "fleet_of", "steps_table"]
+__all__ = ["Engine", "EngineSettings", "Options", "find_models", "fleet_of"]

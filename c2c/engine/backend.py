@@ -244,7 +244,7 @@ class LiveBackend:
                 model=name,
                 chunk=sum(chunk for chunk, _ in frame.calls),
                 rows=sum(rows for _, rows in frame.calls),
-                calls=len(frame.calls),
+                calls=[chunk for chunk, _ in frame.calls],
                 prompt_tokens=prompt,
                 decodes=len(action.decodes),
                 kv_tokens=frame.kv_tokens,
@@ -281,6 +281,8 @@ class LiveBackend:
                 continue
             entry.losses += 1
             if entry.losses > self._retries:
-                _log.error("request %d was in the step at %d losses in a row", request, entry.losses)
+                _log.error(
+                    "request %d was in the step at %d losses in a row", request, entry.losses
+                )
                 self._ledger.end(request, "worker_lost")
                 self.put(Cancelled(at_s=self.now_s(), request_id=request))

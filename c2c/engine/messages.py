@@ -18,6 +18,7 @@ __all__ = [
     "Abort",
     "Answered",
     "Ask",
+    "Drain",
     "Ended",
     "Fill",
     "Frame",
@@ -261,6 +262,12 @@ class Ended(Frame):
     retry_s: float = 0.0
 
 
+class Drain(Frame):
+    """From the front: take no new requests, or take them again."""
+
+    is_on: bool
+
+
 class Watch(Frame):
     """From the front: say how things are, once."""
 
@@ -279,7 +286,7 @@ Answered = Tokens | Ended
 _ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Stop
 _FromWorker = WorkerHello | Opening | Hello | Loaded | Stepped
 _ToFront = Models | Tokens | Ended | Live
-_FromFront = FrontHello | Ask | Abort | Watch
+_FromFront = FrontHello | Ask | Abort | Drain | Watch
 _Any = _ToWorker | _FromWorker | _ToFront | _FromFront
 
 _encoder = msgspec.msgpack.Encoder()

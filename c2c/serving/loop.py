@@ -205,7 +205,9 @@ def _check_report(s: Serving, event: StepEnd) -> None:
 
 def _timer(s: Serving, event: Event) -> tuple[Action, ...]:
     # The timer stands at the next deadline, or before it; only these bring a nearer one.
-    if not (isinstance(event, Timer) or (isinstance(event, Arrival) and event.deadline_s < math.inf)):
+    if not (
+        isinstance(event, Timer) or (isinstance(event, Arrival) and event.deadline_s < math.inf)
+    ):
         return ()
     next_s = earliest_deadline_s(s)
     if next_s >= s.count[0].timer_s:

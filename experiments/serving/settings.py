@@ -171,6 +171,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             patience=given["patience"],
             has_spare=given["has_spare"],
             hang_s=given["hang_s"],
+            is_recorded=given["out"] is not None,
             ttft_slo_s=given["ttft_slo_s"],
             tpot_slo_s=given["tpot_slo_s"],
         ),

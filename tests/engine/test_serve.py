@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -132,6 +133,51 @@ def test_a_stop_string_ends_the_text_before_it(live: Live, models: dict[str, Mod
     live.until(lambda state: not state["open"])
 
 
+def test_log_probabilities_and_tokens_that_must_come(live: Live, models: dict[str, Model]) -> None:
+    model, ids = models["three"], [5, 9, 40]
+    drawn = model.generate(ids, 6)
+    logits = model.logits([*ids, *drawn[:-1]])[-6:]
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    body = {"model": "three", "prompt": ids, "max_tokens": 6, "temperature": 0}
+    more = {"ignore_eos": True, "logprobs": 2, "return_tokens_as_token_ids": True}
+    found = live.post("completions", **body, **more).json()["choices"][0]["logprobs"]
+    assert found["tokens"] == [f"token_id:{t}" for t in drawn]
+    own = [row[t] for row, t in zip(expected, drawn, strict=True)]
+    np.testing.assert_allclose(found["token_logprobs"], own, atol=1e-4)
+    for row, told in zip(expected, found["top_logprobs"], strict=True):
+        assert set(told) == {f"token_id:{t}" for t in np.argsort(-row)[:2]}
+    streamed = [
+        score
+        for event in live.events("completions", **body, **more)
+        for score in (event["choices"][0]["logprobs"] or {"token_logprobs": []})["token_logprobs"]
+    ]
+    assert streamed == found["token_logprobs"]
+    chat = {"model": "three", "messages": [{"role": "user", "content": "w5"}], "max_tokens": 3}
+    answer = live.post("chat/completions", **chat, logprobs=True, top_logprobs=1, temperature=0)
+    for one in answer.json()["choices"][0]["logprobs"]["content"]:
+        assert one["top_logprobs"][0]["logprob"] == one["logprob"] <= 0  # greedy takes the likeliest
+        assert bytes(one["bytes"]).decode() == one["token"]
+    ends = next(k for k in range(1, 90) if model.generate([k], 20, stop_at_eos=True)[-1] == 7)
+    short = live.post("completions", model="three", prompt=[ends], max_tokens=24, temperature=0)
+    used = short.json()["usage"]["completion_tokens"]
+    assert used < 21
+    longer = live.post(
+        "completions", model="three", prompt=[ends], max_tokens=24, temperature=0, min_tokens=21
+    ).json()
+    assert longer["usage"]["completion_tokens"] > 20
+
+
+def test_draining_turns_requests_away_until_it_is_resumed(live: Live) -> None:
+    assert live.client.post("/admin/drain").json() == {"status": "draining"}
+    assert live.client.get("/ready").status_code == 503
+    answer = live.post("completions", model="one", prompt=[1], max_tokens=1)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert live.client.post("/admin/resume").json() == {"status": "ok"}
+    assert live.client.get("/ready").status_code == 200
+    assert len(live.tokens("one", [1], 1)) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "param", "body"),
     [
@@ -151,6 +197,9 @@ def test_a_stop_string_ends_the_text_before_it(live: Live, models: dict[str, Mod
         (400, "stop", {"stop": ["a"] * 5}),
         (400, "stop", {"stop": ""}),
         (400, "stream", {"stream": "perhaps"}),
+        (400, "logprobs", {"logprobs": 21}),
+        (400, "min_tokens", {"max_tokens": 4, "min_tokens": 5}),
+        (400, "repetition_penalty", {"repetition_penalty": 0}),
     ],
 )
 def test_what_cannot_be_is_refused_in_openais_form(
@@ -168,6 +217,11 @@ def test_other_refusals(live: Live) -> None:
     assert client.get("/v1/completions").status_code == 405
     assert client.post("/v1/completions", content=b"{bad").status_code == 400
     assert client.post("/v1/completions", content=b"x" * (1 << 25) + b"x").status_code == 413
+    pieces = (b"x" * (1 << 20) for _ in range(33))  # of no length that is said before
+    assert client.post("/v1/completions", content=pieces).status_code == 413
+    said = iter([b'{"model": "one", "prompt": [1], ', b'"max_tokens": 1}'])
+    headers = {"content-type": "application/json"}
+    assert client.post("/v1/completions", content=said, headers=headers).status_code == 200
     chat = {"model": "bare", "messages": [{"role": "user", "content": "w1"}]}
     answer = live.post("chat/completions", **chat)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
