@@ -163,7 +163,7 @@ class LiveBackend:
             self._send(place, run)
         else:
             doing.done, doing.seconds = 1, 0.0
-            self._end_run(place)
+            self._end_run(place, self.now_s())
 
     def heard(self, place: Place, frame: object) -> None:
         """Take what the process of a place says."""
@@ -174,12 +174,15 @@ class LiveBackend:
         place.has_worked = True
         if isinstance(frame, say.Loaded):
             place.doing = None
-            self.put(Ready(at_s=self.now_s(), device=place.device, available_gbps=self._gbps))
+            now_s = self.now_s()
+            self._record_load(place, doing, frame, now_s)
+            self.put(Ready(at_s=now_s, device=place.device, available_gbps=self._gbps))
         elif isinstance(frame, say.Stepped):
             self._stepped(place, doing, frame)
 
     def _stepped(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
-        self._record(place, doing, frame)
+        now_s = self.now_s()
+        self._record(place, doing, frame, now_s)
         doing.done += 1
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
@@ -190,9 +193,9 @@ class LiveBackend:
                 doing.finished.append(request)
                 place.held.discard(request)
         if frame.is_last:
-            self._end_run(place)
+            self._end_run(place, now_s)
 
-    def _end_run(self, place: Place) -> None:
+    def _end_run(self, place: Place, at_s: float) -> None:
         doing = place.doing
         assert doing is not None
         place.doing = None
@@ -212,7 +215,7 @@ class LiveBackend:
             hbm_bytes=hbm,
         )
         finished = tuple(doing.finished)
-        self.put(StepEnd(at_s=self.now_s(), device=place.device, report=report, finished=finished))
+        self.put(StepEnd(at_s=at_s, device=place.device, report=report, finished=finished))
 
     def _bytes(self, action: RunSteps, steps: int) -> tuple[float, float]:
         """Return the link and HBM bytes of a run's steps, counted from their shapes."""
@@ -225,10 +228,9 @@ class LiveBackend:
         )
         return steps * link, steps * hbm + growth * steps * (steps - 1) / 2
 
-    def _record(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
+    def _record(self, place: Place, doing: Doing, frame: say.Stepped, now_s: float) -> None:
         action = doing.action
         assert isinstance(action, RunSteps)
-        now_s = self.now_s()
         name = self._names[action.model]
         was, last_s = self._last.get(place.device, (name, 0.0))
         sent_s = doing.sent_s - self._start_s
@@ -250,6 +252,7 @@ class LiveBackend:
                 kv_tokens=frame.kv_tokens,
                 seconds=frame.seconds,
                 host_s=frame.host_s,
+                begun_s=doing.begun_s,
                 sent_s=sent_s,
                 heard_s=now_s,
                 outside_s=max(0.0, now_s - max(last_s, doing.begun_s) - spent),
@@ -257,6 +260,17 @@ class LiveBackend:
                 again=doing.again if first else 0,
             )
         )
+
+    def _record_load(self, place: Place, doing: Doing, frame: say.Loaded, now_s: float) -> None:
+        self._on_step(
+            StepRow(
+                plan=frame.plan, number=-1, device=place.device,
+                model=self._names[doing.action.model], chunk=0, rows=0, calls=[], prompt_tokens=0,
+                decodes=0, kv_tokens=0, seconds=frame.seconds, host_s=0.0, begun_s=doing.begun_s,
+                sent_s=doing.sent_s - self._start_s, heard_s=now_s, outside_s=0.0, is_turn=False,
+                again=0,
+            )
+        )  # fmt: skip
 
     def lost(self, place: Place, *, for_good: bool) -> None:
         """Take note that a place's process is gone, with all that it held."""
@@ -268,7 +282,7 @@ class LiveBackend:
             if was_told:
                 self._count_losses(doing.action)
             if doing.done:
-                self._end_run(place)
+                self._end_run(place, self.now_s())
         if for_good:
             place.doing = None
             place.instances.clear()

@@ -23,7 +23,7 @@ class StepRow:
 
     Attributes:
       plan: number of the plan that it is a step of.
-      number: of the step in its plan, from 0.
+      number: of the step in its plan, from 0; -1: the plan loads the model.
       device: the worker's place.
       model: name.
       chunk: prompt tokens with padding, of all its calls.
@@ -34,6 +34,7 @@ class StepRow:
       kv_tokens: positions that those attend to.
       seconds: of the device.
       host_s: of the worker beside that.
+      begun_s: of the event that the plan follows from.
       sent_s: when the plan was sent.
       heard_s: when the step was heard of.
       outside_s: from the event that the plan follows from, or the step before, to the end of this
@@ -54,6 +55,7 @@ class StepRow:
     kv_tokens: int
     seconds: float
     host_s: float
+    begun_s: float
     sent_s: float
     heard_s: float
     outside_s: float
@@ -114,8 +116,9 @@ class Tape:
 
     def step(self, row: StepRow) -> None:
         """Take a step."""
-        self.recent.append(row)
-        self.totals.setdefault(row.model, Totals()).add(row)
+        if row.number >= 0:
+            self.recent.append(row)
+            self.totals.setdefault(row.model, Totals()).add(row)
         if self._is_kept:
             self._steps.append(row)
             if len(self._steps) >= _PACKED:

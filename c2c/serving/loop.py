@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from c2c.errors import BackendError
 from c2c.serving.actions import (
@@ -191,7 +192,7 @@ def _check_report(s: Serving, event: StepEnd) -> None:
     if plan.prefill == 0:
         batch = s.decoding[plan.instance, : inst.n_decode]
         most = int(min(s.request[k].target for k in batch) - inst.decode_clock)
-    report = event.report
+    report: Any = event.report
     if not 1 <= report.steps <= most:
         raise BackendError("StepEnd", "report.steps", int(report.steps), f"1 to {most}")
     for name in ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes"):

@@ -155,7 +155,9 @@ def test_log_probabilities_and_tokens_that_must_come(live: Live, models: dict[st
     chat = {"model": "three", "messages": [{"role": "user", "content": "w5"}], "max_tokens": 3}
     answer = live.post("chat/completions", **chat, logprobs=True, top_logprobs=1, temperature=0)
     for one in answer.json()["choices"][0]["logprobs"]["content"]:
-        assert one["top_logprobs"][0]["logprob"] == one["logprob"] <= 0  # greedy takes the likeliest
+        assert (
+            one["top_logprobs"][0]["logprob"] == one["logprob"] <= 0
+        )  # greedy takes the likeliest
         assert bytes(one["bytes"]).decode() == one["token"]
     ends = next(k for k in range(1, 90) if model.generate([k], 20, stop_at_eos=True)[-1] == 7)
     short = live.post("completions", model="three", prompt=[ends], max_tokens=24, temperature=0)
