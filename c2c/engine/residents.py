@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from msgspec import structs
@@ -25,6 +27,8 @@ from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 
 __all__ = ["Residents"]
+
+_REFUSED = (DataError, SettingError, HostMemoryError)
 
 
 class Residents:
@@ -54,34 +58,54 @@ class Residents:
             dtype=DTYPES[setup.dtype],
             executables=self._executables,
         )
-        for number, name in enumerate(self._items if setup.opens_all else (), 1):
-            opening(name, number, len(self._items))
-            try:
-                self._open(name)
-            except (DataError, SettingError, HostMemoryError) as error:
-                self.failed[name] = str(error)
+        if setup.opens_all:
+            self._open_all(opening)
+
+    def _open_all(self, opening: Callable[[str, int, int], None]) -> None:
+        """Ready all models: what one's weights take to read, the one before takes to compile."""
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            ready: dict[str, Future[Model]] = {}
+            for number, name in enumerate(self._items, 1):
+                opening(name, number, len(self._items))
+                try:
+                    ready[name] = pool.submit(self._compiled, self._loaded(name))
+                except _REFUSED as error:
+                    self.failed[name] = str(error)
+            for name, model in ready.items():
+                try:
+                    self._touch(model.result())
+                except _REFUSED as error:
+                    self.failed[name] = str(error)
+                else:
+                    self._models[name] = model.result()
 
     def _open(self, name: str) -> Model:
         """Return a model with its weights mapped and its executables ready."""
         if name not in self._models:
-            item = self._items[name]
-            model = load(
-                Path(item.path),
-                self._setup.dtype,
-                linear=self._setup.linear,
-                pool=item.pool,
-                progress=False,
-                executables=self._setup.executables,
-            )
-            self._warm(model)
+            model = self._compiled(self._loaded(name))
+            self._touch(model)
             self._models[name] = model
         return self._models[name]
 
-    def _warm(self, model: Model) -> None:
-        """Ready a model's executables; compute a step of each kind, which touches its weights."""
-        runner = self._made(model)
+    def _loaded(self, name: str) -> Model:
+        item = self._items[name]
+        return load(
+            Path(item.path),
+            self._setup.dtype,
+            linear=self._setup.linear,
+            pool=item.pool,
+            progress=False,
+            executables=self._setup.executables,
+        )
+
+    def _compiled(self, model: Model) -> Model:
         if model.executables is not None:
-            runner.warm()
+            self._made(model).warm()
+        return model
+
+    def _touch(self, model: Model) -> None:
+        """Compute a step of each kind: its weights are in memory then."""
+        runner = self._made(model)
         runner.submit(0, [0], new=2, sampling=Sampling())
         for step in (Step(fill=(0, 1)), Step(decode=(0,))):
             runner.finish(runner.start(step))

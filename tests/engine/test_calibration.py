@@ -94,7 +94,8 @@ def test_with_its_own_seconds_a_run_is_what_it_was() -> None:
             at_s += seconds
             tape.step(
                 StepRow(
-                    plan=plan, number=number if plan else -1, device=0, model="m", chunk=prompt, rows=1,
+                    plan=plan, number=number if plan else -1, device=0,
+                    model="m", chunk=prompt, rows=1,
                     calls=[prompt], prompt_tokens=prompt, decodes=decodes, kv_tokens=1,
                     seconds=seconds, host_s=0.0, begun_s=begun_s, sent_s=begun_s, heard_s=at_s,
                     outside_s=0.0, is_turn=False, again=0,
