@@ -38,6 +38,7 @@ from c2c.serving.state import REPORT_DTYPE
 
 __all__ = ["LiveBackend"]
 
+_A_KILL = 0.05  # of a loss: the request in the step is hardly to blame, unless memory is short
 _log = logging.getLogger("c2c.engine")
 
 
@@ -272,7 +273,7 @@ class LiveBackend:
             )
         )  # fmt: skip
 
-    def lost(self, place: Place, *, for_good: bool) -> None:
+    def lost(self, place: Place, *, for_good: bool, was_killed: bool = False) -> None:
         """Take note that a place's process is gone, with all that it held."""
         was_told = place.writer is not None  # else the process was not even ready
         place.writer = None
@@ -280,7 +281,7 @@ class LiveBackend:
         doing = place.doing
         if doing is not None and isinstance(doing.action, RunSteps):
             if was_told:
-                self._count_losses(doing.action)
+                self._count_losses(doing.action, _A_KILL if was_killed else 1.0)
             if doing.done:
                 self._end_run(place, self.now_s())
         if for_good:
@@ -288,15 +289,13 @@ class LiveBackend:
             place.instances.clear()
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
 
-    def _count_losses(self, action: RunSteps) -> None:
+    def _count_losses(self, action: RunSteps, loss: float) -> None:
         for request in requests_in(action):
             entry = self._ledger.get(request)
             if entry is None:
                 continue
-            entry.losses += 1
+            entry.losses += loss
             if entry.losses > self._retries:
-                _log.error(
-                    "request %d was in the step at %d losses in a row", request, entry.losses
-                )
+                _log.error("request %d was in the step at more losses than are retried", request)
                 self._ledger.end(request, "worker_lost")
                 self.put(Cancelled(at_s=self.now_s(), request_id=request))

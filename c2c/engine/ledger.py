@@ -19,14 +19,15 @@ class Entry:
       model: its place in the fleet.
       arrived_s: when.
       delivered: its tokens so far, which nobody takes back.
-      losses: workers that were lost in a step with it since its last token.
+      losses: workers that were lost in a step with it since its last token; one that somebody
+        killed counts as a part of a loss.
     """
 
     ask: Ask
     model: int
     arrived_s: float
     delivered: list[int] = field(default_factory=list)
-    losses: int = 0
+    losses: float = 0.0
 
     @property
     def left(self) -> int:
@@ -76,7 +77,7 @@ class Ledger:
         if entry is None:
             return False
         entry.delivered.append(token)
-        entry.losses = 0
+        entry.losses = 0.0
         self._told(request, token, score)
         if why is not None:
             self.end(request, why)

@@ -40,7 +40,9 @@ class Place:
       process: None: none is running.
       writer: to the process that is ready; None: none is.
       has_worked: whether the process has loaded or computed anything since it was ready.
-      in_vain: processes in a row that did not come up, or were lost at their first work.
+      is_hung: whether it said nothing for too long, and was killed for it.
+      is_over: whether it is gone, and that was taken note of.
+      in_vain: processes in a row that ended before or at their first work, by themselves.
       heard_s: when it last said something.
       instances: model names by instance, as the loop wants them.
       held: requests that the process holds.
@@ -53,6 +55,8 @@ class Place:
     process: subprocess.Popen[bytes] | None = None
     writer: asyncio.StreamWriter | None = None
     has_worked: bool = False
+    is_hung: bool = False
+    is_over: bool = False
     in_vain: int = 0
     heard_s: float = 0.0
     instances: dict[int, str] = field(default_factory=dict)

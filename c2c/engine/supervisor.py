@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ __all__ = ["Listener", "Supervisor"]
 _log = logging.getLogger("c2c.engine")
 _BACKOFF_S = 0.1  # times two for each process in a row that was in vain
 _MOST_BACKOFF_S = 5.0
+_END_S = 0.5  # from a process's last word to its end
 _SPARE_S = 0.5  # after a loss, when the one that took over is at work
 
 
@@ -35,8 +37,8 @@ class Listener(Protocol):
     def heard(self, place: Place, frame: object) -> None:
         """A process said something."""
 
-    def lost(self, place: Place, *, for_good: bool) -> None:
-        """A process is gone."""
+    def lost(self, place: Place, *, for_good: bool, was_killed: bool) -> None:
+        """A process is gone; `was_killed`: from outside, so that its work is not to blame."""
 
 
 class Supervisor:
@@ -68,8 +70,9 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
-        self._spare: subprocess.Popen[bytes] | None = None
-        self._spare_place: asyncio.Future[Place] | None = None  # once it stands by
+        self._spare: tuple[int, subprocess.Popen[bytes]] | None = None
+        self._spares = 0  # so far
+        self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # a spare's, by its number
         self._has_spare = has_spare
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
 
@@ -130,30 +133,35 @@ class Supervisor:
     def _spawn(self, place: Place) -> None:
         """Give a place a process: the one that stands by, else a new one."""
         place.generation += 1
-        place.has_worked = False
-        spare, waiting = self._spare, self._spare_place
-        if spare is not None and waiting is not None and spare.poll() is None:
-            self._spare, self._spare_place = None, None
-            place.process = spare
-            waiting.set_result(place)
+        place.has_worked, place.is_hung, place.is_over = False, False, False
+        spare, self._spare = self._spare, None
+        if spare is not None and spare[1].poll() is None:
+            place.process = spare[1]
+            self._place_of[spare[0]].set_result(place)
         else:
             place.process = self._process(place.device, place.generation)
-        if self._has_spare and self._spare is None and self._listener is not None:
+            if spare is not None:
+                self._place_of[spare[0]].set_result(None)  # it is gone
+        if self._has_spare and self._listener is not None:
             self._later(self._stand_by(_SPARE_S))
 
     async def _stand_by(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         if not self._is_closing and self._spare is None:
-            self._spare = self._process(say.SPARE, 0)
+            self._spares += 1
+            self._place_of[self._spares] = asyncio.get_running_loop().create_future()
+            self._spare = self._spares, self._process(say.SPARE, self._spares)
 
     async def serve(
         self, hello: say.WorkerHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Take a worker's connection until it ends."""
         if hello.place == say.SPARE:
-            self._spare_place = asyncio.get_running_loop().create_future()
-            place = await self._spare_place
-            generation = place.generation
+            assigned = await self._place_of[hello.generation]
+            if assigned is None:
+                writer.close()
+                return
+            place, generation = assigned, assigned.generation
         else:
             place, generation = self._places[hello.place], hello.generation
         if generation != place.generation or self._setup is None:
@@ -172,6 +180,9 @@ class Supervisor:
             elif self._listener is not None:
                 self._listener.heard(place, frame)
         writer.close()
+        if generation == place.generation and place.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # how it ended is soon known
+                await asyncio.to_thread(place.process.wait, _END_S)
         if generation == place.generation and not self._is_closing:
             self._lost(place)
 
@@ -186,9 +197,13 @@ class Supervisor:
             self._listener.started(place)
 
     def _lost(self, place: Place) -> None:
-        """Take note that a process is gone; start another, unless too many were in vain."""
+        """Take note, once, that a process is gone; start another, unless too many were in vain."""
+        if place.is_over:
+            return
+        place.is_over = True
+        was_killed = self._was_killed(place)
         is_in_vain = place.writer is None or (place.doing is not None and not place.has_worked)
-        place.in_vain = place.in_vain + 1 if is_in_vain else 0
+        place.in_vain = 0 if not is_in_vain else place.in_vain + (not was_killed)
         self._reap(place)
         if self._listener is None:
             return
@@ -197,7 +212,7 @@ class Supervisor:
             "worker %d is gone%s", place.device,
             f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
         )  # fmt: skip
-        self._listener.lost(place, for_good=place.is_quarantined)
+        self._listener.lost(place, for_good=place.is_quarantined, was_killed=was_killed)
         if not place.is_quarantined:
             place.restarts += 1
             self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))
@@ -210,6 +225,8 @@ class Supervisor:
         self._spawn(place)
         generation = place.generation
         while place.writer is None and place.generation == generation and not self._is_closing:
+            if place.is_over:
+                return  # its connection has told
             if place.process is None or place.process.poll() is not None:
                 self._lost(place)
                 return
@@ -223,7 +240,14 @@ class Supervisor:
                     continue
                 if time.monotonic() - place.heard_s > self._hang_s:
                     _log.error("worker %d said nothing for %.0f s", place.device, self._hang_s)
+                    place.is_hung = True
                     place.process.kill()
+
+    @staticmethod
+    def _was_killed(place: Place) -> bool:
+        """Return whether somebody else ended a process, not its work and not its silence."""
+        status = None if place.process is None else place.process.poll()
+        return status in (-signal.SIGKILL, -signal.SIGTERM) and not place.is_hung
 
     @staticmethod
     def _reap(place: Place) -> None:
@@ -238,10 +262,9 @@ class Supervisor:
         if self._watch is not None:
             self._watch.cancel()
         if self._spare is not None:
-            self._spare.kill()
-            self._spare.wait()
-        if self._spare_place is not None:
-            self._spare_place.cancel()
+            self._spare[1].kill()
+            self._spare[1].wait()
+            self._place_of[self._spare[0]].set_result(None)
         for place in self._places:
             if place.writer is not None:
                 say.write_frame(place.writer, say.Stop())

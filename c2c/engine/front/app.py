@@ -206,6 +206,7 @@ class Front:
         finally:
             gone.cancel()
             work.cancel()
+            work.add_done_callback(_retrieved)
             for choice in choices:  # of one that failed the others end, too
                 choice.close()
             self._over(model, choices)
@@ -309,6 +310,12 @@ class Front:
         """Show how things are."""
         page = resources.files("c2c.engine.front") / "page.html"
         return HTMLResponse(page.read_text("utf-8"))
+
+
+def _retrieved(work: asyncio.Future[Any]) -> None:
+    """Take what cancelled work ended with: nobody waits for it."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _gone(request: Request) -> None:
