@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from c2c.transformer import Model, load
 from tests.engine.checkpoints import VOCAB, make_catalog
@@ -212,6 +214,42 @@ def test_what_cannot_be_is_refused_in_openais_form(
     assert (answer.status_code, error["param"]) == (status, param), answer.text
     assert error["message"]
     assert error["type"] == "invalid_request_error"
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**33) | st.floats(width=32) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+_BODIES = st.fixed_dictionaries(
+    {"model": st.sampled_from([*NAMES, "odd"]) | _ANY, "max_tokens": st.integers(1, 4) | _ANY},
+    optional={
+        "prompt": st.lists(st.integers(0, VOCAB), max_size=9) | st.just("w5 w6") | _ANY,
+        "messages": st.just([{"role": "user", "content": "w5"}]) | _ANY,
+        **{
+            name: st.integers(0, 3) | st.booleans() | _ANY
+            for name in (
+                "n", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs",
+                "min_tokens", "ignore_eos", "stream", "stream_options", "repetition_penalty",
+                "return_token_ids", "echo", "max_completion_tokens", "nothing_that_is_known",
+            )
+        },
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(path=st.sampled_from(["completions", "chat/completions"]), body=_BODIES)
+def test_no_body_is_too_odd(live: Live, path: str, body: dict[str, Any]) -> None:
+    text = json.dumps(body)  # NaN and infinity too
+    headers = {"content-type": "application/json"}
+    answer = live.client.post(f"/v1/{path}", content=text, headers=headers)
+    if answer.status_code == 200:
+        return
+    error = answer.json()["error"]
+    assert answer.status_code in (400, 404, 503), answer.text
+    assert (answer.status_code == 503) == (error["code"] == "model_failed")
+    assert error["message"]
 
 
 def test_other_refusals(live: Live) -> None:
