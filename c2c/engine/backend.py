@@ -98,7 +98,9 @@ class LiveBackend:
             elif isinstance(action, Unload):
                 place = self._places[action.device]
                 place.instances.pop(action.instance, None)
-                self._send(place, say.Unload(instance=action.instance))
+                if action.instance in place.opened:
+                    place.opened.discard(action.instance)
+                    self._send(place, say.Unload(instance=action.instance))
             else:
                 self._begin(action, at_s)
 
@@ -136,12 +138,6 @@ class LiveBackend:
 
     def started(self, place: Place) -> None:
         """Have a worker that has come back take up what its place was doing."""
-        for instance, model in place.instances.items():
-            doing = place.doing
-            if doing is None or not isinstance(doing.action, Load) or (
-                doing.action.instance != instance
-            ):  # fmt: skip
-                self._send(place, say.Load(plan=-1, instance=instance, model=model))
         self._resume(place)
 
     def _resume(self, place: Place) -> None:
@@ -150,11 +146,16 @@ class LiveBackend:
         if doing is None or place.writer is None:
             return
         doing.sent_s = place.heard_s = time.monotonic()
+        instance = doing.action.instance
         if isinstance(doing.action, Load):
+            place.opened.add(instance)
             model = self._names[doing.action.model]
-            frame = say.Load(plan=doing.plan, instance=doing.action.instance, model=model)
-            self._send(place, frame)
+            self._send(place, say.Load(plan=doing.plan, instance=instance, model=model))
             return
+        if instance not in place.opened:  # the process is new: models come as they are needed
+            place.opened.add(instance)
+            model = place.instances[instance]
+            self._send(place, say.Load(plan=-1, instance=instance, model=model))
         run, freed = run_of(place, doing, self._ledger)
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
@@ -278,6 +279,7 @@ class LiveBackend:
         was_told = place.writer is not None  # else the process was not even ready
         place.writer = None
         place.held.clear()
+        place.opened.clear()
         doing = place.doing
         if doing is not None and isinstance(doing.action, RunSteps):
             if was_told:

@@ -45,6 +45,7 @@ class Place:
       in_vain: processes in a row that ended before or at their first work, by themselves.
       heard_s: when it last said something.
       instances: model names by instance, as the loop wants them.
+      opened: those of them that the process has.
       held: requests that the process holds.
       doing: what it was told to do.
       is_quarantined: no further one is started.
@@ -60,6 +61,7 @@ class Place:
     in_vain: int = 0
     heard_s: float = 0.0
     instances: dict[int, str] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     doing: Doing | None = None
     is_quarantined: bool = False

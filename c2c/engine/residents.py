@@ -80,11 +80,12 @@ class Residents:
                     self._models[name] = model.result()
 
     def _open(self, name: str) -> Model:
-        """Return a model with its weights mapped and its executables ready."""
+        """Return a model with its weights mapped; executables come from the store when first used.
+
+        That is for a process that takes a lost one's place: all was readied before.
+        """
         if name not in self._models:
-            model = self._compiled(self._loaded(name))
-            self._touch(model)
-            self._models[name] = model
+            self._models[name] = self._loaded(name)
         return self._models[name]
 
     def _loaded(self, name: str) -> Model:
