@@ -1,6 +1,9 @@
 """Simulate what a live run served, and compare: `python -m experiments.replay run=runs/live`.
 
-    python -m experiments.replay run=runs/b fit=[runs/a1,runs/a2]     # predict b from other runs
+    python -m experiments.replay run=runs/b fit=[runs/a1,runs/a2] floor=[runs/b2,runs/b3]
+
+predicts b from other runs, and says how far apart live runs of the same requests are: no
+prediction can be held to less.
 
 Step costs are fitted to the recorded steps of `fit` (by default of the run itself, which then is
 no prediction). Prints TTFT, TPOT and end-to-end time of both, and writes them with the fit to
@@ -26,10 +29,12 @@ class ReplaySettings:
     Attributes:
       run: folder of the record, `out` of `experiments.serve`.
       fit: folders of runs that steps are fitted to; none for the run itself.
+      floor: folders of live runs of the same requests.
     """
 
     run: str = ""
     fit: list[str] = field(default_factory=list)
+    floor: list[str] = field(default_factory=list)
 
 
 def main() -> int:
@@ -54,10 +59,12 @@ def _replay(arguments: list[str]) -> int:
     from c2c.atomic import write_json
     from c2c.errors import SettingError
     from experiments.serving.calibration import with_costs
+    from experiments.serving.recorded import retell
     from experiments.serving.replaying import (
         compare,
         fitted,
         prepared_of,
+        recorded_steps,
         replay,
         served_requests,
     )
@@ -71,17 +78,25 @@ def _replay(arguments: list[str]) -> int:
         raise SettingError("run", settings.run, "the folder of a live run's record")
     others = [Path(name).expanduser() for name in settings.fit]
     fits = fitted(others or [folder])
-    prepared = with_costs(prepared_of(folder), fits)
+    prepared, options = prepared_of(folder)
     live = served_requests(folder)
-    found = compare(live, replay(prepared, live))
+    again = [served_requests(Path(name).expanduser()) for name in settings.floor]
+    found = compare(live, replay(with_costs(prepared, fits, options.budgets), live), again)
     out = Console(highlight=False, width=100)
+    retold = retell(prepared, live, recorded_steps(folder))
+    same = compare(live, retold.requests)
+    out.print(
+        f"with the recorded seconds: {retold.equal} of {retold.plans} plans as they were, "
+        f"figures within {100 * max(abs(one.error) for one in same):.2f} %"
+    )
     table = Table(box=SIMPLE_HEAD, title=f"{len(live)} requests, simulated against live")
-    for name in ("figure", "live, ms", "simulated, ms", "error, %"):
+    for name in ("figure", "live, ms", "simulated, ms", "error, %", "floor, %"):
         table.add_column(name, justify="left" if name == "figure" else "right")
     for one in found:
         table.add_row(
             f"{one.name.removesuffix('_s')} p{one.share}", f"{1e3 * one.live_s:.2f}",
             f"{1e3 * one.simulated_s:.2f}", f"{100 * one.error:+.1f}",
+            "-" if one.floor is None else f"{100 * one.floor:.1f}",
         )  # fmt: skip
     out.print(table)
     worst = max(fit.residual for fit in fits.values())
@@ -94,6 +109,11 @@ def _replay(arguments: list[str]) -> int:
         {
             "fit": [str(path) for path in others],
             "steps": {name: fit.as_dict() for name, fit in fits.items()},
+            "retold": {
+                "plans": retold.plans,
+                "equal": retold.equal,
+                "compared": [asdict(one) for one in same],
+            },
             "compared": [asdict(one) for one in found],
         },
     )

@@ -1,11 +1,23 @@
 """A live engine: the serving loop on the clock, over workers that compute; OpenAI's API in front.
 
-What is here needs the extra `serve`; only the worker's modules import jax.
+What is here needs the extra `serve`; only the worker's modules import jax. Nothing is imported
+before it is asked for: a worker that takes a lost one's place is there the sooner.
 """
 
-from c2c.engine.catalog import find_models
-from c2c.engine.fleet import Options, fleet_of
-from c2c.engine.record import steps_table
-from c2c.engine.scheduler import Engine, EngineSettings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Engine", "EngineSettings", "Options", "find_models", "fleet_of", "steps_table"]
+if TYPE_CHECKING:
+    from c2c.engine.catalog import find_models
+    from c2c.engine.fleet import Options, fleet_of
+    from c2c.engine.scheduler import Engine, EngineSettings
+
+__all__ = ["Engine", "EngineSettings", "Options", "find_models", "fleet_of"]
+
+_HOMES = {"find_models": "catalog", "Options": "fleet", "fleet_of": "fleet"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'scheduler')}"), name)

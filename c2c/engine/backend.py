@@ -32,11 +32,13 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
     Unload,
-    new_report,
 )
+from c2c.serving.rows import as_rows, new_row
+from c2c.serving.state import REPORT_DTYPE
 
 __all__ = ["LiveBackend"]
 
+_A_KILL = 0.05  # of a loss: the request in the step is hardly to blame, unless memory is short
 _log = logging.getLogger("c2c.engine")
 
 
@@ -58,10 +60,11 @@ class LiveBackend:
           prepared: what is served.
           places: of the workers, by device.
           ledger: of the requests.
-          retries: losses that a request in the step under way survives.
+          retries: losses in a row, without a token between, that a request in the step survives.
           on_step: takes each step.
         """
         self._prepared, self._places, self._ledger = prepared, places, ledger
+        self._fleet = as_rows(prepared.fleet)
         self._retries, self._on_step = retries, on_step
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(places)
@@ -95,7 +98,9 @@ class LiveBackend:
             elif isinstance(action, Unload):
                 place = self._places[action.device]
                 place.instances.pop(action.instance, None)
-                self._send(place, say.Unload(instance=action.instance))
+                if action.instance in place.opened:
+                    place.opened.discard(action.instance)
+                    self._send(place, say.Unload(instance=action.instance))
             else:
                 self._begin(action, at_s)
 
@@ -133,12 +138,6 @@ class LiveBackend:
 
     def started(self, place: Place) -> None:
         """Have a worker that has come back take up what its place was doing."""
-        for instance, model in place.instances.items():
-            doing = place.doing
-            if doing is None or not isinstance(doing.action, Load) or (
-                doing.action.instance != instance
-            ):  # fmt: skip
-                self._send(place, say.Load(plan=-1, instance=instance, model=model))
         self._resume(place)
 
     def _resume(self, place: Place) -> None:
@@ -147,11 +146,16 @@ class LiveBackend:
         if doing is None or place.writer is None:
             return
         doing.sent_s = place.heard_s = time.monotonic()
+        instance = doing.action.instance
         if isinstance(doing.action, Load):
+            place.opened.add(instance)
             model = self._names[doing.action.model]
-            frame = say.Load(plan=doing.plan, instance=doing.action.instance, model=model)
-            self._send(place, frame)
+            self._send(place, say.Load(plan=doing.plan, instance=instance, model=model))
             return
+        if instance not in place.opened:  # the process is new: models come as they are needed
+            place.opened.add(instance)
+            model = place.instances[instance]
+            self._send(place, say.Load(plan=-1, instance=instance, model=model))
         run, freed = run_of(place, doing, self._ledger)
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
@@ -161,7 +165,7 @@ class LiveBackend:
             self._send(place, run)
         else:
             doing.done, doing.seconds = 1, 0.0
-            self._end_run(place)
+            self._end_run(place, self.now_s())
 
     def heard(self, place: Place, frame: object) -> None:
         """Take what the process of a place says."""
@@ -169,26 +173,31 @@ class LiveBackend:
         doing = place.doing
         if doing is None or getattr(frame, "plan", None) != doing.plan:
             return
+        place.has_worked = True
         if isinstance(frame, say.Loaded):
             place.doing = None
-            self.put(Ready(at_s=self.now_s(), device=place.device, available_gbps=self._gbps))
+            now_s = self.now_s()
+            self._record_load(place, doing, frame, now_s)
+            self.put(Ready(at_s=now_s, device=place.device, available_gbps=self._gbps))
         elif isinstance(frame, say.Stepped):
             self._stepped(place, doing, frame)
 
     def _stepped(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
-        self._record(place, doing, frame)
+        now_s = self.now_s()
+        self._record(place, doing, frame, now_s)
         doing.done += 1
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
+        scores = {score.request: score for score in frame.scores}
         for request, token, why in frame.tokens:
-            self._ledger.deliver(request, token, why)
+            self._ledger.deliver(request, token, why, scores.get(request))
             if why is not None:
                 doing.finished.append(request)
                 place.held.discard(request)
         if frame.is_last:
-            self._end_run(place)
+            self._end_run(place, now_s)
 
-    def _end_run(self, place: Place) -> None:
+    def _end_run(self, place: Place, at_s: float) -> None:
         doing = place.doing
         assert doing is not None
         place.doing = None
@@ -197,7 +206,8 @@ class LiveBackend:
         link, hbm = self._bytes(action, doing.done)
         seconds = max(doing.seconds, 1e-9)
         kind = self._prepared.slice_kinds[self._prepared.kind_of[place.device]]
-        report = new_report(
+        report = new_row(
+            REPORT_DTYPE,
             steps=doing.done,
             latency_s=seconds / doing.done,
             c2c=min(1.0, link / seconds / (self._prepared.link_capacity_gbps * 1e9)),
@@ -207,11 +217,11 @@ class LiveBackend:
             hbm_bytes=hbm,
         )
         finished = tuple(doing.finished)
-        self.put(StepEnd(at_s=self.now_s(), device=place.device, report=report, finished=finished))
+        self.put(StepEnd(at_s=at_s, device=place.device, report=report, finished=finished))
 
     def _bytes(self, action: RunSteps, steps: int) -> tuple[float, float]:
         """Return the link and HBM bytes of a run's steps, counted from their shapes."""
-        fleet = self._prepared.fleet
+        fleet = self._fleet
         arch = int(fleet.deployment[action.model].arch)
         pair = arch * fleet.costs.kinds + int(self._prepared.kind_of[action.device])
         plan = action.plan
@@ -220,10 +230,9 @@ class LiveBackend:
         )
         return steps * link, steps * hbm + growth * steps * (steps - 1) / 2
 
-    def _record(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
+    def _record(self, place: Place, doing: Doing, frame: say.Stepped, now_s: float) -> None:
         action = doing.action
         assert isinstance(action, RunSteps)
-        now_s = self.now_s()
         name = self._names[action.model]
         was, last_s = self._last.get(place.device, (name, 0.0))
         sent_s = doing.sent_s - self._start_s
@@ -239,12 +248,13 @@ class LiveBackend:
                 model=name,
                 chunk=sum(chunk for chunk, _ in frame.calls),
                 rows=sum(rows for _, rows in frame.calls),
-                calls=len(frame.calls),
+                calls=[chunk for chunk, _ in frame.calls],
                 prompt_tokens=prompt,
                 decodes=len(action.decodes),
                 kv_tokens=frame.kv_tokens,
                 seconds=frame.seconds,
                 host_s=frame.host_s,
+                begun_s=doing.begun_s,
                 sent_s=sent_s,
                 heard_s=now_s,
                 outside_s=max(0.0, now_s - max(last_s, doing.begun_s) - spent),
@@ -253,29 +263,41 @@ class LiveBackend:
             )
         )
 
-    def lost(self, place: Place, *, for_good: bool) -> None:
+    def _record_load(self, place: Place, doing: Doing, frame: say.Loaded, now_s: float) -> None:
+        self._on_step(
+            StepRow(
+                plan=frame.plan, number=-1, device=place.device,
+                model=self._names[doing.action.model], chunk=0, rows=0, calls=[], prompt_tokens=0,
+                decodes=0, kv_tokens=0, seconds=frame.seconds, host_s=0.0, begun_s=doing.begun_s,
+                sent_s=doing.sent_s - self._start_s, heard_s=now_s, outside_s=0.0, is_turn=False,
+                again=0,
+            )
+        )  # fmt: skip
+
+    def lost(self, place: Place, *, for_good: bool, was_killed: bool = False) -> None:
         """Take note that a place's process is gone, with all that it held."""
         was_told = place.writer is not None  # else the process was not even ready
         place.writer = None
         place.held.clear()
+        place.opened.clear()
         doing = place.doing
         if doing is not None and isinstance(doing.action, RunSteps):
             if was_told:
-                self._count_losses(doing.action)
+                self._count_losses(doing.action, _A_KILL if was_killed else 1.0)
             if doing.done:
-                self._end_run(place)
+                self._end_run(place, self.now_s())
         if for_good:
             place.doing = None
             place.instances.clear()
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
 
-    def _count_losses(self, action: RunSteps) -> None:
+    def _count_losses(self, action: RunSteps, loss: float) -> None:
         for request in requests_in(action):
             entry = self._ledger.get(request)
             if entry is None:
                 continue
-            entry.losses += 1
+            entry.losses += loss
             if entry.losses > self._retries:
-                _log.error("request %d was in the step at %d losses", request, entry.losses)
+                _log.error("request %d was in the step at more losses than are retried", request)
                 self._ledger.end(request, "worker_lost")
                 self.put(Cancelled(at_s=self.now_s(), request_id=request))

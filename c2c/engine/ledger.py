@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from c2c.engine.messages import Ask
+from c2c.engine.messages import Ask, Scored
 
 __all__ = ["Entry", "Ledger"]
 
@@ -19,14 +19,15 @@ class Entry:
       model: its place in the fleet.
       arrived_s: when.
       delivered: its tokens so far, which nobody takes back.
-      losses: workers that were lost in a step with it.
+      losses: workers that were lost in a step with it since its last token; one that somebody
+        killed counts as a part of a loss.
     """
 
     ask: Ask
     model: int
     arrived_s: float
     delivered: list[int] = field(default_factory=list)
-    losses: int = 0
+    losses: float = 0.0
 
     @property
     def left(self) -> int:
@@ -38,12 +39,14 @@ class Ledger:
     """All requests of an engine. Delivered tokens are the truth: work is redone, never a token."""
 
     def __init__(
-        self, told: Callable[[int, tuple[int, ...]], None], ended: Callable[[int, Entry, str], None]
+        self,
+        told: Callable[[int, int, Scored | None], None],
+        ended: Callable[[int, Entry, str], None],
     ) -> None:
         """Take whom to tell.
 
         Args:
-          told: of new tokens.
+          told: of each new token, and how likely it was.
           ended: of the end of a request and why: "stop" or "length", else what kept it from that.
         """
         self._told, self._ended = told, ended
@@ -66,13 +69,16 @@ class Ledger:
         """Return a request's entry; None: it is over, or never was."""
         return self._open.get(request)
 
-    def deliver(self, request: int, token: int, why: str | None) -> bool:
+    def deliver(
+        self, request: int, token: int, why: str | None, score: Scored | None = None
+    ) -> bool:
         """Pass a token on, and end the request if it is its last; return whether it was wanted."""
         entry = self._open.get(request)
         if entry is None:
             return False
         entry.delivered.append(token)
-        self._told(request, (token,))
+        entry.losses = 0.0
+        self._told(request, token, score)
         if why is not None:
             self.end(request, why)
         return True

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 import msgspec
 
 __all__ = [
+    "SPARE",
     "Abort",
     "Answered",
     "Ask",
+    "Drain",
     "Ended",
     "Fill",
     "Frame",
@@ -30,7 +32,9 @@ __all__ = [
     "Loaded",
     "ModelInfo",
     "Models",
+    "Opening",
     "Run",
+    "Scored",
     "Setup",
     "SocketFrames",
     "Stepped",
@@ -45,6 +49,7 @@ __all__ = [
     "write_frame",
 ]
 
+SPARE = -1  # the place of a worker that stands by
 _MOST_BYTES = 1 << 28
 _LENGTH = struct.Struct("<I")
 
@@ -77,10 +82,18 @@ class Setup(Frame):
 
 
 class WorkerHello(Frame):
-    """From a worker that has connected: which place it takes."""
+    """From a worker that has connected: which place it takes, or SPARE for any."""
 
     place: int
     generation: int
+
+
+class Opening(Frame):
+    """From a worker that is not ready yet: which model it opens now."""
+
+    model: str
+    number: int  # from 1
+    of: int
 
 
 class Hello(Frame):
@@ -104,6 +117,9 @@ class Submit(Frame):
     top_k: int
     top_p: float
     seed: int
+    penalty: float = 1.0
+    least: int = 0  # draws before which it does not stop
+    scores: int | None = None  # likeliest tokens to tell
 
 
 class Fill(Frame):
@@ -139,6 +155,14 @@ class Run(Frame):
     steps: int
 
 
+class Scored(Frame):
+    """How likely a token of a request was, and which were the likeliest."""
+
+    request: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 class Stepped(Frame):
     """One step is done."""
 
@@ -151,6 +175,7 @@ class Stepped(Frame):
     calls: tuple[tuple[int, int], ...]  # (chunk with padding, rows of one token) of each call
     kv_tokens: int  # positions that the rows of one token attend to
     compiled: int  # executables that were not ready
+    scores: tuple[Scored, ...] = ()
 
 
 class Interrupt(Frame):
@@ -207,6 +232,9 @@ class Ask(Frame):
     top_p: float
     seed: int
     stop: tuple[int, ...]
+    penalty: float = 1.0
+    least: int = 0
+    scores: int | None = None
     deadline_s: float | None = None
     priority: int | None = None
 
@@ -223,6 +251,7 @@ class Tokens(Frame):
 
     request: int
     tokens: tuple[int, ...]
+    scores: tuple[Scored, ...] = ()  # one a token, where they were asked for
 
 
 class Ended(Frame):
@@ -231,6 +260,12 @@ class Ended(Frame):
     request: int
     why: str  # stop, length, or an outcome of the ledger
     retry_s: float = 0.0
+
+
+class Drain(Frame):
+    """From the front: take no new requests, or take them again."""
+
+    is_on: bool
 
 
 class Watch(Frame):
@@ -249,9 +284,9 @@ class Live(Frame):
 Answered = Tokens | Ended
 
 _ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Stop
-_FromWorker = WorkerHello | Hello | Loaded | Stepped
+_FromWorker = WorkerHello | Opening | Hello | Loaded | Stepped
 _ToFront = Models | Tokens | Ended | Live
-_FromFront = FrontHello | Ask | Abort | Watch
+_FromFront = FrontHello | Ask | Abort | Drain | Watch
 _Any = _ToWorker | _FromWorker | _ToFront | _FromFront
 
 _encoder = msgspec.msgpack.Encoder()

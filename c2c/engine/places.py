@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -40,13 +39,15 @@ class Place:
       generation: of the process, counted up at each start.
       process: None: none is running.
       writer: to the process that is ready; None: none is.
-      ready_s: when it came up.
-      in_vain: processes in a row that hardly served.
+      has_worked: whether the process has loaded or computed anything since it was ready.
+      is_hung: whether it said nothing for too long, and was killed for it.
+      is_over: whether it is gone, and that was taken note of.
+      in_vain: processes in a row that ended before or at their first work, by themselves.
       heard_s: when it last said something.
       instances: model names by instance, as the loop wants them.
+      opened: those of them that the process has.
       held: requests that the process holds.
       doing: what it was told to do.
-      lost_s: when processes were lost.
       is_quarantined: no further one is started.
     """
 
@@ -54,22 +55,18 @@ class Place:
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
     writer: asyncio.StreamWriter | None = None
-    ready_s: float = 0.0
+    has_worked: bool = False
+    is_hung: bool = False
+    is_over: bool = False
     in_vain: int = 0
     heard_s: float = 0.0
     instances: dict[int, str] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     doing: Doing | None = None
-    lost_s: list[float] = field(default_factory=list)
     is_quarantined: bool = False
     compiled: int = 0
     restarts: int = 0
-
-    def lost_since(self, window_s: float) -> int:
-        """Return how many processes were lost in the last so many seconds."""
-        now_s = time.monotonic()
-        self.lost_s = [at for at in self.lost_s if now_s - at < window_s]
-        return len(self.lost_s)
 
 
 def requests_in(action: Load | RunSteps) -> Iterator[int]:
@@ -136,4 +133,7 @@ def _submit(ledger: Ledger, request: int) -> Submit:
         top_k=ask.top_k,
         top_p=ask.top_p,
         seed=ask.seed,
+        penalty=ask.penalty,
+        least=ask.least,
+        scores=ask.scores,
     )

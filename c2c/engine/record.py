@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["StepRow", "steps_table"]
+from c2c.serving.state import RECORD_DTYPE
+
+__all__ = ["StepRow", "Tape", "Totals"]
+
+_PACKED = 10_000  # rows that are Python objects before they become columns
+_RECENT = 1_000  # steps that the page knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,17 +23,18 @@ class StepRow:
 
     Attributes:
       plan: number of the plan that it is a step of.
-      number: of the step in its plan, from 0.
+      number: of the step in its plan, from 0; -1: the plan loads the model.
       device: the worker's place.
       model: name.
       chunk: prompt tokens with padding, of all its calls.
       rows: rows of one token with padding, of all its calls.
-      calls: how many.
+      calls: prompt tokens with padding of each call; of a call of decodes alone 0.
       prompt_tokens: without padding.
       decodes: rows without padding.
       kv_tokens: positions that those attend to.
       seconds: of the device.
       host_s: of the worker beside that.
+      begun_s: of the event that the plan follows from.
       sent_s: when the plan was sent.
       heard_s: when the step was heard of.
       outside_s: from the event that the plan follows from, or the step before, to the end of this
@@ -41,12 +49,13 @@ class StepRow:
     model: str
     chunk: int
     rows: int
-    calls: int
+    calls: list[int]
     prompt_tokens: int
     decodes: int
     kv_tokens: int
     seconds: float
     host_s: float
+    begun_s: float
     sent_s: float
     heard_s: float
     outside_s: float
@@ -54,10 +63,89 @@ class StepRow:
     again: int
 
 
-def steps_table(rows: list[StepRow]) -> pa.Table:
-    """Return steps as a table, in the order in which they were heard of."""
-    names = StepRow.__dataclass_fields__
-    types: dict[str, Any] = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(),
-                             "bool": pa.bool_()}  # fmt: skip
-    schema = pa.schema([(name, types[str(field.type)]) for name, field in names.items()])
-    return pa.Table.from_pylist([asdict(row) for row in rows], schema=schema)
+@dataclass(slots=True)
+class Totals:
+    """Of one model since the start."""
+
+    steps: int = 0
+    device_s: float = 0.0
+    prompt_tokens: int = 0
+    decode_tokens: int = 0
+    padded_tokens: int = 0
+    again_tokens: int = 0
+    turns: int = 0
+
+    def add(self, row: StepRow) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.device_s += row.seconds
+        self.prompt_tokens += row.prompt_tokens
+        self.decode_tokens += row.decodes
+        self.padded_tokens += max(
+            0, row.chunk + row.rows - row.prompt_tokens - row.again - row.decodes
+        )
+        self.again_tokens += row.again
+        self.turns += row.is_turn
+
+
+_TYPES: dict[str, Any] = {
+    "int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_(),
+    "list[int]": pa.list_(pa.int64()),
+}  # fmt: skip
+_SCHEMA = pa.schema(
+    [(name, _TYPES[str(field.type)]) for name, field in StepRow.__dataclass_fields__.items()]
+)
+
+
+class Tape:
+    """What a run leaves.
+
+    An engine runs for long: totals and the last steps are always there, all steps and records only
+    where they are asked for.
+    """
+
+    def __init__(self, *, is_kept: bool) -> None:
+        """Begin; `is_kept`: whether everything will be asked for."""
+        self._is_kept = is_kept
+        self._steps: list[StepRow] = []
+        self._step_tables: list[pa.Table] = []
+        self._records: list[tuple[Any, ...]] = []
+        self._record_tables: list[np.ndarray] = []
+        self.recent: deque[StepRow] = deque(maxlen=_RECENT)
+        self.totals: dict[str, Totals] = {}
+
+    def step(self, row: StepRow) -> None:
+        """Take a step."""
+        if row.number >= 0:
+            self.recent.append(row)
+            self.totals.setdefault(row.model, Totals()).add(row)
+        if self._is_kept:
+            self._steps.append(row)
+            if len(self._steps) >= _PACKED:
+                self._pack()
+
+    def record(self, row: Any) -> None:
+        """Take the record of a request that is over: a row of `RECORD_DTYPE`."""
+        if self._is_kept:
+            self._records.append(tuple(row))
+            if len(self._records) >= _PACKED:
+                self._pack()
+
+    def _pack(self) -> None:
+        columns = {
+            field.name: pa.array([getattr(row, field.name) for row in self._steps], field.type)
+            for field in _SCHEMA
+        }
+        self._step_tables.append(pa.table(columns, schema=_SCHEMA))
+        self._record_tables.append(np.array(self._records, RECORD_DTYPE))
+        self._steps, self._records = [], []
+
+    def steps(self) -> pa.Table:
+        """Return all steps, in the order in which they were heard of."""
+        self._pack()
+        return pa.concat_tables(self._step_tables)
+
+    def records(self) -> np.ndarray:
+        """Return the records of all requests, by number."""
+        self._pack()
+        return np.sort(np.concatenate(self._record_tables), order="id")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from msgspec import structs
 
-from c2c.engine.messages import Run, Setup, Stepped, Submit
+from c2c.engine.messages import Run, Scored, Setup, Stepped, Submit
 from c2c.errors import DataError, SettingError
 from c2c.transformer import (
     KvPool,
@@ -26,14 +28,22 @@ from pallas_kernels.host_memory import HostMemoryError
 
 __all__ = ["Residents"]
 
+_REFUSED = (DataError, SettingError, HostMemoryError)
+
 
 class Residents:
     """Instances on one device, which take turns over one pool of keys and values."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(
+        self, setup: Setup, opening: Callable[[str, int, int], None] = lambda *_: None
+    ) -> None:
         """Take the pool's memory; where it says so, ready every model.
 
         A model that cannot be served keeps none of the others back.
+
+        Args:
+          setup: what is served.
+          opening: is told of each model before it is readied: its name, number, and of how many.
         """
         self.failed: dict[str, str] = {}
         self._setup = setup
@@ -48,33 +58,55 @@ class Residents:
             dtype=DTYPES[setup.dtype],
             executables=self._executables,
         )
-        for name in self._items if setup.opens_all else ():
-            try:
-                self._open(name)
-            except (DataError, SettingError, HostMemoryError) as error:
-                self.failed[name] = str(error)
+        if setup.opens_all:
+            self._open_all(opening)
+
+    def _open_all(self, opening: Callable[[str, int, int], None]) -> None:
+        """Ready all models: what one's weights take to read, the one before takes to compile."""
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            ready: dict[str, Future[Model]] = {}
+            for number, name in enumerate(self._items, 1):
+                opening(name, number, len(self._items))
+                try:
+                    ready[name] = pool.submit(self._compiled, self._loaded(name))
+                except _REFUSED as error:
+                    self.failed[name] = str(error)
+            for name, model in ready.items():
+                try:
+                    self._touch(model.result())
+                except _REFUSED as error:
+                    self.failed[name] = str(error)
+                else:
+                    self._models[name] = model.result()
 
     def _open(self, name: str) -> Model:
-        """Return a model with its weights mapped and its executables ready."""
+        """Return a model with its weights mapped; executables come from the store when first used.
+
+        That is for a process that takes a lost one's place: all was readied before.
+        """
         if name not in self._models:
-            item = self._items[name]
-            model = load(
-                Path(item.path),
-                self._setup.dtype,
-                linear=self._setup.linear,
-                pool=item.pool,
-                progress=False,
-                executables=self._setup.executables,
-            )
-            self._warm(model)
-            self._models[name] = model
+            self._models[name] = self._loaded(name)
         return self._models[name]
 
-    def _warm(self, model: Model) -> None:
-        """Ready a model's executables; compute a step of each kind, which touches its weights."""
-        runner = self._made(model)
+    def _loaded(self, name: str) -> Model:
+        item = self._items[name]
+        return load(
+            Path(item.path),
+            self._setup.dtype,
+            linear=self._setup.linear,
+            pool=item.pool,
+            progress=False,
+            executables=self._setup.executables,
+        )
+
+    def _compiled(self, model: Model) -> Model:
         if model.executables is not None:
-            runner.warm()
+            self._made(model).warm()
+        return model
+
+    def _touch(self, model: Model) -> None:
+        """Compute a step of each kind: its weights are in memory then."""
+        runner = self._made(model)
         runner.submit(0, [0], new=2, sampling=Sampling())
         for step in (Step(fill=(0, 1)), Step(decode=(0,))):
             runner.finish(runner.start(step))
@@ -137,6 +169,7 @@ class Residents:
     def _step(self, runner: Runner, run: Run, number: int, calls: list[Step]) -> Stepped:
         begun_s, compiled = time.perf_counter(), self.compiled
         tokens: list[tuple[int, int, str | None]] = []
+        scores: list[Scored] = []
         seconds, kv, shapes = 0.0, 0, []
         for call in calls:
             kv += runner.attended(call)
@@ -144,6 +177,10 @@ class Residents:
             result = runner.finish(runner.start(call))
             tokens += result.tokens
             seconds += result.seconds
+            scores += [
+                Scored(request=request, logprob=score.logprob, top=score.top)
+                for request, score in result.scores.items()
+            ]
         return Stepped(
             plan=run.plan,
             number=number,
@@ -154,6 +191,7 @@ class Residents:
             calls=tuple(shapes),
             kv_tokens=kv,
             compiled=self.compiled - compiled,
+            scores=tuple(scores),
         )
 
 
@@ -169,7 +207,10 @@ def _submit(runner: Runner, submit: Submit) -> None:
             top_k=submit.top_k,
             top_p=submit.top_p,
             seed=submit.seed,
+            repetition_penalty=submit.penalty,
         ),
+        least=submit.least,
+        scores=submit.scores,
     )
 
 

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from c2c.engine.catalog import Entry as CatalogEntry
 from c2c.engine.fleet import Options, check_memory, context_of, fleet_of, pool_of, shapes_of
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.places import Place
-from c2c.engine.record import StepRow
+from c2c.engine.record import Tape
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError
 from c2c.serving import (
@@ -35,6 +37,7 @@ from c2c.serving import (
 )
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled
+from c2c.serving.rows import as_rows
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -46,7 +49,7 @@ _WHY = {
     FAIL_DEADLINE: "deadline",
     FAIL_DEVICE: "worker_lost",
 }
-_KEPT_STEPS = 1_000_000
+_ENDS = 64  # requests by which is said when the next one will be over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +63,11 @@ class EngineSettings:
       executables: folder of compiled code; None: each process compiles its own.
       pools: folder of weights that workers share; None: one that ends with the engine.
       max_open: requests at the same time; further ones are turned away.
-      retries: losses of a worker that a request in its step survives.
-      patience: losses in a minute after which a worker is given up.
+      retries: losses of workers in a row, without a token between, that a request survives.
+      patience: processes in a row that did nothing after which a worker is given up.
+      has_spare: whether a process stands by to take the place of a lost one.
       hang_s: silence after which a worker that computes is killed.
+      is_recorded: whether every step and request is kept, to be written at the end.
       ttft_slo_s: target that policies see.
       tpot_slo_s: likewise.
     """
@@ -73,9 +78,11 @@ class EngineSettings:
     executables: str | None = "auto"
     pools: Path | None = None
     max_open: int = 1024
-    retries: int = 1
+    retries: int = 3
     patience: int = 20
+    has_spare: bool = True
     hang_s: float = 60.0
+    is_recorded: bool = False
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2
 
@@ -91,11 +98,15 @@ class Engine:
         self.socket = Path(self._folder.name) / "socket"
         self.places = [Place(device=k) for k in range(settings.options.workers)]
         self._supervisor = Supervisor(
-            self.socket, self.places, hang_s=settings.hang_s, patience=settings.patience
+            self.socket,
+            self.places,
+            hang_s=settings.hang_s,
+            patience=settings.patience,
+            has_spare=settings.has_spare,
         )
         self.ledger = Ledger(self._told, self._ended)
-        self.steps: list[StepRow] = []
-        self.records: list[Any] = []
+        self.tape = Tape(is_kept=settings.is_recorded)
+        self._ends_s: deque[float] = deque(maxlen=_ENDS)
         self.prepared: Prepared | None = None
         self._backend: LiveBackend | None = None
         self._server: asyncio.Server | None = None
@@ -145,7 +156,11 @@ class Engine:
                 f"{hello.loaded} executables loaded, {hello.compiled} compiled"
             )
 
-        await self._supervisor.start(setup, done)
+        def opening(place: Place, frame: say.Opening) -> None:
+            if place.device == 0:  # the others find what it leaves
+                note(f"worker 0 opens {frame.model} ({frame.number} of {frame.of})")
+
+        await self._supervisor.start(setup, done, opening)
         served = [e for e in good if e.name not in self._failed]
         if not served:
             raise self._nothing()
@@ -162,9 +177,9 @@ class Engine:
             self.places,
             self.ledger,
             retries=self._settings.retries,
-            on_step=self._on_step,
+            on_step=self.tape.step,
         )
-        state = self.prepared.new_serving()
+        state = as_rows(self.prepared.new_serving(buffer=1))
         for i, instance in enumerate(state.instance):  # those that the system starts with
             if instance.model >= 0:
                 name = served[int(instance.model)].name
@@ -189,7 +204,7 @@ class Engine:
         """Serve: an event, the pure step, its actions."""
         assert self.prepared is not None
         assert self._backend is not None
-        fleet, rules = self.prepared.fleet, self.prepared.new_rules()
+        fleet, rules = as_rows(self.prepared.fleet), self.prepared.new_rules()
         while True:
             event = await self._backend.next_event()
             try:
@@ -203,14 +218,10 @@ class Engine:
     def _take_records(self, state: Any) -> None:
         count = state.count[0]
         for row in state.records[: count.out]:
-            self.records.append(row.copy())
+            self.tape.record(row)
             if row.failure != FAIL_NONE:
                 self.ledger.end(int(row.id), _WHY[int(row.failure)])
         count.out = 0
-
-    def _on_step(self, row: StepRow) -> None:
-        if len(self.steps) < _KEPT_STEPS:
-            self.steps.append(row)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task: Any = asyncio.current_task()
@@ -233,6 +244,8 @@ class Engine:
                 self.ask(frame)
             elif isinstance(frame, say.Abort):
                 self.abort(frame.request, "stop" if frame.is_done else "cancelled")
+            elif isinstance(frame, say.Drain):
+                self.is_draining = frame.is_on
             elif isinstance(frame, say.Watch):
                 state = msgspec.json.encode(self.live())
                 say.write_frame(writer, say.Live(number=frame.number, state=state))
@@ -263,7 +276,7 @@ class Engine:
         assert self._backend is not None
         if self.is_draining or len(self.ledger) >= self._settings.max_open:
             why = "draining" if self.is_draining else "overloaded"
-            self._tell(say.Ended(request=ask.request, why=why, retry_s=1.0))
+            self._tell(say.Ended(request=ask.request, why=why, retry_s=self._next_end_s()))
             return
         now_s = self._backend.now_s()
         model = self._models[ask.model]
@@ -280,17 +293,25 @@ class Engine:
             )
         )
 
+    def _next_end_s(self) -> float:
+        """Return in how many seconds a request will be over, as the last ones came to their end."""
+        if len(self._ends_s) < 2:
+            return 1.0
+        return (time.monotonic() - self._ends_s[0]) / len(self._ends_s)
+
     def abort(self, request: int, why: str) -> None:
         """End a request; pages are free within a step."""
         assert self._backend is not None
         if self.ledger.end(request, why):
             self._backend.put(Cancelled(at_s=self._backend.now_s(), request_id=request))
 
-    def _told(self, request: int, tokens: tuple[int, ...]) -> None:
-        self._tell(say.Tokens(request=request, tokens=tokens))
+    def _told(self, request: int, token: int, score: say.Scored | None) -> None:
+        scores = () if score is None else (score,)
+        self._tell(say.Tokens(request=request, tokens=(token,), scores=scores))
 
     def _ended(self, request: int, entry: Entry, why: str) -> None:
         del entry
+        self._ends_s.append(time.monotonic())
         self._tell(say.Ended(request=request, why=why))
 
     def _tell(self, frame: say.Answered) -> None:
@@ -304,18 +325,16 @@ class Engine:
             entry = self.ledger.get(request)
             if entry is not None:
                 waiting[entry.ask.model] = waiting.get(entry.ask.model, 0) + 1
-        recent = self.steps[-1] if self.steps else None
+        tape = self.tape
         return {
             "uptime_s": time.time() - self._begun_s,
             "open": waiting,
             "outcomes": dict(self.ledger.outcomes),
-            "steps": len(self.steps),
-            "padded_tokens": sum(
-                row.chunk + row.rows - row.prompt_tokens - row.decodes
-                for row in self.steps[-1000:]
-            ),
+            "is_draining": self.is_draining,
+            "steps": sum(totals.steps for totals in tape.totals.values()),
+            "models": {name: asdict(totals) for name, totals in tape.totals.items()},
             "compiled_after_start": sum(place.compiled for place in self.places),
-            "last_step_s": None if recent is None else recent.seconds,
+            "outside_s": median(row.outside_s for row in tape.recent) if tape.recent else None,
             "workers": [
                 {
                     "device": place.device,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,9 +22,10 @@ from c2c.errors import DataError
 __all__ = ["Listener", "Supervisor"]
 
 _log = logging.getLogger("c2c.engine")
-_WINDOW_S = 60.0
-_BACKOFF_S = 0.1  # times two for each process in a row that served less than so long
-_SERVED_S = 2.0
+_BACKOFF_S = 0.1  # times two for each process in a row that was in vain
+_MOST_BACKOFF_S = 5.0
+_END_S = 0.5  # from a process's last word to its end
+_SPARE_S = 0.5  # after a loss, when the one that took over is at work
 
 
 class Listener(Protocol):
@@ -35,12 +37,12 @@ class Listener(Protocol):
     def heard(self, place: Place, frame: object) -> None:
         """A process said something."""
 
-    def lost(self, place: Place, *, for_good: bool) -> None:
-        """A process is gone."""
+    def lost(self, place: Place, *, for_good: bool, was_killed: bool) -> None:
+        """A process is gone; `was_killed`: from outside, so that its work is not to blame."""
 
 
 class Supervisor:
-    """The processes of all places."""
+    """The processes of all places, and one that waits for a place to become free."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Supervisor:
         *,
         hang_s: float,
         patience: int,
+        has_spare: bool = True,
     ) -> None:
         """Take the places; nothing is started.
 
@@ -56,7 +59,8 @@ class Supervisor:
           socket: that processes connect to.
           places: one a worker.
           hang_s: silence after which a process that computes is killed.
-          patience: losses in a minute after which a place is given up.
+          patience: processes in a row that did nothing after which a place is given up.
+          has_spare: whether a process with everything imported stands by.
         """
         self._socket, self._places = socket, places
         self._hang_s, self._patience = hang_s, patience
@@ -66,14 +70,29 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
+        self._spare: tuple[int, subprocess.Popen[bytes]] | None = None
+        self._spares = 0  # so far
+        self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # a spare's, by its number
+        self._has_spare = has_spare
+        self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
 
-    async def start(self, setup: say.Setup, done: Callable[[Place, say.Hello], None]) -> None:
+    async def start(
+        self,
+        setup: say.Setup,
+        done: Callable[[Place, say.Hello], None],
+        opening: Callable[[Place, say.Opening], None],
+    ) -> None:
         """Start all processes, the first alone: it fills what the others share.
+
+        Args:
+          setup: of all.
+          done: is told of each that is ready.
+          opening: is told which model one is about to open.
 
         Raises:
           DataError: one did not come up.
         """
-        self._setup = setup
+        self._setup, self._opening = setup, opening
         await self._first(self._places[0], done)
         await asyncio.gather(*(self._first(place, done) for place in self._places[1:]))
 
@@ -95,41 +114,80 @@ class Supervisor:
         """From now on tell a listener of everything, and start again what is lost."""
         self._listener = listener
         self._watch = asyncio.create_task(self._kill_hanging())
+        if self._has_spare:
+            self._later(self._stand_by(0.0))
 
-    def _spawn(self, place: Place) -> None:
-        place.generation += 1
-        place.process = subprocess.Popen(  # noqa: S603 (this Python, our module)
-            [sys.executable, "-m", "c2c.engine.worker", str(self._socket), str(place.device),
-             str(place.generation)],
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _process(self, place: int, generation: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 (this Python, our module)
+            [sys.executable, "-m", "c2c.engine.worker", str(self._socket), str(place),
+             str(generation)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
+
+    def _spawn(self, place: Place) -> None:
+        """Give a place a process: the one that stands by, else a new one."""
+        place.generation += 1
+        place.has_worked, place.is_hung, place.is_over = False, False, False
+        spare, self._spare = self._spare, None
+        if spare is not None and spare[1].poll() is None:
+            place.process = spare[1]
+            self._place_of[spare[0]].set_result(place)
+        else:
+            place.process = self._process(place.device, place.generation)
+            if spare is not None:
+                self._place_of[spare[0]].set_result(None)  # it is gone
+        if self._has_spare and self._listener is not None:
+            self._later(self._stand_by(_SPARE_S))
+
+    async def _stand_by(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if not self._is_closing and self._spare is None:
+            self._spares += 1
+            self._place_of[self._spares] = asyncio.get_running_loop().create_future()
+            self._spare = self._spares, self._process(say.SPARE, self._spares)
 
     async def serve(
         self, hello: say.WorkerHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Take a worker's connection until it ends."""
-        place = self._places[hello.place]
-        if hello.generation != place.generation or self._setup is None:
+        if hello.place == say.SPARE:
+            assigned = await self._place_of[hello.generation]
+            if assigned is None:
+                writer.close()
+                return
+            place, generation = assigned, assigned.generation
+        else:
+            place, generation = self._places[hello.place], hello.generation
+        if generation != place.generation or self._setup is None:
             writer.close()  # of a process that was given up
             return
         # A process that comes back serves at once what its place was doing.
         setup = msgspec.structs.replace(self._setup, opens_all=self._listener is None)
         say.write_frame(writer, setup)
         while (frame := await say.read_frame(reader)) is not None:
-            if hello.generation != place.generation:
+            if generation != place.generation:
                 break
-            if isinstance(frame, say.Hello):
+            if isinstance(frame, say.Opening):
+                self._opening(place, frame)
+            elif isinstance(frame, say.Hello):
                 self._ready(place, frame, writer)
             elif self._listener is not None:
                 self._listener.heard(place, frame)
         writer.close()
-        if hello.generation == place.generation and not self._is_closing:
+        if generation == place.generation and place.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # how it ended is soon known
+                await asyncio.to_thread(place.process.wait, _END_S)
+        if generation == place.generation and not self._is_closing:
             self._lost(place)
 
     def _ready(self, place: Place, frame: say.Hello, writer: asyncio.StreamWriter) -> None:
         place.writer, place.heard_s = writer, time.monotonic()
-        place.ready_s = place.heard_s
         place.compiled += frame.compiled if self._listener is not None else 0
         waiting = self._hello.pop(place.device, None)
         if waiting is not None:
@@ -139,35 +197,36 @@ class Supervisor:
             self._listener.started(place)
 
     def _lost(self, place: Place) -> None:
-        """Take note that a process is gone; start another, unless too many were."""
-        losses = place.lost_since(_WINDOW_S) + 1
-        now_s = time.monotonic()
-        place.lost_s.append(now_s)
-        has_served = place.writer is not None and now_s - place.ready_s > _SERVED_S
-        place.in_vain = 0 if has_served else place.in_vain + 1
+        """Take note, once, that a process is gone; start another, unless too many were in vain."""
+        if place.is_over:
+            return
+        place.is_over = True
+        was_killed = self._was_killed(place)
+        is_in_vain = place.writer is None or (place.doing is not None and not place.has_worked)
+        place.in_vain = 0 if not is_in_vain else place.in_vain + (not was_killed)
         self._reap(place)
         if self._listener is None:
             return
-        place.is_quarantined = losses >= self._patience
+        place.is_quarantined = place.in_vain >= self._patience
         _log.error(
-            "worker %d is gone (%d in a minute)%s", place.device, losses,
-            ": given up" if place.is_quarantined else "",
+            "worker %d is gone%s", place.device,
+            f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
         )  # fmt: skip
-        self._listener.lost(place, for_good=place.is_quarantined)
+        self._listener.lost(place, for_good=place.is_quarantined, was_killed=was_killed)
         if not place.is_quarantined:
             place.restarts += 1
-            task = asyncio.create_task(self._again(place, _BACKOFF_S * 2**place.in_vain))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))
 
     async def _again(self, place: Place, delay_s: float) -> None:
         """Start a process in the place of a lost one, and see that it comes up."""
-        await asyncio.sleep(min(delay_s, 5.0))
+        await asyncio.sleep(min(delay_s, _MOST_BACKOFF_S))
         if self._is_closing:
             return
         self._spawn(place)
         generation = place.generation
         while place.writer is None and place.generation == generation and not self._is_closing:
+            if place.is_over:
+                return  # its connection has told
             if place.process is None or place.process.poll() is not None:
                 self._lost(place)
                 return
@@ -181,7 +240,14 @@ class Supervisor:
                     continue
                 if time.monotonic() - place.heard_s > self._hang_s:
                     _log.error("worker %d said nothing for %.0f s", place.device, self._hang_s)
+                    place.is_hung = True
                     place.process.kill()
+
+    @staticmethod
+    def _was_killed(place: Place) -> bool:
+        """Return whether somebody else ended a process, not its work and not its silence."""
+        status = None if place.process is None else place.process.poll()
+        return status in (-signal.SIGKILL, -signal.SIGTERM) and not place.is_hung
 
     @staticmethod
     def _reap(place: Place) -> None:
@@ -195,6 +261,10 @@ class Supervisor:
         self._is_closing = True
         if self._watch is not None:
             self._watch.cancel()
+        if self._spare is not None:
+            self._spare[1].kill()
+            self._spare[1].wait()
+            self._place_of[self._spare[0]].set_result(None)
         for place in self._places:
             if place.writer is not None:
                 say.write_frame(place.writer, say.Stop())

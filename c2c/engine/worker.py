@@ -7,6 +7,7 @@ One thread reads frames, the main one computes; it ends when the connection does
 
 from __future__ import annotations
 
+import importlib
 import queue
 import signal
 import socket
@@ -17,11 +18,13 @@ from functools import partial
 from typing import Any
 
 from c2c.engine.messages import (
+    SPARE,
     Free,
     Hello,
     Interrupt,
     Load,
     Loaded,
+    Opening,
     Run,
     Setup,
     SocketFrames,
@@ -58,16 +61,20 @@ class _Inbox:
         return self._waiting.get()
 
 
+def _say_opening(frames: SocketFrames, model: str, number: int, of: int) -> None:
+    frames.send(Opening(model=model, number=number, of=of))
+
+
 def serve(frames: SocketFrames) -> None:
     """Take frames until the scheduler says stop, or is gone."""
-    begun_s = time.perf_counter()
     inbox = _Inbox(frames)
     setup = inbox.get()
     if not isinstance(setup, Setup):
         return
     from c2c.engine.residents import Residents
 
-    residents = Residents(setup)
+    begun_s = time.perf_counter()
+    residents = Residents(setup, partial(_say_opening, frames))
     frames.send(
         Hello(
             failed=residents.failed,
@@ -93,6 +100,8 @@ def serve(frames: SocketFrames) -> None:
 def main(arguments: list[str]) -> int:
     """Connect and serve; return the exit status."""
     path, place, generation = arguments
+    if int(place) == SPARE:  # what takes long, before it is needed
+        importlib.import_module("c2c.engine.residents")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the scheduler ends this process
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)

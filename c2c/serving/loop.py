@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from c2c.errors import BackendError
 from c2c.serving.actions import (
@@ -93,7 +94,7 @@ def step(
     asked = dict.fromkeys((int(c), int(k)) for c, k in s.actions[: count.actions])
     count.actions = 0
     actions = [_action(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
-    return s, (*actions, *_timer(s))
+    return s, (*actions, *_timer(s, event))
 
 
 def _with_room(s: Serving) -> Serving:
@@ -190,8 +191,8 @@ def _check_report(s: Serving, event: StepEnd) -> None:
     most = 1
     if plan.prefill == 0:
         batch = s.decoding[plan.instance, : inst.n_decode]
-        most = int((s.request.target[batch] - inst.decode_clock).min())
-    report = event.report
+        most = int(min(s.request[k].target for k in batch) - inst.decode_clock)
+    report: Any = event.report
     if not 1 <= report.steps <= most:
         raise BackendError("StepEnd", "report.steps", int(report.steps), f"1 to {most}")
     for name in ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes"):
@@ -203,8 +204,12 @@ def _check_report(s: Serving, event: StepEnd) -> None:
         )
 
 
-def _timer(s: Serving) -> tuple[Action, ...]:
-    # The timer stands at the next deadline, or before it.
+def _timer(s: Serving, event: Event) -> tuple[Action, ...]:
+    # The timer stands at the next deadline, or before it; only these bring a nearer one.
+    if not (
+        isinstance(event, Timer) or (isinstance(event, Arrival) and event.deadline_s < math.inf)
+    ):
+        return ()
     next_s = earliest_deadline_s(s)
     if next_s >= s.count[0].timer_s:
         return ()

@@ -41,7 +41,8 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
         if s.instance[i].state != FREE:
             m = int(s.instance[i].model)
             homeless.setdefault(m, []).extend(_clear(fleet, s, i, now_s))
-    s.instance.state[dev.first : dev.first + fleet.residents] = LOST
+    for i in range(dev.first, dev.first + fleet.residents):
+        s.instance[i].state = LOST
     dev.running, dev.last, dev.residents = -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
     if dev.is_held != 0:

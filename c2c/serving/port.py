@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from c2c.serving.rows import Row
 from c2c.serving.state import REPORT_DTYPE
 
 __all__ = [
@@ -66,7 +67,7 @@ class StepEnd:
 
     at_s: float
     device: int
-    report: np.record  # REPORT_DTYPE; see `new_report`
+    report: np.record | Row  # REPORT_DTYPE; see `new_report`
     finished: tuple[int, ...] = ()
 
 

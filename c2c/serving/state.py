@@ -13,6 +13,7 @@ import numpy as np
 
 from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Own, System
 from c2c.serving.costs import CostTables
+from c2c.serving.rows import Rows
 
 __all__ = [
     "ABSENT",
@@ -447,11 +448,19 @@ def new_serving(
     )
 
 
+def _grown(table: Any, extra: int) -> Any:
+    if isinstance(table, Rows):
+        return table.grown(extra)
+    old = len(table)
+    made = _records(table.dtype, old + extra)
+    made[:old] = table
+    return made
+
+
 def grow_requests(state: Serving, extra: int) -> Serving:
     """Return the state with `extra` more free request slots."""
     old = len(state.request)
-    request = _records(REQUEST_DTYPE, old + extra)
-    request[:old] = state.request
+    request = _grown(state.request, extra)
     free = np.zeros(old + extra, np.int64)
     n_free = int(state.count[0].free_slots)
     # New slots go below the old free ones: the order in which slots are used stays the same.
@@ -463,7 +472,4 @@ def grow_requests(state: Serving, extra: int) -> Serving:
 
 def grow_records(state: Serving, extra: int) -> Serving:
     """Return the state with room for `extra` more records."""
-    n = int(state.count[0].out)
-    records = _records(RECORD_DTYPE, n + extra)
-    records[:n] = state.records[:n]
-    return state._replace(records=records)
+    return state._replace(records=_grown(state.records, extra))

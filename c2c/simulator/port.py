@@ -104,7 +104,7 @@ class SimulatorBackend:
         if isinstance(action, RunSteps):
             mirror.instance[action.instance].model = action.model
             plan = mirror.plan[action.device]
-            mirror.plan[action.device] = action.plan
+            mirror.plan[action.device] = tuple(action.plan)  # a record, or a row
             for request in action.decodes:
                 left = self._arrivals.output_tokens[request] - self._made[request]
                 plan.steps = min(plan.steps, left)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,7 @@ class Executables:
         self._strict = strict
         self._usable = True
         self._found: dict[Hashable, Run] = {}
+        self._making: dict[Hashable, threading.Lock] = {}  # no two threads make the same
         self._stored: tuple[Entry, ...] | None = None  # what was there at the first miss
 
     def bind(self, stage: Stage) -> Callable[..., Any]:
@@ -135,7 +137,11 @@ class Executables:
         """
         shapes = tuple((leaf.shape, leaf.dtype, _in_host_memory(leaf)) for leaf in leaves)
         key = (stage, tree, shapes, tuple(sorted(static.items())))
-        if (found := self._found.get(key)) is None:
+        if (found := self._found.get(key)) is not None:
+            return found
+        with self._making.setdefault(key, threading.Lock()):
+            if (found := self._found.get(key)) is not None:
+                return found
             arguments = tuple(
                 Argument(shape=tuple(shape), dtype=str(dtype), host=host)
                 for shape, dtype, host in shapes

@@ -9,23 +9,23 @@ What a request draws depends on its prompt, settings, seed and draws so far alon
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.transformer.drawing import BARRED, DRAW, FEED, SCORE, SEAT, Score
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.forward import run
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.linear import Linear
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.params import Params
-from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
+from c2c.transformer.sampling import Sampling, sampling_rows
 from c2c.transformer.shapes import Shapes
 
 __all__ = ["Result", "Resumable", "Runner", "Step", "Ticket"]
@@ -62,11 +62,13 @@ class Result:
       tokens: request, token and why the request is over with it (None: it is not).
       seconds: since the step was started, or since the step before it was read.
       dropped: tokens of requests that were over, or gone.
+      scores: of the tokens of requests that ask for them, by request.
     """
 
     tokens: tuple[tuple[int, int, Ended | None], ...]
     seconds: float
     dropped: int
+    scores: Mapping[int, Score] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +82,8 @@ class _Stay:
     sampling: Sampling
     stop: Collection[int]
     seat: int
+    least: int = 0  # draws before which it does not stop
+    scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
     blocks: list[int] = field(default_factory=list)
     filled: int = 0  # prompt tokens computed
     started: int = 0  # draws that were started
@@ -91,6 +95,11 @@ class _Stay:
             return self.filled + step.fill[1]
         return len(self.ids) + self.started
 
+    @property
+    def barred(self) -> Collection[int]:
+        """Tokens that its next draw may not give."""
+        return self.stop if self.before + self.started < self.least else ()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
@@ -99,47 +108,7 @@ class Ticket:
     rows: tuple[tuple[_Stay, int], ...]  # who draws, and in which row
     tokens: Any
     begun_s: float
-
-
-def _feed(given: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
-    """Return the tokens of a step: those given, or what a seat drew last."""
-    return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), given)
-
-
-def _seat(seen: jax.Array, seat: Any, row: Any) -> jax.Array:
-    """Return which tokens each seat's sequence holds, with those of a new one."""
-    return seen.at[seat].set(row)
-
-
-def _draw(
-    logits: jax.Array,
-    seen: jax.Array,
-    drawn: jax.Array,
-    rows: SamplingRows,
-    step: jax.Array,
-    seats: jax.Array,
-    *,
-    hot: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the next token of each row, which tokens each seat holds, and what each drew last.
-
-    Args:
-      logits: float32 [R, vocab].
-      seen: bool [seats, vocab].
-      drawn: int32 [seats].
-      rows: settings [R].
-      step: int32 [R], how many tokens each row has drawn.
-      seats: int32 [R]; of a row that draws nothing, one that there is not.
-      hot: whether any temperature is above 0.
-    """
-    token = sample(logits, rows, step, jnp.take(seen, seats, axis=0, mode="clip"), hot=hot)
-    seen = seen.at[seats, token].set(True, mode="drop")
-    return token, seen, drawn.at[seats].set(token, mode="drop")
-
-
-_FEED = Stage(name="feed", function=_feed)
-_SEAT = Stage(name="seat", function=_seat, donated=(0,))
-_DRAW = Stage(name="draw", function=_draw, donated=(1, 2), static=("hot",))
+    scores: tuple[Any, Any, Any] | None
 
 
 class Runner:
@@ -194,6 +163,8 @@ class Runner:
         sampling: Sampling,
         stop: Collection[int] = (),
         drawn: int = 0,
+        least: int = 0,
+        scores: int | None = None,
     ) -> None:
         """Take a request in; its prompt is computed by the steps that say so.
 
@@ -204,6 +175,9 @@ class Runner:
           sampling: how they are drawn.
           stop: tokens after any of which it is over.
           drawn: tokens at the end of `ids` that it drew before: draws go on at their count.
+          least: draws, those before included, of which none is a token to stop after.
+          scores: how many of the likeliest tokens results tell, beside how likely each drawn one
+            was; None: neither.
 
         Raises:
           SettingError: it can never fit.
@@ -215,14 +189,17 @@ class Runner:
                 "request", f"{len(ids)} + {new} tokens",
                 f"at least one of each, at most {self.shapes.context + 1} together",
             )  # fmt: skip
+        if least > drawn and len(stop) > BARRED:
+            raise SettingError("stop", f"{len(stop)} tokens", f"at most {BARRED} beside min_tokens")
         seen, held = self._seated or self._fresh()
         seat = self._free_seats.pop()
         row = np.zeros(self.spec.vocab, bool)
         row[np.asarray(ids)] = True
-        self._seated = self._compiled(_SEAT)(seen, np.int32(seat), row), held
+        self._seated = self._compiled(SEAT)(seen, np.int32(seat), row), held
         self._stays[request] = _Stay(
-            request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop, seat=seat
-        )
+            request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop,
+            seat=seat, least=least, scores=scores,
+        )  # fmt: skip
 
     def cancel(self, request: int) -> None:
         """Free at once what a request holds; what it has under way is dropped."""
@@ -277,7 +254,7 @@ class Runner:
         laid = self._laid_out(step)
         assert self._seated is not None  # a step has requests, and they were submitted
         seen, drawn = self._seated
-        tokens = self._compiled(_FEED)(laid.given, drawn, laid.source)
+        tokens = self._compiled(FEED)(laid.given, drawn, laid.source)
         pool = self.pool.arrays
         logits, pool = run(
             self.params,
@@ -291,13 +268,14 @@ class Runner:
             executables=self._executables,
         )
         self.pool.arrays = pool
-        token, seen, drawn = self._compiled(_DRAW)(
+        token, seen, drawn = self._compiled(DRAW)(
             logits,
             seen,
             drawn,
             sampling_rows([Sampling() if s is None else s.sampling for s in laid.drawing]),
             np.asarray([0 if s is None else s.before + s.started for s in laid.drawing], np.int32),
             np.asarray([self.seats if s is None else s.seat for s in laid.drawing], np.int32),
+            _barred(laid.drawing),
             hot=any(s is not None and s.sampling.temperature > 0 for s in laid.drawing),
         )
         self._seated = seen, drawn
@@ -306,7 +284,10 @@ class Runner:
             stay.started += 1
         if step.fill is not None:
             self._stays[step.fill[0]].filled += step.fill[1]
-        return Ticket(rows, token, begun_s)
+        scores = None
+        if any(stay.scores is not None for stay, _ in rows):
+            scores = self._compiled(SCORE)(logits, token)
+        return Ticket(rows, token, begun_s, scores)
 
     def finish(self, ticket: Ticket) -> Result:
         """Wait for a step and return what it gave; who is over with it is gone from here."""
@@ -315,6 +296,8 @@ class Runner:
         seconds = now_s - max(ticket.begun_s, self._read_s)
         self._read_s = now_s
         found: list[tuple[int, int, Ended | None]] = []
+        scores: dict[int, Score] = {}
+        told = None if ticket.scores is None else tuple(map(np.asarray, ticket.scores))
         dropped = 0
         for stay, row in ticket.rows:
             if self._stays.get(stay.request) is not stay:
@@ -330,7 +313,9 @@ class Runner:
             if ended is not None:
                 self.cancel(stay.request)
             found.append((stay.request, token, ended))
-        return Result(tokens=tuple(found), seconds=seconds, dropped=dropped)
+            if told is not None and stay.scores is not None:
+                scores[stay.request] = _score(told, row, stay.scores)
+        return Result(tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores)
 
     def warm(self) -> None:
         """Have ready all that steps of these shapes run; nothing is computed.
@@ -342,7 +327,7 @@ class Runner:
             raise SettingError("executables", None, '"auto" or a folder, to load the model with')
         ahead = self._executables.bind_ahead
         seen, drawn = self._seated or self._fresh()
-        ahead(_SEAT)(seen, np.int32(0), np.zeros(self.spec.vocab, bool))
+        ahead(SEAT)(seen, np.int32(0), np.zeros(self.spec.vocab, bool))
         wide = self.shapes.rows[-1]
         calls = [(0, rows) for rows in self.shapes.rows]
         calls += [(budget, wide) for budget in self.shapes.budgets]
@@ -351,7 +336,7 @@ class Runner:
             tables = self._placed(np.full(((chunk > 0) + rows, self.shapes.width), -1, np.int32))
             pool = self.pool.arrays
             wanted = np.zeros((chunk > 0) + rows, np.int32)
-            tokens = ahead(_FEED)(flat, drawn, flat)
+            tokens = ahead(FEED)(flat, drawn, flat)
             logits, _ = run(
                 self.params,
                 tokens,
@@ -366,7 +351,11 @@ class Runner:
             )
             for hot in (False, True):
                 settings = sampling_rows([Sampling()] * len(wanted))
-                ahead(_DRAW)(logits, seen, drawn, settings, wanted, wanted, hot=hot)
+                token, *_ = ahead(DRAW)(
+                    logits, seen, drawn, settings, wanted, wanted,
+                    np.zeros((len(wanted), BARRED), np.int32), hot=hot,
+                )  # fmt: skip
+            ahead(SCORE)(logits, token)
 
     def _compiled(self, stage: Stage) -> Callable[..., Any]:
         if self._executables is None:
@@ -398,6 +387,21 @@ class Runner:
         for row, request in enumerate(step.decode):
             laid.decode(self._stays[request], row)
         return laid
+
+
+def _barred(drawing: Sequence[_Stay | None]) -> np.ndarray:
+    """Return the tokens that each row may not draw; what is no token stands for none."""
+    barred = np.full((len(drawing), BARRED), np.iinfo(np.int32).max, np.int32)
+    for row, stay in enumerate(drawing):
+        if stay is not None and stay.barred:
+            barred[row, : len(stay.barred)] = sorted(stay.barred)
+    return barred
+
+
+def _score(told: Sequence[np.ndarray], row: int, count: int) -> Score:
+    logprob, which, top = told
+    pairs = zip(which[row, :count].tolist(), top[row, :count].tolist(), strict=True)
+    return Score(logprob=float(logprob[row]), top=tuple(pairs))
 
 
 class _Laid:

@@ -1,8 +1,9 @@
 """From recorded steps to what a step costs: by shape, and how it grows with the cache.
 
 A step that only decodes takes a + c x (positions attended to), with an a for each row class: rows
-are padded, so how many of them are real has no term. With prompt tokens it takes a + b x tokens.
-What passes between steps (the loop, the frames) is added to each.
+are padded, so how many of them are real has no term. A step with prompt tokens is calls, each
+padded to one of the budgets: it takes the sum of what those take. What passes between steps (the
+loop, the frames) is added to each.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from c2c.errors import DataError
 from c2c.serving import Prepared
+from c2c.transformer import pieces
 
 __all__ = ["StepFit", "fit_steps", "with_costs"]
 
@@ -30,8 +32,7 @@ class StepFit:
     Attributes:
       rows_s: of a decode step, by row class.
       kv_s: more for each position attended to.
-      prompt_s: of a step with prompt tokens, its first part.
-      token_s: more for each prompt token.
+      chunk_s: of a call with a chunk of a prompt, by the tokens that it is padded to.
       outside_s: between steps, the mean.
       residual: standard deviation of decode steps over their mean.
       steps: that were fitted.
@@ -39,15 +40,19 @@ class StepFit:
 
     rows_s: Mapping[int, float]
     kv_s: float
-    prompt_s: float
-    token_s: float
+    chunk_s: Mapping[int, float]
     outside_s: float
     residual: float
     steps: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return asdict(self)
+        given = asdict(self)
+        return given | {name: _named(given[name]) for name in ("rows_s", "chunk_s")}
+
+
+def _named(values: Mapping[int, float]) -> dict[str, float]:
+    return {str(size): seconds for size, seconds in values.items()}
 
 
 def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
@@ -60,7 +65,7 @@ def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
         name: np.concatenate([table[name].to_numpy(zero_copy_only=False) for table in tables])
         for name in tables[0].column_names
     }
-    usual = columns["again"] == 0  # without what was computed twice
+    usual = (columns["again"] == 0) & (columns["number"] >= 0)  # nothing twice, and no loads
     found = {}
     for model in sorted(set(columns["model"].tolist())):
         mine = {name: column[usual & (columns["model"] == model)]
@@ -85,16 +90,18 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
     if fit[-1] < 0:  # nothing to be seen of it
         fit, residual = _least_squares(x[:, :-1], seconds[decodes])
         fit = np.append(fit, 0.0)
-    y = np.stack([np.ones(prompts.sum()), c["prompt_tokens"][prompts]], axis=1)
+    chunks = [[chunk for chunk in calls if chunk] for calls in c["calls"][prompts]]
+    budgets = sorted({chunk for calls in chunks for chunk in calls})
+    y = np.array([[calls.count(budget) for budget in budgets] for calls in chunks], float)
     beside = seconds[prompts] - fit[-1] * c["kv_tokens"][prompts]  # without what decodes attend to
-    prompt, _ = _least_squares(y, beside)
-    if prompt[1] < 0 or prompt[0] < 0:
-        prompt = np.array([0.0, max(0.0, beside.sum()) / c["prompt_tokens"][prompts].sum()])
+    chunk, _ = _least_squares(y, beside)
+    if (chunk <= 0).any():  # too few of a budget: by the tokens that they have
+        share = np.array(budgets, float)
+        chunk = share * max(0.0, beside.sum()) / (y @ share).sum()
     return StepFit(
         rows_s={int(r): float(a) for r, a in zip(classes, fit[:-1], strict=True)},
         kv_s=float(fit[-1]),
-        prompt_s=float(prompt[0]),
-        token_s=float(prompt[1]),
+        chunk_s={b: float(s) for b, s in zip(budgets, chunk, strict=True)},
         outside_s=float(_trimmed(c["outside_s"]).mean()),
         residual=float(residual / max(1e-12, seconds[decodes].mean())),
         steps=len(seconds),
@@ -118,8 +125,13 @@ def _trimmed(values: np.ndarray) -> np.ndarray:
     return trimmed
 
 
-def with_costs(prepared: Prepared, fits: Mapping[str, StepFit]) -> Prepared:
+def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequence[int]) -> Prepared:
     """Return the setup with measured step costs in place of the cost model's.
+
+    Args:
+      prepared: of the run.
+      fits: by model.
+      budgets: that its workers cut prompts into.
 
     Raises:
       DataError: a model was not measured.
@@ -127,27 +139,45 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit]) -> Prepared:
     fleet, costs = prepared.fleet, prepared.fleet.costs
     body, overhead, kv = costs.body_s.copy(), costs.overhead_s.copy(), costs.kv_read_s.copy()
     decode, prompt = costs.decode_s.copy(), costs.prompt_s.copy()
+    chunks = np.zeros_like(costs.prefill_attention_s)
     for deployment, row in zip(prepared.setup.deployments, fleet.deployment, strict=True):
         if deployment.name not in fits:
             raise DataError(f"steps of {deployment.name}", "none were recorded")
         fit = fits[deployment.name]
-        tokens = np.arange(body.shape[1])
-        # The simulator charges what a prompt attends to by itself.
-        seconds = fit.prompt_s + max(0.0, fit.token_s - fit.kv_s) * tokens
+        widest = max(fit.rows_s)
+        rows_s = np.zeros(body.shape[1])  # by rows: those of a step with a chunk are in its calls
         for rows in sorted(fit.rows_s, reverse=True):
-            seconds[: rows + 1] = fit.rows_s[rows]
+            rows_s[: rows + 1] = fit.rows_s[rows]
+        prompt_s = np.array([_prompt_s(fit, n, budgets) for n in range(chunks.shape[1])])
+        # The step's rows are counted with it where they are few, and what it attends to always.
+        prompt_s[1 : widest + 1] -= fit.rows_s[widest]
+        prompt_s[1:] -= fit.kv_s * np.arange(1, len(prompt_s))
         pairs = slice(int(row.arch) * costs.kinds, (int(row.arch) + 1) * costs.kinds)
-        body[pairs] = seconds[None, :, None]
+        body[pairs] = rows_s[None, :, None]
+        chunks[pairs] = np.maximum(prompt_s, 0.0)[None, :]
         overhead[pairs], kv[pairs] = fit.outside_s, fit.kv_s
-        decode[pairs], prompt[pairs] = min(fit.rows_s.values()), fit.token_s
+        decode[pairs] = min(fit.rows_s.values())
+        prompt[pairs] = _prompt_s(fit, max(budgets), budgets) / max(budgets)
     nothing = {
         name: np.zeros_like(getattr(costs, name))
         for name in (
             "body_link", "body_hbm", "head_s", "head_link", "head_hbm", "pair_s",
-            "prefill_attention_s", "decode_attention_s",
+            "decode_attention_s",
         )
     }  # fmt: skip
     measured = costs._replace(
-        body_s=body, overhead_s=overhead, kv_read_s=kv, decode_s=decode, prompt_s=prompt, **nothing
-    )
+        body_s=body, overhead_s=overhead, kv_read_s=kv, decode_s=decode, prompt_s=prompt,
+        prefill_attention_s=chunks, **nothing,
+    )  # fmt: skip
     return replace(prepared, fleet=fleet._replace(costs=measured))
+
+
+def _prompt_s(fit: StepFit, tokens: int, budgets: Sequence[int]) -> float:
+    """Return what a prompt's tokens take in the calls that they are cut into."""
+    total = 0.0
+    for part in pieces(tokens, budgets):
+        padded = next(b for b in sorted(budgets) if b >= part)
+        # A budget that no recorded prompt needed: by its tokens.
+        nearest = min(fit.chunk_s, key=lambda b: abs(b - padded))
+        total += fit.chunk_s[nearest] * padded / nearest
+    return total

@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from c2c.atomic import write_json
-from c2c.engine import Engine, steps_table
+from c2c.engine import Engine
 from c2c.runs import write_parquet
-from c2c.serving.state import RECORD_DTYPE
 from c2c.simulator import requests_table
 
 __all__ = ["CATALOG", "REQUESTS", "SETTINGS", "STEPS", "write_record"]
@@ -25,12 +22,8 @@ def write_record(folder: Path, given: Mapping[str, Any], engine: Engine) -> None
     """Write the tables of a run that is over."""
     assert engine.prepared is not None
     folder.mkdir(parents=True, exist_ok=True)
-    records = np.zeros(len(engine.records), RECORD_DTYPE)
-    for row, record in enumerate(engine.records):
-        records[row] = record
-    records = np.sort(records, order="id")
-    write_parquet(folder / REQUESTS, requests_table(engine.prepared, records))
-    write_parquet(folder / STEPS, steps_table(engine.steps))
+    write_parquet(folder / REQUESTS, requests_table(engine.prepared, engine.tape.records()))
+    write_parquet(folder / STEPS, engine.tape.steps())
     write_json(folder / SETTINGS, {**given, "key": None})
     served = [{"name": e.name, "path": str(e.path)} for e in engine.served]
     write_json(folder / CATALOG, {"models": served})

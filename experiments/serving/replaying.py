@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from c2c.cost import load_constants
-from c2c.engine import find_models, fleet_of
+from c2c.engine import Options, find_models, fleet_of
 from c2c.errors import DataError
 from c2c.serving import Prepared
 from c2c.simulator import Simulation, build_machine, requests_table, run_blocks
@@ -22,19 +22,32 @@ from experiments.serving.calibration import StepFit, fit_steps
 from experiments.serving.record import CATALOG, REQUESTS, SETTINGS, STEPS
 from experiments.serving.settings import options_of, system_of
 
-__all__ = ["Comparison", "compare", "fitted", "prepared_of", "replay", "served_requests"]
+__all__ = [
+    "Comparison",
+    "compare",
+    "fitted",
+    "prepared_of",
+    "recorded_steps",
+    "replay",
+    "served_requests",
+]
 
 _SHARES = (50, 95, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Percentiles of a figure, live and simulated, seconds."""
+    """Percentiles of a figure, live and simulated, seconds.
+
+    `floor`: how far apart live runs of the same requests are, largest over least, less one; None:
+    there is one run.
+    """
 
     name: str
     share: int
     live_s: float
     simulated_s: float
+    floor: float | None = None
 
     @property
     def error(self) -> float:
@@ -51,8 +64,8 @@ def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
     return fit_steps([_table(run / STEPS) for run in runs])
 
 
-def prepared_of(run: Path) -> Prepared:
-    """Return the serving loop's setup as a run had it.
+def prepared_of(run: Path) -> tuple[Prepared, Options]:
+    """Return the serving loop's setup as a run had it, and how its workers served.
 
     Raises:
       DataError: the record is damaged, or its checkpoints are gone.
@@ -66,13 +79,15 @@ def prepared_of(run: Path) -> Prepared:
     for entry in entries:
         if entry.failed:
             raise DataError(str(entry.path), entry.failed)
-    return fleet_of(
+    options = options_of(given)
+    prepared = fleet_of(
         entries,
-        options_of(given),
+        options,
         system_of(given["system"]),
         load_constants(given["constants"]),
         slo_s=(given["ttft_slo_s"], given["tpot_slo_s"]),
     )
+    return prepared, options
 
 
 def served_requests(run: Path) -> pa.Table:
@@ -86,6 +101,11 @@ def served_requests(run: Path) -> pa.Table:
     if not len(table):
         raise DataError(str(run / REQUESTS), "no request was served")
     return table.sort_by("arrival_s")
+
+
+def recorded_steps(run: Path) -> pa.Table:
+    """Return the steps and loads of a run, in the order in which they were heard of."""
+    return _table(run / STEPS)
 
 
 def replay(prepared: Prepared, requests: pa.Table) -> pa.Table:
@@ -106,19 +126,32 @@ def replay(prepared: Prepared, requests: pa.Table) -> pa.Table:
     return requests_table(prepared, records)
 
 
-def compare(live: pa.Table, simulated: pa.Table) -> list[Comparison]:
-    """Return the percentiles of TTFT, TPOT and end-to-end time of both."""
+def compare(
+    live: pa.Table, simulated: pa.Table, again: Sequence[pa.Table] = ()
+) -> list[Comparison]:
+    """Return the percentiles of TTFT, TPOT and end-to-end time of both.
+
+    Args:
+      live: what was served.
+      simulated: the same requests.
+      again: other live runs of them.
+    """
     ours, theirs = _figures(live), _figures(simulated)
-    return [
-        Comparison(
-            name=name,
-            share=share,
-            live_s=float(np.percentile(ours[name], share)),
-            simulated_s=float(np.percentile(theirs[name], share)),
-        )
-        for name in ours
-        for share in _SHARES
-    ]
+    runs = [ours, *map(_figures, again)]
+    found = []
+    for name in ours:
+        for share in _SHARES:
+            each = [float(np.percentile(run[name], share)) for run in runs]
+            found.append(
+                Comparison(
+                    name=name,
+                    share=share,
+                    live_s=each[0],
+                    simulated_s=float(np.percentile(theirs[name], share)),
+                    floor=max(each) / min(each) - 1.0 if again else None,
+                )
+            )
+    return found
 
 
 def _figures(table: pa.Table) -> Mapping[str, np.ndarray]:

@@ -54,8 +54,9 @@ class ServeConf:
       executables: folder of compiled code, or auto.
       pools: folder of weights in the form that workers map; null: one that ends with the command.
       max_open: requests at the same time; further ones get 429.
-      retries: losses of a worker that a request in its step survives.
-      patience: losses in a minute after which a worker is given up.
+      retries: losses of workers in a row, without a token between, that a request survives.
+      patience: processes in a row that did nothing after which a worker is given up.
+      has_spare: whether a process stands by to take the place of a lost one.
       hang_s: silence after which a worker that computes is killed.
       drain_s: how long requests may go on after SIGTERM.
       ttft_slo_s: target that policies see.
@@ -79,8 +80,9 @@ class ServeConf:
     executables: str | None = "auto"
     pools: str | None = None
     max_open: int = 1024
-    retries: int = 1
+    retries: int = 3
     patience: int = 20
+    has_spare: bool = True
     hang_s: float = 60.0
     drain_s: float = 10.0
     ttft_slo_s: float = 1.0
@@ -167,7 +169,9 @@ def settings_of(cfg: DictConfig) -> Settings:
             max_open=given["max_open"],
             retries=given["retries"],
             patience=given["patience"],
+            has_spare=given["has_spare"],
             hang_s=given["hang_s"],
+            is_recorded=given["out"] is not None,
             ttft_slo_s=given["ttft_slo_s"],
             tpot_slo_s=given["tpot_slo_s"],
         ),

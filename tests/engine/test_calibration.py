@@ -10,18 +10,22 @@ import pyarrow as pa
 import pytest
 
 from c2c.cost import load_constants
-from c2c.engine import Options, fleet_of, steps_table
+from c2c.engine import Options, fleet_of
 from c2c.engine.catalog import Entry
-from c2c.engine.record import StepRow
+from c2c.engine.record import StepRow, Tape
 from c2c.errors import DataError
 from c2c.models import from_hf_config
+from c2c.serving import Prepared
+from c2c.transformer import pieces
 from experiments.serving.calibration import fit_steps, with_costs
+from experiments.serving.recorded import retell
 from experiments.serving.replaying import compare, replay
 from experiments.serving.settings import ServeConf, overrides_of, register, settings_of
 from tests.transformer.random_checkpoints import config_of
 
 A = {1: 0.002, 8: 0.005}
-C, P, B, OUTSIDE = 2e-6, 0.004, 3e-5, 0.0005
+C, OUTSIDE = 2e-6, 0.0005
+CHUNK = {64: 0.006, 256: 0.02}
 
 
 def recorded(count: int = 400, noise: float = 0.0) -> pa.Table:
@@ -31,22 +35,27 @@ def recorded(count: int = 400, noise: float = 0.0) -> pa.Table:
         prompt = int(rng.integers(1, 200)) if k % 4 == 0 else 0
         width = 8 if prompt or k % 3 else 1
         kv = int(rng.integers(10, 3000))
-        seconds = C * kv + (P + B * prompt if prompt else A[width])
+        calls = [next(b for b in CHUNK if b >= n) for n in pieces(prompt, tuple(CHUNK))] or [0]
+        seconds = C * kv + (sum(CHUNK[b] for b in calls) if prompt else A[width])
         rows.append(
             StepRow(
-                plan=k, number=0, device=0, model="m", chunk=256 * bool(prompt), rows=width,
-                calls=1, prompt_tokens=prompt, decodes=width, kv_tokens=kv,
+                plan=k, number=0, device=0, model="m", chunk=sum(calls), rows=width,
+                calls=calls, prompt_tokens=prompt, decodes=width, kv_tokens=kv,
                 seconds=seconds * (1 + noise * float(rng.standard_normal())), host_s=0.0,
-                sent_s=0.0, heard_s=0.0, outside_s=OUTSIDE, is_turn=False, again=0,
+                begun_s=0.0, sent_s=0.0, heard_s=0.0, outside_s=OUTSIDE, is_turn=False, again=0,
             )
         )  # fmt: skip
-    return steps_table([*rows, replace(rows[1], seconds=9.0, again=70)])
+    tape = Tape(is_kept=True)
+    for row in (*rows, replace(rows[1], seconds=9.0, again=70)):
+        tape.step(row)
+    return tape.steps()
 
 
 def test_a_fit_finds_what_steps_cost() -> None:
     fit = fit_steps([recorded()])["m"]
     assert fit.rows_s == pytest.approx(A, rel=1e-6)
-    assert (fit.kv_s, fit.prompt_s, fit.token_s) == pytest.approx((C, P, B), rel=1e-6)
+    assert fit.kv_s == pytest.approx(C, rel=1e-6)
+    assert fit.chunk_s == pytest.approx(CHUNK, rel=1e-6)
     assert fit.outside_s == pytest.approx(OUTSIDE)
     noisy = fit_steps([recorded(4000, noise=0.05)])["m"]
     assert noisy.rows_s == pytest.approx(A, rel=0.02)
@@ -55,33 +64,70 @@ def test_a_fit_finds_what_steps_cost() -> None:
         fit_steps([recorded(4)])
 
 
-def test_one_request_takes_what_its_steps_take() -> None:
+def prepared_for() -> Prepared:
     register()
     from c2c.config import load
 
     system = settings_of(load(overrides_of(["port=0"]), "serve")).engine.system
     spec = from_hf_config(config_of("llama"), "m")
     entries = [Entry(name="m", path=Path(), spec=spec, context=512)]
-    prepared = fleet_of(
-        entries, Options(context=512, pool_bytes=32 << 20), system, load_constants("gh200")
-    )
-    fit = fit_steps([recorded()])
-    measured = with_costs(prepared, fit)
-    live = pa.table(
+    options = Options(context=512, pool_bytes=32 << 20)
+    return fleet_of(entries, options, system, load_constants("gh200"))
+
+
+def served(first_token_s: float, finished_s: float) -> pa.Table:
+    return pa.table(
         {
-            "arrival_s": [1.0], "model": ["m"], "prompt_tokens": [100], "output_tokens": [41],
-            "first_token_s": [2.0], "finished_s": [3.0],
+            "arrival_s": [1.0], "model": ["m"], "prompt_tokens": [300], "output_tokens": [41],
+            "first_token_s": [first_token_s], "finished_s": [finished_s],
         }
     )  # fmt: skip
+
+
+def test_with_its_own_seconds_a_run_is_what_it_was() -> None:
+    tape = Tape(is_kept=True)
+    at_s = 1.0
+    plans = [(0, 0, 1, 0.5), (256, 0, 1, 0.25), (44, 0, 1, 0.125), (0, 1, 40, 0.0625)]
+    for plan, (prompt, decodes, steps, seconds) in enumerate(plans):
+        begun_s = at_s
+        for number in range(steps):
+            at_s += seconds
+            tape.step(
+                StepRow(
+                    plan=plan, number=number if plan else -1, device=0,
+                    model="m", chunk=prompt, rows=1,
+                    calls=[prompt], prompt_tokens=prompt, decodes=decodes, kv_tokens=1,
+                    seconds=seconds, host_s=0.0, begun_s=begun_s, sent_s=begun_s, heard_s=at_s,
+                    outside_s=0.0, is_turn=False, again=0,
+                )
+            )  # fmt: skip
+    live = served(1.875, at_s)
+    found = retell(prepared_for(), live, tape.steps())
+    assert (found.plans, found.equal) == (4, 4)
+    assert all(one.error == 0.0 for one in compare(live, found.requests))
+    with pytest.raises(DataError, match="more than were recorded"):
+        retell(prepared_for(), live, tape.steps().slice(0, 2))
+    other = live.set_column(2, "prompt_tokens", pa.array([299]))
+    assert retell(prepared_for(), other, tape.steps()).equal == 3
+
+
+def test_one_request_takes_what_its_steps_take() -> None:
+    prepared = prepared_for()
+    fit = fit_steps([recorded()])
+    measured = with_costs(prepared, fit, tuple(CHUNK))
+    live = served(2.0, 3.0)
     found = replay(measured, live).to_pylist()[0]
-    prompt = P + B * 100 + OUTSIDE
+    prompt = CHUNK[256] + CHUNK[64] + C * 256 + 2 * OUTSIDE  # a step a chunk
     assert found["first_token_s"] - 1.0 == pytest.approx(prompt, rel=1e-6)
-    decode = sum(A[1] + C * (101 + k) + OUTSIDE for k in range(40))
+    decode = sum(A[1] + C * (301 + k) + OUTSIDE for k in range(40))
     assert found["finished_s"] - found["first_token_s"] == pytest.approx(decode, rel=0.01)
     errors = {(one.name, one.share): one.error for one in compare(live, replay(measured, live))}
     assert errors["ttft_s", 50] == pytest.approx(prompt / 1.0 - 1)
+    slower = live.set_column(4, "first_token_s", pa.array([2.5]))
+    floors = {(one.name, one.share): one.floor for one in compare(live, live, [slower])}
+    assert floors["ttft_s", 50] == pytest.approx(0.5)
     with pytest.raises(DataError, match="steps of m"):
-        with_costs(prepared, {})
+        with_costs(prepared, {}, (64, 256))
 
 
 def test_settings_are_told_before_anything_starts() -> None:

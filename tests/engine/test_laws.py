@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,6 +26,7 @@ from c2c.models import from_hf_config
 from c2c.serving import FAIL_NONE, Prepared
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled
+from c2c.serving.rows import as_rows
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.fake_workers import FakeWorker, token_of
 from tests.transformer.random_checkpoints import config_of
@@ -59,13 +59,14 @@ class World:
             prepared, self.places, self.ledger, retries=retries, on_step=lambda row: None
         )
         self.workers = [FakeWorker(p, self.backend, self.rng, ROWS) for p in self.places]
-        self.state = prepared.new_serving(slots=2, buffer=1)
+        self.state = as_rows(prepared.new_serving(slots=2, buffer=1))
         self.failed: Counter[int] = Counter()
         self.asked: dict[int, say.Ask] = {}
 
-    def _tell(self, request: int, tokens: Sequence[int]) -> None:
+    def _tell(self, request: int, token: int, score: say.Scored | None) -> None:
         assert not self.ends[request], "nothing after the end"
-        self.told[request] += tokens
+        assert score is None
+        self.told[request].append(token)
 
     def _end(self, request: int, entry: LedgerEntry, why: str) -> None:
         assert entry.delivered == self.told[request]
@@ -90,7 +91,7 @@ class World:
         )  # fmt: skip
 
     async def loop(self) -> None:
-        fleet, rules = self.prepared.fleet, self.prepared.rules
+        fleet, rules = as_rows(self.prepared.fleet), self.prepared.rules
         while not self.backend._events.empty():
             event = await self.backend.next_event()
             self.state, actions = step(fleet, rules, self.state, event, donate=True)

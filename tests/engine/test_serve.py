@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from c2c.transformer import Model, load
 from tests.engine.checkpoints import VOCAB, make_catalog
@@ -132,6 +135,53 @@ def test_a_stop_string_ends_the_text_before_it(live: Live, models: dict[str, Mod
     live.until(lambda state: not state["open"])
 
 
+def test_log_probabilities_and_tokens_that_must_come(live: Live, models: dict[str, Model]) -> None:
+    model, ids = models["three"], [5, 9, 40]
+    drawn = model.generate(ids, 6)
+    logits = model.logits([*ids, *drawn[:-1]])[-6:]
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    body = {"model": "three", "prompt": ids, "max_tokens": 6, "temperature": 0}
+    more = {"ignore_eos": True, "logprobs": 2, "return_tokens_as_token_ids": True}
+    found = live.post("completions", **body, **more).json()["choices"][0]["logprobs"]
+    assert found["tokens"] == [f"token_id:{t}" for t in drawn]
+    own = [row[t] for row, t in zip(expected, drawn, strict=True)]
+    np.testing.assert_allclose(found["token_logprobs"], own, atol=1e-4)
+    for row, told in zip(expected, found["top_logprobs"], strict=True):
+        assert set(told) == {f"token_id:{t}" for t in np.argsort(-row)[:2]}
+    streamed = [
+        score
+        for event in live.events("completions", **body, **more)
+        for score in (event["choices"][0]["logprobs"] or {"token_logprobs": []})["token_logprobs"]
+    ]
+    assert streamed == found["token_logprobs"]
+    chat = {"model": "three", "messages": [{"role": "user", "content": "w5"}], "max_tokens": 3}
+    answer = live.post("chat/completions", **chat, logprobs=True, top_logprobs=1, temperature=0)
+    for one in answer.json()["choices"][0]["logprobs"]["content"]:
+        assert (
+            one["top_logprobs"][0]["logprob"] == one["logprob"] <= 0
+        )  # greedy takes the likeliest
+        assert bytes(one["bytes"]).decode() == one["token"]
+    ends = next(k for k in range(1, 90) if model.generate([k], 20, stop_at_eos=True)[-1] == 7)
+    short = live.post("completions", model="three", prompt=[ends], max_tokens=24, temperature=0)
+    used = short.json()["usage"]["completion_tokens"]
+    assert used < 21
+    longer = live.post(
+        "completions", model="three", prompt=[ends], max_tokens=24, temperature=0, min_tokens=21
+    ).json()
+    assert longer["usage"]["completion_tokens"] > 20
+
+
+def test_draining_turns_requests_away_until_it_is_resumed(live: Live) -> None:
+    assert live.client.post("/admin/drain").json() == {"status": "draining"}
+    assert live.client.get("/ready").status_code == 503
+    answer = live.post("completions", model="one", prompt=[1], max_tokens=1)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert live.client.post("/admin/resume").json() == {"status": "ok"}
+    assert live.client.get("/ready").status_code == 200
+    assert len(live.tokens("one", [1], 1)) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "param", "body"),
     [
@@ -151,6 +201,9 @@ def test_a_stop_string_ends_the_text_before_it(live: Live, models: dict[str, Mod
         (400, "stop", {"stop": ["a"] * 5}),
         (400, "stop", {"stop": ""}),
         (400, "stream", {"stream": "perhaps"}),
+        (400, "logprobs", {"logprobs": 21}),
+        (400, "min_tokens", {"max_tokens": 4, "min_tokens": 5}),
+        (400, "repetition_penalty", {"repetition_penalty": 0}),
     ],
 )
 def test_what_cannot_be_is_refused_in_openais_form(
@@ -163,11 +216,52 @@ def test_what_cannot_be_is_refused_in_openais_form(
     assert error["type"] == "invalid_request_error"
 
 
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**33) | st.floats(width=32) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+_BODIES = st.fixed_dictionaries(
+    {"model": st.sampled_from([*NAMES, "odd"]) | _ANY, "max_tokens": st.integers(1, 4) | _ANY},
+    optional={
+        "prompt": st.lists(st.integers(0, VOCAB), max_size=9) | st.just("w5 w6") | _ANY,
+        "messages": st.just([{"role": "user", "content": "w5"}]) | _ANY,
+        **{
+            name: st.integers(0, 3) | st.booleans() | _ANY
+            for name in (
+                "n", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs",
+                "min_tokens", "ignore_eos", "stream", "stream_options", "repetition_penalty",
+                "return_token_ids", "echo", "max_completion_tokens", "nothing_that_is_known",
+            )
+        },
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(path=st.sampled_from(["completions", "chat/completions"]), body=_BODIES)
+def test_no_body_is_too_odd(live: Live, path: str, body: dict[str, Any]) -> None:
+    text = json.dumps(body)  # NaN and infinity too
+    headers = {"content-type": "application/json"}
+    answer = live.client.post(f"/v1/{path}", content=text, headers=headers)
+    if answer.status_code == 200:
+        return
+    error = answer.json()["error"]
+    assert answer.status_code in (400, 404, 503), answer.text
+    assert (answer.status_code == 503) == (error["code"] == "model_failed")
+    assert error["message"]
+
+
 def test_other_refusals(live: Live) -> None:
     client = live.client
     assert client.get("/v1/completions").status_code == 405
     assert client.post("/v1/completions", content=b"{bad").status_code == 400
     assert client.post("/v1/completions", content=b"x" * (1 << 25) + b"x").status_code == 413
+    pieces = (b"x" * (1 << 20) for _ in range(33))  # of no length that is said before
+    assert client.post("/v1/completions", content=pieces).status_code == 413
+    said = iter([b'{"model": "one", "prompt": [1], ', b'"max_tokens": 1}'])
+    headers = {"content-type": "application/json"}
+    assert client.post("/v1/completions", content=said, headers=headers).status_code == 200
     chat = {"model": "bare", "messages": [{"role": "user", "content": "w1"}]}
     answer = live.post("chat/completions", **chat)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from c2c.transformer import Executables, Model, Sampling
@@ -159,6 +160,35 @@ def test_cancelled_requests_free_their_pages_and_leave_no_token(two: list[Warm])
     found += [runner.finish(runner.start(Step(decode=(1,)))) for _ in range(2)]
     assert [t for result in found for t in result.tokens][-1] == (1, texts[1][2], "stop")
     assert runner.requests == ()
+
+
+def test_scores_are_log_probabilities_and_stop_tokens_can_wait(
+    two: list[Warm], made: Callable[..., Any]
+) -> None:
+    runner, texts = two[0]
+    model: Model = made("llama")[0]
+    ids, _, sampling = ASKED[0]
+    with compilations(traced=True) as events:
+        runner.submit(0, ids, new=4, sampling=sampling, scores=3)
+        runner.submit(1, ids, new=4, sampling=sampling, stop={texts[0][0]}, least=2)
+        found = [runner.finish(runner.start(Step(fill=(0, len(ids)))))]
+        found.append(runner.finish(runner.start(Step(fill=(1, len(ids))))))
+        found += [runner.finish(runner.start(Step(decode=(0, 1)))) for _ in range(3)]
+    assert events == []
+    logits = model.logits([*ids, *texts[0][:3]])[-4:]
+    told = [result.scores[0] for result in found if 0 in result.scores]
+    for row, token, score in zip(logits, texts[0][:4], told, strict=True):
+        expected = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        assert score.logprob == pytest.approx(expected[token], abs=1e-5)
+        best = np.argsort(-expected)[:3]
+        assert [which for which, _ in score.top] == best.tolist()
+        np.testing.assert_allclose([value for _, value in score.top], expected[best], atol=1e-5)
+    drawn = [token for result in found for k, token, _ in result.tokens if k == 1]
+    assert texts[0][0] not in drawn[:2]
+    assert drawn[0] == int(np.argsort(-logits[0])[1])
+    assert all(1 not in result.scores for result in found)
+    if 1 in runner.requests:
+        runner.cancel(1)
 
 
 def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) -> None:

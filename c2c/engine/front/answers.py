@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from c2c.engine.front.choices import Choice
+from c2c.engine.front.choices import Choice, Piece
+from c2c.engine.front.scores import TokenScore, of_chat, of_text
 
 __all__ = ["Shape"]
 
@@ -18,10 +19,20 @@ class Shape:
     Attributes:
       is_chat: which.
       has_tokens: whether choices show their token ids.
+      has_scores: whether they show log-probabilities.
     """
 
-    def __init__(self, model: str, *, is_chat: bool, has_tokens: bool) -> None:
-        self.is_chat, self.has_tokens = is_chat, has_tokens
+    def __init__(
+        self,
+        model: str,
+        *,
+        is_chat: bool,
+        has_tokens: bool,
+        has_scores: bool,
+        write: Callable[[int], str],
+    ) -> None:
+        self.is_chat, self.has_tokens, self.has_scores = is_chat, has_tokens, has_scores
+        self._write = write  # a token as text
         self._head = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -35,7 +46,7 @@ class Shape:
             one: dict[str, Any] = {
                 "index": choice.index,
                 "finish_reason": choice.finish,
-                "logprobs": None,
+                "logprobs": self._logprobs(choice, choice.scores),
             }
             if self.is_chat:
                 one["message"] = {"role": "assistant", "content": text}
@@ -48,21 +59,21 @@ class Shape:
         return {**self._head, "object": kind, "choices": found, "usage": usage(choices, prompt)}
 
     def chunk(
-        self, choice: Choice, text: str, tokens: Sequence[int], *, is_first: bool, is_last: bool
+        self, choice: Choice, piece: Piece, *, is_first: bool, is_last: bool
     ) -> dict[str, Any]:
         """Return a chunk of one choice."""
         one: dict[str, Any] = {
             "index": choice.index,
             "finish_reason": choice.finish if is_last else None,
-            "logprobs": None,
+            "logprobs": None if is_last else self._logprobs(choice, piece.scores),
         }
         if self.is_chat:
             role = {"role": "assistant"} if is_first else {}
-            one["delta"] = role | ({} if is_last and not text else {"content": text})
+            one["delta"] = role | ({} if is_last and not piece.text else {"content": piece.text})
         else:
-            one["text"] = text
+            one["text"] = piece.text
         if self.has_tokens:
-            one["token_ids"] = list(tokens)
+            one["token_ids"] = piece.tokens
         return {**self._head, "object": self._chunk_kind, "choices": [one]}
 
     def last(self, choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
@@ -71,6 +82,14 @@ class Shape:
             **self._head, "object": self._chunk_kind, "choices": [],
             "usage": usage(choices, prompt),
         }  # fmt: skip
+
+    def _logprobs(self, choice: Choice, scores: Sequence[TokenScore]) -> dict[str, Any] | None:
+        if not self.has_scores:
+            return None
+        if self.is_chat:
+            return of_chat(scores, self._write)
+        found, choice.offset = of_text(scores, self._write, choice.offset)
+        return found
 
     @property
     def _chunk_kind(self) -> str:

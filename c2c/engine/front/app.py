@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import math
 from collections.abc import AsyncIterator, Sequence
@@ -18,19 +17,20 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from c2c.engine.front.answers import Shape
-from c2c.engine.front.choices import Choice
+from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.failures import ApiError
+from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
 from c2c.engine.front.served import Served, served_models
+from c2c.transformer.drawing import BARRED
 
 __all__ = ["make_app"]
 
 _log = logging.getLogger("c2c.engine.front")
-_MOST_BODY_BYTES = 1 << 25
 _DEFAULT_TOKENS = 16  # OpenAI's, of a text; a chat goes on to the end of its context
-_POLL_S = 0.05
+_MOST_CHUNKS = 64  # of a stream that wait for the client, beside what the link holds
 _LIVE_S = 0.5
 
 
@@ -41,12 +41,12 @@ def make_app(link: Link, *, key: str | None) -> FastAPI:
       link: to the scheduler; connected when the application starts.
       key: that requests must bear; None: none.
     """
-    front = Front(link, key)
+    front = Front(link)
     app = FastAPI(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(ApiError, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
-    app.middleware("http")(front.guard)
+    app.add_middleware(Guard, key=key)
     app.get("/v1/models")(front.models)
     app.get("/v1/models/{model:path}")(front.model)
     app.post("/v1/completions")(front.completions)
@@ -55,6 +55,8 @@ def make_app(link: Link, *, key: str | None) -> FastAPI:
     app.get("/ready")(front.ready)
     app.get("/metrics")(front.metrics_text)
     app.get("/live")(front.live)
+    app.post("/admin/drain")(front.drain)
+    app.post("/admin/resume")(front.resume)
     app.get("/")(front.page)
     return app
 
@@ -83,8 +85,8 @@ async def _refused(_request: Request, error: Exception) -> Response:
 class Front:
     """What the endpoints share."""
 
-    def __init__(self, link: Link, key: str | None) -> None:
-        self._link, self._key = link, key
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._served: dict[str, Served] = {}
         self._metrics = Metrics()
         self._ignored: set[str] = set()
@@ -95,21 +97,6 @@ class Front:
         await self._link.connect()
         self._served = await asyncio.to_thread(served_models, self._link.models)
         yield
-
-    async def guard(self, request: Request, call: Any) -> Response:
-        """Refuse requests without the key, or with too large a body."""
-        if self._key is not None and request.url.path not in ("/health", "/ready"):
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._key.encode()):
-                return await _failed(request, ApiError(401, "no such key", code="invalid_api_key"))
-        length = request.headers.get("content-length", "")
-        if request.method == "POST" and not length.isdigit():
-            return await _failed(request, ApiError(411, "expected a body that says its length"))
-        if request.method == "POST" and int(length) > _MOST_BODY_BYTES:
-            why = f"expected a body of at most {_MOST_BODY_BYTES} bytes"
-            return await _failed(request, ApiError(413, why))
-        response: Response = await call(request)
-        return response
 
     async def models(self) -> dict[str, Any]:
         """List all models; one that cannot be served says why."""
@@ -158,10 +145,16 @@ class Front:
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
         headers = _headers(request)
         eos = frozenset() if asked.ignore_eos else served.eos
+        if asked.min_tokens > min(rooms):
+            raise ApiError(400, f"min_tokens: at most {min(rooms)} here", param="min_tokens")
+        if asked.min_tokens and len(eos) > BARRED:
+            raise ApiError(400, f"{asked.model} has {len(eos)} end tokens", param="min_tokens")
         shape = Shape(
             asked.model,
             is_chat=isinstance(asked, ChatRequest),
             has_tokens=asked.return_token_ids or served.tokenizer is None,
+            has_scores=asked.scores is not None,
+            write=served.written(by_number=asked.return_tokens_as_token_ids),
         )
         choices = [
             Choice(
@@ -179,6 +172,9 @@ class Front:
                 top_p=asked.top_p,
                 seed=_seed(asked.seed, k),
                 stop=tuple(sorted(eos)),
+                penalty=asked.repetition_penalty,
+                least=asked.min_tokens,
+                scores=asked.scores,
                 **headers,
             )
             for number, (ids, room) in enumerate(zip(prompts, rooms, strict=True))
@@ -197,37 +193,42 @@ class Front:
         """Return the texts of all choices; a client that goes away ends them."""
 
         async def text(choice: Choice) -> str:
-            return "".join([piece async for piece, _ in choice.pieces()])
+            return "".join([piece.text async for piece in choice.pieces()])
 
         work = asyncio.gather(*(text(choice) for choice in choices))
+        gone = asyncio.create_task(_gone(request))
+        first: tuple[asyncio.Future[Any], ...] = (work, gone)
         try:
-            while not work.done():
-                await asyncio.wait([work], timeout=_POLL_S)
-                if not work.done() and await request.is_disconnected():
-                    raise ApiError(499, "the client went away")
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ApiError(499, "the client went away")
             return await work
         finally:
+            gone.cancel()
             work.cancel()
+            work.add_done_callback(_retrieved)
+            for choice in choices:  # of one that failed the others end, too
+                choice.close()
             self._over(model, choices)
 
     async def _events(
         self, shape: Shape, model: str, choices: Sequence[Choice], prompt: int | None
     ) -> AsyncIterator[bytes]:
         """Yield a stream's events, of all choices as they come."""
-        ready: asyncio.Queue[bytes | None] = asyncio.Queue()
+        ready: asyncio.Queue[bytes | None] = asyncio.Queue(_MOST_CHUNKS)
 
         async def follow(choice: Choice) -> None:
             is_first = True
             try:
-                async for text, tokens in choice.pieces():
-                    chunk = shape.chunk(choice, text, tokens, is_first=is_first, is_last=False)
+                async for piece in choice.pieces():
+                    chunk = shape.chunk(choice, piece, is_first=is_first, is_last=False)
                     is_first = False
-                    ready.put_nowait(_event(chunk))
-                chunk = shape.chunk(choice, "", (), is_first=is_first, is_last=True)
-                ready.put_nowait(_event(chunk))
+                    await ready.put(_event(chunk))
+                end = Piece("", [], [])
+                await ready.put(_event(shape.chunk(choice, end, is_first=is_first, is_last=True)))
             except ApiError as error:
-                ready.put_nowait(_event(error.body()))
-            ready.put_nowait(None)
+                await ready.put(_event(error.body()))
+            await ready.put(None)
 
         tasks = [asyncio.create_task(follow(choice)) for choice in choices]
         try:
@@ -263,14 +264,31 @@ class Front:
         return {"status": "ok"}
 
     async def ready(self) -> Response:
-        """Say whether requests are served."""
+        """Say whether requests are taken, and a worker is there or coming."""
         is_up = self._link.is_up and bool(self._served)
+        if is_up:
+            now = await self._now()
+            left = [w for w in now["workers"] if w["state"] != "given up"]
+            is_up = bool(left) and not now["is_draining"]
         return JSONResponse({"status": "ok" if is_up else "unavailable"}, 200 if is_up else 503)
 
     async def metrics_text(self) -> Response:
         """Return metrics in Prometheus' form."""
         self._metrics.seen(await self._now())
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def drain(self) -> dict[str, str]:
+        """Take no new requests, until told to go on."""
+        return await self._admit(is_draining=True)
+
+    async def resume(self) -> dict[str, str]:
+        """Take requests again."""
+        return await self._admit(is_draining=False)
+
+    async def _admit(self, *, is_draining: bool) -> dict[str, str]:
+        self._link.drain(is_on=is_draining)
+        now = await self._now()  # frames are taken in order: it has been seen
+        return {"status": "draining" if now["is_draining"] else "ok"}
 
     async def live(self) -> Response:
         """Stream how things are, twice a second."""
@@ -292,6 +310,18 @@ class Front:
         """Show how things are."""
         page = resources.files("c2c.engine.front") / "page.html"
         return HTMLResponse(page.read_text("utf-8"))
+
+
+def _retrieved(work: asyncio.Future[Any]) -> None:
+    """Take what cancelled work ended with: nobody waits for it."""
+    if not work.cancelled():
+        work.exception()
+
+
+async def _gone(request: Request) -> None:
+    """Return once the client has gone; its whole request is known."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _shown(info: Any) -> dict[str, Any]:

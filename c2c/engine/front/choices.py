@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from c2c.engine import messages as say
 from c2c.engine.front.failures import after_end
 from c2c.engine.front.link import Link
+from c2c.engine.front.scores import TokenScore
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
 
-__all__ = ["Choice"]
+__all__ = ["Choice", "Piece"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What has come of a choice: text, and the tokens that are shown, as it came."""
+
+    text: str
+    tokens: list[int]
+    scores: list[TokenScore]
 
 
 class Choice:
@@ -21,6 +32,8 @@ class Choice:
     Attributes:
       index: of the choice in its answer.
       tokens: so far, without the one that ends the text.
+      scores: of them, where they were asked for.
+      offset: of the next token's text among all tokens' texts.
       finish: why the text is over; None: it is not.
       times_s: of the first token and the last.
     """
@@ -39,6 +52,8 @@ class Choice:
         """Send the request."""
         self.index = index
         self.tokens: list[int] = []
+        self.scores: list[TokenScore] = []
+        self.offset = 0
         self.drawn = 0
         self.finish: str | None = None
         self.begun_s = time.monotonic()
@@ -51,8 +66,8 @@ class Choice:
         self._number, self._answers = link.ask(**fields)
         self._is_over = False
 
-    async def pieces(self) -> AsyncIterator[tuple[str, list[int]]]:
-        """Yield new text and its tokens; afterwards `finish` says why it is over.
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Yield what is new; afterwards `finish` says why it is over.
 
         Raises:
           ApiError: it ended otherwise than by its text.
@@ -64,28 +79,34 @@ class Choice:
                     self._is_over = True
                     self._end(frame)
                     if rest := self._rest():
-                        yield rest, []
+                        yield Piece(rest, [], [])
                     return
-                text, tokens = self._take(frame)
+                piece = self._take(frame)
                 if self._stop.found is not None:
                     self.finish = "stop"
                     self._link.abort(self._number, is_done=True)
                     self._is_over = True
-                    yield text, tokens
+                    yield piece
                     return
-                if text or tokens:
-                    yield text, tokens
+                if piece.text or piece.tokens:
+                    yield piece
         finally:
             self.close()
 
-    def _take(self, frame: say.Tokens) -> tuple[str, list[int]]:
+    def _take(self, frame: say.Tokens) -> Piece:
         now_s = time.monotonic()
         self.times_s = [self.times_s[0] if self.times_s else now_s, now_s]
         self.drawn += len(frame.tokens)
         shown = [token for token in frame.tokens if token not in self._eos]
         self.tokens += shown
+        scores = [
+            TokenScore(token, score.logprob, score.top)
+            for token, score in zip(frame.tokens, frame.scores, strict=False)  # none, or one each
+            if token not in self._eos
+        ]
+        self.scores += scores
         text = "" if self._text is None else "".join(self._text.push(t) for t in shown)
-        return self._stop.push(text), shown
+        return Piece(self._stop.push(text), shown, scores)
 
     def _end(self, frame: say.Ended) -> None:
         if frame.why not in ("stop", "length"):

@@ -78,6 +78,11 @@ class Link:
         if self._writer is not None and self.is_up:
             say.write_frame(self._writer, say.Abort(request=request, is_done=is_done))
 
+    def drain(self, *, is_on: bool) -> None:
+        """Say whether new requests are turned away."""
+        if self._writer is not None and self.is_up:
+            say.write_frame(self._writer, say.Drain(is_on=is_on))
+
     def forget(self, request: int) -> None:
         """Take no further answers of a request."""
         self._answers.pop(request, None)

@@ -33,9 +33,20 @@ class Metrics:
             name: Gauge(f"c2c_{name}", text, **of)
             for name, text in {
                 "steps": "of all workers",
-                "padded_tokens": "of the last thousand steps",
                 "compiled_after_start": "executables that were not ready",
                 "uptime_s": "of the scheduler",
+            }.items()
+        }
+        self._of_model = {
+            name: Gauge(f"c2c_model_{name}", text, ["model"], **of)
+            for name, text in {
+                "steps": "of all workers",
+                "device_s": "seconds of devices",
+                "prompt_tokens": "computed",
+                "decode_tokens": "rows of steps, one token each",
+                "padded_tokens": "computed for nothing, to fill shapes",
+                "again_tokens": "computed again, after a loss",
+                "turns": "steps after another model's",
             }.items()
         }
         of_worker = {"labelnames": ["device"], **of}
@@ -43,19 +54,25 @@ class Metrics:
         self._restarts = Gauge("c2c_worker_restarts", "since the start", **of_worker)
         self._held = Gauge("c2c_worker_requests", "that hold keys and values", **of_worker)
         self._residents = Gauge("c2c_worker_residents", "models on it", **of_worker)
+        self._generation = Gauge("c2c_worker_generation", "processes so far", **of_worker)
 
     def seen(self, live: dict[str, Any]) -> None:
         """Take how things are."""
+        self._open.clear()  # a model without any is not named
         for model, count in live["open"].items():
             self._open.labels(model).set(count)
         for name, gauge in self._engine.items():
             gauge.set(live[name])
+        for model, totals in live["models"].items():
+            for name, gauge in self._of_model.items():
+                gauge.labels(model).set(totals[name])
         for worker in live["workers"]:
             device = str(worker["device"])
             self._up.labels(device).set(worker["state"] in ("idle", "busy"))
             self._restarts.labels(device).set(worker["restarts"])
             self._held.labels(device).set(worker["held"])
             self._residents.labels(device).set(len(worker["residents"]))
+            self._generation.labels(device).set(worker["generation"])
 
     def text(self) -> bytes:
         """Return all of it in Prometheus' form."""

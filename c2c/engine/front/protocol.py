@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
+from c2c.transformer.drawing import SCORED
+
 __all__ = ["ChatRequest", "CompletionRequest", "Message", "SharedFields"]
 
 Token = Annotated[StrictInt, Field(ge=0)]
@@ -41,9 +43,12 @@ class SharedFields(BaseModel):
         | None
     ) = None
     max_tokens: int | None = Field(None, ge=1)
+    min_tokens: int = Field(0, ge=0)
+    repetition_penalty: float = Field(1.0, gt=0, le=100)
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
 
     @property
     def stops(self) -> list[str]:
@@ -69,7 +74,12 @@ class CompletionRequest(SharedFields):
         ]
     )
     echo: Literal[False] = False
-    logprobs: None = None
+    logprobs: int | None = Field(None, ge=0, le=SCORED)
+
+    @property
+    def scores(self) -> int | None:
+        """How many of the likeliest tokens are told; None: no log-probabilities."""
+        return self.logprobs
 
     @property
     def most_tokens(self) -> int | None:
@@ -106,7 +116,13 @@ class ChatRequest(SharedFields):
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: Literal[False] | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=SCORED)
+
+    @property
+    def scores(self) -> int | None:
+        """How many of the likeliest tokens are told; None: no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def most_tokens(self) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from c2c.engine.front.failures import ApiError
+from c2c.engine.front.scores import writer
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.transformer import describe
@@ -80,6 +81,10 @@ class Served:
                 code="context_length_exceeded",
             )
         return asked if asked is not None else min(left, left if default is None else default)
+
+    def written(self, *, by_number: bool) -> Callable[[int], str]:
+        """Return how single tokens are written."""
+        return writer(None if by_number or self.tokenizer is None else self.tokenizer.decode)
 
     def _check_length(self, tokens: int, param: str) -> None:
         if tokens >= self.info.context:

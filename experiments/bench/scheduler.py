@@ -1,0 +1,150 @@
+"""What one event takes the serving loop as a live engine runs it, interpreted. Takes half a minute.
+
+    python -m experiments.bench.scheduler requests=300 system=engine
+
+The same requests over the simulated world behind the port, with the loop's tables as NumPy records
+and as rows of Python objects; both take the same decisions. Writes JSON with provenance to a folder
+in runs/bench.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import build, load
+from c2c.errors import SettingError
+from c2c.runs import RunDir
+from c2c.serving import Prepared, prepare
+from c2c.serving.loop import step
+from c2c.serving.rows import as_rows
+from c2c.simulator import build_machine
+from c2c.simulator.port import SimulatorBackend
+from c2c.workloads import RequestBlock
+from experiments.bench.command import benchmark
+
+__all__ = ["SchedulerSettings", "main", "measure"]
+
+TARGET_MS = 0.25
+"""Of the loop and all else outside a worker, a step at the median, as the engine's order asks."""
+
+
+@dataclass
+class SchedulerSettings:
+    """Settings of the benchmark, as key=value on the command line.
+
+    Attributes:
+      system: who decides, of `conf/system`.
+      requests: how many.
+      rate_rps: their rate.
+      seed: of arrivals and lengths.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+    """
+
+    system: str = "engine"
+    requests: int = 200
+    rate_rps: float = 4.0
+    seed: int = 0
+    out: str | None = None
+    overwrite: bool = False
+
+
+def _block(settings: SchedulerSettings, models: int) -> RequestBlock:
+    g = np.random.default_rng(settings.seed)
+    n = settings.requests
+    return RequestBlock(
+        arrival_s=np.cumsum(g.exponential(1.0 / settings.rate_rps, n)),
+        model=g.integers(0, models, n).astype(np.int32),
+        prompt_tokens=g.integers(1, 600, n).astype(np.int32),
+        output_tokens=g.integers(1, 200, n).astype(np.int32),
+    )
+
+
+def measure(
+    prepared: Prepared, block: RequestBlock, form: Callable[[Any], Any]
+) -> tuple[dict[str, list[float]], bytes]:
+    """Serve the requests; return the seconds of each event, by its type, and the records.
+
+    Args:
+      prepared: the setup.
+      block: the requests.
+      form: makes the loop's tables of arrays.
+    """
+    world = SimulatorBackend(prepared, build_machine(prepared), block)
+    fleet, rules = form(prepared.fleet), prepared.new_rules()
+    state = form(prepared.new_serving(buffer=1))
+    seconds: dict[str, list[float]] = {}
+    while (event := world.next_event()) is not None:
+        start = time.perf_counter()
+        state, actions = step(fleet, rules, state, event, donate=True)
+        seconds.setdefault(type(event).__name__, []).append(time.perf_counter() - start)
+        world.submit(float(state.count[0].now_s), actions)
+    return seconds, np.asarray(state.records)[: state.count[0].out].tobytes()
+
+
+def _run(settings: SchedulerSettings, folder: RunDir, out: Console) -> None:
+    prepared = prepare(build(load([f"system={settings.system}", "workload=poisson"])).serving)
+    block = _block(settings, len(prepared.setup.deployments))
+    forms: dict[str, Callable[[Any], Any]] = {"records": lambda tables: tables, "rows": as_rows}
+    rows: list[dict[str, Any]] = []
+    decided = set()
+    for name, form in forms.items():
+        seconds, records = measure(prepared, block, form)
+        decided.add(records)
+        for event, each in sorted(seconds.items()):
+            rows.append(
+                {
+                    "tables": name, "event": event, "events": len(each),
+                    "p50_ms": 1e3 * statistics.median(each),
+                    "p99_ms": 1e3 * float(np.percentile(each, 99)),
+                    "mean_ms": 1e3 * statistics.fmean(each),
+                }
+            )  # fmt: skip
+    if len(decided) > 1:
+        raise RuntimeError("rows and records did not decide alike")
+    table = Table(
+        title=f"{settings.requests} requests, {settings.system}: milliseconds an event",
+        title_justify="left", box=SIMPLE_HEAD,
+    )  # fmt: skip
+    for head in ("tables", "event", "events", "p50", "p99", "mean"):
+        table.add_column(head, justify="left" if head in ("tables", "event") else "right")
+    for row in rows:
+        figures = (f"{row[k]:.3f}" for k in ("p50_ms", "p99_ms", "mean_ms"))
+        table.add_row(row["tables"], row["event"], str(row["events"]), *figures)
+    out.print(table)
+    folder.write_json("scheduler", {"target_ms": TARGET_MS, "rows": rows})
+
+
+def _check(settings: SchedulerSettings) -> None:
+    if settings.requests < 1:
+        raise SettingError("requests", settings.requests, "a whole number above 0")
+    if not 0 < settings.rate_rps < float("inf"):
+        raise SettingError("rate_rps", settings.rate_rps, "requests a second, above 0")
+    if settings.seed < 0:
+        raise SettingError("seed", settings.seed, "a whole number from 0")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; return the exit status."""
+    return benchmark(
+        SchedulerSettings,
+        arguments,
+        _run,
+        check=_check,
+        packages=("c2c",),
+        name="scheduler",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

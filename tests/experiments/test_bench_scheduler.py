@@ -1,0 +1,29 @@
+"""The benchmark of the live loop's step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.bench.scheduler import main
+
+
+@pytest.mark.parametrize("argument", ["requests=0", "rate_rps=0", "seed=-1", "nope=1"])
+def test_bad_settings_are_one_line(
+    argument: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argument, f"out={tmp_path / 'bench'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert argument.split("=", maxsplit=1)[0] in line
+
+
+def test_both_forms_of_the_tables_are_timed(tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    assert main(["requests=6", f"out={out}"]) == 0
+    rows = json.loads((out / "scheduler.json").read_text())["rows"]
+    events = {(row["tables"], row["event"]): row["events"] for row in rows}
+    assert events["records", "Arrival"] == events["rows", "Arrival"] == 6
+    assert events["records", "StepEnd"] == events["rows", "StepEnd"] > 6
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in rows)
