@@ -57,7 +57,7 @@ class Outcome:
 
 
 def prepare(shape: Shape, *, is_adversarial: bool = True) -> Case:
-    """Return a case; with integers that lie inside live buffers of the first capture, or without."""
+    """Return a case; `is_adversarial`: with integers inside live buffers of the first capture."""
     program = random_program(shape)
     seed = 4 * shape.seed
     if is_adversarial:
@@ -78,9 +78,7 @@ def judge(case: Case, classifier: Classifier = "differential", *, runs: bool = T
     analysed = analyse(case.first, second, case.original.device.replace_address, classifier)
     if analysed.refusals:
         return Outcome(0, 0, analysed.refusals, is_equal=False)
-    artefact = make_artefact(
-        key_of({_BATCH: case.program}, "synthetic"), case.first, analysed
-    )
+    artefact = make_artefact(key_of({_BATCH: case.program}, "synthetic"), case.first, analysed)
     process = Process({_BATCH: case.program}, case.seed)
     restored = restore(artefact, process.recorder, process.triggered())
     words, wrong = _compare(process, restored, case.truth)

@@ -73,7 +73,7 @@ def random_program(shape: Shape) -> Program:
     ]
     launches: list[Launch | Copy | Fill] = []
     count = shape.launches
-    pending = sorted((draw.randrange(count), draw.randrange(1, count)) for _ in range(shape.passing))
+    pending = sorted((draw.randrange(count), draw.randint(1, count)) for _ in range(shape.passing))
     alive: list[tuple[int, int]] = [(k, 1 << 30) for k in range(shape.standing)]
     for number in range(count):
         while pending and pending[0][0] <= number:
@@ -83,7 +83,7 @@ def random_program(shape: Shape) -> Program:
         if draw.random() < 0.1:
             launches.append(_copy(draw, buffers, alive))
         else:
-            launches.append(_launch(draw, kernels, entries, buffers, alive, shape))
+            launches.append(_launch(draw, kernels, entries, buffers, alive))
         _end(buffers, launches, alive, number)
     buffers = [
         replace(b, last=len(launches) - 1)
@@ -164,8 +164,10 @@ def _entry(shape: Shape, draw: random.Random, name: str) -> Entry:
         elif kind == "struct":
             words = draw.randrange(2, 7)
             parameters.append(ParameterDeclaration(8 * words, 8))
-            for at in draw.sample(range(words), draw.randrange(0, 3)):
-                accesses.append(Access(k, 8 * at, "pointer", "r", draw.choice((4, 16))))
+            accesses += [
+                Access(k, 8 * at, "pointer", "r", draw.choice((4, 16)))
+                for at in draw.sample(range(words), draw.randrange(0, 3))
+            ]
         elif kind == "map":
             parameters.append(ParameterDeclaration(TENSOR_MAP_BYTES, 64))
             accesses.append(Access(k, 0, "map", draw.choice(("r", "w")), 32))
@@ -216,7 +218,6 @@ def _launch(
     entries: list[Entry],
     buffers: list[Buffer],
     alive: list[tuple[int, int]],
-    shape: Shape,
 ) -> Launch:
     which = draw.randrange(len(kernels))
     entry = entries[which]
@@ -231,7 +232,7 @@ def _launch(
         places = tuple(_place(draw, a, buffers, alive) for a in own)
         arguments.append(Argument(data, places))
     limit = kernels[which].shared_limit
-    attributes = ()
+    attributes: tuple[LaunchAttribute, ...] = ()
     if draw.random() < 0.2:
         attributes = (LaunchAttribute(4, struct.pack("<3I", 2, 1, 1) + bytes(52)),)
     return Launch(
@@ -266,8 +267,6 @@ def _edges(draw: random.Random, launches: list[Launch | Copy | Fill]) -> tuple[E
             used = {launch.target.buffer}
         for source in sorted({users[b] for b in used if b in users}):
             is_early = draw.random() < 0.3
-            edges.append(
-                Edge(source, number, int(is_early), 0, PROGRAMMATIC if is_early else FULL)
-            )
+            edges.append(Edge(source, number, int(is_early), 0, PROGRAMMATIC if is_early else FULL))
         users.update(dict.fromkeys(used, number))
     return tuple(edges)

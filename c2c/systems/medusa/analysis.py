@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -129,6 +130,8 @@ class _Work:
         self._second = self._first if first is second else _Side(second, numbers)
         self._classifier, self._replace_address = classifier, replace_address
         self._entries = _entries(first)
+        count = Counter(first.kernels)
+        self._ambiguous = {k for k, kernel in enumerate(first.kernels) if count[kernel] > 1}
         self._held = held_addresses(first, second, numbers)
 
     def patched(self, k: int, one: Graph, two: Graph, outer: int | None) -> Graph:
@@ -149,6 +152,8 @@ class _Work:
         entry = self._entries[one.kernel] if one.kernel >= 0 else None
         if entry is not None and entry.allocates:
             raise Refused(0, 0, "allocates memory on the device")
+        if one.kernel in self._ambiguous:
+            raise Refused(0, 0, "stands in two modules that cannot be told apart")
         first = Seen(one, self._first.at(k, number))
         second = Seen(two, self._second.at(k, number))
         patches = patches_of(

@@ -96,9 +96,7 @@ def _paper(seen: Seen) -> Iterator[Patch]:
 
 
 def _declared(seen: Seen, entry: Entry) -> Iterator[Patch]:
-    for k, (parameter, made) in enumerate(
-        zip(seen.node.parameters, entry.parameters, strict=True)
-    ):
+    for k, (parameter, made) in enumerate(zip(seen.node.parameters, entry.parameters, strict=True)):
         if made.is_pointer:
             yield from _typed(seen, (k,))
         elif len(parameter) > 8:

@@ -42,7 +42,7 @@ def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
     queue = list(graphs)
     attributes: dict[tuple[LaunchAttribute, ...], int] = {}
     columns: dict[str, list[Any]] = {name: [] for name in _TYPES}
-    words = []
+    words: list[bytes] = []
     for graph in queue:  # grows while it is walked: children come behind
         columns["graphs"].append((graph.batch, len(graph.nodes), len(graph.edges)))
         columns["edges"].extend(graph.edges)
@@ -66,9 +66,7 @@ def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
     return told, blobs | {"words": b"".join(words)}
 
 
-def graphs_from(
-    count: int, told: Sequence[Any], blobs: Mapping[str, bytes]
-) -> tuple[Graph, ...]:
+def graphs_from(count: int, told: Sequence[Any], blobs: Mapping[str, bytes]) -> tuple[Graph, ...]:
     """Return the first `count` graphs; children are inside them."""
     rows = {name: _rows(blobs[name], name) for name in _TYPES}
     attributes = [tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in each) for each in told]
@@ -107,7 +105,7 @@ def graphs_from(
 def _rows(data: bytes, name: str) -> list[Any]:
     values = np.frombuffer(data, dtype=_TYPES[name])
     width = _WIDTHS[name]
-    return values.tolist() if width == 1 else values.reshape(-1, width).tolist()  # type: ignore[no-any-return]
+    return values.tolist() if width == 1 else values.reshape(-1, width).tolist()
 
 
 def _patch_rows(data: bytes) -> list[Any]:

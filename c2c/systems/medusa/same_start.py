@@ -32,8 +32,8 @@ def check_same_start(first: Capture, second: Capture) -> None:
         pairs = zip(first.kernels, second.kernels, strict=False)
         name = next((a.name for a, b in pairs if a != b), "their number")
         raise DataError(_WHO, f"they do not use the same kernels: {name} differs")
-    for a, b in zip(first.graphs, second.graphs, strict=False):
-        _check_graphs(a, b)
+    for g, h in zip(first.graphs, second.graphs, strict=False):
+        _check_graphs(g, h)
     if len(first.graphs) != len(second.graphs):
         raise DataError(_WHO, f"{len(first.graphs)} graphs in one, {len(second.graphs)} in other")
     _check_apart(first.events, second.events)
@@ -108,9 +108,7 @@ def _spans(
     return begins, ends, np.array([rows[int(k)][1] for k in begins], dtype=np.int64)
 
 
-def _place(
-    spans: tuple[np.ndarray, np.ndarray, np.ndarray], word: int
-) -> tuple[int, int] | None:
+def _place(spans: tuple[np.ndarray, np.ndarray, np.ndarray], word: int) -> tuple[int, int] | None:
     begins, ends, who = spans
     k = int(np.searchsorted(begins, np.uint64(word), side="right")) - 1
     if k < 0 or word >= int(ends[k]):

@@ -163,9 +163,7 @@ def _run_one(side: Side, number: int) -> None:
     side.device.destroy_graph(graph)
 
 
-def _places(
-    patches: Iterable[Patch], sizes: Sequence[int]
-) -> list[tuple[int, int, int]]:
+def _places(patches: Iterable[Patch], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return what to look at behind each address: allocation, offset, bytes."""
     found = {}
     for patch in patches:

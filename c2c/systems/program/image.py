@@ -107,7 +107,7 @@ def entries_of(image: bytes) -> tuple[Entry, ...]:
 def _entry(match: re.Match[str], before: str) -> Entry:
     parameters = tuple(_declaration(p) for p in _PARAMETER.finditer(match[2]))
     accesses = tuple(
-        Access(int(p), int(at), kind, mode, int(nbytes))  # type: ignore[arg-type]
+        Access(int(p), int(at), kind, mode, int(nbytes))
         for p, at, kind, mode, nbytes in _ACCESS.findall(before)
     )
     for access in accesses:
@@ -120,9 +120,7 @@ def _entry(match: re.Match[str], before: str) -> Entry:
 def _declaration(match: re.Match[str]) -> ParameterDeclaration:
     align, kind, marks, _, count = match.groups()
     each = _WORD_BYTES[kind.lstrip("usbf")]
-    return ParameterDeclaration(
-        each * int(count or 1), int(align or each), ".ptr" in marks.split()
-    )
+    return ParameterDeclaration(each * int(count or 1), int(align or each), ".ptr" in marks.split())
 
 
 def write_image(entries: Iterable[Entry]) -> bytes:

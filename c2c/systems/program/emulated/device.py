@@ -327,7 +327,7 @@ class Emulated(Device):
             self._memory.write(call.target, self._memory.read(call.source, call.nbytes))
         else:
             element = struct.pack("<Q", call.value)[: call.element_bytes]
-            self._memory.write(call.target, element * call.count)
+            self._memory.write(call.target, element * call.length)
 
     def _add(self, graph: int, node: Node) -> int:
         handle = self._new()
