@@ -10,7 +10,11 @@ from c2c.systems.medusa.capture import Capture
 from c2c.systems.medusa.classify import Classifier, Refused, ReplaceAddress, Seen, patches_of
 from c2c.systems.medusa.ir import Graph, Node
 from c2c.systems.medusa.owners import Owners
-from c2c.systems.medusa.same_start import check_same_start, held_addresses
+from c2c.systems.medusa.same_start import (
+    check_same_start,
+    determined_contents,
+    held_addresses,
+)
 from c2c.systems.program import AllocationId, Entry, entries_of
 
 __all__ = ["Analysed", "Refusal", "analyse"]
@@ -46,12 +50,14 @@ class Analysed:
       allocations: what patches count: allocations in the order of the first capture.
       graphs: with patches.
       refusals: one for each graph that is left out.
-      contents: of permanent buffers.
+      permanent: allocations of the captures that are not freed by their end.
+      contents: what they hold, where the start has put something there.
     """
 
     allocations: tuple[AllocationId, ...]
     graphs: tuple[Graph, ...]
     refusals: tuple[Refusal, ...]
+    permanent: tuple[AllocationId, ...]
     contents: Mapping[AllocationId, bytes]
 
 
@@ -85,7 +91,13 @@ def analyse(
             refusals.append(
                 Refusal(one.batch, at.number, kernel, cause.parameter, cause.at, cause.why)
             )
-    return Analysed(work.allocations, tuple(graphs), tuple(refusals), first.contents)
+    return Analysed(
+        work.allocations,
+        tuple(graphs),
+        tuple(refusals),
+        tuple(first.contents),
+        determined_contents(first, second),
+    )
 
 
 class _AtNode(Exception):

@@ -71,6 +71,7 @@ class Artefact:
       begin: how many of the steps the start itself makes; the rest is replayed.
       kernels: how to find what the nodes launch.
       graphs: one a batch size.
+      permanent: numbers of allocations of the captures that are still there at their end.
       contents: of permanent buffers, by allocation's number.
       images: of kernels, by SHA-256.
       refused: why other batch sizes have no graph here.
@@ -83,6 +84,7 @@ class Artefact:
     begin: int
     kernels: tuple[KernelRef, ...]
     graphs: tuple[Graph, ...]
+    permanent: tuple[int, ...]
     contents: Mapping[int, bytes]
     images: Mapping[str, bytes]
     refused: tuple[str, ...] = ()
@@ -107,6 +109,7 @@ def make_artefact(
         begin=capture.begin,
         kernels=capture.kernels,
         graphs=analysed.graphs,
+        permanent=tuple(numbers[name] for name in analysed.permanent),
         contents={numbers[name]: data for name, data in analysed.contents.items()},
         images=capture.images,
         refused=tuple(map(str, analysed.refusals)),
@@ -131,6 +134,7 @@ def write_artefact(path: Path, artefact: Artefact) -> None:
         "kernels": kernels_to(artefact.kernels),
         "graphs": len(artefact.graphs),
         "attributes": attributes,
+        "permanent": artefact.permanent,
         "contents": {str(k): len(v) for k, v in artefact.contents.items()},
         "images": {k: len(v) for k, v in artefact.images.items()},
         "refused": artefact.refused,
@@ -190,6 +194,7 @@ def _artefact(values: dict[str, Any], blobs: Mapping[str, bytes]) -> Artefact:
         begin=values["begin"],
         kernels=kernels_from(values["kernels"]),
         graphs=graphs_from(values["graphs"], values["attributes"], blobs),
+        permanent=tuple(values["permanent"]),
         contents={int(k): v for k, v in _parts(values["contents"], blobs["contents"]).items()},
         images=_parts(values["images"], blobs["images"]),
         refused=tuple(values["refused"]),

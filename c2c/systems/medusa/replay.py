@@ -36,8 +36,9 @@ def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
             recorder.free(recorder.addresses[name], thread=step.thread)
     begun = artefact.steps[: artefact.begin]
     standing = {step.allocation for step in begun if step.nbytes}
+    permanent = set(artefact.permanent)
     for number, name in enumerate(artefact.allocations):
-        if number not in standing and recorder.is_live(name) != (number in artefact.contents):
+        if number not in standing and recorder.is_live(name) != (number in permanent):
             raise ReplayDiffers(f"{name} is not in memory after the replay as it was, or still is.")
     return tuple(recorder.addresses[name] for name in artefact.allocations)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from c2c.errors import DataError
 from c2c.systems.medusa.capture import Capture
 from c2c.systems.medusa.ir import Graph, Node
 from c2c.systems.program import AllocationId, Event
 
-__all__ = ["check_same_start", "held_addresses"]
+__all__ = ["check_same_start", "determined_contents", "held_addresses"]
 
 _WHO = "two captures"
 
@@ -76,6 +77,21 @@ def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
         reach[k] = max(reach[k], end)
 
 
+def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, bytes]:
+    """Return what permanent buffers hold by the start's own doing.
+
+    A buffer of which no word is the same in two captures holds what its memory held before: an
+    output that no kernel has written yet.
+    """
+    kept = {}
+    for name, one in first.contents.items():
+        two = second.contents[name]
+        a, b = _whole_words(one), _whole_words(two)
+        if one[len(a) * 8 :] == two[len(a) * 8 :] != b"" or bool(np.any(a == b)):
+            kept[name] = one
+    return kept
+
+
 def held_addresses(
     first: Capture, second: Capture, numbers: Mapping[AllocationId, int]
 ) -> dict[int, int]:
@@ -87,30 +103,31 @@ def held_addresses(
     found: dict[int, int] = {}
     spans = [_spans(capture.events, numbers) for capture in (first, second)]
     for name, one in first.contents.items():
-        two = second.contents.get(name, b"")
-        count = min(len(one), len(two)) // 8
-        a, b = (np.frombuffer(data, dtype="<u8", count=count) for data in (one, two))
-        for k in np.flatnonzero(a != b):
-            places = [_place(s, int(w[k])) for s, w in zip(spans, (a, b), strict=True)]
-            if places[0] is not None and places[0] == places[1]:
-                found[numbers[name]] = int(k) * 8
-                break
+        a, b = _whole_words(one), _whole_words(second.contents[name])
+        changed = np.flatnonzero(a != b)
+        places = [_places(s, w[changed]) for s, w in zip(spans, (a, b), strict=True)]
+        same = (places[0] == places[1]).all(axis=1) & (places[0][:, 0] >= 0)
+        if same.any():
+            found[numbers[name]] = int(changed[np.argmax(same)]) * 8
     return found
+
+
+def _whole_words(data: bytes) -> NDArray[np.uint64]:
+    return np.frombuffer(data, dtype="<u8", count=len(data) // 8)
 
 
 def _spans(
     events: tuple[Event, ...], numbers: Mapping[AllocationId, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return begins, ends and numbers of all allocations, by begin; the latest of equal ones."""
+) -> NDArray[np.int64]:
+    """Return begin, end and number of all allocations, by begin; the latest of equal ones."""
     rows = {e.address: (e.address + e.nbytes, numbers[e.allocation]) for e in events if e.nbytes}
-    begins = np.array(sorted(rows), dtype=np.uint64)
-    ends = np.array([rows[int(k)][0] for k in begins], dtype=np.uint64)
-    return begins, ends, np.array([rows[int(k)][1] for k in begins], dtype=np.int64)
+    return np.array([(begin, *rows[begin]) for begin in sorted(rows)], dtype=np.int64)
 
 
-def _place(spans: tuple[np.ndarray, np.ndarray, np.ndarray], word: int) -> tuple[int, int] | None:
-    begins, ends, who = spans
-    k = int(np.searchsorted(begins, np.uint64(word), side="right")) - 1
-    if k < 0 or word >= int(ends[k]):
-        return None
-    return int(who[k]), word - int(begins[k])
+def _places(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return (allocation, offset) of each word; -1 where none covers it."""
+    inside = words.astype(np.int64)  # above 2**63 it is negative, and below every allocation
+    k = np.searchsorted(spans[:, 0], inside, side="right") - 1
+    covered = (k >= 0) & (inside < spans[k, 1])
+    found = np.stack([spans[k, 2], inside - spans[k, 0]], axis=1)
+    return np.where(covered[:, None], found, -1)
