@@ -134,14 +134,15 @@ def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
     for layer in range(spec.layers):
         builder.layer(layer, ops)
     builder.launch(_LAST, {"norm": standing["norm", 0]})
-    inputs = tuple(standing[name, -1] for name in _BEFORE)
-    state = tuple(standing[name, k] for k in range(spec.layers) for name in ("keys", "values"))
+    given = [standing[name, -1] for name in _BEFORE]
+    given += [standing[name, k] for k in range(spec.layers) for name in ("keys", "values")]
+    inputs = tuple(Slice(k, 0, _SEEN) for k in given)
     return Program(
         tuple(builder.buffers),
         _kernels(),
         tuple(builder.launches),
-        inputs=inputs + state,
-        outputs=(*inputs, *state, builder.out),
+        inputs=inputs,
+        outputs=(*inputs, Slice(builder.out, 0, _SEEN)),
     )
 
 
@@ -183,11 +184,11 @@ def _kernels() -> tuple[Kernel, ...]:
     plain: list[Entry] = []
     products: dict[int, list[Entry]] = {}
     for op in (_FIRST, *_LAYER, _LAST):
-        modes = [*(("r", n) for n in op.reads), *(("w", n) for n in op.writes)]
         accesses = tuple(
-            Access(k, 0, "pointer", mode, _SEEN) for k, (mode, _) in enumerate(modes)  # type: ignore[arg-type]
+            Access(k, 0, "pointer", "r" if k < len(op.reads) else "w", _SEEN)
+            for k in range(len(op.reads) + len(op.writes))
         )
-        parameters = (*(pointer for _ in modes), integer, integer, number)
+        parameters = (*(pointer for _ in accesses), integer, integer, number)
         if not op.is_gemm:
             plain.append(Entry(op.name, parameters, accesses, allocates=False))
             continue

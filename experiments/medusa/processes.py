@@ -99,19 +99,20 @@ class Process:
             running.run()
             self.graphs[batch] = running.capture()
             graphs.add(batch, self.graphs[batch])
-            for k in program.outputs:
-                self.names[batch, k] = self.recorder.name_of(running.addresses[k])
+            for part in (*program.inputs, *program.outputs):
+                name = self.recorder.name_of(running.addresses[part.buffer])
+                self.names[batch, part.buffer] = name
         self.functions = graphs.functions
         return graphs.finish()
 
     def regions(self, batch: int) -> Regions:
         """Return what a run of a captured batch size is given and what it leaves, by allocation."""
         program = self.programs[batch]
-        names = [self.names[batch, k] for k in program.outputs]
-        sizes = [program.buffers[k].nbytes for k in program.outputs]
-        given = {self.names[batch, k] for k in program.inputs}
-        found = tuple(zip(names, sizes, strict=True))
-        return Regions(tuple(r for r in found if r[0] in given), found)
+        given, left = (
+            tuple((self.names[batch, s.buffer], s.offset, s.nbytes) for s in parts)
+            for parts in (program.inputs, program.outputs)
+        )
+        return Regions(given, left)
 
 
 def _interleaved(program: Program, draw: random.Random) -> list[int]:

@@ -94,8 +94,8 @@ def random_program(shape: Shape) -> Program:
     if shape.has_dag:  # memory that is used again would need edges of its own
         buffers = [replace(b, last=None) for b in buffers]
     edges = _edges(draw, launches) if shape.has_dag else None
-    standing = tuple(k for k, b in enumerate(buffers) if b.first is None)
-    outputs = tuple(k for k, b in enumerate(buffers) if b.last is None)
+    standing = tuple(Slice(k, 0, b.nbytes) for k, b in enumerate(buffers) if b.first is None)
+    outputs = tuple(Slice(k, 0, b.nbytes) for k, b in enumerate(buffers) if b.last is None)
     return Program(
         tuple(buffers), kernels, tuple(launches), edges, inputs=standing, outputs=outputs
     )
@@ -111,7 +111,7 @@ def with_adversarial_integers(
       addresses: of its buffers that stand, in that process.
       draw: which one.
     """
-    ranges = [(addresses[k], program.buffers[k].nbytes) for k in program.inputs]
+    ranges = [(addresses[part.buffer], part.nbytes) for part in program.inputs]
     launches: list[Launch | Copy | Fill] = []
     for launch in program.launches:
         if isinstance(launch, Launch):

@@ -13,9 +13,21 @@ from c2c.systems.medusa.artefact import (
 from c2c.systems.medusa.capture import Capture, CapturedGraphs
 from c2c.systems.medusa.classify import CLASSIFIERS, Classifier
 from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, count_nodes
+from c2c.systems.medusa.kv import KvRecord, allocate_kv, kv_bytes_of, stored_kv_bytes
 from c2c.systems.medusa.owners import first_match
 from c2c.systems.medusa.replay import TRIGGER_POOL
 from c2c.systems.medusa.restore import Restored, restore
+from c2c.systems.medusa.stages import (
+    NODES_A_LAYER,
+    NODES_OUTSIDE,
+    MeasuredStart,
+    Stages,
+    graph_nodes,
+    load_measured_start,
+    loaded_bytes,
+    stages_of,
+)
+from c2c.systems.medusa.start import STARTS, Span, Stage, loading_s, plan_of, schedule
 from c2c.systems.medusa.validation import (
     Difference,
     Regions,
@@ -25,9 +37,13 @@ from c2c.systems.medusa.validation import (
     sides,
     validate,
 )
+from c2c.systems.medusa.works import start_works
 
 __all__ = [
     "CLASSIFIERS",
+    "NODES_A_LAYER",
+    "NODES_OUTSIDE",
+    "STARTS",
     "TRIGGER_POOL",
     "Analysed",
     "Artefact",
@@ -38,23 +54,39 @@ __all__ = [
     "Graph",
     "KernelRef",
     "Key",
+    "KvRecord",
+    "MeasuredStart",
     "Node",
     "Patch",
     "Refusal",
     "Regions",
     "Restored",
     "Side",
+    "Span",
+    "Stage",
+    "Stages",
+    "allocate_kv",
     "analyse",
     "artefact_path",
     "count_nodes",
     "first_difference",
     "first_match",
+    "graph_nodes",
+    "kv_bytes_of",
     "load_artefact",
+    "load_measured_start",
+    "loaded_bytes",
+    "loading_s",
     "make_artefact",
     "observe",
+    "plan_of",
     "read_artefact",
     "restore",
+    "schedule",
     "sides",
+    "stages_of",
+    "start_works",
+    "stored_kv_bytes",
     "validate",
     "write_artefact",
 ]

@@ -116,9 +116,7 @@ def _whole_words(data: bytes) -> NDArray[np.uint64]:
     return np.frombuffer(data, dtype="<u8", count=len(data) // 8)
 
 
-def _spans(
-    events: tuple[Event, ...], numbers: Mapping[AllocationId, int]
-) -> NDArray[np.int64]:
+def _spans(events: tuple[Event, ...], numbers: Mapping[AllocationId, int]) -> NDArray[np.int64]:
     """Return begin, end and number of all allocations, by begin; the latest of equal ones."""
     rows = {e.address: (e.address + e.nbytes, numbers[e.allocation]) for e in events if e.nbytes}
     return np.array([(begin, *rows[begin]) for begin in sorted(rows)], dtype=np.int64)

@@ -17,7 +17,7 @@ __all__ = ["Difference", "Regions", "Side", "first_difference", "observe", "side
 
 _SEEN_BYTES = 64 << 10  # of each buffer that a node points to, when looking for the node
 
-Region = tuple[AllocationId, int]  # an allocation and its bytes
+Region = tuple[AllocationId, int, int]  # an allocation, an offset in it, bytes
 Equal = Callable[[bytes, bytes], bool]
 
 
@@ -90,7 +90,9 @@ def observe(side: Side, executable: int, regions: Regions, seed: int) -> tuple[b
     _give(side, regions, seed)
     side.device.launch_graph(executable)
     side.device.synchronise()
-    return tuple(side.device.read(side.address(name), nbytes) for name, nbytes in regions.left)
+    return tuple(
+        side.device.read(side.address(name) + at, nbytes) for name, at, nbytes in regions.left
+    )
 
 
 def validate(
@@ -149,8 +151,8 @@ def first_difference(
 
 def _give(side: Side, regions: Regions, seed: int) -> None:
     draw = np.random.default_rng(seed)
-    for name, nbytes in regions.given:
-        side.device.write(side.address(name), draw.bytes(nbytes))
+    for name, at, nbytes in regions.given:
+        side.device.write(side.address(name) + at, draw.bytes(nbytes))
 
 
 def _run_one(side: Side, number: int) -> None:

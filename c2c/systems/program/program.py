@@ -122,16 +122,16 @@ class Program:
       kernels: that its launches name.
       launches: kernels, copies and fills, in an order that respects `edges`.
       edges: None: each waits for the one before, as on a stream.
-      inputs: buffers that a caller writes before a run.
-      outputs: buffers that a caller reads after it.
+      inputs: what a caller writes before a run.
+      outputs: what a caller reads after it.
     """
 
     buffers: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
     launches: tuple[Launch | Copy | Fill, ...]
     edges: tuple[Edge, ...] | None = None
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
+    inputs: tuple[Slice, ...] = ()
+    outputs: tuple[Slice, ...] = ()
 
     def __post_init__(self) -> None:
         for number, launch in enumerate(self.launches):

@@ -30,7 +30,13 @@ POINTER = ParameterDeclaration(8, 8, True)
 def program(entry: Entry, *arguments: Argument, extra: tuple[Buffer, ...] = ()) -> Program:
     kernel = Kernel(entry.name, write_image([entry]))
     buffers = (Buffer(64, content=bytes(64)), *extra)
-    return Program(buffers, (kernel,), (Launch(0, arguments),), inputs=(0,), outputs=(0,))
+    return Program(
+        buffers,
+        (kernel,),
+        (Launch(0, arguments),),
+        inputs=(Slice(0, 0, 64),),
+        outputs=(Slice(0, 0, 64),),
+    )
 
 
 def captures(*programs: Program) -> list[Capture]:
