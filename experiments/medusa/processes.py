@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Mapping
 
+from c2c.errors import DataError
 from c2c.systems.medusa import Capture, CapturedGraphs, Key, Regions
 from c2c.systems.program import (
     AllocationId,
     Allocator,
+    Device,
     Emulated,
     Kernel,
     Library,
@@ -53,6 +56,7 @@ class Process:
       seed: of all that differs between processes.
       has_whims: its allocator takes any block that fits, as after another history.
       has_guards: its allocator leaves gaps, which the second capture needs.
+      device: None: an emulated one.
     """
 
     def __init__(
@@ -62,12 +66,13 @@ class Process:
         *,
         has_whims: bool = True,
         has_guards: bool = False,
+        device: Device | None = None,
     ) -> None:
         draw = random.Random(seed)  # noqa: S311
         seeds = [draw.randrange(1 << 62) for _ in range(3)]
         self.programs = programs
         some = next(iter(programs.values()))
-        self.device = Emulated(seeds[0], libraries_of(some))
+        self.device = device or Emulated(seeds[0], libraries_of(some))
         whims = random.Random(seeds[1]) if has_whims else None  # noqa: S311
         guards = random.Random(seeds[2]) if has_guards else None  # noqa: S311
         self.recorder = Recorder(self.device, Allocator(self.device, whims=whims, guards=guards))
@@ -79,7 +84,15 @@ class Process:
 
     def hidden(self, kernel: Kernel) -> int:
         """Return the function of a kernel as its library gets it."""
-        return self.device.library_function(kernel.library, kernel.entry)
+        if isinstance(self.device, Emulated):
+            return self.device.library_function(kernel.library, kernel.entry)
+        # the library launches it by itself; how is its own matter
+        kernel_of = ctypes.CDLL(kernel.library).kernel_of
+        kernel_of.restype = ctypes.c_void_p
+        function = kernel_of(kernel.entry.encode())
+        if not function:
+            raise DataError(kernel.library, f"has no kernel {kernel.entry}")
+        return int(function)
 
     def triggered(self) -> list[int]:
         """Launch one kernel of every module of hidden libraries, as a first layer does."""

@@ -11,6 +11,7 @@ from c2c.systems.medusa.artefact import (
     write_artefact,
 )
 from c2c.systems.medusa.capture import Capture, CapturedGraphs
+from c2c.systems.medusa.capture_file import read_capture, write_capture
 from c2c.systems.medusa.classify import CLASSIFIERS, Classifier
 from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, count_nodes
 from c2c.systems.medusa.kv import KvRecord, allocate_kv, kv_bytes_of, stored_kv_bytes
@@ -81,6 +82,7 @@ __all__ = [
     "observe",
     "plan_of",
     "read_artefact",
+    "read_capture",
     "restore",
     "schedule",
     "sides",
@@ -89,4 +91,5 @@ __all__ = [
     "stored_kv_bytes",
     "validate",
     "write_artefact",
+    "write_capture",
 ]

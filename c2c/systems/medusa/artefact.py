@@ -14,7 +14,7 @@ from c2c.errors import DataError
 from c2c.systems.medusa.analysis import Analysed
 from c2c.systems.medusa.capture import Capture
 from c2c.systems.medusa.columns import graphs_from, graphs_to, kernels_from, kernels_to
-from c2c.systems.medusa.container import read_container, write_container
+from c2c.systems.medusa.container import parts_of, read_container, write_container
 from c2c.systems.medusa.ir import Graph, KernelRef
 from c2c.systems.program import AllocationId
 from pallas_kernels.repository import RepositoryWarning
@@ -195,16 +195,8 @@ def _artefact(values: dict[str, Any], blobs: Mapping[str, bytes]) -> Artefact:
         kernels=kernels_from(values["kernels"]),
         graphs=graphs_from(values["graphs"], values["attributes"], blobs),
         permanent=tuple(values["permanent"]),
-        contents={int(k): v for k, v in _parts(values["contents"], blobs["contents"]).items()},
-        images=_parts(values["images"], blobs["images"]),
+        contents={int(k): v for k, v in parts_of(values["contents"], blobs["contents"]).items()},
+        images=parts_of(values["images"], blobs["images"]),
         refused=tuple(values["refused"]),
         kv=values["kv"],
     )
-
-
-def _parts(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:
-    found, at = {}, 0
-    for name, size in sizes.items():
-        found[name] = data[at : at + size]
-        at += size
-    return found

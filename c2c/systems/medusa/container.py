@@ -14,7 +14,7 @@ import pyarrow as pa
 from c2c.atomic import atomic_file
 from c2c.errors import DataError
 
-__all__ = ["VERSION", "read_container", "write_container"]
+__all__ = ["VERSION", "parts_of", "read_container", "write_container"]
 
 VERSION: Final = 1
 _MAGIC: Final = b"c2c-graphs"
@@ -55,8 +55,13 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise DataError(str(path), "content: cut or changed")
     (length,) = struct.unpack_from("<Q", inside)
     head = json.loads(inside[8 : 8 + length])
-    blobs, at = {}, 8 + length
-    for name, size in head["blobs"].items():
-        blobs[name] = inside[at : at + size]
+    return head["values"], parts_of(head["blobs"], inside[8 + length :])
+
+
+def parts_of(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:
+    """Return bytes that stand one behind the other, by name."""
+    found, at = {}, 0
+    for name, size in sizes.items():
+        found[name] = data[at : at + size]
         at += size
-    return head["values"], blobs
+    return found
