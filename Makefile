@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot peer warm reproduce test soak docs browser check platforms lint format-check types imports notebook-sync \
+.PHONY: help env aot driver peer warm reproduce test soak docs browser check platforms lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -33,10 +33,13 @@ reproduce: warm ## replay a trace, draw the figures, compare with the papers
 aot: env ## install the compiler that checks GPU kernels without a GPU (0.7 GB, .venv-aot)
 	@if [ "$(AOT)" != 0 ]; then .ci/make-aot; fi
 
+driver: env ## install the driver's calls from Python (33 MB, .venv-driver)
+	@.ci/make-driver
+
 peer: env ## install torch and transformers, to compare with (.venv-peer)
 	@.ci/make-peer
 
-test: warm aot ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
+test: warm aot driver ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
 	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 $(TESTS) $(ARGS)
 
 soak: warm ## run the tests that take minutes: fifty kills of a sweep, the wheel in an empty environment
@@ -80,6 +83,6 @@ gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernel
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay
-	rm -rf .venv .venv-aot .venv-aot.partial .venv-peer .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-peer .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
 		.benchmarks build dist c2c.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

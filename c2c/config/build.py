@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -43,7 +43,7 @@ from c2c.hardware import (
     scaled,
 )
 from c2c.models import Deployment, load_catalog
-from c2c.policies import DECISIONS
+from c2c.policies import DECISIONS, weights_in
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
 from c2c.simulator.shards import groups_of
@@ -124,12 +124,12 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
     load_installed()
     load_code(plain["code"])
-    system = _system(plain["system"])
     platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
     constants, said = _constants(plain, platform)
+    deployments = _deployments(plain)
+    system = _started(_system(plain["system"]), plain["system"], deployments, constants)
     to_plan = planned_requests(plain["mig"])
     mig, notes = choose_layout(plain["mig"], platform, system)
-    deployments = _deployments(plain)
     serving = ServingSetup(
         platform=platform,
         mig=mig,
@@ -292,7 +292,31 @@ def _without_targets(value: Any) -> Any:
 def _system(settings: Mapping[str, Any]) -> SystemSpec:
     """Return the system; a policy that is not named is the default one."""
     given = {k: v for k, v in settings.items() if not (k in DECISIONS and v is None)}
+    if isinstance(given.get("start"), str):  # a name: see `_started`
+        given["start"] = ()
     return SystemSpec(**given)
+
+
+def _started(
+    system: SystemSpec,
+    settings: Mapping[str, Any],
+    deployments: Sequence[Deployment],
+    constants: Constants,
+) -> SystemSpec:
+    """Return the system with the start that its settings name, if they name one."""
+    name = settings.get("start")
+    if not isinstance(name, str):
+        return system
+    from c2c.systems.medusa import load_measured_start, start_works
+
+    works = start_works(
+        name,
+        [d.spec for d in deployments],
+        load_measured_start(),
+        is_copied=weights_in(system.load) == "hbm",
+        switch_s=lambda spec: constants.switch_moe_s if spec.experts else constants.switch_dense_s,
+    )
+    return replace(system, start=works)
 
 
 def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:

@@ -116,6 +116,7 @@ def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> S
     plan = setup.system.start
     names = [w.name for w in plan]
     held = _held_bytes(prepared)
+    specs = [d.spec.name for d in setup.deployments]
     alone_s = np.zeros((len(weights), len(link_gbps), len(plan)))
     moved = np.zeros_like(alone_s)
     link_bytes = np.zeros((len(weights), len(link_gbps), 2))
@@ -123,7 +124,7 @@ def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> S
     for w, work in enumerate(plan):
         rates = {"link": link_gbps, "disk": np.full(len(link_gbps), setup.platform.host.disk_gbps)}
         on[w, : len(work.over)] = [RESOURCES.index(name) for name in work.over]
-        alone_s[:, :, w] = work.seconds
+        alone_s[:, :, w] = [[work.seconds_of(name)] for name in specs]
         if work.moves == "weights":
             slowest = np.min([rates[name] for name in work.over], axis=0) * 1e9
             if work.gbps is not None:

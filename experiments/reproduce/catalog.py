@@ -31,6 +31,8 @@ from experiments.c2cserve import (
 from experiments.c2cserve.context import Computed, Context
 from experiments.figures import baselines, gemm, hardware, serving, workload
 from experiments.figures import fleets as fleet_figures
+from experiments.figures import medusa as medusa_figures
+from experiments.medusa import mechanism, switch, timeline, traces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +52,7 @@ SIMULATOR = (
     "c2c.config",
 )
 # Whole packages: a figure's module may use another one's, and all figures take under a minute.
-OURS = ("experiments.c2cserve", "experiments.figures", "experiments.claims")
+OURS = ("experiments.c2cserve", "experiments.medusa", "experiments.figures", "experiments.claims")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,22 +211,56 @@ FIGURES: dict[str, FigureSpec] = {
             compute=alpha_map.compute,
             draw=gemm.draw_alpha_map,
         ),
+        FigureSpec(
+            name="medusa.fig8",
+            title="MEDUSA, Figs. 1, 2, 7, 8, Table 1: loading phases",
+            compute=timeline.compute,
+            draw=medusa_figures.draw_timeline,
+            packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="medusa.fig9",
+            title="MEDUSA, sections 4 to 6: graphs restored",
+            compute=mechanism.compute,
+            draw=medusa_figures.draw_restore,
+            packages=("c2c.models", "c2c.systems"),
+        ),
+        FigureSpec(
+            name="medusa.fig10",
+            title="MEDUSA, Figs. 10, 11: tails of TTFT",
+            compute=traces.compute,
+            draw=medusa_figures.draw_traces,
+            packages=(*SIMULATOR, "c2c.systems"),
+            traces=(traces.LENGTHS,),
+        ),
+        FigureSpec(
+            name="medusa.switch",
+            title="MEDUSA under C2CServe's switch (beyond the papers)",
+            compute=switch.compute,
+            draw=medusa_figures.draw_switch,
+            packages=(*SIMULATOR, "c2c.systems"),
+        ),
     )
 }
 
 
 def choose(figures: str | Sequence[str]) -> tuple[FigureSpec, ...]:
-    """Return the figures named, in the catalog's order; "all" means all.
+    """Return the figures named, in the catalog's order; "all" means all, "medusa" all of MEDUSA's.
 
     Raises:
       SettingError: a name that does not exist, or no name at all.
     """
     names = [figures] if isinstance(figures, str) else list(figures)
     names = [part.strip() for name in names for part in str(name).split(",") if part.strip()]
-    allowed = f"all, or names among {', '.join(FIGURES)}"
+    systems = {name.partition(".")[0] for name in FIGURES if "." in name}
+    allowed = f"all, or names among {', '.join((*sorted(systems), *FIGURES))}"
     if not names:
         raise SettingError("figures", figures, allowed)
     for name in names:
-        if name != "all" and name not in FIGURES:
+        if name not in ("all", *systems, *FIGURES):
             raise SettingError("figures", name, allowed)
-    return tuple(s for s in FIGURES.values() if "all" in names or s.name in names)
+    return tuple(
+        spec
+        for spec in FIGURES.values()
+        if {*names} & {"all", spec.name, spec.name.partition(".")[0]}
+    )

@@ -41,6 +41,7 @@ CONF_FOLDERS = (
     "catalog",
     "system",
     "policy",
+    "starts",
     "workload",
 )
 REPORT = ("fidelity.json", "fidelity.parquet", "index.html")

@@ -54,7 +54,8 @@ class SystemSpec:
       step: whether alpha may change within a step.
       load: how weights get to a slice.
       start: an engine's start as a graph of works (`c2c.serving.StartWork`, or a mapping each); ()
-        is one work as `load` and the calibration say.
+        is one work as `load` and the calibration say. `c2c.config.build` also takes the name of a
+        start of `c2c.systems.medusa`.
       chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
       profile_prompt_tokens: prompt that the table is profiled with.
       profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
@@ -92,7 +93,7 @@ class SystemSpec:
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
-    start: tuple[Any, ...] = ()
+    start: Any = ()
     chunk_candidates: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
     profile_prompt_tokens: int = 1024
     profile_ttft_share: float = 1.0

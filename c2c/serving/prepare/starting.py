@@ -27,7 +27,7 @@ class StartWork:
 
     Attributes:
       name: other works name it in `after`.
-      seconds: that it takes beside what it moves.
+      seconds: that it takes beside what it moves; a mapping gives each model's, by its spec's name.
       moves: the model's weights, or nothing.
       over: what carries them, all at once (a pipeline): some of `RESOURCES`.
       after: works that end before this one begins; () begins at once.
@@ -37,13 +37,27 @@ class StartWork:
     """
 
     name: str
-    seconds: float = 0.0
+    seconds: float | Mapping[str, float] = 0.0
     moves: str = "nothing"
     over: tuple[str, ...] = ("link",)
     after: tuple[str, ...] = ()
     when: str = "always"
     rank: int = 0
     gbps: float | None = None
+
+    def seconds_of(self, model: str) -> float:
+        """Return what it takes for a model, by its spec's name.
+
+        Raises:
+          SettingError: seconds are given by model, and not this one's.
+        """
+        if not isinstance(self.seconds, Mapping):
+            return self.seconds
+        if model not in self.seconds:
+            raise SettingError(
+                f"system.start.{self.name}.seconds", dict(self.seconds), f"seconds of {model} too"
+            )
+        return self.seconds[model]
 
 
 def start_works(given: Sequence[Any], is_copied: bool) -> tuple[StartWork, ...]:
@@ -56,6 +70,8 @@ def start_works(given: Sequence[Any], is_copied: bool) -> tuple[StartWork, ...]:
     Raises:
       SettingError: an unknown field, a value that cannot work, or no work copies the weights.
     """
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise SettingError("system.start", given, "a list of works")
     works: list[StartWork] = []
     for k, one in enumerate(given):
         where = f"system.start[{k}]"
@@ -103,11 +119,13 @@ def _check(work: StartWork, where: str, before: Sequence[str]) -> None:
     name: Any = work.name  # settings may be of any type
     if not isinstance(name, str) or not name or name in before:
         raise SettingError(f"{where}.name", work.name, "a name of its own")
-    seconds: Any = work.seconds
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise SettingError(f"{where}.seconds", seconds, "a number")
-    if not 0.0 <= seconds < math.inf:
-        raise SettingError(f"{where}.seconds", seconds, "seconds, at least 0")
+    by_model: Any = work.seconds if isinstance(work.seconds, Mapping) else {"": work.seconds}
+    for model, seconds in by_model.items():
+        field = f"{where}.seconds.{model}".rstrip(".")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise SettingError(field, seconds, "a number")
+        if not 0.0 <= seconds < math.inf:
+            raise SettingError(field, seconds, "seconds, at least 0")
     gbps: Any = work.gbps
     if gbps is not None and (
         isinstance(gbps, bool) or not isinstance(gbps, int | float) or not 0.0 < gbps < math.inf

@@ -1,0 +1,95 @@
+"""MEDUSA: graphs and KV sizes captured on one start, stored, and restored on every later one."""
+
+from c2c.systems.medusa.analysis import Analysed, Refusal, analyse
+from c2c.systems.medusa.artefact import (
+    Artefact,
+    Key,
+    artefact_path,
+    load_artefact,
+    make_artefact,
+    read_artefact,
+    write_artefact,
+)
+from c2c.systems.medusa.capture import Capture, CapturedGraphs
+from c2c.systems.medusa.capture_file import read_capture, write_capture
+from c2c.systems.medusa.classify import CLASSIFIERS, Classifier
+from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, count_nodes
+from c2c.systems.medusa.kv import KvRecord, allocate_kv, kv_bytes_of, stored_kv_bytes
+from c2c.systems.medusa.owners import first_match
+from c2c.systems.medusa.replay import TRIGGER_POOL
+from c2c.systems.medusa.restore import Restored, restore
+from c2c.systems.medusa.stages import (
+    NODES_A_LAYER,
+    NODES_OUTSIDE,
+    MeasuredStart,
+    Stages,
+    graph_nodes,
+    load_measured_start,
+    loaded_bytes,
+    stages_of,
+)
+from c2c.systems.medusa.start import STARTS, Span, Stage, loading_s, plan_of, schedule
+from c2c.systems.medusa.validation import (
+    Difference,
+    Regions,
+    Side,
+    first_difference,
+    observe,
+    sides,
+    validate,
+)
+from c2c.systems.medusa.works import start_works
+
+__all__ = [
+    "CLASSIFIERS",
+    "NODES_A_LAYER",
+    "NODES_OUTSIDE",
+    "STARTS",
+    "TRIGGER_POOL",
+    "Analysed",
+    "Artefact",
+    "Capture",
+    "CapturedGraphs",
+    "Classifier",
+    "Difference",
+    "Graph",
+    "KernelRef",
+    "Key",
+    "KvRecord",
+    "MeasuredStart",
+    "Node",
+    "Patch",
+    "Refusal",
+    "Regions",
+    "Restored",
+    "Side",
+    "Span",
+    "Stage",
+    "Stages",
+    "allocate_kv",
+    "analyse",
+    "artefact_path",
+    "count_nodes",
+    "first_difference",
+    "first_match",
+    "graph_nodes",
+    "kv_bytes_of",
+    "load_artefact",
+    "load_measured_start",
+    "loaded_bytes",
+    "loading_s",
+    "make_artefact",
+    "observe",
+    "plan_of",
+    "read_artefact",
+    "read_capture",
+    "restore",
+    "schedule",
+    "sides",
+    "stages_of",
+    "start_works",
+    "stored_kv_bytes",
+    "validate",
+    "write_artefact",
+    "write_capture",
+]

@@ -1,0 +1,202 @@
+"""What is materialised of a start: graphs, how to find their kernels, allocations, contents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from c2c.errors import DataError
+from c2c.systems.medusa.analysis import Analysed
+from c2c.systems.medusa.capture import Capture
+from c2c.systems.medusa.columns import graphs_from, graphs_to, kernels_from, kernels_to
+from c2c.systems.medusa.container import parts_of, read_container, write_container
+from c2c.systems.medusa.ir import Graph, KernelRef
+from c2c.systems.program import AllocationId
+from pallas_kernels.repository import RepositoryWarning
+
+__all__ = [
+    "Artefact",
+    "Key",
+    "Step",
+    "artefact_path",
+    "load_artefact",
+    "make_artefact",
+    "read_artefact",
+    "write_artefact",
+]
+
+
+class Step(NamedTuple):
+    """An allocation (`nbytes` above 0) or a free to replay, by the allocation's number."""
+
+    thread: str
+    allocation: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What an artefact is for. The paper's <GPU type, model type> leaves the rest open."""
+
+    gpu: str
+    memory_bytes: int
+    mig: str
+    driver: int
+    model: str  # of its shape, not its name
+    dtype: str
+    batch_sizes: tuple[int, ...]
+    max_tokens: int
+    memory_fraction: float
+    program: str  # of the code that makes the launches
+
+    def plain(self) -> dict[str, Any]:
+        """Return the key as plain values."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {"batch_sizes": list(self.batch_sizes)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """One materialised start.
+
+    Attributes:
+      key: what it is for.
+      allocations: of the start and the captures, in order; patches and steps count them.
+      steps: allocations and frees in order.
+      begin: how many of the steps the start itself makes; the rest is replayed.
+      kernels: how to find what the nodes launch.
+      graphs: one a batch size.
+      permanent: numbers of allocations of the captures that are still there at their end.
+      contents: of permanent buffers, by allocation's number.
+      images: of kernels, by SHA-256.
+      refused: why other batch sizes have no graph here.
+      kv: what the KV cache is set up from, see `kv`.
+    """
+
+    key: Key
+    allocations: tuple[AllocationId, ...]
+    steps: tuple[Step, ...]
+    begin: int
+    kernels: tuple[KernelRef, ...]
+    graphs: tuple[Graph, ...]
+    permanent: tuple[int, ...]
+    contents: Mapping[int, bytes]
+    images: Mapping[str, bytes]
+    refused: tuple[str, ...] = ()
+    kv: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of permanent buffers that are stored."""
+        return sum(map(len, self.contents.values()))
+
+
+def make_artefact(
+    key: Key, capture: Capture, analysed: Analysed, kv: Mapping[str, int] | None = None
+) -> Artefact:
+    """Return the artefact of a capture and its analysis."""
+    numbers = {name: k for k, name in enumerate(analysed.allocations)}
+    steps = tuple(Step(e.thread, numbers[e.allocation], e.nbytes) for e in capture.events)
+    return Artefact(
+        key=key,
+        allocations=analysed.allocations,
+        steps=steps,
+        begin=capture.begin,
+        kernels=capture.kernels,
+        graphs=analysed.graphs,
+        permanent=tuple(numbers[name] for name in analysed.permanent),
+        contents={numbers[name]: data for name, data in analysed.contents.items()},
+        images=capture.images,
+        refused=tuple(map(str, analysed.refusals)),
+        kv=dict(kv or {}),
+    )
+
+
+def artefact_path(folder: Path, key: Key) -> Path:
+    """Return where an artefact of this key stands: another key has another file."""
+    text = json.dumps(key.plain(), sort_keys=True)
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.graphs"
+
+
+def write_artefact(path: Path, artefact: Artefact) -> None:
+    """Write an artefact, complete or not at all."""
+    attributes, blobs = graphs_to(artefact.graphs)
+    values = {
+        "key": artefact.key.plain(),
+        "allocations": artefact.allocations,
+        "steps": artefact.steps,
+        "begin": artefact.begin,
+        "kernels": kernels_to(artefact.kernels),
+        "graphs": len(artefact.graphs),
+        "attributes": attributes,
+        "permanent": artefact.permanent,
+        "contents": {str(k): len(v) for k, v in artefact.contents.items()},
+        "images": {k: len(v) for k, v in artefact.images.items()},
+        "refused": artefact.refused,
+        "kv": dict(artefact.kv),
+    }
+    held = {
+        "contents": b"".join(artefact.contents.values()),
+        "images": b"".join(artefact.images.values()),
+    }
+    write_container(path, values, blobs | held)
+
+
+def read_artefact(path: Path, key: Key | None = None) -> Artefact:
+    """Return the artefact of a file.
+
+    Args:
+      path: the file.
+      key: what it has to be for; None: anything.
+
+    Raises:
+      DataError: cut, changed, of another version or key; names the field.
+    """
+    values, blobs = read_container(path)
+    try:
+        found = _artefact(values, blobs)
+    except (KeyError, TypeError, ValueError, IndexError) as problem:
+        raise DataError(str(path), f"content: not an artefact ({problem})") from problem
+    if key is not None and found.key != key:
+        wanted, there = key.plain(), found.key.plain()
+        name = next(k for k in wanted if wanted[k] != there[k])
+        raise DataError(str(path), f"key.{name}: {there[name]!r}, needed is {wanted[name]!r}")
+    return found
+
+
+def load_artefact(folder: Path, key: Key) -> Artefact | None:
+    """Return the artefact of a key; None where there is none, or none that can be used."""
+    path = artefact_path(folder, key)
+    if not path.exists():
+        return None
+    try:
+        return read_artefact(path, key)
+    except DataError as problem:
+        warnings.warn(
+            f"{problem} The graphs are captured, and the file replaced.",
+            RepositoryWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _artefact(values: dict[str, Any], blobs: Mapping[str, bytes]) -> Artefact:
+    key = dict(values["key"])
+    return Artefact(
+        key=Key(**key | {"batch_sizes": tuple(key["batch_sizes"])}),
+        allocations=tuple(AllocationId(*a) for a in values["allocations"]),
+        steps=tuple(Step(*s) for s in values["steps"]),
+        begin=values["begin"],
+        kernels=kernels_from(values["kernels"]),
+        graphs=graphs_from(values["graphs"], values["attributes"], blobs),
+        permanent=tuple(values["permanent"]),
+        contents={int(k): v for k, v in parts_of(values["contents"], blobs["contents"]).items()},
+        images=parts_of(values["images"], blobs["images"]),
+        refused=tuple(values["refused"]),
+        kv=values["kv"],
+    )

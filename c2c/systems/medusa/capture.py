@@ -1,0 +1,154 @@
+"""What one start leaves behind: its trace, its graphs with raw addresses, what buffers hold."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from c2c.errors import DataError
+from c2c.systems.medusa.ir import Graph, KernelRef, Node
+from c2c.systems.program import AllocationId, Device, Event, Recorder, image_key
+
+__all__ = ["Capture", "CapturedGraphs", "module_fingerprint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One start, captured.
+
+    Attributes:
+      events: allocations and frees in order.
+      begin: how many of them the start itself made, before anything was captured.
+      starts: of each graph, how many events there were when its capture began.
+      kernels: that the graphs' nodes name.
+      graphs: with this process's addresses.
+      contents: what permanent buffers hold: neither allocated before the capture (weights, KV
+        cache) nor freed by its end (temporaries, which are written anew).
+      images: of kernels, by SHA-256.
+    """
+
+    events: tuple[Event, ...]
+    begin: int
+    starts: tuple[int, ...]
+    kernels: tuple[KernelRef, ...]
+    graphs: tuple[Graph, ...]
+    contents: Mapping[AllocationId, bytes]
+    images: Mapping[str, bytes]
+
+
+def module_fingerprint(device: Device, module: int) -> str:
+    """Return what tells modules apart whose image nobody has: the names in it."""
+    names = sorted(device.function_name(f) for f in device.functions(module))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+class CapturedGraphs:
+    """Reads graphs as they are captured, one batch size after another.
+
+    Args:
+      recorder: of the process; what it has recorded so far is the start.
+      images: of modules that the process loaded itself, by module, looked up as graphs are read.
+      libraries: that may show kernels as symbols.
+    """
+
+    def __init__(
+        self, recorder: Recorder, images: Mapping[int, bytes], libraries: Iterable[str] = ()
+    ) -> None:
+        self._recorder = recorder
+        self._device = recorder.device
+        self._images, self._libraries = images, tuple(libraries)
+        self._begin = len(recorder.events)
+        self._kernels: dict[int, int] = {}  # function -> number
+        self._refs: list[KernelRef] = []
+        self._used: dict[str, bytes] = {}
+        self._graphs: list[Graph] = []
+        self._starts: list[int] = []
+
+    def add(self, batch: int, graph: int) -> None:
+        """Read the graph that was captured last.
+
+        Raises:
+          DataError: it has a node of a kind that is not supported.
+        """
+        self._graphs.append(self._read(batch, graph))
+        self._starts.append(self._recorder.starts[-1])
+
+    @property
+    def functions(self) -> dict[int, int]:
+        """Functions of this process by the number of their kernel."""
+        return {number: function for function, number in self._kernels.items()}
+
+    def finish(self) -> Capture:
+        """Return all that was captured, with what permanent buffers hold now."""
+        recorder = self._recorder
+        contents = {
+            e.allocation: self._device.read(e.address, e.nbytes)
+            for e in recorder.events[self._begin :]
+            if not e.is_free and recorder.is_live(e.allocation)
+        }
+        return Capture(
+            events=tuple(recorder.events),
+            begin=self._begin,
+            starts=tuple(self._starts),
+            kernels=tuple(self._refs),
+            graphs=tuple(self._graphs),
+            contents=contents,
+            images=dict(self._used),
+        )
+
+    def _read(self, batch: int, graph: int) -> Graph:
+        nodes = tuple(self._node(batch, k, n) for k, n in enumerate(self._device.nodes(graph)))
+        return Graph(batch, nodes, self._device.edges(graph))
+
+    def _node(self, batch: int, number: int, node: int) -> Node:
+        device = self._device
+        kind = device.node_kind(node)
+        if kind == "kernel":
+            call = device.kernel_of(node)
+            return Node(
+                "kernel",
+                self._kernel(call.function),
+                call.grid,
+                call.block,
+                call.shared_bytes,
+                call.parameters,
+                call.attributes,
+            )
+        if kind == "copy":
+            return Node("copy", parameters=_words(*device.copy_of(node)))
+        if kind == "fill":
+            return Node("fill", parameters=_words(*device.fill_of(node)))
+        if kind == "child":
+            return Node("child", child=self._read(batch, device.child_of(node)))
+        if kind == "empty":
+            return Node("empty")
+        raise DataError(
+            f"graph of batch size {batch}",
+            f"node {number} is a {kind} node",
+            "Supported are kernel, memcpy, memset, child graph and empty nodes.",
+        )
+
+    def _kernel(self, function: int) -> int:
+        if function not in self._kernels:
+            self._kernels[function] = len(self._refs)
+            self._refs.append(self._ref(function))
+        return self._kernels[function]
+
+    def _ref(self, function: int) -> KernelRef:
+        device = self._device
+        name, module = device.function_name(function), device.function_module(function)
+        facts = (name, device.parameter_places(function), device.shared_limit(function))
+        image = self._images.get(module)
+        if image is not None:
+            key = image_key(image)
+            self._used[key] = image
+            return KernelRef(*facts, "image", key)
+        for library in self._libraries:
+            if device.symbol(library, name) == function:
+                return KernelRef(*facts, "symbol", library)
+        return KernelRef(*facts, "module", module_fingerprint(device, module))
+
+
+def _words(*values: int) -> tuple[bytes, ...]:
+    return tuple(value.to_bytes(8, "little") for value in values)

@@ -1,0 +1,146 @@
+"""Which words of a node's parameters are addresses, and of what: three classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from c2c.errors import SettingError
+from c2c.systems.medusa.ir import Node, Patch
+from c2c.systems.medusa.owners import Owners
+from c2c.systems.program import TENSOR_MAP_BYTES, Entry
+
+__all__ = ["CLASSIFIERS", "Classifier", "Refused", "patches_of"]
+
+Classifier = Literal["paper", "ptx", "differential"]
+CLASSIFIERS: Final = ("paper", "ptx", "differential")
+
+# Gives a tensor map another address: `cuTensorMapReplaceAddress`.
+ReplaceAddress = Callable[[bytes, int], bytes]
+
+_PREFIX_BITS: Final = 40  # the paper's "high address prefix", which it does not give
+_POINTERS: Final = {"copy": (0, 1), "fill": (0,)}
+
+
+class Refused(Exception):
+    """A word that cannot be told: its parameter, its byte, why."""
+
+    def __init__(self, parameter: int, at: int, why: str) -> None:
+        super().__init__(why)
+        self.parameter, self.at, self.why = parameter, at, why
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A node in one capture: its parameters, and who owned which address at its launch."""
+
+    node: Node
+    owners: Owners
+
+
+def patches_of(
+    classifier: Classifier,
+    first: Seen,
+    second: Seen,
+    *,
+    entry: Entry | None,
+    replace_address: ReplaceAddress,
+) -> tuple[Patch, ...]:
+    """Return the addresses in a node's parameters.
+
+    Args:
+      classifier: paper: a parameter of 8 bytes with a high prefix is one, and belongs to the latest
+        allocation that covers it; what none covers is a constant. ptx: a parameter that PTX marks
+        as a pointer is one. differential: a word that differs between two captures is one.
+      first: the node in one capture; the restored constants are its.
+      second: the same node in a capture by another process. Only the differential one looks at it.
+      entry: the kernel's declaration, where there is PTX.
+      replace_address: changes tensor maps.
+
+    Raises:
+      Refused: a word can be neither a constant nor an address.
+      SettingError: no such classifier.
+    """
+    kind = first.node.kind
+    if classifier not in CLASSIFIERS:
+        raise SettingError("classifier", classifier, f"one of {', '.join(CLASSIFIERS)}")
+    if classifier == "differential":
+        return tuple(_differing(first, second, replace_address))
+    if kind in _POINTERS:
+        return tuple(_typed(first, _POINTERS[kind]))
+    if kind != "kernel":
+        return ()
+    if classifier == "paper":
+        return tuple(_paper(first))
+    if entry is None:
+        raise Refused(0, 0, "no PTX that declares the kernel")
+    return tuple(_declared(first, entry))
+
+
+def _typed(seen: Seen, pointers: tuple[int, ...]) -> Iterator[Patch]:
+    for k in pointers:
+        found = seen.owners.latest(int.from_bytes(seen.node.parameters[k], "little"))
+        if found is None:
+            raise Refused(k, 0, "belongs to no allocation")
+        yield Patch(k, 0, *found)
+
+
+def _paper(seen: Seen) -> Iterator[Patch]:
+    for k, parameter in enumerate(seen.node.parameters):
+        word = int.from_bytes(parameter, "little")
+        if len(parameter) == 8 and word >> _PREFIX_BITS == 0x7F:
+            found = seen.owners.latest(word)
+            if found is not None:
+                yield Patch(k, 0, *found)
+
+
+def _declared(seen: Seen, entry: Entry) -> Iterator[Patch]:
+    for k, (parameter, made) in enumerate(zip(seen.node.parameters, entry.parameters, strict=True)):
+        if made.is_pointer:
+            yield from _typed(seen, (k,))
+        elif len(parameter) > 8:
+            for at in range(0, len(parameter) - 7, 8):
+                if seen.owners.live(int.from_bytes(parameter[at : at + 8], "little")):
+                    raise Refused(k, at, "may be an address in a struct, of which PTX says nothing")
+
+
+def _differing(first: Seen, second: Seen, replace_address: ReplaceAddress) -> Iterator[Patch]:
+    pairs = zip(first.node.parameters, second.node.parameters, strict=True)
+    for k, (one, two) in enumerate(pairs):
+        if one == two:
+            continue
+        if len(one) != len(two):
+            raise Refused(k, 0, f"has {len(one)} bytes in one capture and {len(two)} in the other")
+        yield from _words(k, one, two, first.owners, second.owners, replace_address)
+
+
+def _words(
+    k: int, one: bytes, two: bytes, first: Owners, second: Owners, replace_address: ReplaceAddress
+) -> Iterator[Patch]:
+    at = 0
+    while at < len(one):
+        if one[at : at + 8] == two[at : at + 8]:
+            at += 8
+            continue
+        if at + 8 > len(one):
+            raise Refused(k, at, "differs between two captures and is no whole word")
+        words = [int.from_bytes(p[at : at + 8], "little") for p in (one, two)]
+        both = first.live(words[0]) & second.live(words[1])
+        if len(both) != 1:
+            raise Refused(k, at, _why(words, both))
+        allocation, offset = both.pop()
+        end = at + TENSOR_MAP_BYTES
+        is_map = end <= len(one) and one[at + 8 : end] != two[at + 8 : end]
+        is_map = is_map and replace_address(one[at:end], words[1]) == two[at:end]
+        yield Patch(k, at, allocation, offset, is_map)
+        at += TENSOR_MAP_BYTES if is_map else 8
+
+
+def _why(words: list[int], both: set[tuple[int, int]]) -> str:
+    if both:
+        return "may belong to two allocations"
+    return (
+        f"differs between two captures ({words[0]:#x}, {words[1]:#x}) but is not the same place "
+        "of the same live allocation in both"
+    )

@@ -1,0 +1,112 @@
+"""Graphs as columns of numbers, which thousands of nodes are stored and read as."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch
+from c2c.systems.program import Edge, LaunchAttribute, ParameterPlace
+
+__all__ = ["graphs_from", "graphs_to", "kernels_from", "kernels_to"]
+
+_KINDS: Final = ("kernel", "copy", "fill", "child", "empty")
+_TYPES: Final = {
+    "graphs": "<i8",  # batch, nodes, edges
+    "nodes": "<i8",  # kind, kernel, grid, block, shared, parameters, patches, attributes, child
+    "sizes": "<u4",  # of each parameter
+    "patches": "<i8",
+    "edges": "<i8",
+}
+_WIDTHS: Final = {"graphs": 3, "nodes": 13, "sizes": 1, "patches": 5, "edges": 5}
+
+
+def kernels_to(kernels: Sequence[KernelRef]) -> list[list[Any]]:
+    """Return kernels as plain values."""
+    return [[k.name, k.places, k.shared_limit, k.source, k.where] for k in kernels]
+
+
+def kernels_from(values: Sequence[Sequence[Any]]) -> tuple[KernelRef, ...]:
+    """Return kernels from plain values."""
+    return tuple(
+        KernelRef(name, tuple(ParameterPlace(*p) for p in places), limit, source, where)
+        for name, places, limit, source, where in values
+    )
+
+
+def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
+    """Return graphs as (distinct lists of attributes, columns); children stand at the end."""
+    queue = list(graphs)
+    attributes: dict[tuple[LaunchAttribute, ...], int] = {}
+    columns: dict[str, list[Any]] = {name: [] for name in _TYPES}
+    words: list[bytes] = []
+    for graph in queue:  # grows while it is walked: children come behind
+        columns["graphs"].append((graph.batch, len(graph.nodes), len(graph.edges)))
+        columns["edges"].extend(graph.edges)
+        for node in graph.nodes:
+            child = -1
+            if node.child is not None:
+                child = len(queue)
+                queue.append(node.child)
+            which = attributes.setdefault(node.attributes, len(attributes))
+            columns["nodes"].append(
+                (
+                    _KINDS.index(node.kind), node.kernel, *node.grid, *node.block,
+                    node.shared_bytes, len(node.parameters), len(node.patches), which, child,
+                )
+            )  # fmt: skip
+            columns["sizes"].extend(map(len, node.parameters))
+            columns["patches"].extend(node.patches)
+            words.extend(node.parameters)
+    blobs = {name: np.array(rows, dtype=_TYPES[name]).tobytes() for name, rows in columns.items()}
+    told = [[[a.number, a.value.hex()] for a in each] for each in attributes]
+    return told, blobs | {"words": b"".join(words)}
+
+
+def graphs_from(count: int, told: Sequence[Any], blobs: Mapping[str, bytes]) -> tuple[Graph, ...]:
+    """Return the first `count` graphs; children are inside them."""
+    rows = {name: _rows(blobs[name], name) for name in _TYPES}
+    attributes = [tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in each) for each in told]
+    ends = [0, *itertools.accumulate(rows["sizes"])]
+    patches = [Patch(p, at, a, o, bool(m)) for p, at, a, o, m in _patch_rows(blobs["patches"])]
+    edges = [Edge(*row) for row in rows["edges"]]
+    words, flat, taken, patched = blobs["words"], rows["nodes"], 0, 0
+    # children stand behind their parents, so that all nodes are read first, then nested
+    pieces: list[tuple[int, list[Node], list[int], tuple[Edge, ...]]] = []
+    node_at = edge_at = 0
+    for batch, nodes, lines in rows["graphs"]:
+        made, children = [], []
+        for row in flat[node_at : node_at + nodes]:
+            kind, kernel, gx, gy, gz, bx, by, bz, shared, n, m, which, child = row
+            parameters = tuple(words[ends[k] : ends[k + 1]] for k in range(taken, taken + n))
+            made.append(
+                Node(
+                    _KINDS[kind], kernel, (gx, gy, gz), (bx, by, bz), shared, parameters,
+                    attributes[which], tuple(patches[patched : patched + m]),
+                )
+            )  # fmt: skip
+            children.append(child)
+            taken, patched = taken + n, patched + m
+        pieces.append((batch, made, children, tuple(edges[edge_at : edge_at + lines])))
+        node_at, edge_at = node_at + nodes, edge_at + lines
+    done: dict[int, Graph] = {}
+    for k in reversed(range(len(pieces))):
+        batch, made, children, lines_of = pieces[k]
+        for at, child in enumerate(children):
+            if child >= 0:
+                made[at] = Node("child", child=done[child])
+        done[k] = Graph(batch, tuple(made), lines_of)
+    return tuple(done[k] for k in range(count))
+
+
+def _rows(data: bytes, name: str) -> list[Any]:
+    values = np.frombuffer(data, dtype=_TYPES[name])
+    width = _WIDTHS[name]
+    return values.tolist() if width == 1 else values.reshape(-1, width).tolist()
+
+
+def _patch_rows(data: bytes) -> list[Any]:
+    return _rows(data, "patches")

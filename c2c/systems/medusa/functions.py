@@ -1,0 +1,92 @@
+"""Finds an artefact's kernels in a new process: stored images, symbols, modules already loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from c2c.systems.medusa.capture import module_fingerprint
+from c2c.systems.medusa.ir import KernelRef
+from c2c.systems.program import Device, DeviceFault
+
+__all__ = ["Found", "find_functions"]
+
+
+class Found:
+    """Functions by the number of their kernel; `missing` says why others have none."""
+
+    def __init__(self) -> None:
+        self.functions: dict[int, int] = {}
+        self.missing: dict[int, str] = {}
+        self.modules: dict[int, bytes] = {}  # that were loaded from stored images
+
+
+def find_functions(
+    device: Device,
+    kernels: Sequence[KernelRef],
+    images: Mapping[str, bytes],
+    triggered: Iterable[int] = (),
+) -> Found:
+    """Return the functions of kernels.
+
+    Stored images are loaded; where a library shows a name, its symbol gives the function; a hidden
+    kernel is looked for by name in the modules of functions that a trigger has used (the first
+    layer, captured once a batch size).
+
+    Args:
+      device: of the new process.
+      kernels: to find.
+      images: stored ones.
+      triggered: functions that the trigger's graphs launch.
+    """
+    found = Found()
+    loaded: dict[str, int] = {}
+    hidden = _Hidden(device, triggered)
+    for number, kernel in enumerate(kernels):
+        try:
+            if kernel.source == "image":
+                if kernel.where not in loaded:
+                    loaded[kernel.where] = device.load_module(images[kernel.where])
+                    found.modules[loaded[kernel.where]] = images[kernel.where]
+                function = device.get_function(loaded[kernel.where], kernel.name)
+            elif kernel.source == "symbol":
+                function = _symbol(device, kernel)
+            else:
+                function = hidden.find(kernel)
+            if device.parameter_places(function) != kernel.places:
+                raise DeviceFault("takes other parameters here")
+        except DeviceFault as problem:
+            found.missing[number] = f"{kernel.name}: {problem}"
+            continue
+        device.ensure_loaded(function)
+        if device.shared_limit(function) != kernel.shared_limit:
+            device.set_shared_limit(function, kernel.shared_limit)
+        found.functions[number] = function
+    return found
+
+
+def _symbol(device: Device, kernel: KernelRef) -> int:
+    function = device.symbol(kernel.where, kernel.name)
+    if function is None:
+        raise DeviceFault(f"is no symbol of {kernel.where}")
+    return function
+
+
+class _Hidden:
+    """Functions of loaded modules, by name and module."""
+
+    def __init__(self, device: Device, triggered: Iterable[int]) -> None:
+        self._device = device
+        self._functions: dict[tuple[str, str], list[int]] = {}
+        for module in sorted({device.function_module(f) for f in triggered}):
+            fingerprint = module_fingerprint(device, module)
+            for function in device.functions(module):
+                name = device.function_name(function)
+                self._functions.setdefault((name, fingerprint), []).append(function)
+
+    def find(self, kernel: KernelRef) -> int:
+        functions = self._functions.get((kernel.name, kernel.where), [])
+        if len(functions) > 1:
+            raise DeviceFault("stands in two modules that cannot be told apart")
+        if not functions:
+            raise DeviceFault("is in no module that the triggers have loaded")
+        return functions[0]

@@ -1,0 +1,88 @@
+"""Which allocation an address belongs to, at a point of the trace."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from c2c.systems.program import AllocationId, Event
+
+__all__ = ["Owners", "first_match"]
+
+
+class Owners:
+    """The latest allocation of every address, as of the events taken so far.
+
+    It answers what walking the trace backwards from a launch would find (the first allocation that
+    covers the address), in O(log n) instead of O(n).
+    """
+
+    def __init__(self, numbers: dict[AllocationId, int]) -> None:
+        self._numbers = numbers
+        # disjoint pieces [start, end) by start, and whose they are
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._who: list[int] = []
+        self._base: dict[int, int] = {}
+        self._end: dict[int, int] = {}
+        self._live_ends: dict[int, int] = {}  # one past a live allocation -> whose
+
+    def take(self, event: Event) -> None:
+        """Account for one more event."""
+        number = self._numbers[event.allocation]
+        if event.is_free:
+            base = self._base[number]
+            self._live_ends.pop(self._end.pop(number), None)
+            self._base[number] = -1 - base  # remembered as freed
+            return
+        self._own(event.address, event.address + event.nbytes, number)
+        self._base[number] = event.address
+        self._end[number] = event.address + event.nbytes
+        self._live_ends[event.address + event.nbytes] = number
+
+    def latest(self, address: int) -> tuple[int, int] | None:
+        """Return (allocation, offset) of the latest allocation that covers an address, if any."""
+        k = bisect_right(self._starts, address) - 1
+        if k < 0 or address >= self._ends[k]:
+            return None
+        base = self._base[self._who[k]]
+        return self._who[k], address - (base if base >= 0 else -1 - base)
+
+    def live(self, address: int) -> set[tuple[int, int]]:
+        """Return what an address may mean: inside a live allocation, or one past its end."""
+        found = set()
+        covering = self.latest(address)
+        if covering is not None and self._base[covering[0]] >= 0:
+            found.add(covering)
+        ending = self._live_ends.get(address)
+        if ending is not None:
+            found.add((ending, address - self._base[ending]))
+        return found
+
+    def _own(self, start: int, end: int, number: int) -> None:
+        low = bisect_left(self._starts, start)
+        if low and self._ends[low - 1] > start:  # the piece before reaches into the new one
+            low -= 1
+        high = bisect_left(self._starts, end)
+        pieces = [(start, end, number)]
+        if low < high:
+            if self._starts[low] < start:
+                pieces.insert(0, (self._starts[low], start, self._who[low]))
+            if self._ends[high - 1] > end:
+                pieces.append((end, self._ends[high - 1], self._who[high - 1]))
+        for column, values in zip(
+            (self._starts, self._ends, self._who), zip(*pieces, strict=True), strict=True
+        ):
+            column[low:high] = list(values)
+
+
+def first_match(events: Sequence[Event], address: int) -> int | None:
+    """Return the number, among allocations, of the first that ever covered an address.
+
+    The wrong rule of Fig. 6, kept to be shown wrong: an address that was used again is stale.
+    """
+    allocations = (e for e in events if not e.is_free)
+    for number, event in enumerate(allocations):
+        if event.address <= address < event.address + event.nbytes:
+            return number
+    return None

@@ -1,0 +1,70 @@
+"""Replays the allocations and frees of the captures, after the start has made its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from c2c.systems.medusa.artefact import Artefact
+from c2c.systems.program import Recorder
+
+__all__ = ["TRIGGER_POOL", "ReplayDiffers", "replay"]
+
+# Memory of triggers, which run before graphs are restored and leave no mark in their allocations.
+TRIGGER_POOL: Final = "trigger"
+
+
+class ReplayDiffers(Exception):
+    """The start did not do what the captured one did: which event, and what it was."""
+
+
+def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
+    """Return the address of every allocation of the artefact, in their order.
+
+    The start's own events are compared thread by thread, then the rest is carried out: frees too,
+    or memory would overflow.
+
+    Raises:
+      ReplayDiffers: order or size of an event is another one.
+    """
+    _compare(artefact, recorder)
+    for step in artefact.steps[artefact.begin :]:
+        name = artefact.allocations[step.allocation]
+        if step.nbytes:
+            recorder.allocate(step.nbytes, thread=name.thread, pool=name.pool)
+        else:
+            recorder.free(recorder.addresses[name], thread=step.thread)
+    begun = artefact.steps[: artefact.begin]
+    standing = {step.allocation for step in begun if step.nbytes}
+    permanent = set(artefact.permanent)
+    for number, name in enumerate(artefact.allocations):
+        if number not in standing and recorder.is_live(name) != (number in permanent):
+            raise ReplayDiffers(f"{name} is not in memory after the replay as it was, or still is.")
+    return tuple(recorder.addresses[name] for name in artefact.allocations)
+
+
+def _compare(artefact: Artefact, recorder: Recorder) -> None:
+    expected: dict[str, deque[tuple[object, int]]] = {}
+    for step in artefact.steps[: artefact.begin]:
+        name = artefact.allocations[step.allocation]
+        expected.setdefault(step.thread, deque()).append((name, step.nbytes))
+    for number, event in enumerate(recorder.events):
+        if event.allocation.pool == TRIGGER_POOL:
+            continue
+        queue = expected.get(event.thread)
+        if not queue:
+            raise ReplayDiffers(
+                f"event {number} of the start ({event.nbytes} bytes, thread {event.thread}) is one "
+                "that the captured start did not have."
+            )
+        wanted = queue.popleft()
+        if wanted != (event.allocation, event.nbytes):
+            raise ReplayDiffers(
+                f"event {number} of the start is {event.nbytes} bytes of {event.allocation}, the "
+                f"captured start had {wanted[1]} bytes of {wanted[0]}."
+            )
+    for thread, queue in expected.items():
+        if queue:
+            raise ReplayDiffers(
+                f"thread {thread} made {len(queue)} events less than in the captured start."
+            )

@@ -1,0 +1,131 @@
+"""Whether two captures are of one start, and which buffers hold addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from c2c.errors import DataError
+from c2c.systems.medusa.capture import Capture
+from c2c.systems.medusa.ir import Graph, Node
+from c2c.systems.program import AllocationId, Event
+
+__all__ = ["check_same_start", "determined_contents", "held_addresses"]
+
+_WHO = "two captures"
+
+
+def check_same_start(first: Capture, second: Capture) -> None:
+    """Raise DataError unless both did the same, at addresses that have nothing in common."""
+    if first is second:
+        return
+    one, two = _by_thread(first.events), _by_thread(second.events)
+    for thread in sorted(one.keys() | two.keys()):
+        a, b = one.get(thread, []), two.get(thread, [])
+        for k, (x, y) in enumerate(zip(a, b, strict=False)):
+            if x != y:
+                raise DataError(_WHO, f"event {k} of thread {thread} is {x} in one, {y} in other")
+        if len(a) != len(b):
+            raise DataError(_WHO, f"thread {thread} has {len(a)} events in one, {len(b)} in other")
+    if first.kernels != second.kernels:
+        pairs = zip(first.kernels, second.kernels, strict=False)
+        name = next((a.name for a, b in pairs if a != b), "their number")
+        raise DataError(_WHO, f"they do not use the same kernels: {name} differs")
+    for g, h in zip(first.graphs, second.graphs, strict=False):
+        _check_graphs(g, h)
+    if len(first.graphs) != len(second.graphs):
+        raise DataError(_WHO, f"{len(first.graphs)} graphs in one, {len(second.graphs)} in other")
+    _check_apart(first.events, second.events)
+
+
+def _by_thread(events: tuple[Event, ...]) -> dict[str, list[tuple[object, ...]]]:
+    found: dict[str, list[tuple[object, ...]]] = {}
+    for e in events:
+        found.setdefault(e.thread, []).append((e.allocation, e.nbytes, e.graph, e.node))
+    return found
+
+
+def _check_graphs(one: Graph, two: Graph) -> None:
+    where = f"graph of batch size {one.batch}"
+    if (one.batch, one.edges, len(one.nodes)) != (two.batch, two.edges, len(two.nodes)):
+        raise DataError(_WHO, f"{where} has other nodes or edges in the other")
+    for k, (a, b) in enumerate(zip(one.nodes, two.nodes, strict=True)):
+        if _shape(a) != _shape(b):
+            raise DataError(_WHO, f"{where}, node {k} is another launch in the other")
+        if a.child is not None and b.child is not None:
+            _check_graphs(a.child, b.child)
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    return (node.kind, node.kernel, node.grid, node.block, node.shared_bytes, node.attributes)
+
+
+def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
+    """A word that is equal in both is taken for a constant, so no address may be."""
+    spans = [
+        (e.address, e.address + e.nbytes, k)
+        for k, events in enumerate((first, second))
+        for e in events
+        if not e.is_free
+    ]
+    reach = [0, 0]
+    for start, end, k in sorted(spans):
+        if start <= reach[1 - k]:
+            raise DataError(_WHO, f"both have memory at {start:#x}", "Capture again.")
+        reach[k] = max(reach[k], end)
+
+
+def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, bytes]:
+    """Return what permanent buffers hold by the start's own doing.
+
+    A buffer of which no word is the same in two captures holds what its memory held before: an
+    output that no kernel has written yet.
+    """
+    kept = {}
+    for name, one in first.contents.items():
+        two = second.contents[name]
+        a, b = _whole_words(one), _whole_words(two)
+        if one[len(a) * 8 :] == two[len(a) * 8 :] != b"" or bool(np.any(a == b)):
+            kept[name] = one
+    return kept
+
+
+def held_addresses(
+    first: Capture, second: Capture, numbers: Mapping[AllocationId, int]
+) -> dict[int, int]:
+    """Return allocations that hold an address of another one, with the byte where it stands.
+
+    A word of a permanent buffer that lies in the same place of the same allocation in both captures
+    is an address (a table of pointers); restoring the word would restore a stale one.
+    """
+    found: dict[int, int] = {}
+    spans = [_spans(capture.events, numbers) for capture in (first, second)]
+    for name, one in first.contents.items():
+        a, b = _whole_words(one), _whole_words(second.contents[name])
+        changed = np.flatnonzero(a != b)
+        places = [_places(s, w[changed]) for s, w in zip(spans, (a, b), strict=True)]
+        same = (places[0] == places[1]).all(axis=1) & (places[0][:, 0] >= 0)
+        if same.any():
+            found[numbers[name]] = int(changed[np.argmax(same)]) * 8
+    return found
+
+
+def _whole_words(data: bytes) -> NDArray[np.uint64]:
+    return np.frombuffer(data, dtype="<u8", count=len(data) // 8)
+
+
+def _spans(events: tuple[Event, ...], numbers: Mapping[AllocationId, int]) -> NDArray[np.int64]:
+    """Return begin, end and number of all allocations, by begin; the latest of equal ones."""
+    rows = {e.address: (e.address + e.nbytes, numbers[e.allocation]) for e in events if e.nbytes}
+    return np.array([(begin, *rows[begin]) for begin in sorted(rows)], dtype=np.int64)
+
+
+def _places(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return (allocation, offset) of each word; -1 where none covers it."""
+    inside = words.astype(np.int64)  # above 2**63 it is negative, and below every allocation
+    k = np.searchsorted(spans[:, 0], inside, side="right") - 1
+    covered = (k >= 0) & (inside < spans[k, 1])
+    found = np.stack([spans[k, 2], inside - spans[k, 0]], axis=1)
+    return np.where(covered[:, None], found, -1)

@@ -1,0 +1,162 @@
+"""What the stages of an engine's start take, for any model, from one model's printed ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from c2c.errors import SettingError
+from c2c.hardware.conf import read_fields, read_yaml
+from c2c.models import ModelSpec, load_spec, weight_bytes
+
+__all__ = [
+    "NODES_A_LAYER",
+    "NODES_OUTSIDE",
+    "MeasuredStart",
+    "Stages",
+    "graph_nodes",
+    "load_measured_start",
+    "loaded_bytes",
+    "stages_of",
+]
+
+# Kernels of a decode step of vLLM: 11 a layer (norm, qkv, rotary, cache write, attention, output,
+# norm, gate and up, activation, down, and an add or a reduction), 2 outside of the layers.
+NODES_A_LAYER: Final = 11
+NODES_OUTSIDE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStart:
+    """One model's stages on one GPU, see `conf/starts`."""
+
+    name: str
+    model: str
+    hbm_gbps: float
+    batch_sizes: int
+    structure_s: float
+    weights_s: float
+    tokenizer_s: float
+    kv_profiled_s: float
+    captured_s: float
+    kv_restored_s: float
+    restored_s: float
+    weights_delay_s: float
+    runtime_share: float
+    beside_weights_s: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("name", "model"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise SettingError(f"starts.{self.name}.{field.name}", value, "a number above 0")
+        if not self.runtime_share < 1:
+            raise SettingError(
+                f"starts.{self.name}.runtime_share", self.runtime_share, "a share below 1"
+            )
+        if self.beside_weights_s > self.restored_s:
+            raise SettingError(
+                f"starts.{self.name}.beside_weights_s",
+                self.beside_weights_s,
+                f"at most restored_s ({self.restored_s})",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """Seconds of each stage of a model's start.
+
+    Attributes:
+      nodes: of all graphs.
+      weights_delay_s: that weights take longer beside the profiling of the KV cache, whose forward
+        pass holds up their copies.
+      restored_s: first layer warmed up and captured, and all graphs restored.
+      beside_weights_s: the part of it that needs no weights but the first layer's.
+      host_s: of the host for each launch, warm-up and capture together.
+    """
+
+    nodes: int
+    structure_s: float
+    weights_s: float
+    tokenizer_s: float
+    kv_profiled_s: float
+    captured_s: float
+    kv_restored_s: float
+    restored_s: float
+    weights_delay_s: float
+    beside_weights_s: float
+    host_s: float
+    runtime_s: float
+    first_token_s: float
+
+
+def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
+    """Return a file of `conf/starts`.
+
+    Raises:
+      SettingError: there is no such file, or a value that cannot be.
+    """
+    return read_fields(MeasuredStart, read_yaml("starts", name), f"starts.{name}")
+
+
+def loaded_bytes(spec: ModelSpec) -> int:
+    """Return what vLLM reads and keeps: the output matrix is one of its own, tied or not."""
+    tied = spec.vocab * spec.hidden * spec.dtype_bytes if spec.tie_embeddings else 0
+    return weight_bytes(spec) + tied
+
+
+def graph_nodes(spec: ModelSpec, batch_sizes: int = 35) -> int:
+    """Return how many nodes the graphs of all batch sizes have."""
+    return batch_sizes * (NODES_A_LAYER * spec.layers + NODES_OUTSIDE)
+
+
+def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
+    """Return a model's stages on the GPU that was measured.
+
+    Weights go at the disk's rate. Warming up and capturing reads the weights once a batch size and
+    takes the host so long for each node; restoring takes the host so long for each node, after the
+    first layer has been warmed up and captured. The rest does not depend on the model.
+    """
+    one = load_spec(measured.model)
+    hbm = measured.hbm_gbps * 1e9
+    reads_s = measured.batch_sizes * loaded_bytes(one) / hbm
+    host_s = (measured.captured_s - reads_s) / graph_nodes(one, measured.batch_sizes)
+    rebuilt_s = measured.restored_s - measured.captured_s / one.layers
+    rebuild_s = rebuilt_s / graph_nodes(one, measured.batch_sizes)
+    loading_s = sum(
+        (
+            measured.structure_s,
+            measured.weights_s,
+            measured.tokenizer_s,
+            measured.kv_profiled_s,
+            measured.captured_s,
+        )
+    )
+    nodes = graph_nodes(spec, measured.batch_sizes)
+    reads = measured.batch_sizes * loaded_bytes(spec) / hbm
+    captured_s = reads + nodes * host_s
+    restored_s = captured_s / spec.layers + nodes * rebuild_s
+    # a prompt is computed without a graph: one pass of the host over the launches
+    first_token_s = _first_token_s(spec, host_s, hbm)
+    whole_s = (loading_s + _first_token_s(one, host_s, hbm)) / (1 - measured.runtime_share)
+    return Stages(
+        nodes=nodes,
+        structure_s=measured.structure_s,
+        weights_s=measured.weights_s * loaded_bytes(spec) / loaded_bytes(one),
+        tokenizer_s=measured.tokenizer_s,
+        kv_profiled_s=measured.kv_profiled_s,
+        captured_s=captured_s,
+        kv_restored_s=measured.kv_restored_s,
+        restored_s=restored_s,
+        weights_delay_s=measured.weights_delay_s,
+        beside_weights_s=restored_s * measured.beside_weights_s / measured.restored_s,
+        host_s=host_s,
+        runtime_s=whole_s * measured.runtime_share,
+        first_token_s=first_token_s,
+    )
+
+
+def _first_token_s(spec: ModelSpec, host_s: float, hbm: float) -> float:
+    return (NODES_A_LAYER * spec.layers + NODES_OUTSIDE) * host_s / 2 + loaded_bytes(spec) / hbm

@@ -1,0 +1,74 @@
+"""Launch programs: what a step asks of a GPU, and devices, real and emulated, that carry it out."""
+
+from c2c.systems.program.allocator import Allocator
+from c2c.systems.program.emulated import Emulated, Library
+from c2c.systems.program.execute import Running
+from c2c.systems.program.image import (
+    Access,
+    Entry,
+    ParameterDeclaration,
+    entries_of,
+    image_key,
+    write_image,
+)
+from c2c.systems.program.port import (
+    FULL,
+    PROGRAMMATIC,
+    TENSOR_MAP_BYTES,
+    CopyCall,
+    Device,
+    DeviceFault,
+    Edge,
+    FillCall,
+    KernelCall,
+    LaunchAttribute,
+    ParameterPlace,
+)
+from c2c.systems.program.program import (
+    Argument,
+    Buffer,
+    Copy,
+    Fill,
+    Kernel,
+    Launch,
+    Place,
+    Program,
+    Slice,
+)
+from c2c.systems.program.recorder import AllocationId, Event, Recorder
+
+__all__ = [
+    "FULL",
+    "PROGRAMMATIC",
+    "TENSOR_MAP_BYTES",
+    "Access",
+    "AllocationId",
+    "Allocator",
+    "Argument",
+    "Buffer",
+    "Copy",
+    "CopyCall",
+    "Device",
+    "DeviceFault",
+    "Edge",
+    "Emulated",
+    "Entry",
+    "Event",
+    "Fill",
+    "FillCall",
+    "Kernel",
+    "KernelCall",
+    "Launch",
+    "LaunchAttribute",
+    "Library",
+    "ParameterDeclaration",
+    "ParameterPlace",
+    "Place",
+    "Program",
+    "Recorder",
+    "Running",
+    "Slice",
+    "entries_of",
+    "image_key",
+    "write_image",
+]

@@ -1,0 +1,105 @@
+"""A caching allocator: best fit in pools of segments, with splitting, reuse and merging.
+
+One code over every device: what is recorded and replayed are its events, not the driver's.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from typing import Final
+
+from c2c.systems.program.port import Device, DeviceFault
+
+__all__ = ["ROUND_BYTES", "SEGMENT_BYTES", "Allocator"]
+
+ROUND_BYTES: Final = 512
+SEGMENT_BYTES: Final = 2 << 20
+
+
+class Allocator:
+    """Hands out blocks of segments that it asks the device for.
+
+    Args:
+      device: gives segments.
+      whims: None: best fit. Otherwise the block is drawn among those that fit, or a new segment is
+        asked for, as another process with another history would.
+      guards: None, or draws bytes that are left unused behind each block, so that no two blocks
+        touch and an address at a block's end belongs to no other.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        whims: random.Random | None = None,
+        guards: random.Random | None = None,
+    ) -> None:
+        self._device = device
+        self._whims, self._guards = whims, guards
+        self._free: dict[str, list[tuple[int, int]]] = {}  # by pool: (bytes, address), sorted
+        self._used: dict[int, tuple[str, int]] = {}  # by address: pool, bytes
+        self._segments: dict[int, int] = {}
+        self._begins: dict[int, tuple[str, int]] = {}  # free blocks by address
+        self._ends: dict[int, int] = {}  # end of a free block -> its address
+
+    def allocate(self, nbytes: int, pool: str = "") -> int:
+        """Return the address of a block of at least `nbytes`."""
+        if nbytes <= 0:
+            raise DeviceFault(f"an allocation of {nbytes} bytes")
+        wanted = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
+        taken = wanted
+        if self._guards is not None:
+            taken += ROUND_BYTES * self._guards.randrange(1, 5)
+        size, address = self._block(taken, pool)
+        if size > taken:
+            self._add_free(pool, address + taken, size - taken)
+        self._used[address] = (pool, taken)
+        return address
+
+    def free(self, address: int) -> None:
+        """Give a block back to its pool."""
+        if address not in self._used:
+            raise DeviceFault(f"free of {address:#x}, which is not allocated")
+        pool, size = self._used.pop(address)
+        after = self._begins.get(address + size)
+        if after is not None and address + size not in self._segments and after[0] == pool:
+            self._remove_free(pool, address + size, after[1])
+            size += after[1]
+        before = self._ends.get(address)
+        if before is not None and address not in self._segments and self._begins[before][0] == pool:
+            length = self._begins[before][1]
+            self._remove_free(pool, before, length)
+            address, size = before, size + length
+        self._add_free(pool, address, size)
+
+    def release_all(self) -> None:
+        """Give every segment back to the device."""
+        for address in self._segments:
+            self._device.release(address)
+        for table in (self._free, self._used, self._segments, self._begins, self._ends):
+            table.clear()
+
+    def _block(self, taken: int, pool: str) -> tuple[int, int]:
+        free = self._free.setdefault(pool, [])
+        first = bisect.bisect_left(free, (taken, 0))
+        if first < len(free) and (self._whims is None or self._whims.random() < 0.8):
+            which = first if self._whims is None else self._whims.randrange(first, len(free))
+            size, address = free[which]
+            self._remove_free(pool, address, size)
+            return size, address
+        size = -(-taken // SEGMENT_BYTES) * SEGMENT_BYTES
+        address = self._device.allocate(size)
+        self._segments[address] = size
+        return size, address
+
+    def _add_free(self, pool: str, address: int, size: int) -> None:
+        bisect.insort(self._free.setdefault(pool, []), (size, address))
+        self._begins[address] = (pool, size)
+        self._ends[address + size] = address
+
+    def _remove_free(self, pool: str, address: int, size: int) -> None:
+        free = self._free[pool]
+        del free[bisect.bisect_left(free, (size, address))]
+        del self._begins[address]
+        del self._ends[address + size]

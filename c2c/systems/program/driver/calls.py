@@ -1,0 +1,97 @@
+"""The bindings' calls: errors as `DeviceFault`, parameters and attributes as bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from c2c.errors import DataError
+from c2c.systems.program.port import DeviceFault, Edge, LaunchAttribute
+
+__all__ = ["ATTRIBUTES", "Packed", "bindings", "checked", "edge_data", "handle", "raw_attribute"]
+
+VALUE_BYTES: Final = 64  # of CUlaunchAttributeValue
+
+# Attributes of kernel nodes that change what runs, by number (CUlaunchAttributeID): cooperative,
+# cluster dimension, cluster scheduling, priority, memory domain map and domain, carveout.
+ATTRIBUTES: Final = (2, 4, 5, 8, 9, 10, 14)
+
+
+@functools.cache
+def bindings() -> Any:
+    """Return `cuda.bindings.driver`.
+
+    Raises:
+      DataError: the extra is not installed.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError as problem:
+        raise DataError(
+            "device=driver", f"needs the extra `driver` ({problem})", "Run .ci/make-driver."
+        ) from problem
+    return driver
+
+
+def checked(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the driver; return its one result, a tuple of several, or nothing.
+
+    Raises:
+      DeviceFault: it refused, by name.
+    """
+    try:
+        status, *results = call(*arguments)
+    except RuntimeError as problem:  # the library is not there, or lacks the function
+        raise DeviceFault(f"{call.__name__}: {problem}") from problem
+    if int(status):
+        raise DeviceFault(f"{call.__name__}: {getattr(status, 'name', status)}")
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def handle(value: Any) -> int:
+    """Return a handle as a number."""
+    return int(value)
+
+
+class Packed:
+    """Parameters as the driver takes them: an array of addresses of their bytes."""
+
+    def __init__(self, parameters: Sequence[bytes]) -> None:
+        self._bytes = [ctypes.create_string_buffer(p, len(p)) for p in parameters]
+        count = max(len(parameters), 1)
+        self._array = (ctypes.c_void_p * count)(*map(ctypes.addressof, self._bytes))
+
+    @property
+    def address(self) -> int:
+        """Of the array; it lives as long as this object."""
+        return ctypes.addressof(self._array)
+
+
+def raw_attribute(value: Any) -> bytes:
+    """Return the bytes of a CUlaunchAttributeValue."""
+    return ctypes.string_at(value.getPtr(), VALUE_BYTES)
+
+
+def launch_attribute(attribute: LaunchAttribute) -> Any:
+    """Return an attribute as the driver takes it at a launch."""
+    driver = bindings()
+    made = driver.CUlaunchAttribute()
+    made.id = driver.CUlaunchAttributeID(attribute.number)
+    ctypes.memmove(made.getPtr() + 8, attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
+    return made
+
+
+def attribute_value(attribute: LaunchAttribute) -> Any:
+    """Return an attribute's value as the driver takes it for a node."""
+    made = bindings().CUkernelNodeAttrValue()
+    ctypes.memmove(made.getPtr(), attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
+    return made
+
+
+def edge_data(edge: Edge) -> Any:
+    """Return an edge's ports and type as the driver takes them."""
+    made = bindings().CUgraphEdgeData()
+    made.from_port, made.to_port, made.type = edge.from_port, edge.to_port, edge.type
+    return made

@@ -1,0 +1,244 @@
+"""`Driver`: the port's calls by `cuda.bindings`, on a GPU or a library that pretends to be one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+from c2c.systems.program.driver.calls import (
+    Packed,
+    bindings,
+    checked,
+    edge_data,
+    launch_attribute,
+)
+from c2c.systems.program.driver.graphs import Graphs
+from c2c.systems.program.port import (
+    CopyCall,
+    Device,
+    DeviceFault,
+    Edge,
+    FillCall,
+    KernelCall,
+)
+
+__all__ = ["Driver"]
+
+_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
+_RELAXED: Final = 2  # finalisers of other threads break the stricter modes
+_RUNTIMES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
+
+
+class Driver(Graphs, Device):
+    """One GPU and one stream of it.
+
+    Args:
+      number: of the GPU.
+
+    Raises:
+      DeviceFault: there is no driver or no GPU.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        d = self._d = bindings()
+        checked(d.cuInit, 0)
+        self._device = checked(d.cuDeviceGet, number)
+        self._primary = checked(d.cuDevicePrimaryCtxRetain, self._device)
+        checked(d.cuCtxSetCurrent, self._primary)
+        self._stream = checked(d.cuStreamCreate, 1)
+        self._captured: list[int] | None = None
+        self._libraries: dict[str, Any] = {}
+        self._runtime: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the device's part of an artefact's key."""
+        d = self._d
+        name = checked(d.cuDeviceGetName, 128, self._device)
+        return {
+            "gpu": name.split(b"\0")[0].decode(),
+            "memory_bytes": int(checked(d.cuDeviceTotalMem, self._device)),
+            "mig": "",
+            "driver": int(checked(d.cuDriverGetVersion)),
+        }
+
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of a new segment."""
+        return int(checked(self._d.cuMemAlloc, nbytes))
+
+    def release(self, address: int) -> None:
+        """Give a segment back."""
+        checked(self._d.cuMemFree, self._d.CUdeviceptr(address))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy from the host."""
+        checked(self._d.cuMemcpyHtoD, self._d.CUdeviceptr(address), data, len(data))
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Copy to the host."""
+        data = bytearray(nbytes)
+        held = (ctypes.c_char * nbytes).from_buffer(data)
+        source = self._d.CUdeviceptr(address)
+        checked(self._d.cuMemcpyDtoH, ctypes.addressof(held), source, nbytes)
+        return bytes(data)
+
+    def free_bytes(self) -> int:
+        """Return how much memory no segment has."""
+        free, _ = checked(self._d.cuMemGetInfo)
+        return int(free)
+
+    def replace_address(self, tensor_map: bytes, address: int) -> bytes:
+        """Return a tensor map of the same shape over another address."""
+        made = self._d.CUtensorMap()
+        place = made.getPtr()
+        ctypes.memmove(place, tensor_map, len(tensor_map))
+        checked(self._d.cuTensorMapReplaceAddress, made, address)
+        return ctypes.string_at(place, len(tensor_map))
+
+    def load_module(self, image: bytes) -> int:
+        """Load an image."""
+        return int(checked(self._d.cuModuleLoadData, image + b"\0"))
+
+    def get_function(self, module: int, name: str) -> int:
+        """Return a module's function by name."""
+        made = self._d.CUmodule(module)
+        return int(checked(self._d.cuModuleGetFunction, made, name.encode()))
+
+    def functions(self, module: int) -> tuple[int, ...]:
+        """Return all functions of a module; some may not be loaded yet."""
+        made = self._d.CUmodule(module)
+        count = int(checked(self._d.cuModuleGetFunctionCount, made))
+        return tuple(map(int, checked(self._d.cuModuleEnumerateFunctions, count, made)))
+
+    def function_name(self, function: int) -> str:
+        """Return a function's name."""
+        found = checked(self._d.cuFuncGetName, self._d.CUfunction(function))
+        name: str = found.decode()
+        return name
+
+    def function_module(self, function: int) -> int:
+        """Return the module a function is in."""
+        return int(checked(self._d.cuFuncGetModule, self._d.CUfunction(function)))
+
+    def ensure_loaded(self, function: int) -> None:
+        """Load a function that only its module's list has so far."""
+        made = self._d.CUfunction(function)
+        if not int(checked(self._d.cuFuncIsLoaded, made)):
+            checked(self._d.cuFuncLoad, made)
+
+    def shared_limit(self, function: int) -> int:
+        """Return how much dynamic shared memory launches may ask for."""
+        kind = self._d.CUfunction_attribute(_DYNAMIC_SHARED)
+        return int(checked(self._d.cuFuncGetAttribute, kind, self._d.CUfunction(function)))
+
+    def set_shared_limit(self, function: int, nbytes: int) -> None:
+        """Allow launches more dynamic shared memory."""
+        kind = self._d.CUfunction_attribute(_DYNAMIC_SHARED)
+        checked(self._d.cuFuncSetAttribute, self._d.CUfunction(function), kind, nbytes)
+
+    def symbol(self, library: str, name: str) -> int | None:
+        """Return the function of a library's symbol: dlopen, dlsym, cudaGetFuncBySymbol."""
+        if library not in self._libraries:
+            self._libraries[library] = ctypes.CDLL(library)
+        found = getattr(self._libraries[library], name, None)
+        if found is None:
+            return None
+        place = ctypes.cast(found, ctypes.c_void_p)
+        function = ctypes.c_void_p()
+        status = self._cudart().cudaGetFuncBySymbol(ctypes.byref(function), place)
+        return function.value if status == 0 else None
+
+    def _cudart(self) -> Any:
+        if self._runtime is None:
+            for name in _RUNTIMES:
+                try:
+                    self._runtime = ctypes.CDLL(name)
+                except OSError:
+                    continue
+                break
+            else:
+                raise DeviceFault(f"none of {', '.join(_RUNTIMES)} is there")
+        return self._runtime
+
+    def launch(self, call: KernelCall) -> None:
+        """Launch a kernel, or put it into the graph under capture."""
+        d = self._d
+        packed = Packed(call.parameters)
+        made = d.CUlaunchConfig()
+        made.gridDimX, made.gridDimY, made.gridDimZ = call.grid
+        made.blockDimX, made.blockDimY, made.blockDimZ = call.block
+        made.sharedMemBytes, made.hStream = call.shared_bytes, self._stream
+        if call.attributes:
+            made.attrs = [launch_attribute(a) for a in call.attributes]
+            made.numAttrs = len(call.attributes)
+        checked(d.cuLaunchKernelEx, made, d.CUfunction(call.function), packed.address, 0)
+        self._note()
+
+    def copy(self, call: CopyCall) -> None:
+        """Copy within device memory."""
+        target, source = self._d.CUdeviceptr(call.target), self._d.CUdeviceptr(call.source)
+        checked(self._d.cuMemcpyDtoDAsync, target, source, call.nbytes, self._stream)
+        self._note()
+
+    def fill(self, call: FillCall) -> None:
+        """Set elements to one value."""
+        calls = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
+        made = getattr(self._d, calls[call.element_bytes])
+        checked(made, self._d.CUdeviceptr(call.target), call.value, call.length, self._stream)
+        self._note()
+
+    def synchronise(self) -> None:
+        """Wait for the stream."""
+        checked(self._d.cuStreamSynchronize, self._stream)
+
+    def begin_capture(self) -> None:
+        """Put what follows into a graph instead of running it."""
+        mode = self._d.CUstreamCaptureMode(_RELAXED)
+        checked(self._d.cuStreamBeginCapture, self._stream, mode)
+        self._captured = []
+
+    def captured_nodes(self) -> int:
+        """Return how many nodes the graph under capture has."""
+        _, _, graph, *_ = checked(self._d.cuStreamGetCaptureInfo, self._stream)
+        _, count = checked(self._d.cuGraphGetNodes, graph, 0)
+        return int(count)
+
+    def depend_on(self, edges: Sequence[Edge]) -> None:
+        """Say what the next captured node waits for."""
+        if self._captured is None:
+            raise DeviceFault("no capture is under way")
+        nodes = [self._d.CUgraphNode(self._captured[edge.source]) for edge in edges]
+        data = [edge_data(edge) for edge in edges]
+        checked(
+            self._d.cuStreamUpdateCaptureDependencies,
+            self._stream, nodes or None, data or None, len(nodes), _SET_DEPENDENCIES,
+        )  # fmt: skip
+
+    def end_capture(self) -> int:
+        """Return the captured graph."""
+        graph = int(checked(self._d.cuStreamEndCapture, self._stream))
+        self._order[graph] = list(self._captured or ())
+        self._captured = None
+        return graph
+
+    def upload(self, executable: int) -> None:
+        """Bring an executable graph to the device."""
+        checked(self._d.cuGraphUpload, self._d.CUgraphExec(executable), self._stream)
+
+    def launch_graph(self, executable: int) -> None:
+        """Run all nodes of a graph."""
+        checked(self._d.cuGraphLaunch, self._d.CUgraphExec(executable), self._stream)
+
+    def _note(self) -> None:
+        """Remember the node that a captured call has made: what the stream now waits for."""
+        if self._captured is None:
+            return
+        _, _, _, waits_for, _, count = checked(self._d.cuStreamGetCaptureInfo, self._stream)
+        if count != 1:
+            raise DeviceFault(f"a captured call left {count} nodes to wait for")
+        self._captured.append(int(waits_for[0]))
+
+    def _context(self) -> Any:
+        return self._primary

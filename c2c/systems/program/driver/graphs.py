@@ -1,0 +1,225 @@
+"""Graphs by the driver: read node by node, and built."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+from c2c.systems.program.driver.calls import (
+    ATTRIBUTES,
+    Packed,
+    attribute_value,
+    bindings,
+    checked,
+    edge_data,
+    raw_attribute,
+)
+from c2c.systems.program.port import (
+    CopyCall,
+    DeviceFault,
+    Edge,
+    FillCall,
+    KernelCall,
+    LaunchAttribute,
+    ParameterPlace,
+)
+
+__all__ = ["Graphs"]
+
+_KINDS: Final = {0: "kernel", 1: "copy", 2: "fill", 4: "child", 5: "empty", 6: "empty", 7: "empty"}
+_DEVICE_MEMORY: Final = 2
+
+
+class Graphs:
+    """Calls on graphs; a part of `Driver`."""
+
+    def __init__(self) -> None:
+        self._d = bindings()
+        self._order: dict[int, list[int]] = {}  # nodes of captured graphs, as they were launched
+        self._places: dict[int, tuple[ParameterPlace, ...]] = {}
+
+    def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
+        """Return where parameters stand in the parameter buffer."""
+        if function not in self._places:
+            found: list[ParameterPlace] = []
+            while True:
+                # what no function has ends the list: CUDA_ERROR_INVALID_VALUE
+                status, offset, nbytes = self._d.cuFuncGetParamInfo(
+                    self._d.CUfunction(function), len(found)
+                )
+                if int(status):
+                    break
+                found.append(ParameterPlace(int(offset), int(nbytes)))
+            self._places[function] = tuple(found)
+        return self._places[function]
+
+    def nodes(self, graph: int) -> tuple[int, ...]:
+        """Return a graph's nodes in order of creation."""
+        if graph not in self._order:
+            made = self._d.CUgraph(graph)
+            _, count = checked(self._d.cuGraphGetNodes, made, 0)
+            found, _ = checked(self._d.cuGraphGetNodes, made, count) if count else ([], 0)
+            self._order[graph] = [int(node) for node in found]
+        return tuple(self._order[graph])
+
+    def edges(self, graph: int) -> tuple[Edge, ...]:
+        """Return a graph's edges."""
+        made = self._d.CUgraph(graph)
+        *_, count = checked(self._d.cuGraphGetEdges, made, 0)
+        if not count:
+            return ()
+        sources, targets, data, _ = checked(self._d.cuGraphGetEdges, made, count)
+        where = {node: k for k, node in enumerate(self.nodes(graph))}
+        return tuple(
+            Edge(where[int(a)], where[int(b)], int(e.from_port), int(e.to_port), int(e.type))
+            for a, b, e in zip(sources, targets, data, strict=True)
+        )
+
+    def node_kind(self, node: int) -> str:
+        """Return a node's kind; of kinds that are not supported the driver's name."""
+        kind = checked(self._d.cuGraphNodeGetType, self._d.CUgraphNode(node))
+        return _KINDS.get(int(kind), getattr(kind, "name", str(kind)))
+
+    def kernel_of(self, node: int) -> KernelCall:
+        """Return a kernel node's launch. What the driver returns belongs to it: it is copied."""
+        made = self._d.CUgraphNode(node)
+        found = checked(self._d.cuGraphKernelNodeGetParams, made)
+        function = int(found.func) or int(checked(self._d.cuKernelGetFunction, found.kern))
+        places = self.parameter_places(function)
+        array = ctypes.cast(int(found.kernelParams), ctypes.POINTER(ctypes.c_void_p))
+        parameters = tuple(
+            ctypes.string_at(array[k] or 0, place.nbytes) for k, place in enumerate(places)
+        )
+        return KernelCall(
+            function,
+            (found.gridDimX, found.gridDimY, found.gridDimZ),
+            (found.blockDimX, found.blockDimY, found.blockDimZ),
+            found.sharedMemBytes,
+            parameters,
+            self._attributes(made),
+        )
+
+    def _attributes(self, node: Any) -> tuple[LaunchAttribute, ...]:
+        found = []
+        for number in ATTRIBUTES:
+            kind = self._d.CUlaunchAttributeID(number)
+            value = raw_attribute(checked(self._d.cuGraphKernelNodeGetAttribute, node, kind))
+            if any(value):
+                found.append(LaunchAttribute(number, value))
+        return tuple(found)
+
+    def copy_of(self, node: int) -> CopyCall:
+        """Return a copy node's call.
+
+        Raises:
+          DeviceFault: it is no plain copy within device memory.
+        """
+        found = checked(self._d.cuGraphMemcpyNodeGetParams, self._d.CUgraphNode(node))
+        kinds = {int(found.srcMemoryType), int(found.dstMemoryType)}
+        if kinds != {_DEVICE_MEMORY} or found.Height > 1 or found.Depth > 1:
+            raise DeviceFault("a memcpy node that is no row of device memory")
+        return CopyCall(
+            int(found.dstDevice) + found.dstXInBytes,
+            int(found.srcDevice) + found.srcXInBytes,
+            found.WidthInBytes,
+        )
+
+    def fill_of(self, node: int) -> FillCall:
+        """Return a fill node's call.
+
+        Raises:
+          DeviceFault: it fills more than a row.
+        """
+        found = checked(self._d.cuGraphMemsetNodeGetParams, self._d.CUgraphNode(node))
+        if found.height > 1:
+            raise DeviceFault("a memset node of several rows")
+        return FillCall(int(found.dst), found.value, found.elementSize, found.width)
+
+    def child_of(self, node: int) -> int:
+        """Return the graph of a child node."""
+        return int(checked(self._d.cuGraphChildGraphNodeGetGraph, self._d.CUgraphNode(node)))
+
+    def create_graph(self) -> int:
+        """Return a new graph."""
+        graph = int(checked(self._d.cuGraphCreate, 0))
+        self._order[graph] = []
+        return graph
+
+    def add_kernel(self, graph: int, call: KernelCall) -> int:
+        """Add a kernel node."""
+        d = self._d
+        packed = Packed(call.parameters)
+        made = d.CUDA_KERNEL_NODE_PARAMS()
+        made.func = d.CUfunction(call.function)
+        made.gridDimX, made.gridDimY, made.gridDimZ = call.grid
+        made.blockDimX, made.blockDimY, made.blockDimZ = call.block
+        made.sharedMemBytes = call.shared_bytes
+        made.kernelParams = packed.address
+        node = self._added(graph, d.cuGraphAddKernelNode, made)
+        for attribute in call.attributes:
+            checked(
+                d.cuGraphKernelNodeSetAttribute,
+                d.CUgraphNode(node),
+                d.CUlaunchAttributeID(attribute.number),
+                attribute_value(attribute),
+            )
+        return node
+
+    def add_copy(self, graph: int, call: CopyCall) -> int:
+        """Add a node that copies."""
+        d = self._d
+        made = d.CUDA_MEMCPY3D()
+        made.srcMemoryType = made.dstMemoryType = d.CUmemorytype(_DEVICE_MEMORY)
+        made.srcDevice, made.dstDevice = d.CUdeviceptr(call.source), d.CUdeviceptr(call.target)
+        made.WidthInBytes, made.Height, made.Depth = call.nbytes, 1, 1
+        return self._added(graph, d.cuGraphAddMemcpyNode, made, self._context())
+
+    def add_fill(self, graph: int, call: FillCall) -> int:
+        """Add a node that fills."""
+        d = self._d
+        made = d.CUDA_MEMSET_NODE_PARAMS()
+        made.dst, made.value = d.CUdeviceptr(call.target), call.value
+        made.elementSize, made.width, made.height = call.element_bytes, call.length, 1
+        return self._added(graph, d.cuGraphAddMemsetNode, made, self._context())
+
+    def add_child(self, graph: int, child: int) -> int:
+        """Add a graph as a node."""
+        return self._added(graph, self._d.cuGraphAddChildGraphNode, self._d.CUgraph(child))
+
+    def add_empty(self, graph: int) -> int:
+        """Add a node that does nothing."""
+        return self._added(graph, self._d.cuGraphAddEmptyNode)
+
+    def _added(self, graph: int, call: Any, *arguments: Any) -> int:
+        node = int(checked(call, self._d.CUgraph(graph), None, 0, *arguments))
+        self._order[graph].append(node)
+        return node
+
+    def add_edges(self, graph: int, edges: Sequence[Edge]) -> None:
+        """Add edges between nodes by position."""
+        nodes = [self._d.CUgraphNode(node) for node in self.nodes(graph)]
+        checked(
+            self._d.cuGraphAddDependencies,
+            self._d.CUgraph(graph),
+            [nodes[edge.source] for edge in edges],
+            [nodes[edge.target] for edge in edges],
+            [edge_data(edge) for edge in edges],
+            len(edges),
+        )
+
+    def instantiate(self, graph: int) -> int:
+        """Return something that can be launched."""
+        return int(checked(self._d.cuGraphInstantiate, self._d.CUgraph(graph), 0))
+
+    def destroy_graph(self, graph: int) -> None:
+        """Forget a graph."""
+        self._order.pop(graph, None)
+        checked(self._d.cuGraphDestroy, self._d.CUgraph(graph))
+
+    def destroy_executable(self, executable: int) -> None:
+        """Forget an executable graph."""
+        checked(self._d.cuGraphExecDestroy, self._d.CUgraphExec(executable))
+
+    def _context(self) -> Any:
+        raise NotImplementedError  # `Driver` has it

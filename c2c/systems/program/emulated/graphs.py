@@ -1,0 +1,74 @@
+"""Graphs of an emulated device: nodes, edges, capture, and an order to run them in."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from c2c.systems.program.port import (
+    CopyCall,
+    DeviceFault,
+    Edge,
+    FillCall,
+    KernelCall,
+    NodeKind,
+)
+
+__all__ = ["Capture", "Graph", "Node", "order_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node; `call` is a graph's handle where it is a child."""
+
+    kind: NodeKind
+    call: KernelCall | CopyCall | FillCall | int | None
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes by handle, in order of creation, and edges between their positions."""
+
+    nodes: dict[int, Node] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Capture:
+    """A stream under capture: each node waits for the one before, unless told otherwise."""
+
+    graph: Graph
+    told: list[Edge] | None = None
+
+    def edges_of(self, position: int) -> list[Edge]:
+        """Return the edges of the node that comes next."""
+        told, self.told = self.told, None
+        if told is None:
+            return [Edge(position - 1, position)] if position else []
+        if any(edge.target != position or edge.source >= position for edge in told):
+            raise DeviceFault("a capture depends on nodes that are not there yet")
+        return told
+
+
+def order_of(count: int, edges: Sequence[Edge], draw: random.Random) -> list[int]:
+    """Return some order that respects the edges: what they do not order comes in any."""
+    waits = [0] * count
+    after: dict[int, list[int]] = {}
+    for edge in edges:
+        waits[edge.target] += 1
+        after.setdefault(edge.source, []).append(edge.target)
+    ready = [(draw.random(), k) for k in range(count) if waits[k] == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, k = heapq.heappop(ready)
+        order.append(k)
+        for target in after.get(k, ()):
+            waits[target] -= 1
+            if waits[target] == 0:
+                heapq.heappush(ready, (draw.random(), target))
+    if len(order) < count:
+        raise DeviceFault("the graph has a cycle")
+    return order

@@ -1,0 +1,90 @@
+"""Sparse device memory at random addresses. What nobody wrote reads as noise of this process."""
+
+from __future__ import annotations
+
+import bisect
+import random
+from typing import Final
+
+from c2c.systems.program.port import DeviceFault
+
+__all__ = ["Memory"]
+
+_PAGE: Final = 4096
+_LOW: Final = 0x7F00_0000_0000
+_GRAIN: Final = 2 << 20
+
+
+class Memory:
+    """Segments of device memory.
+
+    Args:
+      nbytes: how much the device has.
+      draw: where segments lie, and what unwritten memory holds.
+    """
+
+    def __init__(self, nbytes: int, draw: random.Random) -> None:
+        self._draw = draw
+        self._noise = draw.randrange(1 << 62)
+        self._next = _LOW + draw.randrange(1 << 18) * _GRAIN
+        self._bases: list[int] = []
+        self._sizes: dict[int, int] = {}
+        self._pages: dict[int, bytearray] = {}
+        self.free_bytes = nbytes
+
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of a new segment."""
+        if nbytes > self.free_bytes:
+            raise DeviceFault(f"out of memory: {nbytes} bytes asked, {self.free_bytes} free")
+        address = self._next
+        self._next += (-(-nbytes // _GRAIN) + self._draw.randrange(4)) * _GRAIN
+        bisect.insort(self._bases, address)
+        self._sizes[address] = nbytes
+        self.free_bytes -= nbytes
+        return address
+
+    def release(self, address: int) -> None:
+        """Forget a segment; reading it from now on fails."""
+        if address not in self._sizes:
+            raise DeviceFault(f"release of {address:#x}, which is no segment")
+        nbytes = self._sizes.pop(address)
+        self._bases.remove(address)
+        self.free_bytes += nbytes
+        for page in range(address // _PAGE, -(-(address + nbytes) // _PAGE)):
+            self._pages.pop(page, None)
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Return bytes."""
+        self._check(address, nbytes)
+        page, at = divmod(address, _PAGE)
+        if at + nbytes <= _PAGE:
+            return bytes(self._page(page)[at : at + nbytes])
+        parts = []
+        while nbytes:
+            page, at = divmod(address, _PAGE)
+            part = self._page(page)[at : at + nbytes]
+            parts.append(part)
+            address, nbytes = address + len(part), nbytes - len(part)
+        return b"".join(parts)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Store bytes."""
+        self._check(address, len(data))
+        done = 0
+        while done < len(data):
+            page, at = divmod(address + done, _PAGE)
+            part = data[done : done + _PAGE - at]
+            self._page(page)[at : at + len(part)] = part
+            done += len(part)
+
+    def _page(self, page: int) -> bytearray:
+        found = self._pages.get(page)
+        if found is None:
+            noise = random.Random(self._noise ^ page)  # noqa: S311 (no secret)
+            found = self._pages[page] = bytearray(noise.randbytes(_PAGE))
+        return found
+
+    def _check(self, address: int, nbytes: int) -> None:
+        k = bisect.bisect_right(self._bases, address) - 1
+        if k < 0 or address + nbytes > self._bases[k] + self._sizes[self._bases[k]]:
+            raise DeviceFault(f"illegal address {address:#x} ({nbytes} bytes)")

@@ -1,0 +1,156 @@
+"""What a kernel's image says about its kernels: parameters, and in comments what they access.
+
+Images are PTX. Whether a parameter is a pointer is LLVM's mark `.ptr`. Which bytes a kernel reads
+and writes is stated for devices that have no GPU by comments before its entry, which assemblers
+skip:
+
+    // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from c2c.errors import DataError
+from c2c.systems.program.port import TENSOR_MAP_BYTES, ParameterPlace
+
+__all__ = ["Access", "Entry", "ParameterDeclaration", "entries_of", "image_key", "write_image"]
+
+AccessKind = Literal["pointer", "map", "table"]
+
+_ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$.]+)\s*\((.*?)\)", re.DOTALL)
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)((?:\s+\.\w+(?:\s+\d+)?)*)\s+([\w$]+)(?:\[(\d+)\])?"
+)
+_ACCESS = re.compile(r"^// access (\d+) (\d+) (pointer|map|table) (r|w|rw) (\d+)$", re.MULTILINE)
+_WORD_BYTES: Final = {"8": 1, "16": 2, "32": 4, "64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDeclaration:
+    """A parameter as PTX declares it. `is_pointer`: it is marked `.ptr`."""
+
+    nbytes: int
+    align: int
+    is_pointer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes that a kernel reads or writes, by way of a word of one of its parameters.
+
+    `table`: the word points to a pointer in memory.
+    """
+
+    parameter: int
+    at: int
+    kind: AccessKind
+    mode: Literal["r", "w", "rw"]
+    nbytes: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of the parameter that are an address, not a value."""
+        return TENSOR_MAP_BYTES if self.kind == "map" else 8
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kernel of an image."""
+
+    name: str
+    parameters: tuple[ParameterDeclaration, ...]
+    accesses: tuple[Access, ...]
+    allocates: bool  # on the device, by malloc
+
+    @property
+    def places(self) -> tuple[ParameterPlace, ...]:
+        """Where each parameter stands in the parameter buffer."""
+        found, offset = [], 0
+        for parameter in self.parameters:
+            offset = -(-offset // parameter.align) * parameter.align
+            found.append(ParameterPlace(offset, parameter.nbytes))
+            offset += parameter.nbytes
+        return tuple(found)
+
+
+def image_key(image: bytes) -> str:
+    """Return the name of an image: its SHA-256."""
+    return hashlib.sha256(image).hexdigest()
+
+
+@lru_cache(maxsize=512)
+def entries_of(image: bytes) -> tuple[Entry, ...]:
+    """Return the kernels of an image, in its order.
+
+    Raises:
+      DataError: it is no PTX, or has no kernel.
+    """
+    try:
+        text = image.decode()
+    except UnicodeDecodeError as problem:
+        raise DataError("kernel image", "is not PTX text") from problem
+    found, begin = [], 0
+    for match in _ENTRY.finditer(text):
+        found.append(_entry(match, text[begin : match.start()]))
+        begin = match.end()
+    if not found:
+        raise DataError("kernel image", "has no .visible .entry")
+    return tuple(found)
+
+
+def _entry(match: re.Match[str], before: str) -> Entry:
+    parameters = tuple(_declaration(p) for p in _PARAMETER.finditer(match[2]))
+    accesses = tuple(
+        Access(int(p), int(at), kind, mode, int(nbytes))
+        for p, at, kind, mode, nbytes in _ACCESS.findall(before)
+    )
+    for access in accesses:
+        fits = access.parameter < len(parameters)
+        if not fits or access.at + access.width > parameters[access.parameter].nbytes:
+            raise DataError(f"kernel {match[1]}", f"access outside its parameters: {access}")
+    return Entry(match[1], parameters, accesses, ".extern .func" in before and "malloc" in before)
+
+
+def _declaration(match: re.Match[str]) -> ParameterDeclaration:
+    align, kind, marks, _, count = match.groups()
+    each = _WORD_BYTES[kind.lstrip("usbf")]
+    return ParameterDeclaration(each * int(count or 1), int(align or each), ".ptr" in marks.split())
+
+
+def write_image(entries: Iterable[Entry]) -> bytes:
+    """Return PTX of kernels that do nothing on a GPU, and elsewhere what their accesses say.
+
+    >>> entry = Entry("add", (ParameterDeclaration(8, 8, True),),
+    ...               (Access(0, 0, "pointer", "rw", 16),), False)
+    >>> entries_of(write_image([entry])) == (entry,)
+    True
+    """
+    lines = [".version 8.7", ".target sm_80", ".address_size 64", ""]
+    for entry in entries:
+        if entry.allocates:
+            lines.append(".extern .func (.param .b64 at) malloc (.param .b64 nbytes);")
+        lines += [
+            f"// access {a.parameter} {a.at} {a.kind} {a.mode} {a.nbytes}" for a in entry.accesses
+        ]
+        lines.append(f".visible .entry {entry.name}(")
+        lines.append(",\n".join(_declared(entry.parameters)))
+        lines += [")", "{", "\tret;", "}", ""]
+    return "\n".join(lines).encode()
+
+
+def _declared(parameters: Sequence[ParameterDeclaration]) -> list[str]:
+    lines = []
+    for k, parameter in enumerate(parameters):
+        if parameter.is_pointer:
+            lines.append(f"\t.param .u64 .ptr .align 1 p{k}")
+        elif parameter.nbytes in (4, 8) and parameter.align == parameter.nbytes:
+            lines.append(f"\t.param .u{8 * parameter.nbytes} p{k}")
+        else:
+            lines.append(f"\t.param .align {parameter.align} .b8 p{k}[{parameter.nbytes}]")
+    return lines

@@ -1,0 +1,105 @@
+"""The trace of a start: allocations and frees in order, and where launches lie between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from c2c.systems.program.allocator import Allocator
+from c2c.systems.program.port import Device
+
+__all__ = ["AllocationId", "Event", "Recorder"]
+
+
+class AllocationId(NamedTuple):
+    """An allocation by who made it and its number there.
+
+    Numbers are per thread and pool: with two threads that begin in another order a number counted
+    over all of them means another allocation.
+    """
+
+    thread: str
+    pool: str
+    number: int
+
+
+class Event(NamedTuple):
+    """An allocation or a free.
+
+    Attributes:
+      thread: who did it.
+      allocation: what it is about.
+      nbytes: asked for; 0: it is a free.
+      address: that it got, or gave back.
+      graph: the graph under capture, by number; -1: none.
+      node: how many nodes the graph had.
+    """
+
+    thread: str
+    allocation: AllocationId
+    nbytes: int
+    address: int
+    graph: int = -1
+    node: int = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether memory was given back."""
+        return self.nbytes == 0
+
+
+class Recorder:
+    """An allocator that writes down what it did."""
+
+    def __init__(self, device: Device, allocator: Allocator) -> None:
+        self.device = device
+        self.allocator = allocator
+        self.events: list[Event] = []
+        self.addresses: dict[AllocationId, int] = {}  # the latest of every allocation
+        self.starts: list[int] = []  # of each graph: how many events there were when it began
+        self._live: dict[int, AllocationId] = {}
+        self._numbers: Counter[tuple[str, str]] = Counter()
+        self._is_capturing = False
+
+    def allocate(self, nbytes: int, *, thread: str = "main", pool: str = "") -> int:
+        """Return the address of new memory."""
+        address = self.allocator.allocate(nbytes, pool)
+        name = AllocationId(thread, pool, self._numbers[thread, pool])
+        self._numbers[thread, pool] += 1
+        self._live[address] = name
+        self.addresses[name] = address
+        self._note(thread, name, nbytes, address)
+        return address
+
+    def free(self, address: int, *, thread: str = "main") -> None:
+        """Give memory back."""
+        self.allocator.free(address)
+        self._note(thread, self._live.pop(address), 0, address)
+
+    def name_of(self, address: int) -> AllocationId:
+        """Return the live allocation that begins at an address."""
+        return self._live[address]
+
+    def is_live(self, name: AllocationId) -> bool:
+        """Return whether an allocation is there and not freed."""
+        address = self.addresses.get(name)
+        return address is not None and self._live.get(address) == name
+
+    def begin_capture(self) -> None:
+        """Begin to capture a graph."""
+        self.device.begin_capture()
+        self.starts.append(len(self.events))
+        self._is_capturing = True
+
+    def end_capture(self) -> int:
+        """End the capture; return the device's graph."""
+        graph = self.device.end_capture()
+        self._is_capturing = False
+        return graph
+
+    def _note(self, thread: str, name: AllocationId, nbytes: int, address: int) -> None:
+        if self._is_capturing:
+            at = (len(self.starts) - 1, self.device.captured_nodes())
+            self.events.append(Event(thread, name, nbytes, address, *at))
+        else:
+            self.events.append(Event(thread, name, nbytes, address))

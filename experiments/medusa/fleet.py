@@ -1,0 +1,136 @@
+"""One model on four A100 that start from nothing: the paper's trace experiments (section 7.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from c2c.config import build, load
+from c2c.models import load_spec
+from c2c.serving import FAIL_NONE, Prepared, StartWork, prepare
+from c2c.simulator import simulate_in_memory
+from c2c.systems.medusa import (
+    NODES_A_LAYER,
+    NODES_OUTSIDE,
+    load_measured_start,
+    loaded_bytes,
+    stages_of,
+    start_works,
+)
+from c2c.workloads import build_workload, workload_config
+
+__all__ = ["GPUS", "Fleet", "Tail", "disk_gbps", "tail_of"]
+
+GPUS: Final = 4
+_MAX_BATCH: Final = 256  # the largest batch size that is captured
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What serves: a model, how its instances start, and when there is another one.
+
+    Attributes:
+      model: name of its spec.
+      start: one of `c2c.systems.medusa.STARTS`.
+      at: outstanding requests at the least busy instance that make another one start.
+      lengths: `sharegpt`, or a file of lengths.
+    """
+
+    model: str
+    start: str
+    at: int
+    lengths: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a run gives: p99 of TTFT, mean, requests a second served, instances started."""
+
+    p99_ttft_s: float
+    mean_ttft_s: float
+    served_rps: float
+    starts: int
+
+
+def disk_gbps() -> float:
+    """Return the rate at which the paper's striped drives gave the weights."""
+    measured = load_measured_start()
+    return loaded_bytes(load_spec(measured.model)) / measured.weights_s / 1e9
+
+
+@cache
+def prepared(fleet: Fleet) -> Prepared:
+    """Return the fleet, ready to serve."""
+    settings = load(
+        [
+            "hardware=a100_40",
+            f"hardware.host.disk_gbps={disk_gbps()}",
+            "mig=1x40gb",
+            f"superchips={GPUS}",
+            "system=serverlessllm",
+            f"system.start={fleet.start}",
+            "system/scale=at_outstanding",
+            f"system.scale.at={fleet.at}",
+            f"system.max_batch={_MAX_BATCH}",
+            "system.check_slo=false",
+            "weights_start=disk",
+            "workload=poisson",
+        ]
+    )
+    OmegaConf.update(settings, "catalog", {"models": [{"spec": fleet.model}]}, merge=False)
+    serving = build(settings).serving
+    spec = serving.deployments[0].spec
+    measured = load_measured_start()
+    works = start_works(fleet.start, [spec], measured, is_copied=True)
+    constants = serving.constants
+    if fleet.start == "no_graph":
+        # one pass of the host over the launches of a step; with graphs there is one launch
+        launches = NODES_A_LAYER * spec.layers + NODES_OUTSIDE
+        extra_s = launches * stages_of(spec, measured).host_s / 2
+        constants = replace(constants, step_overhead_s=constants.step_overhead_s + extra_s)
+    system = replace(serving.system, start=_always_from_disk(works))
+    return prepare(replace(serving, system=system, constants=constants))
+
+
+def _always_from_disk(works: tuple[StartWork, ...]) -> tuple[StartWork, ...]:
+    """Return a start in which every instance reads the disk, as the paper's do."""
+    return tuple(
+        replace(
+            work,
+            when="always",
+            after=tuple(name for name in work.after if name != "copy"),
+        )
+        for work in works
+        if work.name != "copy"
+    )
+
+
+def tail_of(
+    fleet: Fleet, rate_rps: float, requests: int, seed: int, *, compiled: bool = True
+) -> Tail:
+    """Serve one Poisson trace, from no instance on. Of 116 requests p99 is the second largest."""
+    ready = prepared(fleet)
+    wanted: dict[str, Any] = {
+        "kind": "poisson", "name": "poisson", "requests": requests, "rate_rps": rate_rps,
+        "models": 0, "zipf_exponent": 1.0, "lengths": fleet.lengths,
+    }  # fmt: skip
+    deployments = ready.setup.deployments
+    workload = build_workload(
+        workload_config(wanted), [d.name for d in deployments], seed,
+        [d.spec.name for d in deployments],
+    )  # fmt: skip
+    got = simulate_in_memory(ready, workload, compiled=compiled)
+    records = got.records
+    served = records[records["failure"] == FAIL_NONE]
+    ttft = served["first_token_s"] - served["arrival_s"]
+    span = float(served["finished_s"].max() - served["arrival_s"].min())
+    return Tail(
+        float(np.percentile(ttft, 99, method="higher")),
+        float(ttft.mean()),
+        len(served) / span,
+        int(got.stats.switches),
+    )

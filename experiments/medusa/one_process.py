@@ -1,0 +1,177 @@
+"""One process of an offline or online start; `experiments.medusa.restore` starts them by turns.
+
+    python -m experiments.medusa.one_process <role> <device> <what> <folder>
+
+Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
+leave. `what` is a model of Table 1, or `random:<seed>`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import SettingError, unknown_name
+from c2c.runs import write_json
+from c2c.systems.medusa import (
+    Regions,
+    analyse,
+    load_artefact,
+    make_artefact,
+    read_capture,
+    restore,
+    write_artefact,
+    write_capture,
+)
+from c2c.systems.medusa.artefact import artefact_path
+from c2c.systems.program import AllocationId, Device, Program
+from experiments.command import command
+from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
+from experiments.medusa.processes import Process, key_of
+from experiments.medusa.synthetic import Shape, random_program
+
+__all__ = ["DEVICES", "ROLES", "main", "programs_of"]
+
+ROLES = ("capture", "recapture", "analyse", "restore")
+DEVICES = ("emulated", "driver")
+SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
+INPUTS = (0, 1, 2)  # random inputs that outputs are compared on
+
+
+def programs_of(what: str) -> dict[int, Program]:
+    """Return a program a batch size.
+
+    Raises:
+      SettingError: no such model.
+    """
+    if what.startswith("random:"):
+        seed = int(what.removeprefix("random:"))
+        return {1: random_program(Shape(seed=seed, launches=20, has_dag=bool(seed % 2)))}
+    names = [m.row for m in MODELS]
+    if what not in names:
+        raise unknown_name("models", what, names)
+    model = MODELS[names.index(what)]
+    spec = model.load()
+    counts = nodes_a_layer(model.nodes, spec.layers)
+    return {b: step_program(spec, b, n) for b, n in zip(BATCH_SIZES, counts, strict=True)}
+
+
+def work(role: str, device: str, what: str, folder: Path) -> None:
+    """Do one role's part and leave its files in the folder."""
+    programs = programs_of(what)
+    key = key_of(programs, what)
+    if role == "analyse":
+        made = _device(device)
+        replace_address = (made or Process(programs, 1).device).replace_address
+        one, two = (read_capture(folder / f"{name}.capture") for name in ("capture", "recapture"))
+        begin = time.perf_counter()
+        analysed = analyse(one, two, replace_address)
+        seconds = time.perf_counter() - begin
+        write_artefact(artefact_path(folder, key), make_artefact(key, one, analysed))
+        said = {"analysis_s": seconds, "refused": [str(r) for r in analysed.refusals]}
+        write_json(folder / "analyse.json", said)
+        return
+    process = Process(
+        programs, SEEDS[role], has_whims=device == "emulated", has_guards=role == "recapture",
+        device=_device(device),
+    )  # fmt: skip
+    if role != "restore":
+        begin = time.perf_counter()
+        write_capture(folder / f"{role}.capture", process.capture())
+        said = {"capture_s": time.perf_counter() - begin}
+        if role == "capture":
+            regions = {b: process.regions(b) for b in programs}
+            addresses = process.recorder.addresses
+            said |= {"outputs": _outputs(process.device, process.graphs, regions, addresses)}
+            write_json(folder / "regions.json", {str(b): _plain(r) for b, r in regions.items()})
+        write_json(folder / f"{role}.json", said)
+        return
+    artefact = load_artefact(folder, key)
+    if artefact is None:
+        raise SettingError("folder", str(folder), "one in which `analyse` has left an artefact")
+    triggered = process.triggered()
+    begin = time.perf_counter()
+    restored = restore(artefact, process.recorder, triggered)
+    seconds = time.perf_counter() - begin
+    told = json.loads((folder / "regions.json").read_text("utf-8"))
+    regions = {int(b): _regions(r) for b, r in told.items()}
+    addresses = dict(zip(artefact.allocations, restored.addresses, strict=True))
+    write_json(
+        folder / "restore.json",
+        {
+            "restore_s": seconds,
+            "nodes": restored.nodes,
+            "outputs": _outputs(process.device, restored.graphs, regions, addresses),
+        },
+    )
+
+
+def _device(name: str) -> Device | None:
+    if name == "emulated":
+        return None
+    from c2c.systems.program.driver import Driver
+
+    return Driver()
+
+
+def _outputs(
+    device: Device,
+    graphs: Mapping[int, int],
+    regions: Mapping[int, Regions],
+    addresses: Mapping[AllocationId, int],
+) -> dict[str, list[str]]:
+    """Return, by batch size, a digest of what each of the random inputs leaves."""
+    import numpy as np
+
+    found = {}
+    for batch, graph in graphs.items():
+        executable = device.instantiate(graph)
+        device.upload(executable)
+        digests = []
+        for seed in INPUTS:
+            draw = np.random.default_rng(seed)
+            for name, at, nbytes in regions[batch].given:
+                device.write(addresses[name] + at, draw.bytes(nbytes))
+            device.launch_graph(executable)
+            device.synchronise()
+            left = [device.read(addresses[n] + at, size) for n, at, size in regions[batch].left]
+            digests.append(hashlib.sha256(b"".join(left)).hexdigest())
+        found[str(batch)] = digests
+    return found
+
+
+def _plain(regions: Regions) -> dict[str, Any]:
+    return {"given": regions.given, "left": regions.left}
+
+
+def _regions(told: Mapping[str, Any]) -> Regions:
+    given, left = (
+        tuple((AllocationId(*name), at, nbytes) for name, at, nbytes in told[part])
+        for part in ("given", "left")
+    )
+    return Regions(given, left)
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the command line says; return the exit status."""
+
+    def run() -> int:
+        if len(arguments) != 4:
+            raise SettingError("arguments", arguments, "role, device, what and folder")
+        role, device, what, folder = arguments
+        for name, value, known in (("role", role, ROLES), ("device", device, DEVICES)):
+            if value not in known:
+                raise unknown_name(name, value, known)
+        work(role, device, what, Path(folder))
+        return 0
+
+    return command(run, arguments=arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

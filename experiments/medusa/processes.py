@@ -1,0 +1,143 @@
+"""Emulated processes: each starts a program at other addresses, then captures it or restores it."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Mapping
+
+from c2c.errors import DataError
+from c2c.systems.medusa import Capture, CapturedGraphs, Key, Regions
+from c2c.systems.program import (
+    AllocationId,
+    Allocator,
+    Device,
+    Emulated,
+    Kernel,
+    Library,
+    Program,
+    Recorder,
+    Running,
+)
+
+__all__ = ["Process", "key_of", "libraries_of"]
+
+
+def libraries_of(program: Program) -> tuple[Library, ...]:
+    """Return the libraries that a program's kernels come from."""
+    images: dict[tuple[str, bool], dict[bytes, None]] = {}
+    for kernel in program.kernels:
+        if kernel.library:
+            images.setdefault((kernel.library, kernel.is_hidden), {})[kernel.image] = None
+    return tuple(Library(path, tuple(found), hidden) for (path, hidden), found in images.items())
+
+
+def key_of(programs: Mapping[int, Program], name: str) -> Key:
+    """Return the key of an artefact of emulated processes."""
+    return Key(
+        gpu="emulated",
+        memory_bytes=80 << 30,
+        mig="",
+        driver=0,
+        model=name,
+        dtype="bfloat16",
+        batch_sizes=tuple(programs),
+        max_tokens=2048,
+        memory_fraction=0.9,
+        program=name,
+    )
+
+
+class Process:
+    """A process in which programs have started: their standing buffers are there.
+
+    Args:
+      programs: by batch size; all have the same standing buffers and libraries.
+      seed: of all that differs between processes.
+      has_whims: its allocator takes any block that fits, as after another history.
+      has_guards: its allocator leaves gaps, which the second capture needs.
+      device: None: an emulated one.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[int, Program],
+        seed: int,
+        *,
+        has_whims: bool = True,
+        has_guards: bool = False,
+        device: Device | None = None,
+    ) -> None:
+        draw = random.Random(seed)  # noqa: S311
+        seeds = [draw.randrange(1 << 62) for _ in range(3)]
+        self.programs = programs
+        some = next(iter(programs.values()))
+        self.device = device or Emulated(seeds[0], libraries_of(some))
+        whims = random.Random(seeds[1]) if has_whims else None  # noqa: S311
+        guards = random.Random(seeds[2]) if has_guards else None  # noqa: S311
+        self.recorder = Recorder(self.device, Allocator(self.device, whims=whims, guards=guards))
+        self.running = Running(some, self.recorder, self.hidden)
+        self.running.start(_interleaved(some, draw))
+        self.graphs: dict[int, int] = {}
+        self.functions: dict[int, int] = {}
+        self.names: dict[tuple[int, int], AllocationId] = {}  # by batch size and buffer
+
+    def hidden(self, kernel: Kernel) -> int:
+        """Return the function of a kernel as its library gets it."""
+        if isinstance(self.device, Emulated):
+            return self.device.library_function(kernel.library, kernel.entry)
+        # the library launches it by itself; how is its own matter
+        kernel_of = ctypes.CDLL(kernel.library).kernel_of
+        kernel_of.restype = ctypes.c_void_p
+        function = kernel_of(kernel.entry.encode())
+        if not function:
+            raise DataError(kernel.library, f"has no kernel {kernel.entry}")
+        return int(function)
+
+    def triggered(self) -> list[int]:
+        """Launch one kernel of every module of hidden libraries, as a first layer does."""
+        first: dict[bytes, Kernel] = {}
+        for program in self.programs.values():
+            for kernel in program.kernels:
+                if kernel.is_hidden:
+                    first.setdefault(kernel.image, kernel)
+        return [self.hidden(kernel) for kernel in first.values()]
+
+    def capture(self) -> Capture:
+        """Warm up and capture each program; return what there is to analyse."""
+        libraries = [lib.path for lib in libraries_of(self.running.program)]
+        graphs = CapturedGraphs(self.recorder, self.running.images, libraries)
+        for batch, program in self.programs.items():
+            running = self.running.of(program)
+            running.run()
+            self.graphs[batch] = running.capture()
+            graphs.add(batch, self.graphs[batch])
+            for part in (*program.inputs, *program.outputs):
+                name = self.recorder.name_of(running.addresses[part.buffer])
+                self.names[batch, part.buffer] = name
+        self.functions = graphs.functions
+        return graphs.finish()
+
+    def regions(self, batch: int) -> Regions:
+        """Return what a run of a captured batch size is given and what it leaves, by allocation."""
+        program = self.programs[batch]
+        given, left = (
+            tuple((self.names[batch, s.buffer], s.offset, s.nbytes) for s in parts)
+            for parts in (program.inputs, program.outputs)
+        )
+        return Regions(given, left)
+
+
+def _interleaved(program: Program, draw: random.Random) -> list[int]:
+    """Return the standing buffers in some order in which every thread keeps its own."""
+    queues: dict[str, list[int]] = {}
+    for k, buffer in enumerate(program.buffers):
+        if buffer.first is None:
+            queues.setdefault(buffer.thread, []).append(k)
+    order = []
+    while queues:
+        thread = draw.choice(sorted(queues))
+        order.append(queues[thread].pop(0))
+        if not queues[thread]:
+            del queues[thread]
+    return order

@@ -1,0 +1,124 @@
+"""Capture, analyse and restore in processes of their own, on the emulated device or a driver.
+
+    python -m experiments.medusa.restore                       # ten models, emulated
+    python -m experiments.medusa.restore models=[yi_6b] device=driver
+
+Two processes capture, one analyses, another restores at its own addresses; what its graphs leave on
+three random inputs must be, byte for byte, what the first one's left. `device=driver` needs
+.venv-driver (.ci/make-driver) in PYTHONPATH and a driver: a GPU's, or one that pretends to be one.
+Writes JSON with provenance to a folder in runs/bench.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.errors import DataError, unknown_name
+from c2c.runs import RunDir, progress_bar
+from experiments.bench.command import benchmark
+from experiments.medusa.models import MODELS
+from experiments.medusa.one_process import DEVICES, ROLES, programs_of
+
+__all__ = ["RestoreSettings", "main", "measure"]
+
+
+@dataclass
+class RestoreSettings:
+    """Settings, as key=value on the command line.
+
+    Attributes:
+      device: emulated, or driver.
+      models: of Table 1, or random:<seed>.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+    """
+
+    device: str = "emulated"
+    models: list[str] = field(default_factory=lambda: [m.row for m in MODELS])
+    out: str | None = None
+    overwrite: bool = False
+
+
+def measure(device: str, what: str) -> dict[str, Any]:
+    """Return what capturing and restoring a model gave.
+
+    Raises:
+      DataError: a process failed, or the restored graphs leave something else.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for role in ROLES:
+            line = [sys.executable, "-m", "experiments.medusa.one_process", role, device, what]
+            done = subprocess.run(  # noqa: S603 - our own module
+                [*line, folder], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                last = (done.stderr.strip() or "no message").splitlines()[-1]
+                raise DataError(f"{what}, {role}", last.removeprefix("error: "))
+        said = {
+            role: json.loads((Path(folder) / f"{role}.json").read_text("utf-8")) for role in ROLES
+        }
+        stored = sum(p.stat().st_size for p in Path(folder).glob("*.graphs"))
+    ours, wanted = (said[role].pop("outputs") for role in ("restore", "capture"))
+    wrong = [batch for batch in ours if ours[batch] != wanted[batch]]
+    if wrong:
+        raise DataError(what, f"restored graphs of batch sizes {', '.join(wrong)} differ")
+    return {
+        "model": what, "device": device, "graphs": len(ours), "captured_graphs": len(wanted),
+        "stored_bytes": stored, "outputs": ours,
+        **said["capture"], **said["analyse"], **said["restore"],
+    }  # fmt: skip
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title="graphs restored, seconds of this machine", box=SIMPLE_HEAD)
+    for head in ("model", "graphs", "nodes", "refused", "capture", "analysis", "restore",
+                 "us/node", "MB"):  # fmt: skip
+        table.add_column(head, justify="left" if head == "model" else "right")
+    for r in rows:
+        each = 1e6 * r["restore_s"] / max(r["nodes"], 1)
+        table.add_row(
+            r["model"], f"{r['graphs']}/{r['captured_graphs']}", f"{r['nodes']}",
+            f"{len(r['refused'])}", f"{r['capture_s']:.2f}", f"{r['analysis_s']:.2f}",
+            f"{r['restore_s']:.2f}", f"{each:.1f}", f"{r['stored_bytes'] / 1e6:.2f}",
+        )  # fmt: skip
+    table.caption = f"{sum(r['nodes'] for r in rows):,} nodes; outputs equal to the byte"
+    return table
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the command line asks for; return the exit status."""
+
+    def check(settings: RestoreSettings) -> None:
+        if settings.device not in DEVICES:
+            raise unknown_name("device", settings.device, DEVICES)
+        for what in settings.models:
+            programs_of(what)
+
+    def work(settings: RestoreSettings, folder: RunDir, out: Console) -> None:
+        rows = []
+        with progress_bar("models", len(settings.models)) as advance:
+            for k, what in enumerate(settings.models):
+                rows.append(measure(settings.device, what))
+                advance(k + 1)
+        out.print(_table(rows))
+        folder.write_json("restore", {"rows": rows})
+
+    return benchmark(
+        RestoreSettings, arguments, work, check=check, packages=("c2c", "experiments.medusa"),
+        name="restore",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""C2CServe's switch of models if graphs are captured at it, or restored (beyond both papers)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from omegaconf import OmegaConf
+
+from c2c.config import build, load, simulate
+from experiments.c2cserve.context import Computed, Context
+
+__all__ = ["compute"]
+
+MODELS: Final = ("llama-3-3b", "llama-3-8b", "llama-2-13b")
+ROWS: Final = {
+    "C2CServe (as printed)": ("c2cserve_letter", None),
+    "C2CServe, graphs captured": ("c2cserve_letter", "vllm"),
+    "C2CServe, MEDUSA": ("c2cserve_letter", "medusa"),
+    "ServerlessLLM, vLLM's start": ("serverlessllm", "vllm"),
+    "ServerlessLLM, MEDUSA": ("serverlessllm", "medusa"),
+}
+
+
+def compute(context: Context) -> Computed:
+    """Return the time from arrival to the first computation, the slice having run another model."""
+    rows = []
+    for k, (row, (system, start)) in enumerate(ROWS.items()):
+        rows += [
+            {"row": row, "model": model, "switch_s": seconds}
+            for model, seconds in _switches(context, system, start).items()
+        ]
+        if context.progress:
+            context.progress(k + 1, len(ROWS))
+    caption = (
+        "A request for a model in host memory on a GH200 (full GPU) that ran another one, link "
+        f"variant '{context.link_variant}'. As printed, C2CServe's switch has no graphs to make; "
+        "with graphs KV cache and graphs come on top of it, profiled and captured, or restored. "
+        "Stages are those that MEDUSA prints for an A100, whose host they mostly are; on a GH200 "
+        "they are unmeasured."
+    )
+    return Computed(tables={"switch": pa.Table.from_pylist(rows)}, results=(), caption=caption)
+
+
+def _switches(context: Context, system: str, start: str | None) -> dict[str, float]:
+    settings = load(
+        [
+            "hardware=gh200",
+            "mig=1x96gb",
+            f"system={system}",
+            *([f"system.start={start}"] if start else []),
+            f"link={context.link_variant}",
+            "system.check_slo=false",
+            "workload=deterministic",
+            f"workload.requests={len(MODELS)}",
+            "workload.rate_rps=0.001",
+            "workload.prompt_tokens=512",
+            "workload.output_tokens=8",
+        ]
+    )
+    catalog = {"models": [{"spec": m} for m in MODELS]}
+    OmegaConf.update(settings, "catalog", catalog, merge=False)
+    found: list[dict[str, Any]] = simulate(build(settings), compiled=False).requests.to_pylist()
+    return {r["model"]: r["started_s"] - r["arrival_s"] for r in found}

@@ -1,0 +1,111 @@
+"""Starts: stages on their units, the printed ones of one model, and the same in the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from c2c.config import build, load, simulate
+from c2c.errors import SettingError
+from c2c.models import load_spec
+from c2c.systems.medusa import (
+    STARTS,
+    Stage,
+    load_measured_start,
+    loading_s,
+    plan_of,
+    schedule,
+    stages_of,
+)
+
+MEASURED = load_measured_start()
+OWN = stages_of(load_spec(MEASURED.model), MEASURED)
+
+
+def test_the_model_that_was_measured_has_its_printed_stages() -> None:
+    for name in ("structure_s", "weights_s", "tokenizer_s", "kv_profiled_s", "captured_s",
+                 "kv_restored_s", "restored_s"):  # fmt: skip
+        assert getattr(OWN, name) == pytest.approx(getattr(MEASURED, name), rel=1e-12)
+    assert loading_s("vllm", OWN) == pytest.approx(2.85)
+    assert loading_s("vllm_async", OWN) == pytest.approx(2.46)
+    assert loading_s("medusa", OWN) == pytest.approx(1.67)
+
+
+UNITS = st.sampled_from(("disk", "cpu", "gpu"))
+
+
+@given(
+    stages=st.lists(
+        st.tuples(st.floats(0, 5), UNITS, st.sets(st.integers(0, 9))), min_size=1, max_size=10
+    )
+)
+def test_a_unit_runs_one_stage_at_a_time_and_nobody_starts_too_early(
+    stages: list[tuple[float, Any, set[int]]],
+) -> None:
+    plan = [
+        Stage(str(k), seconds, on, tuple(str(a) for a in after if a < k))
+        for k, (seconds, on, after) in enumerate(stages)
+    ]
+    spans = schedule(plan)
+    ended = {span.stage.name: span.end_s for span in spans}
+    for span in spans:
+        assert all(ended[name] <= span.begin_s for name in span.stage.after)
+        assert span.end_s - span.begin_s == pytest.approx(span.stage.seconds)
+        for other in spans:
+            if other is not span and other.stage.on == span.stage.on:
+                assert other.end_s <= span.begin_s or span.end_s <= other.begin_s
+
+
+@pytest.mark.parametrize("model", ["llama-2-13b", "qwen1.5-0.5b", "falcon-7b"])
+def test_each_step_beyond_vllm_is_worth_something(model: str) -> None:
+    stages = stages_of(load_spec(model), MEASURED)
+    seconds = {start: loading_s(start, stages) for start in STARTS}
+    assert seconds["medusa"] < seconds["no_graph"] < seconds["vllm"]
+    assert seconds["vllm_async"] < seconds["vllm"]
+
+
+def start_of(system: str, start: str) -> float:
+    settings = load(
+        ["hardware=a100_40", "hardware.host.disk_gbps=100", "mig=1x40gb", f"system={system}",
+         f"system.start={start}", "weights_start=host", "system.check_slo=false",
+         "workload=deterministic", "workload.requests=1", "workload.prompt_tokens=64",
+         "workload.output_tokens=4"]
+    )  # fmt: skip
+    OmegaConf.update(settings, "catalog", {"models": [{"spec": "qwen1.5-4b"}]}, merge=False)
+    (row,) = simulate(build(settings), compiled=False).requests.to_pylist()
+    seconds: float = row["started_s"] - row["arrival_s"]
+    return seconds
+
+
+def test_the_loop_carries_a_named_start_out() -> None:
+    size_s = MEASURED.weights_s
+    copy_s = start_of("serverlessllm", "vllm") - 2.85 + size_s
+    assert 0 < copy_s < 1  # over the link instead of the drives
+    assert start_of("serverlessllm", "medusa") == pytest.approx(
+        loading_s("medusa", replace(OWN, weights_s=copy_s)), rel=1e-9
+    )
+
+
+def test_where_nothing_is_copied_only_kv_cache_and_graphs_are_left() -> None:
+    saved = start_of("c2cserve_letter", "vllm") - start_of("c2cserve_letter", "medusa")
+    assert saved == pytest.approx(0.50 + 0.90 - 0.02 - 0.57, rel=1e-9)
+
+
+def test_wrong_names_and_numbers_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"system\.start='madusa': expected .*medusa"):
+        start_of("serverlessllm", "madusa")
+    with pytest.raises(SettingError, match=r"system\.start='fast'"):
+        plan_of("fast", OWN)
+    with pytest.raises(SettingError, match="starts='none'"):
+        load_measured_start("none")
+    with pytest.raises(SettingError, match=r"runtime_share=1\.5: expected a share below 1"):
+        replace(MEASURED, runtime_share=1.5)
+    with pytest.raises(SettingError, match=r"weights_s=0"):
+        replace(MEASURED, weights_s=0)
+    with pytest.raises(SettingError, match=r"beside_weights_s=1"):
+        replace(MEASURED, beside_weights_s=1.0)

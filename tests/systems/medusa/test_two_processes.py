@@ -1,0 +1,82 @@
+"""Captured by processes that end, restored by another: emulated, and by the driver's calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from c2c.systems.program import Library
+from experiments.medusa.one_process import programs_of
+from experiments.medusa.processes import libraries_of
+from tests.systems.program.fake.build import build, environment
+
+ROOT = Path(__file__).parents[3]
+
+
+def measured(
+    folder: Path, device: str, what: str, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    out = folder / f"{device}-{what.replace(':', '-')}"
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.medusa.restore", f"device={device}",
+         f"models=[{what}]", f"out={out}"],
+        cwd=ROOT, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((out / "restore.json").read_text())["rows"]
+    found: dict[str, Any] = row
+    return found
+
+
+def libraries(what: str) -> tuple[Library, ...]:
+    return libraries_of(next(iter(programs_of(what).values())))
+
+
+def test_the_driver_restores_what_the_emulated_device_restores(tmp_path: Path) -> None:
+    what = "random:5"  # edges of both types, a hidden library, structs and tensor maps
+    env = environment(tmp_path)
+    build(tmp_path, libraries(what))
+    ours, emulated = measured(tmp_path, "driver", what, env), measured(tmp_path, "emulated", what)
+    assert ours["graphs"] == ours["captured_graphs"] == 1
+    assert ours["outputs"] == emulated["outputs"]  # byte for byte
+    assert ours["nodes"] == emulated["nodes"] > 20
+    assert not ours["refused"]
+
+
+def test_a_models_graphs_by_the_drivers_calls(tmp_path: Path) -> None:
+    what = "qwen15_0p5b"
+    env = environment(tmp_path)
+    build(tmp_path, libraries(what))
+    row = measured(tmp_path, "driver", what, env)
+    assert (row["graphs"], row["nodes"], row["refused"]) == (35, 9118, [])
+
+
+def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
+    env = environment(tmp_path)  # an empty folder: no driver library in it
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.medusa.restore", "device=driver",
+         "models=[random:4]", f"out={tmp_path / 'out'}"],
+        cwd=ROOT, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("device=gpu", "device='gpu': expected one of driver, emulated"),
+        ("models=[llama9]", "models='llama9': expected one of"),
+    ],
+)
+def test_wrong_settings_are_refused(argument: str, message: str) -> None:
+    line = [sys.executable, "-m", "experiments.medusa.restore", argument]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
