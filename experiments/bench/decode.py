@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from rich.table import Table
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
 from experiments.bench.command import benchmark
+from experiments.bench.turns import TurnTaker, usable_cores
 
 __all__ = ["SHAPES", "DecodeSettings", "main", "write_model"]
 
@@ -170,47 +170,10 @@ for _ in sys.stdin:
 """
 
 
-class _Process:
-    """A process that measures each time it is asked to."""
-
-    def __init__(self, python: str, script: str, given: Mapping[str, Any], cores: set[int]) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own script
-            [python, "-c", script + _TURNS, json.dumps(given)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(self._process.pid, cores)
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def measure(self) -> dict[str, Any]:
-        """Take a turn.
-
-        Raises:
-          SettingError: the process does not run.
-        """
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            print(file=process.stdin, flush=True)
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            _, errors = process.communicate()
-            last = (errors.strip() or "no message").splitlines()[-1]
-            raise SettingError("models", process.args[0], f"a process that runs ({last})")  # type: ignore[index]
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def __exit__(self, *_error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+def _process(
+    python: str, script: str, given: Mapping[str, Any], cores: set[int]
+) -> TurnTaker:  # fmt: skip
+    return TurnTaker([python, "-c", script + _TURNS, json.dumps(given)], cores, ("models", python))
 
 
 def write_model(name: str, folder: Path, seed: int) -> Path:
@@ -268,8 +231,8 @@ def _row(name: str, settings: DecodeSettings, cores: set[int]) -> dict[str, Any]
             "threads": len(cores),
         }
         processes = {
-            "ours": stack.enter_context(_Process(sys.executable, _OURS, given, cores)),
-            "peer": stack.enter_context(_Process(settings.peer, _PEER, given, cores)),
+            "ours": stack.enter_context(_process(sys.executable, _OURS, given, cores)),
+            "peer": stack.enter_context(_process(settings.peer, _PEER, given, cores)),
         }
         turns: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
         load = []
@@ -310,9 +273,7 @@ def _row(name: str, settings: DecodeSettings, cores: set[int]) -> dict[str, Any]
 
 def run(settings: DecodeSettings, out: Console) -> list[dict[str, Any]]:
     """Measure every model, print a table and return its rows."""
-    present = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    present = present or list(range(os.cpu_count() or 1))
-    cores = set(present[: settings.cores or None])
+    cores = usable_cores(settings.cores)
     rows = [_row(name, settings, cores) for name in settings.models]
     out.print(_table(rows, settings, len(cores)))
     return rows
