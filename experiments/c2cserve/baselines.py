@@ -42,6 +42,7 @@ class Alone:
       parts_s: of the mean TTFT of runs of one token: link (waiting for experts), host (work for
         experts that nothing hides), hbm (all else); 0 where a system caches no experts.
       found_share: of the experts that layers needed.
+      fetched_bytes: of experts, a request.
     """
 
     ttft_s: float
@@ -49,6 +50,7 @@ class Alone:
     failed: int
     parts_s: Mapping[str, float]
     found_share: float
+    fetched_bytes: float
 
 
 def serve_alone(
@@ -110,4 +112,5 @@ def _alone(got: SimulationResult, output: int) -> Alone:
         failed=stats.failed,
         parts_s=parts,
         found_share=1.0 - stats.expert_misses / max(1, stats.expert_uses),
+        fetched_bytes=stats.expert_bytes / served,
     )

@@ -18,6 +18,7 @@ __all__ = ["compute"]
 
 SHORT: Final = {"aegaeon": "aegaeon", "moe_infinity": "moeinf", "finemoe": "finemoe"}
 DENSE: Final = ("catalog=dense6", "mig=1x96gb")
+MIXTRAL: Final = "mixtral-8x7b"
 SHARES: Final = (0.2, 0.4, 0.6, 0.75, 0.9)
 HOSTS_S: Final = (0.0, 2e-5, 5e-5, 2e-4, 9.35e-4)  # work for an expert
 ROUTERS: Final = ((0.0, 0.0), (0.6, 0.5), (1.2, 0.5))  # skew, locality
@@ -97,6 +98,7 @@ def _of_replay(system: str, got: SimulationResult) -> dict[str, Any]:
         "host_s": 0.0,
         "hbm_s": max(0.0, ttft_s - float(np.percentile(start, 99))),
         "found_share": 1.0,
+        "fetched_gb": 0.0,
     }
 
 
@@ -114,6 +116,7 @@ def _of_one(
         "wait_s": 0.0,
         **{f"{part}_s": seconds for part, seconds in got.parts_s.items()},
         "found_share": got.found_share,
+        "fetched_gb": got.fetched_bytes / 1e9,
     }
 
 
@@ -137,10 +140,24 @@ def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]
                     unit=unit,
                     sample="out-of-sample",
                     link_variant=context.link_variant,
-                    note="Neither model nor load nor the cache's size is printed; see the caption.",
+                    note="Neither model nor load nor the cache's size is printed; see the caption."
+                    + _would_take(rows, system, what),
                 )
             )
     return tuple(found)
+
+
+def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
+    """Say how slow copies of experts would have to be for the printed TTFT before."""
+    (row,) = (r for r in rows if r["system"] == system and r["model"] in ("dense6", MIXTRAL))
+    if what != "before" or row["fetched_gb"] == 0.0:
+        return ""
+    printed = float(claim(f"c2cserve.fig13.{SHORT[system]}.before").value)
+    gbps = row["fetched_gb"] / (printed - row["hbm_s"])
+    return (
+        f" What would it take: copies at {gbps:.0f} GB/s give the printed TTFT on {MIXTRAL}, of "
+        f"which {row['fetched_gb']:.0f} GB are fetched for a prompt; the link carries 375."
+    )
 
 
 def _seventy(context: Context, ttft_s: float) -> Result:

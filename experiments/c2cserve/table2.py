@@ -93,14 +93,14 @@ def _capacity() -> tuple[Result, ...]:
             claim_id="c2cserve.sec2.70b_weights",
             ours=weights_gb,
             unit="GB",
-            sample="out-of-sample",
+            sample="identity",
             note=note,
         ),
         Result(
             claim_id="c2cserve.sec2.gh200_hbm_lt_70b",
             ours={"hbm_gb": hbm_gb, "weights_gb": weights_gb, "fits": weights_gb <= hbm_gb},
             unit="GB",
-            sample="out-of-sample",
+            sample="identity",
             note=note,
         ),
     )

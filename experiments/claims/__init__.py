@@ -1,6 +1,6 @@
 """The papers' printed numbers as data, and how ours compare with them."""
 
-from experiments.claims.compare import Comparison, Result, compare
+from experiments.claims.compare import Comparison, Result, Sample, compare
 from experiments.claims.fidelity import (
     Row,
     fidelity_rows,
@@ -16,6 +16,7 @@ __all__ = [
     "Comparison",
     "Result",
     "Row",
+    "Sample",
     "claim",
     "compare",
     "fidelity_rows",

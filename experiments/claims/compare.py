@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from c2c.errors import SettingError
 from experiments.claims.load import Claim
@@ -13,7 +13,7 @@ from experiments.claims.trends import predicate_holds
 
 __all__ = ["POINTS", "TOLERANCE", "Comparison", "Result", "compare"]
 
-Sample = Literal["in-sample", "out-of-sample"]
+Sample = Literal["in-sample", "out-of-sample", "identity"]
 TOLERANCE = 0.2  # a number is reproduced within 20% of the printed one
 POINTS = 1.0  # a share of 50% or more: within 20% of what it lacks to 100%, or one point
 
@@ -24,7 +24,8 @@ class Result:
 
     `ours` has the shape of the claim's value: a number, [low, high] (or one number inside), or a
     mapping; for predicates what `predicate_holds` takes. `sample`: "in-sample" if the claim, or
-    numbers it follows from by arithmetic, were inputs of ours.
+    numbers it follows from by arithmetic, were inputs of ours; "identity" if it is arithmetic of
+    public inputs alone, such as bytes of a shape, and any model would agree.
     """
 
     claim_id: str
@@ -35,8 +36,8 @@ class Result:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.sample not in ("in-sample", "out-of-sample"):
-            raise SettingError("sample", self.sample, "in-sample or out-of-sample")
+        if self.sample not in get_args(Sample):
+            raise SettingError("sample", self.sample, f"one of {', '.join(get_args(Sample))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

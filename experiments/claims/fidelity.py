@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "fidelity_rows", "fidelity_table", "print_fidelity", "totals"]
 
-Status = Literal["in-sample", "out-of-sample", "not-yet", "not-applicable"]
-STATUSES: tuple[Status, ...] = ("out-of-sample", "in-sample", "not-yet", "not-applicable")
+Status = Literal["in-sample", "out-of-sample", "identity", "not-yet", "not-applicable"]
+# Status -> its details' key in the totals.
+ANSWERED: dict[Status, str] = {
+    "out-of-sample": "out_of_sample",
+    "in-sample": "in_sample",
+    "identity": "identities",
+}
+STATUSES: tuple[Status, ...] = (*ANSWERED, "not-yet", "not-applicable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +97,11 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
     """
     counted = Counter(row.status for row in rows)
     out: dict[str, Any] = {"claims": len(rows), **{s: counted[s] for s in STATUSES}}
-    for status in ("out-of-sample", "in-sample"):
+    for status, key in ANSWERED.items():
         found = [r.comparison for r in rows if r.status == status and r.comparison]
         numbers = [c for c in found if c.ratio is not None]
         trends = [c for c in found if c.ratio is None]
-        out[status.replace("-", "_")] = {
+        out[key] = {
             "numbers": len(numbers),
             "numbers_within_20": sum(bool(c.within_20) for c in numbers),
             "numbers_agree": sum(c.agrees for c in numbers),
@@ -162,15 +168,16 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         )
     console.print(table)
     found = totals(rows)
-    for status in ("out-of-sample", "in-sample"):
-        t = found[status.replace("-", "_")]
+    for status, key in ANSWERED.items():
+        t = found[key]
         console.print(
             f"{status}: {t['numbers_within_20']} of {t['numbers']} numbers within 20%, "
             f"{t['trends_agree']} of {t['trends']} trends the right way"
         )
     console.print(
         f"{found['claims']} claims: {found['out-of-sample']} out-of-sample, "
-        f"{found['in-sample']} in-sample, {found['not-yet']} not yet, "
+        f"{found['in-sample']} in-sample, {found['identity']} identities (arithmetic of inputs), "
+        f"{found['not-yet']} not yet, "
         f"{found['not-applicable']} not applicable (constants of the papers' setups)"
     )
 

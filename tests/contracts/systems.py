@@ -85,6 +85,7 @@ def prepared(system: str, fleet: str) -> Prepared:
     else:
         made = setup(*MODELS, **FLEETS[fleet])
         settings = [f"system={system}", "workload=poisson", "system.check_slo=false"]
+        settings.append("superchips=2")  # a slice for each model of the catalog
         if load(settings).system.experts.policy != "all_experts":
             settings.append("catalog=moe")
         spec = build(load(settings)).serving.system
