@@ -195,7 +195,8 @@ class Front:
         async def text(choice: Choice) -> str:
             return "".join([piece.text async for piece in choice.pieces()])
 
-        work = asyncio.gather(*(text(choice) for choice in choices))
+        tasks = [asyncio.create_task(text(choice)) for choice in choices]
+        work = asyncio.gather(*tasks)
         gone = asyncio.create_task(_gone(request))
         first: tuple[asyncio.Future[Any], ...] = (work, gone)
         try:
@@ -205,9 +206,10 @@ class Front:
             return await work
         finally:
             gone.cancel()
-            work.cancel()
-            work.add_done_callback(_retrieved)
-            for choice in choices:  # of one that failed the others end, too
+            for task in tasks:  # of one that failed the others end, too
+                task.cancel()
+            await asyncio.gather(*tasks, work, return_exceptions=True)
+            for choice in choices:  # some had not even begun to be followed
                 choice.close()
             self._over(model, choices)
 
@@ -310,12 +312,6 @@ class Front:
         """Show how things are."""
         page = resources.files("c2c.engine.front") / "page.html"
         return HTMLResponse(page.read_text("utf-8"))
-
-
-def _retrieved(work: asyncio.Future[Any]) -> None:
-    """Take what cancelled work ended with: nobody waits for it."""
-    if not work.cancelled():
-        work.exception()
 
 
 async def _gone(request: Request) -> None:
