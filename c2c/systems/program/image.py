@@ -137,7 +137,7 @@ def write_image(
     >>> entries_of(write_image([entry])) == (entry,)
     True
     """
-    lines = [".version 8.7", ".target sm_80", ".address_size 64", ""]
+    lines = [".version 7.8", ".target sm_80", ".address_size 64", ""]
     for entry in entries:
         if entry.allocates:
             lines.append(".extern .func (.param .b64 at) malloc (.param .b64 nbytes);")

@@ -12,9 +12,7 @@ from experiments.gpu.sections import DEFAULT, SECTIONS
 from tests.systems.program.fake.build import build, environment
 
 
-def test_a_case_restores_what_was_captured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_case_restores_what_was_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
     build(tmp_path, ())
     (case,) = medusa.cases("tiny")
