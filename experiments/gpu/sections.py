@@ -30,6 +30,14 @@ _OWN = (
         checks=True,
     ),
     Section(
+        name="medusa",
+        title="graphs captured in one process and restored in another, by the driver's calls",
+        module=f"{__package__}.medusa",
+        share=0.3,
+        checks=True,
+        asked=True,
+    ),
+    Section(
         name="rehearsal",
         title="tests that hang, crash and fail, to see what is left of them; needs no GPU",
         module=f"{__package__}.rehearsal",
@@ -53,6 +61,7 @@ _ORDER = (
     "residency",
     "grouped",
     "attention",
+    "medusa",
     "rehearsal",
 )
 _BY_NAME = {section.name: section for section in (*_OWN, *MEASURING)}

@@ -3,7 +3,7 @@
     python -m experiments.medusa.one_process <role> <device> <what> <folder>
 
 Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
-leave. `what` is a model of Table 1, or `random:<seed>`.
+leave. `what` is a model of Table 1, `random:<seed>`, or `computing:<seed>`: for a GPU.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ def programs_of(what: str) -> dict[int, Program]:
     Raises:
       SettingError: no such model.
     """
-    if what.startswith("random:"):
-        seed = int(what.removeprefix("random:"))
-        return {1: random_program(Shape(seed=seed, launches=20, has_dag=bool(seed % 2)))}
+    kind, _, seed = what.partition(":")
+    if kind in ("random", "computing") and seed.isdigit():
+        shape = Shape(
+            seed=int(seed), launches=20, has_dag=int(seed) % 2 == 1, is_for_gpu=kind == "computing"
+        )
+        return {1: random_program(shape)}
     names = [m.row for m in MODELS]
     if what not in names:
         raise unknown_name("models", what, names)

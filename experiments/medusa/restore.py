@@ -12,10 +12,11 @@ Writes JSON with provenance to a folder in runs/bench.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,13 @@ class RestoreSettings:
     overwrite: bool = False
 
 
-def measure(device: str, what: str) -> dict[str, Any]:
+def measure(device: str, what: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return what capturing and restoring a model gave.
+
+    Args:
+      device: emulated, or driver.
+      what: see `one_process`.
+      env: added to the environment of the processes.
 
     Raises:
       DataError: a process failed, or the restored graphs leave something else.
@@ -60,7 +66,11 @@ def measure(device: str, what: str) -> dict[str, Any]:
         for role in ROLES:
             line = [sys.executable, "-m", "experiments.medusa.one_process", role, device, what]
             done = subprocess.run(  # noqa: S603 - our own module
-                [*line, folder], capture_output=True, text=True, check=False
+                [*line, folder],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ | dict(env or {}),
             )
             if done.returncode:
                 last = (done.stderr.strip() or "no message").splitlines()[-1]

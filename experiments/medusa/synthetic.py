@@ -24,6 +24,7 @@ from c2c.systems.program import (
     Place,
     Program,
     Slice,
+    body_of,
     write_image,
 )
 
@@ -49,6 +50,8 @@ class Shape:
       has_ends: addresses one past a buffer's end.
       has_dag: edges by use of data, some of them programmatic, instead of one stream.
       threads: that allocate the standing buffers.
+      is_for_gpu: kernels compute on a GPU too, and come from images alone: no libraries, no tensor
+        maps, no clusters.
     """
 
     seed: int
@@ -60,6 +63,7 @@ class Shape:
     has_ends: bool = True
     has_dag: bool = False
     threads: int = 2
+    is_for_gpu: bool = False
 
 
 def random_program(shape: Shape) -> Program:
@@ -83,7 +87,8 @@ def random_program(shape: Shape) -> Program:
         if draw.random() < 0.1:
             launches.append(_copy(draw, buffers, alive))
         else:
-            launches.append(_launch(draw, kernels, entries, buffers, alive))
+            made = _launch(draw, kernels, entries, buffers, alive)
+            launches.append(replace(made, attributes=()) if shape.is_for_gpu else made)
         _end(buffers, launches, alive, number)
     buffers = [
         replace(b, last=len(launches) - 1)
@@ -136,11 +141,12 @@ def _kernels(shape: Shape, draw: random.Random) -> tuple[tuple[Kernel, ...], lis
     """Return kernels in images of their own, of a library that shows them, of one that does not."""
     entries: list[Entry] = []
     kernels: list[Kernel] = []
-    for group, (library, is_hidden) in enumerate(
-        (("", False), ("visible.so", False), ("hidden.so", True), ("hidden.so", True))
-    ):
+    origins = (("", False), ("visible.so", False), ("hidden.so", True), ("hidden.so", True))
+    for group, (library, is_hidden) in enumerate(origins):
+        if shape.is_for_gpu:
+            library, is_hidden = "", False  # noqa: PLW2901
         made = [_entry(shape, draw, f"k{group}_{n}") for n in range(draw.randrange(1, 4))]
-        image = write_image(made)
+        image = write_image(made, body_of if shape.is_for_gpu else None)
         for entry in made:
             limit = 100_000 if draw.random() < 0.2 else 0
             kernels.append(Kernel(entry.name, image, library, is_hidden, limit))
@@ -150,7 +156,7 @@ def _kernels(shape: Shape, draw: random.Random) -> tuple[tuple[Kernel, ...], lis
 
 def _entry(shape: Shape, draw: random.Random, name: str) -> Entry:
     kinds = ["pointer", "pointer", "word", "long"]
-    kinds += ["struct"] * shape.has_structs + ["map"] * shape.has_maps
+    kinds += ["struct"] * shape.has_structs + ["map"] * (shape.has_maps and not shape.is_for_gpu)
     parameters: list[ParameterDeclaration] = []
     accesses: list[Access] = []
     for k in range(draw.randrange(2, 6)):

@@ -1,6 +1,7 @@
 """Launch programs: what a step asks of a GPU, and devices, real and emulated, that carry it out."""
 
 from c2c.systems.program.allocator import Allocator
+from c2c.systems.program.computing import body_of
 from c2c.systems.program.emulated import Emulated, Library
 from c2c.systems.program.execute import Running
 from c2c.systems.program.image import (
@@ -68,6 +69,7 @@ __all__ = [
     "Recorder",
     "Running",
     "Slice",
+    "body_of",
     "entries_of",
     "image_key",
     "write_image",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
@@ -123,15 +123,21 @@ def _declaration(match: re.Match[str]) -> ParameterDeclaration:
     return ParameterDeclaration(each * int(count or 1), int(align or each), ".ptr" in marks.split())
 
 
-def write_image(entries: Iterable[Entry]) -> bytes:
-    """Return PTX of kernels that do nothing on a GPU, and elsewhere what their accesses say.
+def write_image(
+    entries: Iterable[Entry], body: Callable[[Entry], Sequence[str]] | None = None
+) -> bytes:
+    """Return PTX of kernels; devices without a GPU do what their accesses say.
+
+    Args:
+      entries: the kernels.
+      body: what they do on a GPU, such as `body_of`; None: nothing.
 
     >>> entry = Entry("add", (ParameterDeclaration(8, 8, True),),
     ...               (Access(0, 0, "pointer", "rw", 16),), False)
     >>> entries_of(write_image([entry])) == (entry,)
     True
     """
-    lines = [".version 8.7", ".target sm_80", ".address_size 64", ""]
+    lines = [".version 7.8", ".target sm_80", ".address_size 64", ""]
     for entry in entries:
         if entry.allocates:
             lines.append(".extern .func (.param .b64 at) malloc (.param .b64 nbytes);")
@@ -140,7 +146,7 @@ def write_image(entries: Iterable[Entry]) -> bytes:
         ]
         lines.append(f".visible .entry {entry.name}(")
         lines.append(",\n".join(_declared(entry.parameters)))
-        lines += [")", "{", "\tret;", "}", ""]
+        lines += [")", *(body(entry) if body else ("{", "\tret;", "}")), ""]
     return "\n".join(lines).encode()
 
 
