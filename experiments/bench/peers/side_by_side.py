@@ -5,8 +5,9 @@
 
 One model with its weights in HBM on one GPU, one list of requests, the same budget of tokens and
 requests a step, the same step costs (`vidur_costs`). Each has a process, with the same cores, and
-they take turns. What is counted is the run from the first event to the last; reading settings,
-cost tables, machine code and Vidur's predictions is start-up and told apart.
+they take turns. What is counted is the processor's time from the first event to the last (neither
+has threads, and other work on the machine changes it little); reading settings, cost tables,
+machine code and Vidur's predictions is start-up and told apart.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def run(settings: SideBySideSettings, out: Console) -> dict[str, Any]:
                 if turn:  # the first one compiles, or fills caches
                     turns[name].append(measured)
                     out.print(
-                        f"  turn {turn} of {settings.turns}: {name} {measured['run_s']:.3f} s"
+                        f"  turn {turn} of {settings.turns}: {name} {measured['cpu_s']:.3f} s"
                     )
             load.append(os.getloadavg()[0])
         (block,) = read_trace(Path(given["trace"])).blocks()
@@ -158,10 +159,11 @@ def _row(name: str, turns: Sequence[Mapping[str, Any]], output: np.ndarray) -> d
         raise DataError(name, "its turns do not give the same times")
     several = output > 1
     tpot = np.array(first["rest_s"])[several] / (output[several] - 1)
-    run_s = statistics.median(each["run_s"] for each in turns)
+    cpu_s = statistics.median(each["cpu_s"] for each in turns)
     return {
         "version": first.get("version", "this one"),
-        "requests_per_s": len(output) / run_s,
+        "requests_per_s": len(output) / cpu_s,
+        "cpu_s": [each["cpu_s"] for each in turns],
         "run_s": [each["run_s"] for each in turns],
         "setup_s": statistics.median(each["setup_s"] for each in turns),
         "restarts": first.get("restarts", 0),
@@ -172,7 +174,7 @@ def _row(name: str, turns: Sequence[Mapping[str, Any]], output: np.ndarray) -> d
 
 def _ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
     """Return ours over theirs: speed of each pair of turns, and the times they give."""
-    speeds = [b / a for a, b in zip(ours["run_s"], theirs["run_s"], strict=True)]
+    speeds = [b / a for a, b in zip(ours["cpu_s"], theirs["cpu_s"], strict=True)]
     times = [f"{what}_p{p}_s" for what in ("ttft", "tpot") for p in PERCENTILES]
     return {
         "requests_per_s": statistics.median(speeds),
@@ -189,7 +191,7 @@ def _table(found: Mapping[str, Any], settings: SideBySideSettings) -> Table:
         f"average, {MODEL} on one {PLATFORM}, {settings.chunk} tokens a step",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
-    heads = ["simulator", "requests/s", "run s", "start-up s"]
+    heads = ["simulator", "requests/s", "CPU s", "start-up s"]
     heads += [f"{what} p{p} ms" for what in ("TTFT", "TPOT") for p in PERCENTILES]
     for head in heads:
         table.add_column(head, justify="left" if head == "simulator" else "right", no_wrap=True)
@@ -198,7 +200,7 @@ def _table(found: Mapping[str, Any], settings: SideBySideSettings) -> Table:
         table.add_row(
             name if name == "ours" else row["version"],
             f"{row['requests_per_s']:,.0f}",
-            f"{statistics.median(row['run_s']):.3f}",
+            f"{statistics.median(row['cpu_s']):.3f}",
             f"{row['setup_s']:.2f}",
             *(f"{1e3 * row[time]:.2f}" for time in times),
         )
