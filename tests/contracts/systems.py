@@ -99,8 +99,11 @@ def prepared(system: str, fleet: str) -> Prepared:
         "preempt": made.system.preempt._replace(after_s=0.7 if tight else 5.0),
         "max_batch": 3 if tight else 16,
     }
-    if isinstance(made.system.chunk, ByQueue):  # a larger one takes memory for activations
+    # A larger chunk takes memory for activations.
+    if isinstance(made.system.chunk, ByQueue):
         changes["chunk"] = ByQueue(limit_tokens=512)
+    elif where != "hbm" and isinstance(made.system.chunk, Fixed):
+        changes["chunk"] = Fixed(512)
     if tight:  # the smallest model that must fit leaves room for two or three requests
         changes["hbm_reserve_bytes"] = {"hbm": 7.5e9, "staged": 22.8e9, "host": 23.75e9}[where]
         changes["engine_bytes"] = 0.04e9
