@@ -117,7 +117,7 @@ def run(settings: SideBySideSettings, out: Console) -> dict[str, Any]:
                     )
             load.append(os.getloadavg()[0])
         (block,) = read_trace(Path(given["trace"])).blocks()
-    found = {
+    found: dict[str, Any] = {
         "workload": {
             "model": MODEL, "platform": PLATFORM, "requests": settings.requests,
             "rate_rps": settings.rate_rps, "prompt_tokens": float(block.prompt_tokens.mean()),
