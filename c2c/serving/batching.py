@@ -207,8 +207,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     _plan_weights(fleet, rules, s, i)
     _plan_alpha(fleet, rules, s, i, pair)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
-    if plan.is_turn != 0 and fleet.swaps:
-        plan.steps = 1  # the first takes the weights' copy as well
+    if plan.is_turn != 0:
+        plan.steps = 1  # the turn is paid once
     inst.last_used_s = now_s
     inst.state = RUNNING
     dev.running = i

@@ -331,7 +331,6 @@ class Fleet(NamedTuple):
     instances: int  # of all devices
     engine_bytes: float  # HBM of each beyond the first
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
-    swaps: bool  # engines of a slice share one room for weights
     costs: CostTables
 
 
