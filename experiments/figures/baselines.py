@@ -68,13 +68,15 @@ def draw_fig13(tables: Tables, caption: str) -> Figure:
     bottom = np.zeros(len(rows))
     for part, (label, colour) in PARTS.items():
         values = np.array([r[part] for r in rows])
-        left.bar(range(len(rows)), values, 0.7, bottom=bottom, color=colour, label=label)
+        left.barh(range(len(rows)), values, 0.7, left=bottom, color=colour, label=label)
         bottom += values
     names = [_name(r) for r in rows]
-    left.set_xticks(range(len(rows)), names, rotation=35, ha="right", fontsize=7.5)
-    left.set(ylabel="TTFT (s)")
+    left.set_yticks(range(len(rows)), names, fontsize=7.5)
+    left.invert_yaxis()
+    left.grid(axis="x")
+    left.set(xlabel="TTFT (s)")
     left.set_title("(a) With and without HybridGEMM", fontsize=9.5)
-    left.legend(fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
     sizes = rows_of(tables["sizes"])
     for model in dict.fromkeys(r["model"] for r in sizes):
         for system, style in (("moe_infinity", "-"), ("moe_infinity_hybrid", "--")):
@@ -86,14 +88,14 @@ def draw_fig13(tables: Tables, caption: str) -> Figure:
                        style, marker="o", markersize=3, label=label)  # fmt: skip
     right.set_yscale("log")
     right.set(xlabel="host's work for an expert (ms)", ylabel="TTFT (s)")
-    right.set_title(f"(b) MoE-Infinity, cache {100 * SHARE:.0f}% of the HBM left", fontsize=9.5)
+    right.set_title(f"(b) MoE-Infinity, {100 * SHARE:.0f}% cached", fontsize=9.5)
     right.legend(fontsize=7.5)
     return finish(figure, "Fig. 13: HybridGEMM in other systems", caption)
 
 
 def _name(row: dict[str, Any]) -> str:
     base = row["system"].removesuffix("_hybrid")
-    plus = "\n+ HybridGEMM" if row["system"].endswith("_hybrid") else ""
+    plus = " + HybridGEMM" if row["system"].endswith("_hybrid") else ""
     return f"{SHOWN[base][0]}{plus}\n{row['model']}"
 
 

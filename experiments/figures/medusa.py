@@ -53,7 +53,8 @@ def draw_timeline(tables: Tables, caption: str) -> Figure:
         right.bar(x + 0.2 * (k - 1.5), seconds, 0.2, color=_COLOURS[start], label=name)
     right.set_xticks(x, [r["model"].replace("_", " ") for r in rows], rotation=40, ha="right")
     right.set_ylabel("loading phase (s)")
-    right.legend(ncols=2)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right lower")
     return finish(figure, "MEDUSA: loading phase by stage and by model", caption)
 
 
@@ -73,7 +74,6 @@ def _gantt(axes: Any, spans: list[dict[str, Any]]) -> None:
     axes.set_yticks([-k for k in range(len(lanes))], labels, fontsize=7.5)
     axes.set_xlabel("seconds (Qwen1.5 4B)")
     axes.grid(axis="x")
-    axes.legend(ncols=2, fontsize=7)
 
 
 def draw_traces(tables: Tables, caption: str) -> Figure:
@@ -93,7 +93,7 @@ def draw_traces(tables: Tables, caption: str) -> Figure:
         axes[0].bar(x, mid, 0.2, yerr=[low, high], color=_COLOURS[start], label=name, capsize=2)
     axes[0].set_xticks(range(len(groups)), [f"{m}\n{r:g} RPS" for m, r in groups])
     axes[0].set_ylabel("p99 TTFT (s)")
-    axes[0].legend(ncols=2)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     swept = rows_of(tables["sweep"])
     for start, name in _NAMES.items():
         mine = [r for r in swept if r["start"] == start]
@@ -119,9 +119,10 @@ def draw_restore(tables: Tables, caption: str) -> Figure:
     x = np.arange(len(cases))
     right.bar(x - 0.2, [r["wrong_share"] for r in cases], 0.4, color=VERMILION, label="wrong")
     right.bar(x + 0.2, [r["refused_share"] for r in cases], 0.4, color=GREY, label="refused")
-    right.set_xticks(x, [f"{r['classifier']}\n{r['programs']}" for r in cases], fontsize=7.5)
+    names = [f"{r['classifier']}, {r['programs']}" for r in cases]
+    right.set_xticks(x, names, fontsize=7.5, rotation=35, ha="right")
     right.set_ylabel("share of programs")
-    right.legend()
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper")
     return finish(figure, "MEDUSA: graphs restored on the emulated device", caption)
 
 
@@ -139,5 +140,5 @@ def draw_switch(tables: Tables, caption: str) -> Figure:
         axes.bar(x, seconds, 0.8 / len(kinds), color=colours[k % len(colours)], label=kind)
     axes.set_xticks(range(len(models)), models)
     axes.set_ylabel("switch (s)")
-    axes.legend(fontsize=7.5)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     return finish(figure, "A switch of models, and what captured graphs add", caption)
