@@ -118,6 +118,8 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
         ("C2CServe", BLUE, (0.2, 0.7)),
     ):
         chosen = [r for r in summary if r["system"] == system]
+        if not chosen:
+            continue
         middle = {k: float(np.median([r[k] for r in chosen]))
                   for k in ("ttft_p50_s", "ttft_p95_s", "within_target_percent")}  # fmt: skip
         label = (f"{system}: p50 {middle['ttft_p50_s']:.2f} s, p95 {middle['ttft_p95_s']:.2f} s, "
