@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 _USERS = "user"
+_RULES = 1  # where the rules stand among the arguments of `core.drive`
 
 
 def _sources() -> list[Path]:
@@ -191,20 +192,25 @@ def forget() -> None:
 
 
 def _compiled(arguments: tuple[Any, ...]) -> Callable[..., int]:
-    tables = _linked(arguments[1])
+    tables = _linked(arguments[_RULES])
     loop, typeof = _loop(), cast("Any", numba.typeof)
+    known: dict[int, tuple[Any, Any]] = {}  # packing takes milliseconds; most stay what they are
+
+    def packed(place: int, value: Any) -> Any:
+        if not hasattr(value, "_fields"):
+            return value
+        if place not in known or known[place][0] is not value:
+            if place == _RULES:
+                known[place] = value, value._replace(system=tables.system, own=tables.own)
+            else:
+                known[place] = value, pack(value)
+        return known[place][1]
 
     def drive(*given: Any) -> int:
-        return int(loop(*_packed(given, tables)))
+        return int(loop(*(packed(k, value) for k, value in enumerate(given))))
 
-    loop.compile(tuple(typeof(a) for a in _packed(arguments, tables)))
+    loop.compile(tuple(typeof(packed(k, value)) for k, value in enumerate(arguments)))
     return drive
-
-
-def _packed(arguments: tuple[Any, ...], tables: Tables) -> tuple[Any, ...]:
-    fleet, rules, *rest = arguments
-    linked = rules._replace(system=tables.system, own=tables.own)
-    return pack(fleet), linked, *(pack(a) if hasattr(a, "_fields") else a for a in rest)
 
 
 def _linked(rules: Any) -> Tables:
