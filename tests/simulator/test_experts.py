@@ -278,5 +278,7 @@ def test_a_dense_model_has_no_experts_to_cache() -> None:
         prepare(dense)
     with pytest.raises(SettingError, match=r"^system\.load\.policy="):
         setup("mixtral-8x7b", experts=LongestUnused())
+    with pytest.raises(SettingError, match=r"^system\.starts_active="):
+        setup("mixtral-8x7b", experts=LongestUnused(), starts_active=True, **RESIDENT)
     with pytest.raises(SettingError, match=r"^system\.prefetch\.policy="):
         setup("mixtral-8x7b", prefetch=ExpertMap())

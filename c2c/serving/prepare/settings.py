@@ -162,6 +162,12 @@ class SystemSpec:
         if self.expert_miss not in ("copy", "stream"):
             raise SettingError("system.expert_miss", self.expert_miss, "copy or stream")
         if caches_experts(self.experts):
+            if self.starts_active:
+                raise SettingError(
+                    "system.starts_active",
+                    self.starts_active,
+                    "false where system.experts caches some: a start fills the cache",
+                )
             if not copied:
                 raise SettingError(
                     "system.load.policy",
