@@ -102,6 +102,9 @@ def _as_line(message: object, *_: object, **__: object) -> str:
 
 
 def _interrupted(goes_on: bool) -> int:
+    # CPython ends by SIGINT, whatever the exit status, where the last source text that was executed
+    # (`exec` of a string, as dataclasses and Numba do) ended by an interrupt. So one ends well.
+    exec("")  # noqa: S102 (an empty text)
     hint = "; the same command goes on where this one stopped" if goes_on else ""
     print(f"interrupted{hint}", file=sys.stderr)
     return INTERRUPTED

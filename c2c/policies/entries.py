@@ -39,7 +39,8 @@ def decide_at(point: Any, kind: Any, memory: Any, fields: int, own: int, argumen
 
 
 def _decided(point: Any, policy: Any, own: Any, arguments: Any) -> Any:
-    raise NotImplementedError
+    decide = POINTS[point.name]
+    return decide(policy, *((own,) if decide.signature.own else ()), *arguments)
 
 
 @overload(_decided, jit_options=INLINED, strict=False)

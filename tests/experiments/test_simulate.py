@@ -94,7 +94,7 @@ def test_a_sweep_resumes_and_survives_a_bad_point(tmp_path: Path) -> None:
 
 
 def test_a_run_told_to_stop_says_so_and_heals(tmp_path: Path) -> None:
-    # Half a minute of work, were it not stopped.
+    # Seconds of work, were it not stopped.
     stuck = [*SMALL, "workload.requests=3000000", "workload.rate_rps=4", "folder=here"]
     process = subprocess.Popen([*COMMAND, *stuck], cwd=tmp_path, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)  # fmt: skip

@@ -54,8 +54,7 @@ class SystemSpec:
       step: whether alpha may change within a step.
       load: how weights get to a slice.
       start: an engine's start as a graph of works (`c2c.serving.StartWork`, or a mapping each); ()
-        is one work as `load` and the calibration say. `c2c.config.build` also takes the name of a
-        start of `c2c.systems.medusa`.
+        is one work as `load` and the calibration say. `c2c.config.build` also takes a start's name.
       chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
       profile_prompt_tokens: prompt that the table is profiled with.
       profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
@@ -162,17 +161,17 @@ class SystemSpec:
         if self.expert_miss not in ("copy", "stream"):
             raise SettingError("system.expert_miss", self.expert_miss, "copy or stream")
         if caches_experts(self.experts):
-            if self.starts_active:
-                raise SettingError(
-                    "system.starts_active",
-                    self.starts_active,
-                    "false where system.experts caches some: a start fills the cache",
-                )
             if not copied:
                 raise SettingError(
                     "system.load.policy",
                     policy_name(type(self.load)),
                     "resident where system.experts caches some in HBM",
+                )
+            if self.starts_active:
+                raise SettingError(
+                    "system.starts_active",
+                    self.starts_active,
+                    "false where system.experts caches some: a start fills the cache",
                 )
         elif tracing(self.prefetch).rows > 0:
             raise SettingError(
