@@ -133,4 +133,5 @@ def _covered(
 def models_of(table: pa.Table, room: Room) -> Ints:
     """Return each record's model as its row in the room."""
     codes, names = codes_of(table, "model")
-    return np.array([room.models.index(name) for name in names], np.int64)[codes]
+    row = {name: m for m, name in enumerate(room.models)}
+    return np.array([row[name] for name in names], np.int64)[codes]

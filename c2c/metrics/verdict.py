@@ -134,11 +134,12 @@ def judge(
         text = f"served: {_percent(met)} of the requests met both targets, no queue grew"
         return {"state": "served", **told, "binds": None, "text": [text]}
     run = _run(held, room, worst) if only is None else only
+    most = max(1, MOST * len(run.arrival_s) // count)  # of this part's; all parts' are looked at
     if rank == _OVERLOAD:
         grown = _grown(run, room)
         assert grown is not None
-        return {"state": "overload", **told, **_overload(run, room, held, *grown)}
-    return {"state": "missed", **told, **_misses(run, room, held, attainment)}
+        return {"state": "overload", **told, **_overload(run, room, held, most, *grown)}
+    return {"state": "missed", **told, **_misses(run, room, held, most, attainment)}
 
 
 _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
@@ -200,8 +201,8 @@ def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth], Floats] | 
     for left, missed in ((begun, late), (run.ended_s, late | run.slow)):
         whole = growth_of(run.arrival_s, left, missed, span)
         behind: dict[str, Growth] = {}
-        for m in np.unique(run.model[left > span[1]]):
-            rows = run.model == m
+        for m in np.flatnonzero(np.bincount(run.model[left > span[1]]) >= FEWEST):
+            rows = np.flatnonzero(run.model == m)
             found = growth_of(run.arrival_s[rows], left[rows], missed[rows], span)
             if found is not None:
                 behind[room.models[m]] = found
@@ -214,6 +215,7 @@ def _overload(
     run: _Run,
     room: Room,
     records: Records,
+    most: int,
     window: Growth,
     behind: dict[str, Growth],
     left: Floats,
@@ -221,8 +223,8 @@ def _overload(
     models = np.array([room.models.index(name) for name in behind or room.models])
     concerned = np.isin(run.model, models)
     since, until = window.since_s, window.until_s
-    last = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])[-MOST:]
-    stretch = (float(last[0]) if len(last) == MOST else since, until)
+    last = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])[-most:]
+    stretch = (float(last[0]) if len(last) == most else since, until)
     table = records.during(DETAIL_COLUMNS, *stretch)
     shares = shares_of(table, room, stretch, np.isin(models_of(table, room), models))
     counted_from = since + FILLING * (until - since)
@@ -247,7 +249,9 @@ def _overload(
     return verdict | {"text": [first, _why(verdict)]}
 
 
-def _misses(run: _Run, room: Room, records: Records, wanted: float) -> dict[str, Any]:
+def _misses(
+    run: _Run, room: Room, records: Records, most: int, wanted: float
+) -> dict[str, Any]:
     missed = run.missed
     order = np.lexsort((run.model, run.arrival_s))
     parts = np.array_split(order, min(PARTS, len(order)))
@@ -259,14 +263,13 @@ def _misses(run: _Run, room: Room, records: Records, wanted: float) -> dict[str,
     if steady:  # what drains after the last arrival is no part of the load
         until = max(float(run.arrival_s.max()), np.nextafter(since, np.inf))
     concerned = missed & (run.arrival_s >= since) & (run.arrival_s <= until)
-    used = _used_by_late(run, room, records, (since, until), concerned)
+    used = _used_by_late(run, room, records, most, (since, until), concerned)
     late, slow, failed = (float(np.mean(x)) for x in (run.late, run.slow, run.failed))
     is_late = np.count_nonzero(run.late[concerned]) >= np.count_nonzero(run.slow[concerned])
-    by_model = [
-        name
-        for m, name in enumerate(room.models)
-        if (rows := run.model == m).any() and np.mean(missed[rows]) > 1.0 - wanted
-    ]
+    sent = np.bincount(run.model, minlength=len(room.models))
+    with np.errstate(invalid="ignore"):  # of a model that nobody asked for
+        share = np.bincount(run.model, weights=missed, minlength=len(room.models)) / sent
+    by_model = [room.models[m] for m in np.flatnonzero(share > 1.0 - wanted)]
     verdict = {
         "models": by_model,
         "since_s": since,
@@ -290,13 +293,18 @@ def _misses(run: _Run, room: Room, records: Records, wanted: float) -> dict[str,
 
 
 def _used_by_late(
-    run: _Run, room: Room, records: Records, span: tuple[float, float], concerned: Bools
+    run: _Run,
+    room: Room,
+    records: Records,
+    most: int,
+    span: tuple[float, float],
+    concerned: Bools,
 ) -> dict[str, float]:
     """Return what was used while targets were missed; of many requests where most were."""
     since, until = span
     inside = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])
-    if len(inside) > MOST:
-        pieces = inside[::MOST][: len(inside) // MOST + 1]
+    if len(inside) > most:
+        pieces = inside[::most][: len(inside) // most + 1]
         edges = [*pieces, until]
         found, _ = np.histogram(run.arrival_s[concerned], bins=edges)
         worst = int(found.argmax())

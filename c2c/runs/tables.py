@@ -15,14 +15,21 @@ from c2c.atomic import atomic_file
 __all__ = ["ParquetStream", "write_parquet"]
 
 # Fixed so that bytes depend on the rows alone. Nothing here records a time.
-OPTIONS: dict[str, Any] = {"compression": "zstd", "compression_level": 3}
+OPTIONS: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
 ROW_GROUP = 1 << 17
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    # Most columns are measured numbers, hardly two alike: a dictionary of them would be made for
+    # each row group and given up, for twice the time and a fifth more bytes.
+    names = [f.name for f in schema if pa.types.is_dictionary(f.type)]
+    return OPTIONS | {"use_dictionary": names}
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
     """Write a table atomically."""
     with atomic_file(path) as file:
-        pq.write_table(table, file, row_group_size=ROW_GROUP, **OPTIONS)
+        pq.write_table(table, file, row_group_size=ROW_GROUP, **_options(table.schema))
 
 
 class _Abandoned(Exception):
@@ -42,7 +49,7 @@ class ParquetStream:
         self._schema = schema
         with ExitStack() as stack:
             file = stack.enter_context(atomic_file(path))
-            self._writer = pq.ParquetWriter(file, schema, **OPTIONS)
+            self._writer = pq.ParquetWriter(file, schema, **_options(schema))
             self._open = stack.pop_all()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
