@@ -249,9 +249,7 @@ def _overload(
     return verdict | {"text": [first, _why(verdict)]}
 
 
-def _misses(
-    run: _Run, room: Room, records: Records, most: int, wanted: float
-) -> dict[str, Any]:
+def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -> dict[str, Any]:
     missed = run.missed
     order = np.lexsort((run.model, run.arrival_s))
     parts = np.array_split(order, min(PARTS, len(order)))

@@ -31,7 +31,7 @@ from c2c.serving.hbm import (
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.queues import pop_waiting
-from c2c.serving.state import RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
 
 __all__ = ["compose", "next_part"]
 
@@ -113,9 +113,8 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     plan.growth = 0
     steps = 1 << 60
     for k in range(inst.n_decode):
-        req = s.request[s.decoding[i, k]]
-        left = req.target - inst.decode_clock
-        length = req.prompt + req.output - left
+        left = s.decoding[i, k, ENDS_AT] - inst.decode_clock
+        length = s.decoding[i, k, LENGTH] - left
         plan.decode_kv += decode_kv_tokens(length, window)
         steps = min(steps, left)
         if window <= 0:

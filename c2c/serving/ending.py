@@ -16,11 +16,14 @@ from c2c.serving.pools import entry_of, never_came
 from c2c.serving.records import fail, release_kv, write_record
 from c2c.serving.state import (
     ASSIGNED,
+    ENDS_AT,
     FAIL_DEADLINE,
     FAIL_NONE,
     IDLE,
+    LENGTH,
     READY,
     RUNNING,
+    SLOT,
     Fleet,
     Rules,
     Serving,
@@ -73,8 +76,9 @@ def generated(s: Serving, slot: int) -> int:
     """Return how many tokens a request has on its instance, up to the last report."""
     req = s.request[slot]
     inst = s.instance[req.instance]
-    if slot in s.decoding[req.instance, : inst.n_decode]:
-        return int(req.output - (req.target - inst.decode_clock))
+    for at, ends_at, _ in s.decoding[req.instance, : inst.n_decode].tolist():
+        if at == slot:
+            return int(req.output - (ends_at - inst.decode_clock))
     return 0
 
 
@@ -91,12 +95,15 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...]) -
     i = int(plan.instance)
     inst = s.instance[i]
     left = set(finished)
-    for slot in s.decoding[i, : inst.n_decode]:
+    for k, (slot, ends_at, _) in enumerate(s.decoding[i, : inst.n_decode].tolist()):
         req = s.request[slot]
+        more = int(ends_at - inst.decode_clock) - steps
         if int(req.id) in left:
-            _shorten(fleet, s, i, slot, int(req.target - inst.decode_clock) - steps)
+            _shorten(fleet, s, i, slot, more)
+            s.decoding[i, k, ENDS_AT] -= more
+            s.decoding[i, k, LENGTH] -= more
             left.remove(int(req.id))
-        elif req.target - inst.decode_clock == steps and req.ending == FAIL_NONE:
+        elif more == 0 and req.ending == FAIL_NONE:
             emit(s, ACT_FORGET, req.id)
     for slot in s.prefilling[i, : inst.n_prefill]:
         req = s.request[slot]
@@ -114,7 +121,6 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...]) -
 def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
     req = s.request[slot]
     req.output -= tokens
-    req.target -= tokens
     release_kv(fleet, s, i, tokens)
 
 
@@ -122,7 +128,7 @@ def take_leaving(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...], no
     """End the requests that were only waiting for the end of the step of device `d` to leave it."""
     i = int(s.plan[d].instance)
     inst = s.instance[i]
-    batch = [*s.decoding[i, : inst.n_decode], *s.prefilling[i, : inst.n_prefill]]
+    batch = [*s.decoding[i, : inst.n_decode, SLOT], *s.prefilling[i, : inst.n_prefill]]
     for slot in batch:
         req = s.request[slot]
         if req.ending != FAIL_NONE:
@@ -132,8 +138,9 @@ def take_leaving(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...], no
 
 
 def _take_out(slots: np.ndarray, n: int, slot: int) -> None:
-    # Removes a slot from the first n of a row, in order.
-    kept = slots[:n][slots[:n] != slot]
+    # Removes a slot from the first n of a batch, in order.
+    first = slots[:n].reshape(n, -1)
+    kept = slots[:n][first[:, SLOT] != slot]
     slots[: len(kept)] = kept
 
 
@@ -190,7 +197,7 @@ def end_request(
         if s.plan[inst.on_device].steps > 1:
             emit(s, ACT_INTERRUPT, inst.on_device)
         return
-    if slot in s.prefilling[i, : inst.n_prefill] or slot in s.decoding[i, : inst.n_decode]:
+    if slot in s.prefilling[i, : inst.n_prefill] or slot in s.decoding[i, : inst.n_decode, SLOT]:
         req.ending = reason
         emit(s, ACT_FORGET, req.id)
         _end_in_batch(fleet, s, slot, now_s)

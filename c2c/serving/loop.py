@@ -49,10 +49,12 @@ from c2c.serving.port import (
     Unload,
 )
 from c2c.serving.state import (
+    ENDS_AT,
     FAIL_CANCELLED,
     FAIL_NONE,
     LOADING,
     RUNNING,
+    SLOT,
     Fleet,
     Rules,
     Serving,
@@ -190,8 +192,8 @@ def _check_report(s: Serving, event: StepEnd) -> None:
     inst = s.instance[plan.instance]
     most = 1
     if plan.prefill == 0:
-        batch = s.decoding[plan.instance, : inst.n_decode]
-        most = int(min(s.request[k].target for k in batch) - inst.decode_clock)
+        batch = s.decoding[plan.instance, : inst.n_decode, ENDS_AT]
+        most = int(batch.min() - inst.decode_clock)
     report: Any = event.report
     if not 1 <= report.steps <= most:
         raise BackendError("StepEnd", "report.steps", int(report.steps), f"1 to {most}")
@@ -246,7 +248,7 @@ def _action(s: Serving, code: int, where: int) -> Action:
         prefills=tuple(
             (int(r.id), int(r.prefilled), int(r.step_tokens)) for r in prefills if r.step_tokens
         ),
-        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode]),
+        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode, SLOT]),
     )
 
 

@@ -19,6 +19,7 @@ from c2c.serving.state import (
     FREE,
     LOADING,
     LOST,
+    SLOT,
     Fleet,
     Rules,
     Serving,
@@ -60,7 +61,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
 def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     # Empties instance i and returns the slots of its requests.
     inst = s.instance[i]
-    batch = [int(k) for k in s.decoding[i, : inst.n_decode]]
+    batch = [int(k) for k in s.decoding[i, : inst.n_decode, SLOT]]
     batch += [int(k) for k in s.prefilling[i, : inst.n_prefill]]
     slots = []
     for slot in batch:

@@ -11,7 +11,7 @@ from c2c.serving.actions import ACT_ASIDE, ACT_INTERRUPT, emit
 from c2c.serving.pools import could_hold_weights, entry_of
 from c2c.serving.queues import return_pending, return_waiting
 from c2c.serving.records import release_kv
-from c2c.serving.state import READY, RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import ENDS_AT, READY, RUNNING, SLOT, Fleet, Rules, Serving
 
 __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
 
@@ -64,8 +64,8 @@ def set_aside(fleet: Fleet, s: Serving, i: int) -> None:
         inst.backlog -= s.request[slot].prompt - s.request[slot].prefilled
         _put_aside(fleet, s, i, slot, 0)
     for k in range(inst.n_decode - 1, -1, -1):
-        slot = s.decoding[i, k]
-        left = s.request[slot].target - inst.decode_clock
+        slot = s.decoding[i, k, SLOT]
+        left = s.decoding[i, k, ENDS_AT] - inst.decode_clock
         _put_aside(fleet, s, i, slot, int(s.request[slot].output - left))
     inst.n_prefill = 0
     inst.n_decode = 0
@@ -82,7 +82,7 @@ def _is_below(s: Serving, i: int, priority: int) -> bool:
     # Whether every request of instance i is less urgent.
     inst = s.instance[i]
     for k in range(inst.n_decode):
-        if s.request[s.decoding[i, k]].priority >= priority:
+        if s.request[s.decoding[i, k, SLOT]].priority >= priority:
             return False
     for k in range(inst.n_prefill):
         if s.request[s.prefilling[i, k]].priority >= priority:

@@ -20,6 +20,7 @@ __all__ = [
     "ASSIGNED",
     "COLD",
     "COMING",
+    "ENDS_AT",
     "FAIL_CANCELLED",
     "FAIL_CONTEXT",
     "FAIL_DEADLINE",
@@ -30,6 +31,7 @@ __all__ = [
     "FREE",
     "HELD",
     "IDLE",
+    "LENGTH",
     "LOADING",
     "LOST",
     "PLAN_DTYPE",
@@ -37,6 +39,7 @@ __all__ = [
     "RECORD_DTYPE",
     "REPORT_DTYPE",
     "RUNNING",
+    "SLOT",
     "SWITCH",
     "WARM",
     "Fleet",
@@ -65,6 +68,11 @@ COLD: Final = 2  # on disk
 ABSENT: Final = 0
 COMING: Final = 1  # being read from disk
 HELD: Final = 2
+
+# Columns of a decoding sequence.
+SLOT: Final = 0  # of its request
+ENDS_AT: Final = 1  # decode clock of its instance at which the last token is out
+LENGTH: Final = 2  # tokens of prompt and output
 
 FAIL_NONE: Final = 0
 FAIL_CONTEXT: Final = 1  # prompt + output exceed the model's context
@@ -233,7 +241,6 @@ REQUEST_DTYPE = np.dtype(
         ("start_kind", "i8"),
         ("prefilled", "i8"),
         ("step_tokens", "i8"),  # prompt tokens in the step under way
-        ("target", "i8"),  # decode clock at which the last token is out
         ("chunks", "i8"),
         ("arrival_s", "f8"),
         ("admitted_s", "f8"),
@@ -355,7 +362,7 @@ class Serving(NamedTuple):
     request: Any
     free_slots: Any
     prefilling: Any  # i8[I, B] request slots, first come first
-    decoding: Any  # i8[I, B]
+    decoding: Any  # i8[I, B, 3]: SLOT, ENDS_AT, LENGTH of each; a step reads these of all
     count: Any  # i8[0].size
     actions: Any  # i8[n, 2], see `c2c.serving.actions`
     asked: Any  # i8[devices] that look for work when the event is taken in
@@ -433,7 +440,7 @@ def new_serving(
         request=_records(REQUEST_DTYPE, slots),
         free_slots=np.arange(slots - 1, -1, -1, dtype=np.int64),
         prefilling=np.zeros((n_instances, fleet.max_batch), np.int64),
-        decoding=np.zeros((n_instances, fleet.max_batch), np.int64),
+        decoding=np.zeros((n_instances, fleet.max_batch, 3), np.int64),
         count=count,
         actions=np.zeros((4 * n_instances + fleet.max_batch + 16, 2), np.int64),
         asked=np.zeros(n_devices, np.int64),

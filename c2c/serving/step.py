@@ -40,12 +40,15 @@ from c2c.serving.queues import (
 )
 from c2c.serving.records import fail, finish
 from c2c.serving.state import (
+    ENDS_AT,
     FAIL_CONTEXT,
     FAIL_DEVICE,
     FAIL_KV,
     FAIL_MEMORY,
     IDLE,
+    LENGTH,
     LOST,
+    SLOT,
     Fleet,
     Rules,
     Serving,
@@ -277,11 +280,11 @@ def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
     for k in range(inst.n_decode):
-        slot = s.decoding[i, k]
-        if s.request[slot].target == inst.decode_clock:
-            finish(fleet, s, i, slot, now_s)
+        if s.decoding[i, k, ENDS_AT] == inst.decode_clock:
+            finish(fleet, s, i, s.decoding[i, k, SLOT], now_s)
         else:
-            s.decoding[i, kept] = slot
+            for column in range(3):
+                s.decoding[i, kept, column] = s.decoding[i, k, column]
             kept += 1
     inst.n_decode = kept
 
@@ -306,8 +309,9 @@ def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
         if req.output == 1:
             finish(fleet, s, i, slot, now_s)
         else:
-            req.target = inst.decode_clock + req.output - 1
-            s.decoding[i, inst.n_decode] = slot
+            s.decoding[i, inst.n_decode, SLOT] = slot
+            s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + req.output - 1
+            s.decoding[i, inst.n_decode, LENGTH] = req.prompt + req.output
             inst.n_decode += 1
     inst.n_prefill = kept
 

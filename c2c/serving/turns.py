@@ -21,11 +21,13 @@ from c2c.serving.hbm import could_hold, pair_of, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
 from c2c.serving.state import (
     ASSIGNED,
+    ENDS_AT,
     FREE,
     IDLE,
     LOADING,
     READY,
     RUNNING,
+    SLOT,
     Fleet,
     Rules,
     Serving,
@@ -125,8 +127,8 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
     kept_up = inst.n_wait + inst.n_prefill
     for k in range(inst.n_decode):
-        req = s.request[s.decoding[i, k]]
-        generated = req.output - (req.target - inst.decode_clock)
+        req = s.request[s.decoding[i, k, SLOT]]
+        generated = req.output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)
         due_s = token_due_s(
             rules.system.turn, req.first_token_s, generated, inst.last_step_s, tpot_s, now_s
         )

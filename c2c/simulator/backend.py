@@ -93,6 +93,7 @@ class World(NamedTuple):
 
     phase: Any  # PHASE_DTYPE [devices]
     link: Any  # LINK_DTYPE [C]
+    busy: Any  # i8[devices] 1: a phase is under way
     end_s: Any  # f8[devices]
     tree: Any
     demands: Any  # scratch, one a slice of a chip
@@ -111,6 +112,7 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
         link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
+        busy=np.zeros(n, np.int64),
         end_s=np.full(n, np.inf),
         tree=new_tournament(n),
         demands=np.zeros(widest),
@@ -139,7 +141,7 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
         return
     n = 0
     for i in range(state.chip[c].first, state.chip[c].last):
-        if world.phase[i].active != 0:
+        if world.busy[i] != 0:
             world.demands[n] = world.phase[i].demand
             world.active[n] = i
             n += 1
@@ -175,7 +177,7 @@ def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now
         if p.is_graph != 0:
             m = state.instance[state.plan[i].instance].model
             n = gather_works(starts, world.works, i, m, state.device[i].kind, now_s, r, n)
-        elif p.active != 0:
+        elif world.busy[i] != 0:
             r.demand[n] = p.demand
             r.rank[n] = 0
             r.on[n, 0] = LINK
@@ -195,14 +197,14 @@ def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now
             )
             p.demand = p.rate
             set_end(world.tree, world.end_s, i, end_s)
-        elif p.active != 0:
+        elif world.busy[i] != 0:
             advance(p, now_s)
             p.rate = r.flow[n]
             # Steps that a higher rank leaves nothing stand still until shares are found again.
             p.limit_s = 0.0 if p.rate >= p.demand else p.link_bytes / max(p.rate, 1.0)
             set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
             n += 1
-        if p.active != 0:
+        if world.busy[i] != 0:
             total += p.rate
     link = world.link[c]
     link.rate = total
@@ -225,7 +227,7 @@ def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p = world.phase[d]
     c = state.device[d].chip
     _account(world, c, now_s)
-    p.active = 1
+    world.busy[d] = 1
     p.start_s = now_s
     p.at_s = now_s
     p.done = 0
@@ -403,7 +405,7 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     report.hbm = min(1.0, hbm / seconds / machine.hbm[kind]) if seconds > 0.0 else 0.0
     busy = 0
     for j in range(state.chip[c].first, state.chip[c].last):
-        busy += world.phase[j].active
+        busy += world.busy[j]
     others = link.rate - min(p.rate, p.demand)
     share = max(machine.capacity / busy, machine.capacity - others)
     report.available_gbps = min(share, machine.link_cap[kind]) / 1e9
@@ -418,7 +420,7 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
         p.total_decode += plan.decodes * p.steps
     if world.n_timeline[0] < len(world.timeline):
         _write_timeline(state, world, d, now_s, chip_rate)
-    p.active = 0
+    world.busy[d] = 0
     if p.is_graph != 0:
         p.is_graph = 0
         link.starts -= 1

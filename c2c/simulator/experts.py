@@ -21,7 +21,7 @@ from c2c.policies import (
     prefetch_weight,
     tracing,
 )
-from c2c.serving.state import Fleet, Serving
+from c2c.serving.state import ENDS_AT, LENGTH, SLOT, Fleet, Serving
 from c2c.simulator.traces import (
     Traces,
     begin_compare,
@@ -235,8 +235,9 @@ def _needed(x: Experts, state: Serving, arch: int, i: int, layer: int) -> int:
                 break  # all of them are needed
             n = _take(x, arch, layer, n, key, topic, position)
     for k in range(inst.n_decode):
-        req = state.request[state.decoding[i, k]]
-        position = req.prompt + req.output - (req.target - inst.decode_clock) - 1
+        req = state.request[state.decoding[i, k, SLOT]]
+        left = state.decoding[i, k, ENDS_AT] - inst.decode_clock
+        position = state.decoding[i, k, LENGTH] - left - 1
         key, topic = token_key(router, req.id, layer), topic_of(router, req.id)
         n = _take(x, arch, layer, n, key, topic, position)
     return n
@@ -310,7 +311,7 @@ def _lead(state: Serving, i: int) -> int:
     # The request whose sequence is traced: the first of the batch.
     inst = state.instance[i]
     if inst.n_decode > 0:
-        return int(state.request[state.decoding[i, 0]].id)
+        return int(state.request[state.decoding[i, 0, SLOT]].id)
     return int(state.request[state.prefilling[i, 0]].id)
 
 

@@ -18,22 +18,22 @@ __all__ = ["PHASE_DTYPE", "advance", "remaining_s", "span_s", "stop_at_boundary"
 
 PHASE_DTYPE = np.dtype(
     [
-        ("active", "i8"),
-        ("is_load", "i8"),
-        ("is_graph", "i8"),  # 1: a start made of works, see `c2c.simulator.works`
-        ("start_s", "f8"),
+        # what changes or is read whenever shares change comes first: few cache lines
+        ("demand", "f8"),  # bytes/s with the link to itself
+        ("rate", "f8"),  # bytes/s granted
+        ("limit_s", "f8"),  # seconds a step that the link share imposes
+        ("link_bytes", "f8"),  # a step
         ("at_s", "f8"),  # progress below holds at this time
         ("done", "i8"),  # whole steps done
         ("part", "f8"),  # share of the next step done, in [0, 1)
         ("steps", "i8"),
         ("base_s", "f8"),
         ("slope_s", "f8"),
-        ("limit_s", "f8"),  # seconds a step that the link share imposes
-        ("link_bytes", "f8"),  # a step
+        ("is_load", "i8"),
+        ("is_graph", "i8"),  # 1: a start made of works, see `c2c.simulator.works`
+        ("start_s", "f8"),
         ("hbm_bytes", "f8"),  # the first step
         ("hbm_growth", "f8"),
-        ("demand", "f8"),  # bytes/s with the link to itself
-        ("rate", "f8"),  # bytes/s granted
         ("turned_s", "f8"),  # when its device last turned to another engine
         ("moved_at_start", "f8"),  # the chip's link bytes when the phase began
         # totals over all phases of the instance
@@ -41,10 +41,7 @@ PHASE_DTYPE = np.dtype(
         ("load_s", "f8"),
         ("total_link", "f8"),
         ("total_hbm", "f8"),
-        (
-            "total_runs",
-            "i8",
-        ),  # phases that ran steps; more steps than runs were not walked one by one
+        ("total_runs", "i8"),  # phases of steps; more steps than runs were not walked one by one
         ("total_steps", "i8"),
         ("total_prefill", "i8"),
         ("total_decode", "i8"),

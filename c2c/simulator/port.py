@@ -123,10 +123,9 @@ class SimulatorBackend:
             req = mirror.request[request]
             req.id, req.prefilled, req.step_tokens = request, first, tokens
         for k, request in enumerate(run.decodes):
-            mirror.decoding[run.instance, k] = request
-            req = mirror.request[request]
-            req.id, req.prompt = request, self._arrivals.prompt_tokens[request]
-            req.output, req.target = self._made[request], inst.decode_clock
+            length = self._arrivals.prompt_tokens[request] + self._made[request]
+            mirror.decoding[run.instance, k] = request, inst.decode_clock, length
+            mirror.request[request].id = request
 
     def next_event(self) -> Event | None:
         """Return the next event; at equal times phase ends, timer, incidents, arrivals."""
@@ -182,7 +181,7 @@ class SimulatorBackend:
         return tokens > most
 
     def _happen(self, incident: Cancelled | DeviceLost) -> Event:
-        if isinstance(incident, DeviceLost) and self._world.phase[incident.device].active:
+        if isinstance(incident, DeviceLost) and self._world.busy[incident.device]:
             end_phase(self._machine, self._mirror, self._world, incident.device, incident.at_s)
             self._ended = incident.device
         return incident

@@ -17,7 +17,7 @@ limits = st.one_of(st.just(0.0), st.floats(1e-4, 2.0))
 def new_phase(base: float, slope: float, limit: float, steps: int) -> np.ndarray:
     phase = np.zeros(1, PHASE_DTYPE).view(np.recarray)
     phase[0].base_s, phase[0].slope_s, phase[0].limit_s = base, slope, limit
-    phase[0].steps, phase[0].active = steps, 1
+    phase[0].steps = steps
     return phase
 
 
