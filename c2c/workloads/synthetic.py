@@ -171,27 +171,50 @@ def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], fl
     plan = plan_requests(trace, seed)
     by_day = plan.reshape(trace.models, trace.days, 24).any(axis=2)
     active = np.flatnonzero(by_day.any(axis=1))
-    first_s, last_s = np.empty(len(active)), 0.0
-    last_day = int(np.flatnonzero(by_day.any(axis=0))[-1])
-    for k, model in enumerate(active.tolist()):
-        day = int(by_day[model].argmax())
-        first_s[k] = _arrivals_of(trace, plan, seed, model, day)[0]
-        if by_day[model, last_day]:
-            last_s = max(last_s, float(_arrivals_of(trace, plan, seed, model, last_day)[-1]))
-    order = np.argsort(first_s, kind="stable")
-    return {int(active[k]): int(plan[active[k]].sum()) for k in order}, last_s
+    days = by_day.any(axis=0)
+    opens_on, first_s = by_day.argmax(axis=1), np.empty(trace.models)
+    for day in np.flatnonzero(days).tolist():
+        new = np.flatnonzero(by_day[:, day] & (opens_on == day))
+        at_s, counts = _arrivals_on(trace, plan, seed, new, day)
+        first_s[new] = at_s[np.cumsum(counts) - counts]
+    last_day = int(np.flatnonzero(days)[-1])
+    at_s, _ = _arrivals_on(trace, plan, seed, np.flatnonzero(by_day[:, last_day]), last_day)
+    last_s = float(at_s.max())
+    order = active[np.argsort(first_s[active], kind="stable")]
+    return {int(m): int(plan[m].sum()) for m in order}, last_s
 
 
-def _arrivals_of(
-    trace: SyntheticTrace, plan: NDArray[np.int64], seed: int, model: int, day: int
-) -> NDArray[np.float64]:
-    """Return when the requests of a model come on a day."""
-    today = plan[model, 24 * day : 24 * (day + 1)]
-    found = _arrivals(today, stream_of(seed, "arrivals", model, day), trace.gap_cv)
-    if day == 0 and model == 0:
+def _arrivals_on(
+    trace: SyntheticTrace, plan: NDArray[np.int64], seed: int, models: NDArray[np.int64], day: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return when the requests of some models come on a day, model by model, and how many each has.
+
+    A model's times ascend. Gaps are gamma distributed and scaled to fill each hour exactly.
+    """
+    today = plan[models, 24 * day : 24 * (day + 1)]
+    row, hour = np.nonzero(today)
+    gaps_in = today[row, hour] + 1  # the last gap leads to the end of the hour
+    ends = np.cumsum(gaps_in)
+    starts = ends - gaps_in
+    gaps, until = np.empty((2, int(ends[-1]) if len(ends) else 0))
+    begin = 0
+    last = np.cumsum((today + (today > 0)).sum(axis=1))
+    for model, end in zip(models.tolist(), last.tolist(), strict=True):
+        rng = stream_of(seed, "arrivals", model, day)
+        rng.standard_gamma(1 / (trace.gap_cv * trace.gap_cv), out=gaps[begin:end])
+        np.add.accumulate(gaps[begin:end], out=until[begin:end])
+        begin = end
+    totals = np.add.reduceat(gaps, starts) if len(starts) else gaps
+    is_new = np.diff(row, prepend=-1) > 0
+    before = np.where(is_new, 0.0, until[starts - 1])
+    times = (until - np.repeat(before, gaps_in)) / np.repeat(totals, gaps_in)
+    # Rounding must not carry a request into the next hour, where it would count as activity.
+    times = np.clip(times, 0.0, 1 - 1e-9) * _HOUR_S + np.repeat(hour * _HOUR_S, gaps_in)
+    times = np.delete(times, ends - 1)
+    if day == 0 and len(models) and models[0] == 0:
         # Model 0 opens the trace: its first gap is taken out of the first hour.
-        found[: today[0]] -= found[0]
-    return found + 24 * _HOUR_S * day
+        times[: today[0, 0]] -= times[0]
+    return times + 24 * _HOUR_S * day, today.sum(axis=1)
 
 
 def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArray[np.float64]:
@@ -212,15 +235,11 @@ def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]
     """
     plan = plan_requests(trace, seed)
     for day in range(trace.days):
-        today = plan[:, 24 * day : 24 * (day + 1)]
-        arrivals = [
-            _arrivals_of(trace, plan, seed, model, day)
-            for model in np.flatnonzero(today.any(axis=1)).tolist()
-        ]
-        if not arrivals:
+        busy = np.flatnonzero(plan[:, 24 * day : 24 * (day + 1)].any(axis=1))
+        if not len(busy):
             continue
-        arrival_s = np.concatenate(arrivals)
-        model = np.repeat(np.arange(trace.models, dtype=np.int32), today.sum(axis=1))
+        arrival_s, counts = _arrivals_on(trace, plan, seed, busy, day)
+        model = np.repeat(busy.astype(np.int32), counts)
         order = np.argsort(arrival_s, kind="stable")
         arrival_s, model = arrival_s[order], model[order]
         for at in range(0, arrival_s.size, _BLOCK_ROWS):
@@ -229,26 +248,3 @@ def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]
             yield RequestBlock(
                 arrival_s=arrival_s[rows], model=model[rows], prompt_tokens=none, output_tokens=none
             )
-
-
-def _arrivals(
-    counts: NDArray[np.int64], rng: np.random.Generator, gap_cv: float
-) -> NDArray[np.float64]:
-    """Return `counts[h]` ascending times within each hour h, in seconds of the day.
-
-    Gaps are gamma distributed and scaled to fill the hour exactly.
-    """
-    hours = np.flatnonzero(counts)
-    gaps_in = counts[hours] + 1  # the last gap leads to the end of the hour
-    ends = np.cumsum(gaps_in)
-    gaps = rng.standard_gamma(1 / (gap_cv * gap_cv), int(ends[-1]))
-    starts = ends - gaps_in
-    totals = np.add.reduceat(gaps, starts)
-    until = np.cumsum(gaps)
-    before = np.concatenate([[0.0], until])[starts]
-    times = (until - np.repeat(before, gaps_in)) / np.repeat(totals, gaps_in)
-    # Rounding must not carry a request into the next hour, where it would count as activity.
-    times = np.clip(times, 0.0, 1 - 1e-9) * _HOUR_S + np.repeat(hours * _HOUR_S, gaps_in)
-    last_gaps = np.zeros(gaps.size, bool)
-    last_gaps[ends - 1] = True
-    return np.asarray(times[~last_gaps])
