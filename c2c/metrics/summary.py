@@ -340,14 +340,14 @@ def _block(t: _Totals, latencies: Mapping[str, Any], span: float) -> dict[str, A
 
 
 def _jsonable(value: Any) -> Any:
+    if isinstance(value, float | np.floating):  # a NumPy float64 is a float: most values are
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, int | str | None):
+        return value
     if isinstance(value, Mapping):
         return {str(k): _jsonable(v) for k, v in value.items()}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return _jsonable(value.tolist())
     if isinstance(value, list | tuple):
         return [_jsonable(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
     return value
