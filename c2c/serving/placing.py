@@ -223,9 +223,9 @@ def try_place(
 
 
 @jitable
-def _forget_tried(s: Serving) -> None:
-    for m in range(len(s.model)):
-        s.model[m].tried = 0
+def _forget_tried(fleet: Fleet, s: Serving, c: int) -> None:
+    for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
+        s.model[fleet.home_model[fleet.chip_home[j]]].tried = 0
 
 
 @jitable
@@ -239,13 +239,10 @@ def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
     # The untried model of chip c with the most urgent first request, of equals the oldest; ties to
     # the lower id.
     best = -1
-    for m in range(len(s.model)):
+    for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):  # ascending models
+        m = int(fleet.home_model[fleet.chip_home[j]])
         model = s.model[m]
-        if model.n_wait == 0 or model.tried != 0:
-            continue
-        if best >= 0 and not _goes_first(s, m, best):
-            continue
-        if entry_of(fleet, m, c) >= 0:
+        if model.n_wait > 0 and model.tried == 0 and (best < 0 or _goes_first(s, m, best)):
             best = m
     return best
 
@@ -264,7 +261,7 @@ def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) 
     claim = s.chip[c].claim
     if claim >= 0 and not _place_head(fleet, rules, s, claim, c, now_s):
         return  # nothing else may take what this model still lacks
-    _forget_tried(s)
+    _forget_tried(fleet, s, c)
     while True:
         m = _oldest_pending(fleet, s, c)
         if m < 0:
@@ -292,7 +289,7 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     chip.next_look_s = now_s + look_every_s(rules.system.preempt)
     m = chip.claim
     if m < 0:
-        _forget_tried(s)
+        _forget_tried(fleet, s, c)
         m = _oldest_pending(fleet, s, c)
         if m < 0 or s.model[m].claim_chip >= 0:
             return -1
