@@ -282,10 +282,11 @@ def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     for k in range(inst.n_decode):
         if s.decoding[i, k, ENDS_AT] == inst.decode_clock:
             finish(fleet, s, i, s.decoding[i, k, SLOT], now_s)
-        else:
+            continue
+        if kept < k:
             for column in range(3):
                 s.decoding[i, kept, column] = s.decoding[i, k, column]
-            kept += 1
+        kept += 1
     inst.n_decode = kept
 
 
