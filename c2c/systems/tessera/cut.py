@@ -49,9 +49,7 @@ def minimum_cut(work: Work, gpus: Gpus) -> tuple[tuple[int, ...], float]:
         total += float(costs[np.isfinite(costs)].sum())
     scale = _LARGEST / 2 / total
     capacity = np.minimum(np.where(np.isfinite(costs), costs * scale, _LARGEST - 1), _LARGEST - 1)
-    graph = csr_matrix(
-        (capacity.astype(np.int64), (rows, columns)), shape=(count + 2, count + 2)
-    )
+    graph = csr_matrix((capacity.astype(np.int64), (rows, columns)), shape=(count + 2, count + 2))
     graph.sum_duplicates()
     graph.data = np.minimum(graph.data, _LARGEST - 1)
     graph = graph.astype(np.int32)

@@ -75,7 +75,9 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
     outside: list[tuple[int, Slice]] = []
     for number, touch in enumerate(touches):
         for part in touch.reads:
-            for writer, begin, end in _of(memory, part).read(part.offset, part.offset + part.nbytes):
+            for writer, begin, end in _of(memory, part).read(
+                part.offset, part.offset + part.nbytes
+            ):
                 if writer is None:
                     outside.append((number, Slice(part.buffer, begin, end - begin)))
                     readers = given.setdefault(part.buffer, [])

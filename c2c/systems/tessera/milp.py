@@ -211,7 +211,9 @@ class _Program:
             self.objective[: times.size] = times.ravel()
             self.objective += costs
             if math.isfinite(limit):
-                self._row([(k, float(v)) for k, v in enumerate(self.objective) if v], -math.inf, limit)
+                self._row(
+                    [(k, float(v)) for k, v in enumerate(self.objective) if v], -math.inf, limit
+                )
             return
         self.objective[last] = 1.0
         for g in range(self.count):

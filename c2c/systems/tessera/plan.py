@@ -78,7 +78,9 @@ class Plan:
         return max(0.0, 1.0 - self.bound_s / self.objective_s)
 
 
-def _sent(work: Work, gpu_of: Sequence[int], options: Options) -> dict[tuple[int, ...], list[float]]:
+def _sent(
+    work: Work, gpu_of: Sequence[int], options: Options
+) -> dict[tuple[int, ...], list[float]]:
     """Return bytes and weight of each transfer between GPUs, by what identifies it."""
     found: dict[tuple[int, ...], list[float]] = {}
     for number, edge in enumerate(work.transfers):

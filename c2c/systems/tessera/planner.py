@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_matrix
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.cut import minimum_cut
@@ -55,9 +58,10 @@ def plan(
         raise SettingError("gap", gap, "a number in [0, 1)")
     if time_limit_s <= 0:
         raise SettingError("time_limit_s", time_limit_s, "a number above 0")
-    groups = np.unique(np.arange(len(work.names)) if tied is None else tied, return_inverse=True)[1]
-    if len(groups) != len(work.names):
-        raise SettingError("tied", len(groups), f"a group for each of {len(work.names)} kernels")
+    wanted = range(len(work.names)) if tied is None else tied
+    if len(wanted) != len(work.names):
+        raise SettingError("tied", len(wanted), f"a group for each of {len(work.names)} kernels")
+    groups = np.unique(np.array(wanted), return_inverse=True)[1].tolist()
     _check_memory(work, gpus)
     best = _best_start(work, gpus, policy, options, groups)
     is_plain = options == Options() and gpus.memory_bytes is None and tied is None
@@ -89,17 +93,12 @@ def plan(
 def relaxation_s(work: Work) -> float:
     """Return a limit on throughput: kernels split in any way, and nothing sent.
 
-    It is the linear program min Z with Z >= sum of t[k,g] x[k,g], solved by its dual for two GPUs
-    in closed form and by the solver for more.
+    It is the linear program min Z with Z >= sum of t[k,g] x[k,g].
     """
-    from scipy.optimize import linprog
-
     times = work.times
     kernels, count = times.shape
     c = np.zeros(kernels * count + 1)
     c[-1] = 1.0
-    from scipy.sparse import coo_matrix
-
     k, g = np.divmod(np.arange(kernels * count), count)
     upper = coo_matrix(
         (
@@ -116,7 +115,7 @@ def relaxation_s(work: Work) -> float:
     return float(result.fun) / 1e6
 
 
-def sweep(work: Work, gpus: Gpus) -> Iterator[tuple[int, ...]]:
+def sweep(work: Work) -> Iterator[tuple[int, ...]]:
     """Yield placements to start from: each GPU alone, then thresholds of t[k,a] / t[k,b].
 
     Kernels that are relatively fastest on b go there first. All pairs of GPUs.
@@ -162,7 +161,7 @@ def _best_start(
     work: Work, gpus: Gpus, policy: Policy, options: Options, groups: Sequence[int]
 ) -> Plan | None:
     best: Plan | None = None
-    for gpu_of in sweep(work, gpus):
+    for gpu_of in sweep(work):
         if any(gpu_of[k] != g for k, g in work.pinned.items()):
             continue
         first: dict[int, int] = {}
@@ -190,10 +189,7 @@ def _plan(
 
 
 def _as(known: Plan, bound_s: float) -> Plan:
-    return Plan(
-        policy=known.policy, gpu_of=known.gpu_of, objective_s=known.objective_s, bound_s=bound_s,
-        stages=known.stages, cuts=known.cuts, method=known.method,
-    )  # fmt: skip
+    return replace(known, bound_s=bound_s)
 
 
 def _fits(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> bool:

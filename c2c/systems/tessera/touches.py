@@ -93,9 +93,7 @@ def _slice(
             if place.at == reached.at and (place.kind == "map") == reached.is_map:
                 return place.slice
     kernel = access.kernel
-    first = next(
-        a for a in access.accesses if reached in a.reached and mode in a.mode
-    )
+    first = next(a for a in access.accesses if reached in a.reached and mode in a.mode)
     raise kernel.fault(
         kernel.body[first.index],
         f"launch {number} gives parameter {reached.parameter} no address at byte {reached.at}",

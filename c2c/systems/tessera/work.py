@@ -137,7 +137,10 @@ def joined(works: Sequence[tuple[Work, float]]) -> Work:
 
     One plan then balances prefill and decode together, in the mix that a load has.
     """
-    names, times, transfers, weights = [], [], [], []
+    names: list[str] = []
+    times: list[tuple[float, ...]] = []
+    transfers: list[Transfer] = []
+    weights: list[Weights] = []
     pinned: dict[int, int] = {}
     for number, (work, count) in enumerate(works):
         at = len(names)

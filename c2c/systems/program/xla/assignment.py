@@ -54,7 +54,7 @@ def parse_assignment(text: str, source: str = "buffer assignment") -> Assignment
                     "maybe-live-out" in what, "thread-local" in what,
                 )
             )  # fmt: skip
-        elif match := _VALUE.match(line):
+        elif allocations and (match := _VALUE.match(line)):
             name, path, nbytes, offset = match.groups()
             key = name, tuple(int(n) for n in re.findall(r"\d+", path or ""))
             values[key] = allocations[-1].number, int(offset), int(nbytes)

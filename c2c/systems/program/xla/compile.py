@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -18,14 +19,12 @@ from typing import Any, Final
 
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.models import ModelSpec
+from c2c.systems.program.xla.distil import distil
 from c2c.systems.program.xla.targets import TARGETS, XlaTarget
 
-__all__ = ["KEPT", "StepShape", "compile_step", "main"]
+__all__ = ["StepShape", "compile_step", "main"]
 
 PAGE_TOKENS: Final = 64
-KEPT: Final = (".ptx", ".thunk_sequence.txt", "gpu_after_optimizations.txt",
-               "gpu_after_optimizations-buffer-assignment.txt")  # fmt: skip
-"""Ends of the files that a program is read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +65,10 @@ class StepShape:
 
     def model(self) -> ModelSpec:
         """Return the model."""
-        moe = {"experts": self.experts, "experts_per_token": 2, "moe_intermediate": 256}
+        is_sparse = self.experts > 0
         return ModelSpec(
             name="step",
-            family="mixtral" if self.experts else "llama",
+            family="mixtral" if is_sparse else "llama",
             layers=self.layers,
             hidden=self.hidden,
             heads=self.heads,
@@ -79,7 +78,9 @@ class StepShape:
             vocab=self.vocab,
             tie_embeddings=False,
             max_position=max(8192, self.context),
-            **(moe if self.experts else {}),
+            experts=self.experts,
+            experts_per_token=2 if is_sparse else 0,
+            moe_intermediate=self.intermediate if is_sparse else 0,
         )
 
 
@@ -90,7 +91,7 @@ def flags(folder: Path) -> str:
     """
     return (
         f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=NONE "
-        "--xla_dump_emitter_re=ptx"
+        "--xla_dump_large_constants --xla_dump_emitter_re=ptx"
     )
 
 
@@ -102,9 +103,14 @@ def compile_step(shape: StepShape, folder: Path) -> None:
     """
     if folder.is_dir() and any(folder.iterdir()):
         raise DataError(str(folder), "is not empty")
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = flags(folder)
+    with tempfile.TemporaryDirectory() as raw:
+        os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+        os.environ["XLA_FLAGS"] = flags(Path(raw))
+        _compile(shape)
+        distil(Path(raw), folder)
+
+
+def _compile(shape: StepShape) -> None:
     jax: Any = import_module("jax")
     jax.config.update("jax_platforms", "cpu")
     transformer: Any = import_module("c2c.transformer")
@@ -118,26 +124,22 @@ def compile_step(shape: StepShape, folder: Path) -> None:
 
     params = abstract_params(spec, dtype="bfloat16", placement=linear.placement, make=array)
     pages = shape.rows * shape.context // PAGE_TOKENS
-    pool = (spec.layers * pages, PAGE_TOKENS, spec.kv_heads, spec.head_dim)
     int32, bf16 = jax.numpy.int32, jax.numpy.bfloat16
-    cache = transformer.Cache(
-        k=array(pool, bf16),
-        v=array(pool, bf16),
-        tables=array((shape.rows, shape.context // PAGE_TOKENS), int32),
-    )
+    pool = array((spec.layers * pages, PAGE_TOKENS, spec.kv_heads, spec.head_dim), bf16)
+    tables = array((shape.rows, shape.context // PAGE_TOKENS), int32)
     tokens = array((shape.rows, shape.chunk), int32)
 
-    def step(params: Any, tokens: Any, positions: Any, cache: Any) -> Any:
+    def step(params: Any, tokens: Any, positions: Any, k: Any, v: Any, tables: Any) -> Any:
         logits, cache = transformer.forward(
-            params, tokens, positions, cache, spec, linear=linear, backend="reference"
-        )
-        return jax.numpy.argmax(logits[:, -1], -1), cache.k, cache.v
+            params, tokens, positions, transformer.Cache(k=k, v=v, tables=tables), spec,
+            linear=linear, backend="reference",
+        )  # fmt: skip
+        return logits, cache.k, cache.v
 
-    traced = jax.jit(step, donate_argnums=3, keep_unused=True).trace(params, tokens, tokens, cache)
+    traced = jax.jit(step, donate_argnums=(3, 4), keep_unused=True).trace(
+        params, tokens, tokens, pool, pool, tables
+    )
     traced.lower(lowering_platforms=("cuda",)).compile()
-    for file in folder.iterdir():
-        if not file.name.endswith(KEPT):
-            file.unlink()
 
 
 def _sharding(jax: Any, target: XlaTarget) -> Any:

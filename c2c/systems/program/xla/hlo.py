@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 from c2c.errors import DataError
 
 __all__ = ["Computation", "Instruction", "Module", "Reference", "parse_hlo"]
 
+_TYPES: Mapping[str, np.dtype[Any]] = {
+    **{f"{kind}{8 * n}": np.dtype(f"{'u' if kind == 'u' else 'i'}{n}")
+       for kind in "us" for n in (1, 2, 4, 8)},
+    "pred": np.dtype(bool), "f16": np.dtype(np.float16), "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64), "bf16": np.dtype(ml_dtypes.bfloat16),
+}  # fmt: skip
 _COMPUTATION = re.compile(r"^(ENTRY )?%([\w.\-]+) \(.*\{$")
 _NAMED = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = ")
 _REFERENCE = re.compile(r"%([\w.\-]+)((?:#\d+)*)")
@@ -36,6 +46,7 @@ class Instruction:
       attributes: text that follows the operands.
       is_root: whether it gives the computation's result.
       inside: text between the parentheses.
+      kind: type of the result, as HLO writes it.
     """
 
     name: str
@@ -45,11 +56,24 @@ class Instruction:
     attributes: str
     is_root: bool
     inside: str
+    kind: str
 
     def attribute(self, name: str) -> str:
         """Return the value of an attribute such as `body=%x`, or nothing."""
-        found = re.search(rf'(?<![\w])"?{name}"?[=:]"?%?([\w.\-]+)', self.attributes)
+        found = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
         return found[1] if found else ""
+
+    def content(self) -> bytes:
+        """Return a constant's bytes; nothing where the text leaves them out."""
+        dtype = _TYPES.get(self.kind.partition("[")[0])
+        if dtype is None or "..." in self.inside:
+            return b""
+        words = re.findall(r"[-+\w.]+", re.sub(r"/\*.*?\*/", "", self.inside))
+        if dtype == np.dtype(bool):
+            return np.array([word == "true" or word == "1" for word in words]).tobytes()
+        if dtype.kind in "iu":
+            return np.array([int(word) for word in words], dtype).tobytes()
+        return np.array([float(word) for word in words]).astype(dtype).tobytes()
 
 
 Computation = tuple[Instruction, ...]
@@ -109,7 +133,9 @@ def _path(text: str) -> tuple[int, ...]:
 def _instruction(named: re.Match[str], line: str) -> Instruction:
     rest = re.sub(r"/\*.*?\*/", "", line[named.end() :])
     kind, rest = (
-        _bracketed(rest) if rest.startswith("(") else (rest.partition(" ")[0], rest.partition(" ")[2])
+        _bracketed(rest)
+        if rest.startswith("(")
+        else (rest.partition(" ")[0], rest.partition(" ")[2])
     )
     opcode, _, tail = rest.strip().partition("(")
     inside, attributes = _bracketed(f"({tail}")
@@ -118,7 +144,9 @@ def _instruction(named: re.Match[str], line: str) -> Instruction:
         for n, path in _REFERENCE.findall(inside)
     )
     arity = _arity(kind) if kind.startswith("(") else None
-    return Instruction(named[2], opcode, operands, arity, attributes, bool(named[1]), inside[1:-1])
+    return Instruction(
+        named[2], opcode, operands, arity, attributes, bool(named[1]), inside[1:-1], kind
+    )
 
 
 def _bracketed(text: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from c2c.systems.program.program import (
     Slice,
 )
 from c2c.systems.program.xla.assignment import Assignment, parse_assignment
+from c2c.systems.program.xla.distil import ASSIGNMENT, HLO, THUNKS
 from c2c.systems.program.xla.hlo import Instruction, Module, parse_hlo
 from c2c.systems.program.xla.thunks import Thunk, parse_thunks
 
@@ -72,7 +73,7 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
     """Return the step that XLA compiled into a folder.
 
     Args:
-      folder: with the files of one module, as `compile_step` leaves them.
+      folder: as `distil` leaves it.
       trips: of each loop whose length only the data says, such as one over pages of a cache.
 
     Raises:
@@ -81,29 +82,25 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
     """
     if trips < 0:
         raise SettingError("trips", trips, "a whole number of at least 0")
-    hlo = _only(folder, "gpu_after_optimizations.txt")
-    assignment = _only(folder, "gpu_after_optimizations-buffer-assignment.txt")
-    thunks = _only(folder, "thunk_sequence.txt")
+    texts = {}
+    for name in (HLO, ASSIGNMENT, THUNKS):
+        path = folder / name
+        if not path.is_file():
+            raise DataError(str(path), "is missing")
+        texts[name] = path.read_text("utf-8")
     reader = _Reader(
         str(folder),
-        parse_hlo(hlo.read_text("utf-8"), hlo.name),
-        parse_assignment(assignment.read_text("utf-8"), assignment.name),
+        parse_hlo(texts[HLO], str(folder / HLO)),
+        parse_assignment(texts[ASSIGNMENT], str(folder / ASSIGNMENT)),
         _images(folder),
         trips,
     )
-    return reader.read(parse_thunks(thunks.read_text("utf-8"), thunks.name))
-
-
-def _only(folder: Path, end: str) -> Path:
-    found = sorted(p for p in folder.glob(f"*{end}"))
-    if len(found) != 1:
-        raise DataError(str(folder), f"has {len(found)} files *{end}, not one")
-    return found[0]
+    return reader.read(parse_thunks(texts[THUNKS], str(folder / THUNKS)))
 
 
 def _images(folder: Path) -> dict[str, bytes]:
     """Return the PTX of each kernel by its name."""
-    found = {}
+    found: dict[str, bytes] = {}
     for path in sorted(folder.glob("*.ptx")):
         image = path.read_bytes()
         if b".entry" in image:
@@ -125,6 +122,7 @@ class _Reader:
     operands: list[tuple[Slice, ...]] = field(default_factory=list)
     results: list[tuple[Slice, ...]] = field(default_factory=list)
     def_use: set[tuple[int, int]] = field(default_factory=set)
+    contents: dict[int, bytes] = field(default_factory=dict)
 
     def read(self, thunks: list[Thunk]) -> XlaStep:
         memory = [a for a in self.assignment.allocations if not a.is_local]
@@ -141,8 +139,12 @@ class _Reader:
                 raise DataError(self.source, f"output {path} is not where parameter {number} is")
             carried.append(result.slice)
         program = Program(
-            buffers=tuple(Buffer(a.nbytes) for a in memory),
-            kernels=tuple(Kernel(n, self.images[n], shared_limit=self._limit(n)) for n in self.kernels),
+            buffers=tuple(
+                Buffer(a.nbytes, content=self.contents.get(k, b"")) for k, a in enumerate(memory)
+            ),
+            kernels=tuple(
+                Kernel(n, self.images[n], shared_limit=self._limit(n)) for n in self.kernels
+            ),
             launches=tuple(self.launches),
             inputs=tuple(_leaf(v).slice for v in given),
             outputs=tuple(v.slice for v in _leaves(root)),
@@ -196,7 +198,9 @@ class _Reader:
         if opcode == "parameter":
             return given[int(instruction.inside)]
         if opcode == "constant":
-            return _Value(self._slice(instruction.name, ()))
+            part = self._slice(instruction.name, ())
+            self.contents[part.buffer] = instruction.content()
+            return _Value(part)
         if opcode == "tuple":
             return tuple(taken)
         if opcode == "get-tuple-element":

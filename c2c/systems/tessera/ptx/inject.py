@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -27,7 +27,8 @@ BUFFER: Final = "c2c_intervals"
 RECORD_BYTES: Final = 16
 
 
-class Record(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Record:
     """16 bytes of the buffer: an access's addresses, or the coordinates of one dimension."""
 
     index: int  # of the instruction in the kernel's body
@@ -115,9 +116,7 @@ def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:
     return [(close, f"{comma}{declared}\n"), (body, lines)]
 
 
-def _recorded(
-    access: Access, instruction: Instruction, at: int
-) -> tuple[str, tuple[Record, ...]]:
+def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, tuple[Record, ...]]:
     """Return what precedes an access, and its records, the first of which is number `at`."""
     guard = ""
     if instruction.predicate:

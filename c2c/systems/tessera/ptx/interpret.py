@@ -1,4 +1,4 @@
-"""Runs PTX without a GPU: the subset that XLA writes for kernels without tensor cores.
+"""Runs PTX without a GPU: the subset that XLA writes for compute capability 8.
 
 All threads of some blocks run together as lanes of NumPy arrays. Of the lanes that may run, those
 that stand at the lowest instruction go first, so that lanes which parted meet again.
@@ -15,9 +15,18 @@ import numpy as np
 from c2c.errors import DataError
 from c2c.systems.tessera.ptx.lanes import LOCAL, PARAMETERS, SHARED, Lanes, Triple
 from c2c.systems.tessera.ptx.memory import Memory
-from c2c.systems.tessera.ptx.operations import DTYPES, OPERATIONS, compare, convert, kind_of
+from c2c.systems.tessera.ptx.operations import (
+    DTYPES,
+    OPERATIONS,
+    carried,
+    compare,
+    convert,
+    kind_of,
+    operate,
+)
 from c2c.systems.tessera.ptx.reach import Access, KernelAccess, reach
-from c2c.systems.tessera.ptx.text import Address, Instruction, KernelText, Operand, Vector
+from c2c.systems.tessera.ptx.tensor import MMA, load_matrices, multiply
+from c2c.systems.tessera.ptx.text import Address, Instruction, KernelText, Vector
 from c2c.systems.tessera.ptx.warps import WARP_OPERATIONS
 
 __all__ = ["Interval", "interpret"]
@@ -74,7 +83,9 @@ def interpret(
     """
     sizes = [p.nbytes for p in kernel.parameters]
     if [len(p) for p in parameters] != sizes:
-        raise DataError(f"kernel {kernel.name}", f"{len(parameters)} parameters, not of {sizes} bytes")
+        raise DataError(
+            f"kernel {kernel.name}", f"{len(parameters)} parameters, not of {sizes} bytes"
+        )
     known = reach(kernel)
     places, spaces = _places(kernel, shared_bytes)
     count = int(np.prod(grid))
@@ -182,13 +193,15 @@ class _Batch:
             self._memory(instruction, at, which)
         elif name == "mov":
             self._move(instruction, which)
+        elif name in ("mma", "ldmatrix"):
+            self._tensor(instruction, which)
         elif name == "cvta":
             self._to_space(instruction, which)
         elif name in WARP_OPERATIONS:
             WARP_OPERATIONS[name](self.lanes, instruction, which)
         elif name in ("setp", "set", "selp", "cvt"):
             _CHOICES[name](self, instruction, which)
-        elif name in OPERATIONS:
+        elif name in OPERATIONS or name in ("addc", "madc"):
             self._arithmetic(instruction, which)
         else:
             raise self.known.kernel.fault(instruction, "an instruction that is not interpreted")
@@ -210,6 +223,9 @@ class _Batch:
     def _arithmetic(self, instruction: Instruction, which: Array) -> None:
         parts, name = instruction.parts, instruction.name
         kind = kind_of(parts)
+        if name in ("addc", "madc") or "cc" in parts:
+            self._carrying(instruction, which)
+            return
         if name in ("lop3", "prmt"):
             kind = "b32"
         packed = kind.endswith("x2")
@@ -225,10 +241,57 @@ class _Batch:
                 given.append(halves.view(DTYPES[kind.removesuffix("x2")]))
             else:
                 given.append(self.value(instruction, k, mine, which))
-        made = OPERATIONS[name](parts, kind.removesuffix("x2"), given)
+        made = operate(parts, given)
         if packed:
             made = np.ascontiguousarray(made).view(np.uint32)
         self.lanes.write(self.target(instruction), made, which)
+
+    def _carrying(self, instruction: Instruction, which: Array) -> None:
+        if instruction.parts[-1] not in ("u32", "s32", "b32") or instruction.name == "sub":
+            raise self.known.kernel.fault(instruction, "an extended sum that is not interpreted")
+        count = len(instruction.operands)
+        given = [self.value(instruction, k, "u32", which) for k in range(1, count)]
+        made, carry = carried(instruction.parts, given, self.lanes.carry[which])
+        self.lanes.write(self.target(instruction), made, which)
+        if "cc" in instruction.parts:
+            self.lanes.carry[which] = carry
+
+    def _tensor(self, instruction: Instruction, which: Array) -> None:
+        parts = instruction.parts
+        whole = len(which) % 32 == 0 and np.all(self.lanes.thread[which[::32]] % 32 == 0)
+        if not whole:
+            raise self.known.kernel.fault(instruction, "a part of a warp")
+        if instruction.name == "ldmatrix":
+            made = self._matrices(instruction, which)
+        else:
+            kind = parts[7] if len(parts) > 7 else ""
+            if instruction.opcode not in (MMA.format(kind="bf16"), MMA.format(kind="f16")):
+                raise self.known.kernel.fault(instruction, "a product that is not interpreted")
+            a, b, c = (
+                [self.lanes.read(p, t, which, instruction) for p in self._parts(instruction, k)]
+                for k, t in ((1, "b32"), (2, "b32"), (3, "f32"))
+            )
+            made = multiply(kind, a, b, c)
+        for name, value in zip(self._parts(instruction, 0), made, strict=True):
+            self.lanes.write(name, value, which)
+
+    def _parts(self, instruction: Instruction, number: int) -> tuple[str, ...]:
+        operand = instruction.operands[number]
+        if not isinstance(operand, Vector):
+            raise self.known.kernel.fault(instruction, "an operand that is not interpreted")
+        return operand.parts
+
+    def _matrices(self, instruction: Instruction, which: Array) -> list[Array]:
+        count = len(self._parts(instruction, 0))
+        address = instruction.operands[1]
+        if not isinstance(address, Address) or "b16" not in instruction.parts:
+            raise self.known.kernel.fault(instruction, "matrices that are not interpreted")
+        places = self._addresses(address, instruction, which).astype(np.int64)
+        places = np.where(places >= SHARED, places - SHARED, places).reshape(-1, 32)
+        begins = places[:, : 8 * count].reshape(-1, count, 8)
+        blocks = self.lanes.block_of[which[::32]]
+        rows = self.shared[blocks[:, None, None, None], begins[..., None] + np.arange(16)]
+        return load_matrices(rows, transposed="trans" in instruction.parts)
 
     def _move(self, instruction: Instruction, which: Array) -> None:
         kind = kind_of(instruction.parts)
@@ -404,7 +467,9 @@ def _set(batch: _Batch, instruction: Instruction, which: Array) -> None:
     left, right = (batch.value(instruction, k, parts[-1], which) for k in (1, 2))
     holds = compare(parts[1], left, right)
     to = DTYPES[parts[-2]]
-    made = holds.astype(to) if to.kind == "f" else np.where(holds, -1, 0).astype(np.int32).view("u4")
+    made = (
+        holds.astype(to) if to.kind == "f" else np.where(holds, -1, 0).astype(np.int32).view("u4")
+    )
     batch.lanes.write(batch.target(instruction), made, which)
 
 
@@ -420,7 +485,9 @@ def _cvt(batch: _Batch, instruction: Instruction, which: Array) -> None:
     to, source = parts[-2], parts[-1]
     if to.endswith("x2"):
         each = to.removesuffix("x2")
-        high, low = (convert(parts, each, batch.value(instruction, k, source, which)) for k in (1, 2))
+        high, low = (
+            convert(parts, each, batch.value(instruction, k, source, which)) for k in (1, 2)
+        )
         made = np.stack([low, high], 1).view(np.uint32)[:, 0]
     else:
         made = convert(parts, to, batch.value(instruction, 1, source, which))
@@ -434,7 +501,7 @@ _JOINS: Mapping[str, Any] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
 }  # fmt: skip
 _ATOMICS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b, "min": min, "max": max, "exch": lambda a, b: b,
+    "add": lambda a, b: a + b, "min": min, "max": max, "exch": lambda _, b: b,
     "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
 }  # fmt: skip
 _ATOMICS_AT: Mapping[str, Any] = {

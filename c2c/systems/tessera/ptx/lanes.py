@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -33,6 +32,7 @@ class Lanes:
       thread: each lane's number in its block.
       at: the instruction that comes next.
       is_alive: whether it has not returned.
+      carry: of extended sums.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Lanes:
         self.thread = np.tile(np.arange(self.size), len(blocks))
         self.at = np.zeros(self.count, np.int64)
         self.is_alive = np.ones(self.count, bool)
+        self.carry = np.zeros(self.count, np.uint64)
         self._registers: dict[str, Array] = {}
         self._places = places  # of variables and parameters, in their space
         self._special = _special(grid, block, np.repeat(np.asarray(blocks), self.size), self.thread)
@@ -93,26 +94,19 @@ class Lanes:
             wide = same.astype(held.dtype)
         held[lanes] = wide
 
-    def _same(self, number: int | float, dtype: Any, lanes: Array) -> Array:
+    def _same(self, number: int, dtype: Any, lanes: Array) -> Array:
         count = len(self.at[lanes])
-        if isinstance(number, float):
-            return np.full(count, number, dtype)
-        if dtype.kind in "iu":
-            return np.full(count, number % 2 ** (8 * dtype.itemsize), f"u{dtype.itemsize}").view(
-                dtype
-            )
         if dtype.kind == "b":
             return np.full(count, bool(number))
-        bits = np.full(count, number, f"u{dtype.itemsize}")
+        bits = np.full(count, number % 2 ** (8 * dtype.itemsize), f"u{dtype.itemsize}")
         return bits.view(dtype)
 
 
-def _literal(text: str, of: Instruction, kernel: KernelText) -> int | float:
-    """Return a number; floating-point ones of PTX are bits."""
-    if text[:2] in ("0f", "0F"):
-        return float(struct.unpack(">f", bytes.fromhex(text[2:]))[0])
-    if text[:2] in ("0d", "0D"):
-        return float(struct.unpack(">d", bytes.fromhex(text[2:]))[0])
+def _literal(text: str, of: Instruction, kernel: KernelText) -> int:
+    """Return a number, or the bits of a floating-point one, as PTX writes those."""
+    if text[:2].lower() in ("0f", "0d"):
+        bits = text[2:]
+        return int(bits, 16)
     if text == "WARP_SZ":
         return 32
     try:

@@ -1,4 +1,4 @@
-"""Global memory of the interpreter: allocations with gaps, read and written by many lanes at once."""
+"""Global memory of the interpreter: allocations with gaps, accessed by many lanes at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arithmetic instructions compute, lane by lane: a table of functions over NumPy arrays."""
+"""What arithmetic instructions compute, lane by lane: functions over NumPy arrays."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DTYPES", "OPERATIONS", "compare", "convert", "kind_of"]
+__all__ = ["DTYPES", "OPERATIONS", "carried", "compare", "convert", "kind_of", "operate"]
 
 Array = Any  # of one type, a value for each lane
-Operation = Callable[[tuple[str, ...], str, list[Array]], Array]
+Operation = Callable[[tuple[str, ...], list[Array]], Array]  # of an opcode, taken apart
 
 DTYPES: Final[Mapping[str, Any]] = {
     **{f"{sign}{8 * n}": np.dtype(f"{kind}{n}")
@@ -73,31 +73,41 @@ def convert(parts: tuple[str, ...], to: str, value: Array) -> Array:
     return np.where(low, limits.min, np.where(high, limits.max, made)).astype(target)
 
 
-def _wide(parts: tuple[str, ...], kind: str, a: Array, b: Array) -> Array:
+def carried(parts: tuple[str, ...], args: list[Array], carry: Array) -> tuple[Array, Array]:
+    """Return an extended sum of 32-bit words and its carry."""
+    wide = [a.astype(np.uint64) for a in args]
+    if parts[0] in ("mad", "madc"):
+        product = wide[0] * wide[1]
+        word = product >> np.uint64(32) if "hi" in parts else product & np.uint64(0xFFFFFFFF)
+        wide = [word, wide[2]]
+    total = wide[0] + wide[1] + (carry if parts[0].endswith("c") else 0)
+    return (total & np.uint64(0xFFFFFFFF)).astype(np.uint32), total >> np.uint64(32)
+
+
+def _wide(parts: tuple[str, ...], a: Array, b: Array) -> Array:
+    double = f"{a.dtype.kind}{2 * a.dtype.itemsize}"
     if "wide" in parts:
-        double = DTYPES[f"{kind[0]}{2 * int(kind[1:])}"]
         return a.astype(double) * b.astype(double)
     if "hi" in parts:
         if a.dtype.itemsize == 8:
             product = a.astype(object) * b.astype(object)
             return np.array([int(p) >> 64 for p in product], dtype=object).astype(a.dtype)
-        double = DTYPES[f"{kind[0]}{2 * int(kind[1:])}"]
         return (a.astype(double) * b.astype(double) >> (8 * a.dtype.itemsize)).astype(a.dtype)
     return a * b
 
 
-def _mad(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
-    product = _wide(parts, kind, args[0], args[1])
+def _mad(parts: tuple[str, ...], args: list[Array]) -> Array:
+    product = _wide(parts, args[0], args[1])
     return product + args[2].astype(product.dtype)
 
 
-def _fma(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _fma(parts: tuple[str, ...], args: list[Array]) -> Array:
     a, b, c = (each.astype(np.float64) for each in args)
     made = (a * b + c).astype(args[0].dtype)
     return np.maximum(made, made.dtype.type(0)) if "relu" in parts else made
 
 
-def _divide(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _divide(args: list[Array]) -> Array:
     a, b = args
     if a.dtype.kind not in "iu":
         return a / b
@@ -107,7 +117,7 @@ def _divide(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
     return np.where(b == 0, -1, _truncated(a, safe)).astype(a.dtype)
 
 
-def _remainder(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _remainder(args: list[Array]) -> Array:
     a, b = args
     safe = np.where(b == 0, 1, b).astype(a.dtype)
     quotient = a // safe if a.dtype.kind == "u" else _truncated(a, safe)
@@ -119,7 +129,7 @@ def _truncated(a: Array, b: Array) -> Array:
     return quotient + ((a % b != 0) & ((a < 0) != (b < 0)))
 
 
-def _shift(parts: tuple[str, ...], kind: str, args: list[Array], *, left: bool) -> Array:
+def _shift(args: list[Array], *, left: bool) -> Array:
     a, by = args[0], args[1].astype(np.int64)
     bits = 8 * a.dtype.itemsize
     held = np.minimum(by, bits - 1).astype(a.dtype)
@@ -129,7 +139,7 @@ def _shift(parts: tuple[str, ...], kind: str, args: list[Array], *, left: bool) 
     return np.where(by >= bits, 0, moved).astype(a.dtype)
 
 
-def _funnel(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _funnel(parts: tuple[str, ...], args: list[Array]) -> Array:
     low, high, by = (a.astype(np.uint64) for a in args)
     by = by & np.uint64(31) if "wrap" in parts else np.minimum(by, np.uint64(32))
     both = (high << np.uint64(32)) | low
@@ -137,7 +147,7 @@ def _funnel(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
     return (made & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
 
-def _permute(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _permute(args: list[Array]) -> Array:
     a, b, selector = (x.astype(np.uint64) for x in args)
     both = a | (b << np.uint64(32))
     made = np.zeros_like(both)
@@ -149,7 +159,7 @@ def _permute(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
     return made.astype(np.uint32)
 
 
-def _lop3(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _lop3(args: list[Array]) -> Array:
     a, b, c, table = args
     made = np.zeros_like(a)
     for k in range(8):
@@ -158,7 +168,7 @@ def _lop3(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
     return made.astype(a.dtype)
 
 
-def _field(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _field(args: list[Array]) -> Array:
     a, at, length = args[0], args[1].astype(np.int64) & 255, args[2].astype(np.int64) & 255
     bits = 8 * a.dtype.itemsize
     wide = a.astype(object)
@@ -170,19 +180,19 @@ def _field(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
 
 
 def _bits_of(value: int, at: int, length: int, bits: int, is_signed: bool) -> int:
-    taken = (value >> at) & (2**length - 1)
+    taken: int = (value >> at) & (2**length - 1)
     if is_signed and length and value >> min(at + length - 1, bits - 1) & 1:
         reach = min(length, max(bits - at, 0))
         taken = (taken & (2**reach - 1)) - 2**reach
     return taken
 
 
-def _count_leading(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _count_leading(args: list[Array]) -> Array:
     bits = 8 * args[0].dtype.itemsize
     return np.array([bits - int(x).bit_length() for x in args[0]], np.uint32)
 
 
-def _extreme(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _extreme(parts: tuple[str, ...], args: list[Array]) -> Array:
     a, b = args[:2]
     least = parts[0] == "min"
     if a.dtype.kind in "iu":
@@ -192,11 +202,11 @@ def _extreme(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
     return np.fmin(a, b) if least else np.fmax(a, b)
 
 
-def _copysign(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _copysign(args: list[Array]) -> Array:
     return np.copysign(args[1], args[0])  # the sign of the first operand
 
 
-def _testp(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _testp(parts: tuple[str, ...], args: list[Array]) -> Array:
     value = args[0]
     tests: Mapping[str, Callable[[Array], Array]] = {
         "finite": np.isfinite, "infinite": np.isinf, "number": lambda x: ~np.isnan(x),
@@ -205,36 +215,38 @@ def _testp(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
     return tests[parts[1]](value)
 
 
-def _unary(function: Callable[[Array], Array]) -> Operation:
-    def apply(parts: tuple[str, ...], kind: str, args: list[Array]) -> Array:
+def _unary(function: Callable[[Array], Array]) -> Callable[[list[Array]], Array]:
+    def apply(args: list[Array]) -> Array:
         return function(args[0].astype(np.float64)).astype(args[0].dtype)
 
     return apply
 
 
-OPERATIONS: Final[Mapping[str, Operation]] = {
-    "add": lambda p, k, a: a[0] + a[1],
-    "sub": lambda p, k, a: a[0] - a[1],
-    "mul": lambda p, k, a: _wide(p, k, a[0], a[1]) if a[0].dtype.kind in "iu" else a[0] * a[1],
-    "mad": lambda p, k, a: _mad(p, k, a) if a[0].dtype.kind in "iu" else _fma(p, k, a),
-    "fma": _fma,
+def _product(parts: tuple[str, ...], args: list[Array]) -> Array:
+    return _wide(parts, args[0], args[1]) if args[0].dtype.kind in "iu" else args[0] * args[1]
+
+
+def _product_sum(parts: tuple[str, ...], args: list[Array]) -> Array:
+    return _mad(parts, args) if args[0].dtype.kind in "iu" else _fma(parts, args)
+
+
+_PLAIN: Final[Mapping[str, Callable[[list[Array]], Array]]] = {
+    "add": lambda a: a[0] + a[1],
+    "sub": lambda a: a[0] - a[1],
     "div": _divide,
     "rem": _remainder,
-    "abs": lambda p, k, a: np.abs(a[0]),
-    "neg": lambda p, k, a: (-a[0]).astype(a[0].dtype),
-    "min": _extreme,
-    "max": _extreme,
-    "and": lambda p, k, a: a[0] & a[1],
-    "or": lambda p, k, a: a[0] | a[1],
-    "xor": lambda p, k, a: a[0] ^ a[1],
-    "not": lambda p, k, a: ~a[0],
-    "shl": lambda p, k, a: _shift(p, k, a, left=True),
-    "shr": lambda p, k, a: _shift(p, k, a, left=False),
-    "shf": _funnel,
+    "abs": lambda a: np.abs(a[0]),
+    "neg": lambda a: (-a[0]).astype(a[0].dtype),
+    "and": lambda a: a[0] & a[1],
+    "or": lambda a: a[0] | a[1],
+    "xor": lambda a: a[0] ^ a[1],
+    "not": lambda a: ~a[0],
+    "shl": lambda a: _shift(a, left=True),
+    "shr": lambda a: _shift(a, left=False),
     "prmt": _permute,
     "lop3": _lop3,
     "bfe": _field,
-    "popc": lambda p, k, a: np.bitwise_count(a[0]).astype(np.uint32),
+    "popc": lambda a: np.bitwise_count(a[0]).astype(np.uint32),
     "clz": _count_leading,
     "rcp": _unary(lambda x: 1.0 / x),
     "sqrt": _unary(np.sqrt),
@@ -245,6 +257,26 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "cos": _unary(np.cos),
     "tanh": _unary(np.tanh),
     "copysign": _copysign,
+}
+_QUALIFIED: Final[Mapping[str, Operation]] = {
+    "mul": _product,
+    "mad": _product_sum,
+    "fma": _fma,
+    "min": _extreme,
+    "max": _extreme,
+    "shf": _funnel,
     "testp": _testp,
 }
-"""By name of the instruction: (parts of the opcode, its type, operands) -> result."""
+OPERATIONS: Final = frozenset({*_PLAIN, *_QUALIFIED})
+"""Names of the instructions that `operate` knows."""
+
+
+def operate(parts: tuple[str, ...], args: list[Array]) -> Array:
+    """Return what an instruction of `OPERATIONS` computes.
+
+    Args:
+      parts: its opcode, taken apart.
+      args: its operands, of the types that it takes.
+    """
+    plain = _PLAIN.get(parts[0])
+    return _QUALIFIED[parts[0]](parts, args) if plain is None else plain(args)

@@ -195,8 +195,8 @@ class _Held:
         found: set[_Value] = set()
         for place in places:
             if isinstance(place, _Own):
-                known = place.at is not None
-                found.add(Reached(place.parameter, place.at + skipped) if known else _Loaded())
+                at = place.at
+                found.add(_Loaded() if at is None else Reached(place.parameter, at + skipped))
             elif isinstance(place, _OnChip):
                 found |= self._cell
             else:
@@ -233,7 +233,7 @@ def _copy(
     spaces = [p.partition("::")[0] for p in parts if p.partition("::")[0] in ("shared", "global")]
     if not addresses or "mbarrier" in parts[:3] or not spaces:
         return  # a commit, a wait, an arrival
-    if "prefetch" in parts or "tensor" in parts and "prefetch" in parts:
+    if "prefetch" in parts or ("tensor" in parts and "prefetch" in parts):
         yield from _one(index, "r", 0, addresses[0], held, "global")
         return
     if spaces[0] == "shared" and "global" in spaces:

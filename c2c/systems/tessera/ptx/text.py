@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 
 from c2c.errors import DataError
 
-__all__ = ["Address", "Instruction", "KernelText", "Operand", "Parameter", "Variable", "Vector", "parse"]
+__all__ = [
+    "Address",
+    "Instruction",
+    "KernelText",
+    "Operand",
+    "Parameter",
+    "Variable",
+    "Vector",
+    "parse",
+]
 
 NEWEST_VERSION = (9, 9)  # of the language; a major version may change what an instruction means
 
@@ -210,7 +219,11 @@ class _Reader:
             where = f"{self.source}:{line}, kernel {self.kernel}"
             raise DataError(where, f"no instruction: {text[:80]}")
         negated, predicate, opcode, operands = match.groups()
-        given = tuple(map(_operand, _split(operands)))
+        try:
+            given = tuple(map(_operand, _split(operands)))
+        except DataError as problem:
+            where = f"{self.source}:{line}, kernel {self.kernel}"
+            raise DataError(where, f"{problem.problem} in {text[:80]}") from problem
         self.body.append(Instruction(opcode, given, predicate or "", bool(negated), line, at))
 
     def _directive(self, text: str, line: int) -> None:
@@ -219,7 +232,15 @@ class _Reader:
                 self.registers[name.strip().partition("<")[0]] = registers[1]
             return
         self.variables.update((v.name, v) for v in _variables(f"{text};"))
-        known = (".shared", ".local", ".const", ".pragma", ".param", ".branchtargets", ".callprototype")
+        known = (
+            ".shared",
+            ".local",
+            ".const",
+            ".pragma",
+            ".param",
+            ".branchtargets",
+            ".callprototype",
+        )
         if not text.startswith(known):
             where = f"{self.source}:{line}, kernel {self.kernel}"
             raise DataError(where, f"unknown directive: {text[:80]}")
@@ -230,11 +251,11 @@ def _statements(body: str) -> Iterator[tuple[str, int, int]]:
     gathered = ""
     line, begin, at, depth = 0, 0, 0, 0
     for match in _TOKEN.finditer(body):
-        token = match[0]
+        piece = match[0]
         is_empty = not gathered.strip()
-        if token.startswith(("//", "/*")):
-            line += token.count("\n")
-        elif token == "\n":
+        if piece.startswith(("//", "/*")):
+            line += piece.count("\n")
+        elif piece == "\n":
             line += 1
             gathered += " "
             if gathered.lstrip().startswith((".loc", ".file")):
@@ -242,20 +263,20 @@ def _statements(body: str) -> Iterator[tuple[str, int, int]]:
             elif _LABEL.fullmatch(gathered.strip()):
                 yield gathered.strip(), begin, at
                 gathered = ""
-        elif token == "{" and (depth or not is_empty):
+        elif piece == "{" and (depth or not is_empty):
             depth += 1
-            gathered += token
-        elif token == "}" and depth:
+            gathered += piece
+        elif piece == "}" and depth:
             depth -= 1
-            gathered += token
-        elif token in ";{}":
+            gathered += piece
+        elif piece in ";{}":
             if not is_empty:
                 yield gathered.strip(), begin, at
             gathered = ""
         else:
             if is_empty:
-                begin, at = line, match.start() + len(token) - len(token.lstrip())
-            gathered += token
+                begin, at = line, match.start() + len(piece) - len(piece.lstrip())
+            gathered += piece
     if rest := gathered.strip():
         yield rest, begin, at
 
@@ -320,7 +341,9 @@ def _operand(text: str) -> Operand:
 def _written(operand: Operand) -> str:
     if isinstance(operand, Address):
         coordinates = f", {{{', '.join(operand.coordinates)}}}" if operand.coordinates else ""
-        return f"[{operand.base}{operand.offset:+d}{coordinates}]" if operand.offset else (
-            f"[{operand.base}{coordinates}]"
+        return (
+            f"[{operand.base}{operand.offset:+d}{coordinates}]"
+            if operand.offset
+            else (f"[{operand.base}{coordinates}]")
         )
     return f"{{{', '.join(operand.parts)}}}" if isinstance(operand, Vector) else operand

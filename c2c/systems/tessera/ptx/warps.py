@@ -41,7 +41,8 @@ def _shuffle(lanes: Lanes, instruction: Instruction, which: Array) -> None:
         "up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": first | by & 31 & ~segment,
     }[how]  # fmt: skip
     is_inside = source >= last if how == "up" else source <= last
-    source = np.where(is_inside, source, lane)
+    beyond = lanes.thread[which] - lane + source >= lanes.size  # a block's last warp may be short
+    source = np.where(is_inside & ~beyond, source, lane)
     targets = _operand(instruction, 0).split("|")
     lanes.write(targets[0], value[which + source - lane], which)
     if len(targets) > 1:
