@@ -1,15 +1,19 @@
 """Tessera: the kernels of one model placed over unlike GPUs, by what their machine code touches."""
 
+from c2c.systems.tessera.costs import Efficiency, kernel_s, work_of
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
+from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan, relaxation_s, sweep
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 
 __all__ = [
+    "Batch",
     "Carried",
     "Dependency",
+    "Efficiency",
     "Gpus",
     "Graph",
     "Options",
@@ -17,6 +21,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Stage",
+    "StepKernel",
     "Touch",
     "Transfer",
     "Weights",
@@ -25,6 +30,7 @@ __all__ = [
     "cost",
     "graph_of",
     "joined",
+    "kernel_s",
     "kernels_of",
     "memory_of",
     "plan",
@@ -32,6 +38,9 @@ __all__ = [
     "relaxation_s",
     "run_interpreted",
     "stages_of",
+    "step_kernels",
     "sweep",
     "touches_of",
+    "transfers_of",
+    "work_of",
 ]

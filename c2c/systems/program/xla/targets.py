@@ -20,17 +20,14 @@ class XlaTarget:
       capability: compute capability.
       architecture: as assemblers name it; the one that its own code is for.
       threads_per_sm: that are resident at most.
-      clock_ghz: boost clock.
 
-    Source: CUDA programming guide, "Technical specifications per compute capability"; clocks from
-    the datasheets.
+    Source: CUDA programming guide, "Technical specifications per compute capability".
     """
 
     hardware: str
     capability: tuple[int, int]
     architecture: str
     threads_per_sm: int
-    clock_ghz: float
 
     def description(self) -> str:
         """Return the text that XLA's deviceless compiler takes."""
@@ -44,7 +41,7 @@ gpu_device_info {{
   core_count: {gpu.sm_count} fpus_per_core: {64 if self.capability == (8, 0) else 128}
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
   memory_bandwidth: {int(gpu.hbm_gbps * 1e9)} l2_cache_size: {gpu.l2_bytes}
-  clock_rate_ghz: {self.clock_ghz} device_memory_size: {gpu.hbm_bytes}
+  clock_rate_ghz: {gpu.clock_ghz} device_memory_size: {gpu.hbm_bytes}
   shared_memory_per_block_optin: {gpu.smem_per_sm_bytes - 1024}
   cuda_compute_capability {{ major: {major} minor: {minor} }} registers_per_core_limit: 65536
   registers_per_block_limit: 65536
@@ -55,11 +52,11 @@ device_description_str: "{gpu.name}"
 
 
 def _target(
-    hardware: str, capability: tuple[int, int], architecture: str, threads: int, ghz: float
+    hardware: str, capability: tuple[int, int], architecture: str, threads: int
 ) -> XlaTarget:
     return XlaTarget(
         hardware=hardware, capability=capability, architecture=architecture,
-        threads_per_sm=threads, clock_ghz=ghz,
+        threads_per_sm=threads,
     )  # fmt: skip
 
 
@@ -67,11 +64,11 @@ TARGETS: Mapping[str, XlaTarget] = MappingProxyType(
     {
         target.hardware: target
         for target in (
-            _target("a100_80", (8, 0), "sm_80", 2048, 1.41),
-            _target("l40s", (8, 9), "sm_89", 1536, 2.52),
-            _target("h100_sxm", (9, 0), "sm_90a", 2048, 1.98),
-            _target("b200", (10, 0), "sm_100a", 2048, 1.965),
-            _target("rtx_pro_6000", (12, 0), "sm_120a", 1536, 2.617),
+            _target("a100_80", (8, 0), "sm_80", 2048),
+            _target("l40s", (8, 9), "sm_89", 1536),
+            _target("h100_sxm", (9, 0), "sm_90a", 2048),
+            _target("b200", (10, 0), "sm_100a", 2048),
+            _target("rtx_pro_6000", (12, 0), "sm_120a", 1536),
         )
     }
 )
