@@ -33,6 +33,7 @@ from c2c.systems.tessera import (
     Policy,
     Work,
     blocks_of_layers,
+    check_solver,
     plan,
     relaxation_s,
     step_kernels,
@@ -158,6 +159,7 @@ def main(arguments: Sequence[str]) -> int:
         kernels = step_kernels(replace(spec, layers=1), STEPS["decode"])
         work = work_of(kernels, _gpus(settings))
         blocks_of_layers([0], ["all"], settings.blocks)
+        check_solver(settings.gap, settings.time_limit_s)
         for count in settings.kernels:
             if count < len(work.names):
                 raise SettingError(

@@ -5,7 +5,7 @@ from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, progra
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
-from c2c.systems.tessera.planner import blocks_of_layers, plan, relaxation_s, sweep
+from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 
@@ -27,6 +27,7 @@ __all__ = [
     "Weights",
     "Work",
     "blocks_of_layers",
+    "check_solver",
     "cost",
     "graph_of",
     "joined",

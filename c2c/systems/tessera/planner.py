@@ -22,7 +22,7 @@ from c2c.systems.tessera.milp import solve
 from c2c.systems.tessera.plan import Options, Plan, Policy, cost, memory_of, stages_of
 from c2c.systems.tessera.work import Gpus, Work
 
-__all__ = ["blocks_of_layers", "plan", "relaxation_s", "sweep"]
+__all__ = ["blocks_of_layers", "check_solver", "plan", "relaxation_s", "sweep"]
 
 
 def plan(
@@ -54,10 +54,7 @@ def plan(
     count = len(gpus.names)
     if len(work.times_s[0]) != count:
         raise SettingError("times_s", len(work.times_s[0]), f"times on {count} GPUs")
-    if not 0 <= gap < 1:
-        raise SettingError("gap", gap, "a number in [0, 1)")
-    if time_limit_s <= 0:
-        raise SettingError("time_limit_s", time_limit_s, "a number above 0")
+    check_solver(gap, time_limit_s)
     wanted = range(len(work.names)) if tied is None else tied
     if len(wanted) != len(work.names):
         raise SettingError("tied", len(wanted), f"a group for each of {len(work.names)} kernels")
@@ -88,6 +85,18 @@ def plan(
         f"The program {why}: memory_bytes={gpus.memory_bytes}, max_cuts={options.max_cuts}, "
         f"pinned={dict(work.pinned)}.",
     )  # fmt: skip
+
+
+def check_solver(gap: float, time_limit_s: float) -> None:
+    """Raise unless the solver can stop at such a gap and time.
+
+    Raises:
+      SettingError: it cannot.
+    """
+    if not 0 <= gap < 1:
+        raise SettingError("gap", gap, "a number in [0, 1)")
+    if not time_limit_s > 0:
+        raise SettingError("time_limit_s", time_limit_s, "a number above 0")
 
 
 def relaxation_s(work: Work) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.errors import DataError
-from c2c.systems.tessera.ptx.lanes import LOCAL, PARAMETERS, SHARED, Lanes, Triple
+from c2c.systems.tessera.ptx.lanes import Lanes, Triple
 from c2c.systems.tessera.ptx.memory import Memory
 from c2c.systems.tessera.ptx.operations import (
     DTYPES,
@@ -25,6 +25,7 @@ from c2c.systems.tessera.ptx.operations import (
     operate,
 )
 from c2c.systems.tessera.ptx.reach import Access, KernelAccess, reach
+from c2c.systems.tessera.ptx.spaces import BASES, Spaces, layout_of, parameter_bytes
 from c2c.systems.tessera.ptx.tensor import MMA, load_matrices, multiply
 from c2c.systems.tessera.ptx.text import Address, Instruction, KernelText, Vector
 from c2c.systems.tessera.ptx.warps import WARP_OPERATIONS
@@ -87,42 +88,31 @@ def interpret(
             f"kernel {kernel.name}", f"{len(parameters)} parameters, not of {sizes} bytes"
         )
     known = reach(kernel)
-    places, spaces = _places(kernel, shared_bytes)
+    layout = layout_of(kernel, shared_bytes)
+    given = parameter_bytes(kernel, parameters)
     count = int(np.prod(grid))
     step = max(1, _LANES_AT_ONCE // int(np.prod(block)))
     touched: dict[int, Interval] = {a.index: Interval() for a in known.accesses}
     for first in range(0, count, step):
         blocks = range(first, min(first + step, count))
-        lanes = Lanes(kernel, grid, block, blocks, places)
-        _Batch(known, lanes, memory, b"".join(_padded(parameters, kernel)), spaces, len(blocks),
-               touched).run()  # fmt: skip
+        lanes = Lanes(kernel, grid, block, blocks, layout.places)
+        spaces = Spaces(memory, layout, given, lanes.block_of, len(blocks))
+        _Batch(known, lanes, spaces, len(blocks), touched).run()
     return touched
-
-
-@dataclass(frozen=True, slots=True)
-class _Spaces:
-    shared_bytes: int
-    local_bytes: int
 
 
 @dataclass(slots=True)
 class _Batch:
     known: KernelAccess
     lanes: Lanes
-    memory: Memory
-    parameters: bytes
-    spaces: _Spaces
+    spaces: Spaces
     blocks: int
     touched: dict[int, Interval]
     accesses: dict[int, Access] = field(init=False)
-    shared: Array = field(init=False)
-    local: Array = field(init=False)
     waiting: Array = field(init=False)
 
     def __post_init__(self) -> None:
         self.accesses = {a.index: a for a in self.known.accesses}
-        self.shared = np.zeros((self.blocks, self.spaces.shared_bytes + 16), np.uint8)
-        self.local = np.zeros((self.lanes.count, self.spaces.local_bytes + 16), np.uint8)
         self.waiting = np.full(self.lanes.count, -1)  # barrier that a lane waits at
 
     def run(self) -> None:
@@ -287,10 +277,12 @@ class _Batch:
         if not isinstance(address, Address) or "b16" not in instruction.parts:
             raise self.known.kernel.fault(instruction, "matrices that are not interpreted")
         places = self._addresses(address, instruction, which).astype(np.int64)
-        places = np.where(places >= SHARED, places - SHARED, places).reshape(-1, 32)
+        places = np.where(places >= BASES["shared"], places - BASES["shared"], places).reshape(
+            -1, 32
+        )
         begins = places[:, : 8 * count].reshape(-1, count, 8)
         blocks = self.lanes.block_of[which[::32]]
-        rows = self.shared[blocks[:, None, None, None], begins[..., None] + np.arange(16)]
+        rows = self.spaces.shared[blocks[:, None, None, None], begins[..., None] + np.arange(16)]
         return load_matrices(rows, transposed="trans" in instruction.parts)
 
     def _move(self, instruction: Instruction, which: Array) -> None:
@@ -313,9 +305,8 @@ class _Batch:
 
     def _to_space(self, instruction: Instruction, which: Array) -> None:
         value = self.value(instruction, 1, kind_of(instruction.parts), which)
-        bases = {"shared": SHARED, "local": LOCAL, "param": PARAMETERS}
-        base = next((bases[p.partition("::")[0]] for p in instruction.parts
-                     if p.partition("::")[0] in bases), 0)  # fmt: skip
+        base = next((BASES[p.partition("::")[0]] for p in instruction.parts
+                     if p.partition("::")[0] in BASES), 0)  # fmt: skip
         if base:
             by = value.dtype.type(base)
             value = value - by if "to" in instruction.parts else value + by
@@ -345,9 +336,9 @@ class _Batch:
             there = places + np.uint64(k * size)
             if name == "st":
                 values = self.lanes.read(each, kind, which, instruction)
-                self._store(parts, there, values.view(f"u{size}"), which)
+                self.spaces.store(parts, there, values.view(f"u{size}"), which)
             else:
-                words = self._load(parts, there, size, which)
+                words = self.spaces.load(parts, there, size, which)
                 self.lanes.write(each, words.view(DTYPES[kind]), which)
 
     def _note(self, at: int, places: Array, nbytes: int) -> None:
@@ -358,47 +349,6 @@ class _Batch:
     def _addresses(self, address: Address, instruction: Instruction, which: Array) -> Array:
         base = self.lanes.read(address.base, "b64", which, instruction)
         return base + np.uint64(address.offset % 2**64)
-
-    def _space(self, parts: tuple[str, ...], places: Array) -> tuple[str, Array]:
-        """Return the memory that addresses are of, and the bytes there."""
-        bases = {"shared": SHARED, "local": LOCAL, "param": PARAMETERS}
-        for part in parts:
-            space = part.partition("::")[0]
-            if space == "global":
-                return space, places
-            if space in bases:
-                return space, places
-        for space, base in bases.items():
-            if np.all((places >= np.uint64(base)) & (places < np.uint64(base + 2**32))):
-                return space, places - np.uint64(base)
-        return "global", places
-
-    def _load(self, parts: tuple[str, ...], places: Array, nbytes: int, which: Array) -> Array:
-        space, at = self._space(parts, places)
-        if space == "global":
-            return self.memory.gather(at, nbytes)
-        columns = at.astype(np.int64)[:, None] + np.arange(nbytes)
-        if space == "param":
-            found = np.frombuffer(self.parameters, np.uint8)[columns]
-        else:
-            rows, held = self._held(space, which)
-            found = held[rows[:, None], columns]
-        return np.ascontiguousarray(found).view(f"u{nbytes}")[:, 0]
-
-    def _store(self, parts: tuple[str, ...], places: Array, words: Array, which: Array) -> None:
-        space, at = self._space(parts, places)
-        if space == "global":
-            self.memory.scatter(at, words)
-            return
-        rows, held = self._held(space, which)
-        nbytes = words.dtype.itemsize
-        columns = at.astype(np.int64)[:, None] + np.arange(nbytes)
-        held[rows[:, None], columns] = np.ascontiguousarray(words)[:, None].view(np.uint8)
-
-    def _held(self, space: str, which: Array) -> tuple[Array, Array]:
-        if space == "shared":
-            return self.lanes.block_of[which], self.shared
-        return which, self.local
 
     def _async_copy(self, instruction: Instruction, at: int, which: Array) -> None:
         parts, operands = instruction.parts, instruction.operands
@@ -418,19 +368,19 @@ class _Batch:
         for byte in range(0, nbytes, 4):
             word = np.zeros(len(which), np.uint32)
             some = sizes > byte
-            word[some] = self.memory.gather(there[some] + np.uint64(byte), 4)
-            self._store(("st", "shared"), to + np.uint64(byte), word, which)
+            word[some] = self.spaces.memory.gather(there[some] + np.uint64(byte), 4)
+            self.spaces.store(("st", "shared"), to + np.uint64(byte), word, which)
 
     def _atomic(self, instruction: Instruction, kind: str, places: Array, which: Array) -> None:
         parts, operands = instruction.parts, instruction.operands
         if "global" not in parts:
-            space, _ = self._space(parts, places)
+            space, _ = self.spaces.space(parts, places)
             if space != "global":
                 raise self.known.kernel.fault(instruction, "an atomic on the chip")
         how = next(p for p in parts[1:] if p in _ATOMICS or p == "cas")
         first = 2 if instruction.name == "atom" else 1
         values = [self.value(instruction, k, kind, which) for k in range(first, len(operands))]
-        cells, where = self.memory.cells(places, DTYPES[kind])
+        cells, where = self.spaces.memory.cells(places, DTYPES[kind])
         wants_old = instruction.name == "atom" and operands[0] != "_"
         if not wants_old and how in ("min", "max", "add"):
             _ATOMICS_AT[how](cells, where, values[0])
@@ -507,30 +457,3 @@ _ATOMICS: Mapping[str, Callable[[Any, Any], Any]] = {
 _ATOMICS_AT: Mapping[str, Any] = {
     "add": np.add.at, "min": np.minimum.at, "max": np.maximum.at,
 }  # fmt: skip
-
-
-def _padded(parameters: Sequence[bytes], kernel: KernelText) -> list[bytes]:
-    found, at = [], 0
-    for data, parameter in zip(parameters, kernel.parameters, strict=True):
-        begin = -(-at // parameter.align) * parameter.align
-        found += [bytes(begin - at), data]
-        at = begin + parameter.nbytes
-    return [*found, bytes(16)]
-
-
-def _places(kernel: KernelText, shared_bytes: int) -> tuple[dict[str, int], _Spaces]:
-    """Return where parameters and variables lie in their spaces, and how large these are."""
-    places: dict[str, int] = {}
-    at = 0
-    for parameter in kernel.parameters:
-        at = -(-at // parameter.align) * parameter.align
-        places[parameter.name] = at
-        at += parameter.nbytes
-    sizes = {"shared": 0, "local": 0}
-    ordered = sorted(kernel.variables.values(), key=lambda v: v.nbytes == 0)  # dynamic ones last
-    for variable in ordered:
-        if variable.space in sizes:
-            begin = -(-sizes[variable.space] // variable.align) * variable.align
-            places[variable.name] = begin
-            sizes[variable.space] = begin + variable.nbytes
-    return places, _Spaces(sizes["shared"] + shared_bytes, sizes["local"])

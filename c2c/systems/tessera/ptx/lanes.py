@@ -10,15 +10,10 @@ import numpy as np
 from c2c.systems.tessera.ptx.operations import DTYPES
 from c2c.systems.tessera.ptx.text import Instruction, KernelText
 
-__all__ = ["LOCAL", "PARAMETERS", "SHARED", "Lanes"]
+__all__ = ["Lanes", "Triple"]
 
 Array = Any
 Triple = tuple[int, int, int]
-
-# Where generic addresses of the other spaces lie; global memory is far above.
-SHARED: Final = 0x1_0000_0000
-LOCAL: Final = 0x2_0000_0000
-PARAMETERS: Final = 0x3_0000_0000
 
 _AXES: Final = "xyz"
 
