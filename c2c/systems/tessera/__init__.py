@@ -7,15 +7,18 @@ from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfe
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
+from c2c.systems.tessera.ways import WAYS, Load, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 
 __all__ = [
+    "WAYS",
     "Batch",
     "Carried",
     "Dependency",
     "Efficiency",
     "Gpus",
     "Graph",
+    "Load",
     "Options",
     "Placed",
     "Plan",
@@ -24,8 +27,10 @@ __all__ = [
     "StepKernel",
     "Touch",
     "Transfer",
+    "Way",
     "Weights",
     "Work",
+    "best_way",
     "blocks_of_layers",
     "check_solver",
     "cost",
@@ -43,5 +48,6 @@ __all__ = [
     "sweep",
     "touches_of",
     "transfers_of",
+    "ways",
     "work_of",
 ]
