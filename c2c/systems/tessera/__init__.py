@@ -4,6 +4,15 @@ from c2c.systems.tessera.costs import Efficiency, kernel_s, work_of
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
+from c2c.systems.tessera.monitor import (
+    Group,
+    Monitor,
+    MonitorState,
+    finish,
+    groups_of,
+    tick,
+    wanted,
+)
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
@@ -18,7 +27,10 @@ __all__ = [
     "Efficiency",
     "Gpus",
     "Graph",
+    "Group",
     "Load",
+    "Monitor",
+    "MonitorState",
     "Options",
     "Placed",
     "Plan",
@@ -34,7 +46,9 @@ __all__ = [
     "blocks_of_layers",
     "check_solver",
     "cost",
+    "finish",
     "graph_of",
+    "groups_of",
     "joined",
     "kernel_s",
     "kernels_of",
@@ -46,8 +60,10 @@ __all__ = [
     "stages_of",
     "step_kernels",
     "sweep",
+    "tick",
     "touches_of",
     "transfers_of",
+    "wanted",
     "ways",
     "work_of",
 ]
