@@ -13,13 +13,16 @@ from c2c.systems.tessera.monitor import (
     tick,
     wanted,
 )
+from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.ways import WAYS, Load, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
+from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
 
 __all__ = [
+    "MODES",
     "WAYS",
     "Batch",
     "Carried",
@@ -29,12 +32,17 @@ __all__ = [
     "Graph",
     "Group",
     "Load",
+    "Mode",
     "Monitor",
     "MonitorState",
     "Options",
+    "Piece",
+    "Pieces",
     "Placed",
     "Plan",
     "Policy",
+    "Ran",
+    "Sent",
     "Stage",
     "StepKernel",
     "Touch",
@@ -42,10 +50,12 @@ __all__ = [
     "Way",
     "Weights",
     "Work",
+    "WorkerError",
     "best_way",
     "blocks_of_layers",
     "check_solver",
     "cost",
+    "cut",
     "finish",
     "graph_of",
     "groups_of",
@@ -56,7 +66,9 @@ __all__ = [
     "plan",
     "program_key",
     "relaxation_s",
+    "routes_of",
     "run_interpreted",
+    "run_placed",
     "stages_of",
     "step_kernels",
     "sweep",
