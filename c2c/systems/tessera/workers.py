@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
@@ -165,8 +166,7 @@ class _Board:
         )
 
     def _run(self, gpu: int, request: int, piece: int, arrays: list[Any]) -> None:
-        import jax
-
+        jax: Any = import_module("jax")  # some of its functions are untyped
         device = self.devices[gpu]
         made = self.pieces.pieces[piece]
         results = made.run(*(jax.device_put(array, device) for array in arrays))
