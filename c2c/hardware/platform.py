@@ -75,7 +75,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A whole GPU. `bf16_tflops` is the dense tensor-core peak."""
+    """A whole GPU. `bf16_tflops` is the dense tensor-core peak.
+
+    What only some uses need is None where no file states it: `fp32_tflops` of the CUDA cores,
+    `clock_ghz` (boost), `l2_gbps` (reads that hit), `price` relative to an L40S.
+    """
 
     name: str
     sm_count: int
@@ -84,6 +88,10 @@ class Gpu:
     bf16_tflops: float
     l2_bytes: int
     smem_per_sm_bytes: int
+    fp32_tflops: float | None = None
+    clock_ghz: float | None = None
+    l2_gbps: float | None = None
+    price: float | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +99,9 @@ class Gpu:
             check_positive(f"gpu.{name}", getattr(self, name), whole=True)
         for name in ("hbm_gbps", "bf16_tflops"):
             check_positive(f"gpu.{name}", getattr(self, name))
+        for name in ("fp32_tflops", "clock_ghz", "l2_gbps", "price"):
+            if getattr(self, name) is not None:
+                check_positive(f"gpu.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +277,7 @@ def scaled(
             gpu,
             sm_count=sm_count,
             bf16_tflops=gpu.bf16_tflops * sm_count / gpu.sm_count,
+            fp32_tflops=gpu.fp32_tflops and gpu.fp32_tflops * sm_count / gpu.sm_count,
             hbm_gbps=gpu.hbm_gbps * hbm,
         ),
         link=replace(

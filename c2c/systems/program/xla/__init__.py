@@ -1,0 +1,16 @@
+"""Launch programs of a transformer's step, from what XLA writes when it compiles without a GPU."""
+
+from c2c.systems.program.xla.compile import StepShape, compile_step
+from c2c.systems.program.xla.distil import distil
+from c2c.systems.program.xla.reading import XlaStep, read_dump
+from c2c.systems.program.xla.targets import TARGETS, XlaTarget
+
+__all__ = [
+    "TARGETS",
+    "StepShape",
+    "XlaStep",
+    "XlaTarget",
+    "compile_step",
+    "distil",
+    "read_dump",
+]

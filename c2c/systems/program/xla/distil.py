@@ -1,0 +1,106 @@
+"""Of the files that XLA writes, what a launch program is read from, without paths and numbers.
+
+A distilled folder has a PTX file for each kernel, by its name, and three texts: `hlo.txt`,
+`assignment.txt`, `thunks.txt`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from c2c.atomic import write_text
+from c2c.errors import DataError
+
+__all__ = ["ASSIGNMENT", "HLO", "THUNKS", "distil"]
+
+HLO, ASSIGNMENT, THUNKS = "hlo.txt", "assignment.txt", "thunks.txt"
+
+_RAW = {
+    HLO: "gpu_after_optimizations.txt",
+    ASSIGNMENT: "gpu_after_optimizations-buffer-assignment.txt",
+    THUNKS: "thunk_sequence.txt",
+}
+_ENTRY = re.compile(rb"\.visible\s+\.entry\s+([\w$.]+)")
+_NOISE = re.compile(r", (?:sharding|frontend_attributes|backend_config)=\{.*$|, metadata=\{[^}]*\}")
+_CALLED = re.compile(r"(?:body|condition|to_apply|calls)=%([\w.\-]+)")
+
+
+def distil(raw: Path, folder: Path) -> None:
+    """Write to `folder` what a program is read from.
+
+    Args:
+      raw: where XLA wrote the files of one module.
+      folder: new or empty.
+
+    Raises:
+      DataError: a file is missing or there are several modules.
+    """
+    texts = {name: _only(raw, end).read_text("utf-8") for name, end in _RAW.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / HLO, _hlo(texts[HLO]))
+    write_text(folder / ASSIGNMENT, "".join(f"{line}\n" for line in _assignment(texts[ASSIGNMENT])))
+    write_text(folder / THUNKS, texts[THUNKS])
+    for path in raw.glob("*.ptx"):
+        image = path.read_bytes()
+        if names := _ENTRY.findall(image):
+            write_text(folder / f"{names[0].decode()}.ptx", image.decode())
+
+
+def _only(folder: Path, end: str) -> Path:
+    found = sorted(folder.glob(f"*{end}"))
+    if len(found) != 1:
+        raise DataError(str(folder), f"has {len(found)} files *{end}, not one")
+    return found[0]
+
+
+def _hlo(text: str) -> str:
+    """Return the module without what has no bearing on memory or order.
+
+    Fused computations go: what they do is in the PTX.
+    """
+    head, *lines = text.splitlines()
+    blocks: dict[str, list[str]] = {}
+    entry, name = "", ""
+    for line in lines:
+        if begins := re.match(r"^(ENTRY )?%([\w.\-]+) \(", line):
+            name = begins[2]
+            entry = name if begins[1] else entry
+            blocks[name] = [line]
+        elif name:
+            blocks[name].append(_line(line))
+            name = "" if line == "}" else name
+    wanted, open_ = set[str](), [entry]
+    while open_:
+        name = open_.pop()
+        if name in wanted or name not in blocks:
+            continue
+        wanted.add(name)
+        open_ += [
+            called
+            for line in blocks[name]
+            if " fusion(" not in line
+            for called in _CALLED.findall(line)
+        ]
+    head = _NOISE.sub("", re.sub(r", entry_computation_layout=\{.*$", "", head))
+    kept = ["\n".join(block) for name, block in blocks.items() if name in wanted]
+    return "\n\n".join([head, *kept, ""])
+
+
+def _line(line: str) -> str:
+    named = re.search(r'deduplicated_name="([^"]+)"', line)
+    short = _NOISE.sub("", line)
+    return f"{short}, deduplicated_name={named[1]}" if named else short
+
+
+def _assignment(text: str) -> Iterator[str]:
+    """Yield the lines of allocations that are memory."""
+    is_kept = False
+    for line in text.splitlines():
+        if line.startswith(("Total", "Used values", "HloLiveRange")):
+            return
+        if line.startswith("allocation "):
+            is_kept = "thread-local" not in line
+        if is_kept or line.startswith("BufferAssignment"):
+            yield re.sub(r"\): \(.*$", ")", line)

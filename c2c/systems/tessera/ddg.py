@@ -1,0 +1,176 @@
+"""The dependency graph of a program: which launch reads bytes that which other one wrote.
+
+Only reads after writes order launches. Memory that is reused for something else orders nothing
+here: each GPU has its own copy of every version, and a write makes a new one.
+
+Source: Tessera, section III-A. Ours: ranges of bytes, not whole buffers; several writers of what
+one launch reads; what a step hands to the next one, by value.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from c2c.systems.program import Copy, Fill, Program, Slice
+from c2c.systems.program.image import image_key
+from c2c.systems.tessera.touches import Touch
+
+__all__ = ["Carried", "Dependency", "Graph", "graph_of", "program_key"]
+
+
+class Dependency(NamedTuple):
+    """Bytes that `source` writes and `target` reads."""
+
+    source: int
+    target: int
+    nbytes: int
+
+
+class Carried(NamedTuple):
+    """Bytes that `source` writes in one step and `target` reads in a later one."""
+
+    source: int
+    target: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Launches and what goes between them.
+
+    Attributes:
+      launches: how many.
+      edges: of one step.
+      carried: from a step to the next.
+      given: by buffer that is there before the step, the launches that read it.
+      opaque: launches whose memory is not known, which stay on one GPU.
+    """
+
+    launches: int
+    edges: tuple[Dependency, ...]
+    carried: tuple[Carried, ...]
+    given: Mapping[int, tuple[int, ...]]
+    opaque: tuple[int, ...]
+
+    @property
+    def pairs(self) -> frozenset[tuple[int, int]]:
+        """The edges without their bytes."""
+        return frozenset((e.source, e.target) for e in self.edges)
+
+
+def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
+    """Return the graph of launches that touch memory in this order.
+
+    Args:
+      touches: of each launch.
+      carried: slices whose content a step leaves to the next one, such as a KV cache.
+    """
+    memory: dict[int, _Writers] = {}
+    edges: dict[tuple[int, int], int] = {}
+    given: dict[int, list[int]] = {}
+    outside: list[tuple[int, Slice]] = []
+    for number, touch in enumerate(touches):
+        for part in touch.reads:
+            for writer, begin, end in _of(memory, part).read(
+                part.offset, part.offset + part.nbytes
+            ):
+                if writer is None:
+                    outside.append((number, Slice(part.buffer, begin, end - begin)))
+                    readers = given.setdefault(part.buffer, [])
+                    if number not in readers:
+                        readers.append(number)
+                else:
+                    edges[writer, number] = edges.get((writer, number), 0) + end - begin
+        for part in touch.writes:
+            _of(memory, part).write(part.offset, part.offset + part.nbytes, number)
+    return Graph(
+        len(touches),
+        tuple(Dependency(*pair, nbytes) for pair, nbytes in sorted(edges.items())),
+        tuple(_across(memory, outside, carried)),
+        {buffer: tuple(readers) for buffer, readers in given.items()},
+        tuple(k for k, touch in enumerate(touches) if touch.opaque),
+    )
+
+
+def program_key(program: Program) -> str:
+    """Return a name of a program, under which what was planned for it is kept.
+
+    The paper's table goes by the handle of a captured graph; ours holds across processes.
+    """
+    digest = hashlib.sha256()
+    for kernel in program.kernels:
+        digest.update(f"{kernel.entry} {image_key(kernel.image)}\n".encode())
+    for buffer in program.buffers:
+        digest.update(f"{buffer.nbytes}\n".encode())
+    for launch in program.launches:
+        if isinstance(launch, Copy | Fill):
+            digest.update(f"{launch}\n".encode())
+        else:
+            digest.update(
+                f"{launch.kernel} {launch.grid} {launch.block} {launch.shared_bytes} "
+                f"{launch.arguments}\n".encode()
+            )
+    return digest.hexdigest()
+
+
+@dataclass(slots=True)
+class _Writers:
+    """Who wrote the bytes of a buffer last: ranges that do not overlap, in order."""
+
+    begins: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    who: list[int] = field(default_factory=list)
+
+    def read(self, begin: int, end: int) -> Iterable[tuple[int | None, int, int]]:
+        """Yield (writer, begin, end) of all parts of a range; None: nobody wrote it."""
+        at = begin
+        for k in range(bisect.bisect_right(self.ends, begin), len(self.begins)):
+            if self.begins[k] >= end:
+                break
+            if at < self.begins[k]:
+                yield None, at, self.begins[k]
+            at = min(end, self.ends[k])
+            yield self.who[k], max(begin, self.begins[k]), at
+        if at < end:
+            yield None, at, end
+
+    def write(self, begin: int, end: int, writer: int) -> None:
+        """Note a write: it takes the place of what was there."""
+        if begin == end:
+            return
+        first = bisect.bisect_right(self.ends, begin)
+        last = bisect.bisect_left(self.begins, end)
+        parts = [(begin, end, writer)]
+        if first < last:
+            if self.begins[first] < begin:
+                parts.insert(0, (self.begins[first], begin, self.who[first]))
+            if self.ends[last - 1] > end:
+                parts.append((end, self.ends[last - 1], self.who[last - 1]))
+        for k, column in enumerate((self.begins, self.ends, self.who)):
+            column[first:last] = [part[k] for part in parts]
+
+
+def _of(memory: dict[int, _Writers], part: Slice) -> _Writers:
+    return memory.setdefault(part.buffer, _Writers())
+
+
+def _across(
+    memory: dict[int, _Writers], outside: Sequence[tuple[int, Slice]], carried: Iterable[Slice]
+) -> Iterable[Carried]:
+    """Yield what the next step reads of what this one leaves in carried slices."""
+    found: dict[tuple[int, int], int] = {}
+    for state in carried:
+        for reader, part in outside:
+            begin = max(part.offset, state.offset)
+            end = min(part.offset + part.nbytes, state.offset + state.nbytes)
+            if part.buffer != state.buffer or begin >= end:
+                continue
+            for writer, a, b in _of(memory, part).read(begin, end):
+                if writer is not None:
+                    found[writer, reader] = found.get((writer, reader), 0) + b - a
+    for (writer, reader), nbytes in sorted(found.items()):
+        yield Carried(writer, reader, nbytes)

@@ -1,0 +1,171 @@
+"""A program run by the interpreter: on one GPU's memory, or placed over several.
+
+Each GPU has memory of its own and runs its launches in program order. Before a launch it gets the
+bytes that the launch reads and that were last written elsewhere, and nothing else: what the
+dependency graph does not name is not there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from c2c.errors import DataError, SettingError
+from c2c.systems.program import Copy, Fill, Launch, Program, Slice
+from c2c.systems.tessera.ptx import Interval, KernelAccess, Memory, interpret
+from c2c.systems.tessera.touches import Touch, kernels_of
+
+__all__ = ["Placed", "Touched", "run_interpreted"]
+
+Touched = Mapping[
+    tuple[Slice, bool], Interval
+]  # by slice and whether it is written; from its begin
+
+
+@dataclass(slots=True)
+class Placed:
+    """A program in the memories of some GPUs.
+
+    Attributes:
+      program: what runs.
+      kernels: what its kernels do, by entry.
+      count: of GPUs.
+    """
+
+    program: Program
+    count: int = 1
+    kernels: Mapping[str, KernelAccess] | None = None
+    _memories: list[Memory] = field(init=False)
+    _bases: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise SettingError("gpus", self.count, "a whole number above 0")
+        self._memories = [Memory() for _ in range(self.count)]
+        self._bases = [
+            [memory.allocate(b.nbytes, b.content) for b in self.program.buffers]
+            for memory in self._memories
+        ]
+        if self.kernels is None:
+            self.kernels = kernels_of(self.program)
+
+    def write(self, part: Slice, data: bytes) -> None:
+        """Put what a caller gives: a copy on every GPU."""
+        if len(data) != part.nbytes:
+            raise DataError("input", f"{len(data)} bytes for {part}")
+        for gpu in range(self.count):
+            self._memories[gpu].write(self._at(gpu, part), data)
+
+    def read(self, part: Slice, gpu: int = 0) -> bytes:
+        """Return what a GPU has of a slice."""
+        return self._memories[gpu].read(self._at(gpu, part), part.nbytes)
+
+    def send(self, part: Slice, source: int, target: int) -> None:
+        """Copy a slice from one GPU to another."""
+        self._memories[target].write(self._at(target, part), self.read(part, source))
+
+    def launch(self, number: int, gpu: int = 0) -> Touched:
+        """Carry a launch out on a GPU; return what it touched."""
+        made = self.program.launches[number]
+        memory = self._memories[gpu]
+        if isinstance(made, Copy):
+            memory.write(self._at(gpu, made.target), self.read(made.source, gpu))
+            return {}
+        if isinstance(made, Fill):
+            words = struct.pack("<I", made.value) * (made.target.nbytes // 4 + 1)
+            memory.write(self._at(gpu, made.target), words[: made.target.nbytes])
+            return {}
+        return self._kernel(made, gpu)
+
+    def _kernel(self, launch: Launch, gpu: int) -> Touched:
+        assert self.kernels is not None
+        access = self.kernels[self.program.kernels[launch.kernel].entry]
+        intervals = interpret(
+            access.kernel, launch.grid, launch.block, self.arguments(launch, gpu),
+            self._memories[gpu], shared_bytes=launch.shared_bytes,
+        )  # fmt: skip
+        found: dict[tuple[Slice, bool], Interval] = {}
+        for each in access.accesses:
+            interval = intervals[each.index]
+            if interval.end == 0 or len(each.reached) != 1:
+                continue
+            (reached,) = each.reached
+            part = launch.arguments[reached.parameter].places[0].slice
+            begin = self._at(gpu, part)
+            for is_write in (False, True):
+                if ("w" if is_write else "r") in each.mode:
+                    known = found.setdefault((part, is_write), Interval())
+                    known.begin = min(known.begin, interval.begin - begin)
+                    known.end = max(known.end, interval.end - begin)
+        return found
+
+    def arguments(self, launch: Launch, gpu: int = 0) -> list[bytes]:
+        """Return a launch's parameters with a GPU's addresses."""
+        found = []
+        for argument in launch.arguments:
+            data = bytearray(argument.data)
+            for place in argument.places:
+                data[place.at : place.at + 8] = struct.pack("<Q", self._at(gpu, place.slice))
+            found.append(bytes(data))
+        return found
+
+    def _at(self, gpu: int, part: Slice) -> int:
+        return self._bases[gpu][part.buffer] + part.offset
+
+
+def run_interpreted(
+    placed: Placed, touches: Sequence[Touch], gpu_of: Sequence[int] | None = None
+) -> int:
+    """Run a program once; bring its outputs to the first GPU; return how many bytes were sent.
+
+    Args:
+      placed: with its inputs written.
+      touches: of each launch; what they do not say is not sent.
+      gpu_of: each launch's GPU; None: the first one.
+
+    Raises:
+      SettingError: a placement of another length, or on a GPU that is not there.
+    """
+    where = [0] * len(touches) if gpu_of is None else list(gpu_of)
+    if len(where) != len(touches) or not all(0 <= g < placed.count for g in where):
+        raise SettingError("gpu_of", where, f"{len(touches)} numbers of {placed.count} GPUs")
+    versions = _Versions(placed)
+    for number, touch in enumerate(touches):
+        for part in touch.reads:
+            versions.bring(part, where[number])
+        placed.launch(number, where[number])
+        for part in touch.writes:
+            versions.wrote(part, where[number])
+    for part in placed.program.outputs:
+        versions.bring(part, 0)
+    return versions.sent
+
+
+@dataclass(slots=True)
+class _Versions:
+    """Which GPUs have the newest version of which bytes."""
+
+    placed: Placed
+    sent: int = 0
+    _newest: dict[int, list[tuple[int, int, frozenset[int]]]] = field(default_factory=dict)
+
+    def bring(self, part: Slice, gpu: int) -> None:
+        """Send a GPU what it lacks of a slice."""
+        ranges = self._newest.setdefault(part.buffer, [])
+        end = part.offset + part.nbytes
+        for k, (begin, stop, holders) in enumerate(ranges):
+            a, b = max(begin, part.offset), min(stop, end)
+            if a < b and gpu not in holders:
+                self.placed.send(Slice(part.buffer, a, b - a), min(holders), gpu)
+                self.sent += b - a
+                if (a, b) == (begin, stop):
+                    ranges[k] = (begin, stop, holders | {gpu})
+
+    def wrote(self, part: Slice, gpu: int) -> None:
+        """Note that a GPU alone has the newest version of a slice."""
+        begin, end = part.offset, part.offset + part.nbytes
+        kept = []
+        for a, b, holders in self._newest.get(part.buffer, []):
+            kept += [(x, y, holders) for x, y in ((a, min(b, begin)), (max(a, end), b)) if x < y]
+        self._newest[part.buffer] = [*kept, (begin, end, frozenset({gpu}))]

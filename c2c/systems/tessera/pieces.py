@@ -1,0 +1,165 @@
+"""A jax function cut into pieces that are compiled and placed one by one, as kernels are.
+
+Values are numbered: arguments, constants and every array that one piece gives to another. A value
+is written once, so that it is its own version, and nothing is ever overwritten under a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.systems.tessera.work import Transfer
+
+__all__ = ["Piece", "Pieces", "cut", "routes_of"]
+
+# After these a kernel would end: products, and what moves or loops by itself.
+_ENDS: Final = frozenset(
+    {
+        "dot_general",
+        "ragged_dot_general",
+        "scatter",
+        "scatter-add",
+        "gather",
+        "while",
+        "scan",
+        "sort",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Equations that are compiled together.
+
+    Attributes:
+      name: of its last equation, with its number.
+      takes: numbers of values.
+      gives: numbers of values.
+      run: from arrays to arrays; compiled when it is first called on a device.
+    """
+
+    name: str
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    run: Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A function in pieces.
+
+    Attributes:
+      pieces: in program order.
+      given: numbers of the arguments' leaves, in order.
+      constants: arrays that the function closes over, by number.
+      results: numbers of what it returns, in order.
+      nbytes: of each value.
+    """
+
+    pieces: tuple[Piece, ...]
+    given: tuple[int, ...]
+    constants: Mapping[int, Any]
+    results: tuple[int, ...]
+    nbytes: Mapping[int, int]
+
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Return what goes between pieces."""
+        maker = {value: k for k, piece in enumerate(self.pieces) for value in piece.gives}
+        moved: dict[tuple[int, int], int] = {}
+        for target, piece in enumerate(self.pieces):
+            for value in piece.takes:
+                if value in maker:
+                    pair = maker[value], target
+                    moved[pair] = moved.get(pair, 0) + self.nbytes[value]
+        return tuple(Transfer(*pair, nbytes) for pair, nbytes in sorted(moved.items()))
+
+
+def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
+    """Return a function in pieces, traced with arguments of these shapes.
+
+    Raises:
+      SettingError: it computes nothing, or returns something that it was given or that is constant.
+    """
+    import jax
+    from jax.extend import core
+
+    closed: Any = jax.make_jaxpr(function)(*arguments)
+    jaxpr = closed.jaxpr
+    numbers: dict[Any, int] = {}
+
+    def number(variable: Any) -> int:
+        return numbers.setdefault(variable, len(numbers))
+
+    given = tuple(map(number, jaxpr.invars))
+    constants = {number(v): x for v, x in zip(jaxpr.constvars, closed.consts, strict=True)}
+    groups = _groups(jaxpr.eqns)
+    made_by = {v for group in groups for e in group for v in e.outvars}
+    if not groups or any(isinstance(v, core.Literal) or v not in made_by for v in jaxpr.outvars):
+        raise SettingError(
+            "function", getattr(function, "__name__", "?"), "one that computes its results"
+        )
+    wanted = set(jaxpr.outvars)
+    needed: list[set[Any]] = []
+    for group in reversed(groups):
+        needed.append(set(wanted))
+        wanted |= {v for e in group for v in e.invars if not isinstance(v, core.Literal)}
+    pieces = []
+    unknown = jaxpr.debug_info.with_unknown_names()
+    for k, (group, live) in enumerate(zip(groups, reversed(needed), strict=True)):
+        inside = {v for e in group for v in e.outvars}
+        takes = list(
+            dict.fromkeys(
+                v for e in group for v in e.invars
+                if not isinstance(v, core.Literal) and v not in inside
+            )
+        )  # fmt: skip
+        gives = [v for e in group for v in e.outvars if v in live]
+        if not gives:
+            continue
+        part = jaxpr.replace(
+            constvars=[], invars=takes, outvars=gives, eqns=group, debug_info=unknown
+        )
+        run: Any = jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(part, ())))
+        pieces.append(
+            Piece(f"{k}.{group[-1].primitive.name}", tuple(map(number, takes)),
+                  tuple(map(number, gives)), run)
+        )  # fmt: skip
+    nbytes = {
+        at: int(np.prod(v.aval.shape, dtype=np.int64)) * v.aval.dtype.itemsize
+        for v, at in numbers.items()
+    }
+    return Pieces(tuple(pieces), given, constants, tuple(map(number, jaxpr.outvars)), nbytes)
+
+
+def _groups(equations: Sequence[Any]) -> list[list[Any]]:
+    """Split equations behind those that end a kernel; calls that hold such a one end it too."""
+    groups: list[list[Any]] = [[]]
+    for equation in equations:
+        groups[-1].append(equation)
+        if _ends(equation):
+            groups.append([])
+    return [group for group in groups if group]
+
+
+def _ends(equation: Any) -> bool:
+    if equation.primitive.name in _ENDS:
+        return True
+    inner = equation.params.get("jaxpr")
+    inner = getattr(inner, "jaxpr", inner)
+    return inner is not None and any(map(_ends, getattr(inner, "eqns", ())))
+
+
+def routes_of(pieces: Pieces, gpu_of: Sequence[int]) -> Mapping[int, frozenset[int]]:
+    """Return, of each value that a piece gives, the other GPUs that read it."""
+    home = {v: gpu_of[k] for k, piece in enumerate(pieces.pieces) for v in piece.gives}
+    readers: dict[int, set[int]] = {v: set() for v in home}
+    for k, piece in enumerate(pieces.pieces):
+        for value in piece.takes:
+            if value in home and gpu_of[k] != home[value]:
+                readers[value].add(gpu_of[k])
+    return {value: frozenset(gpus) for value, gpus in readers.items()}

@@ -1,0 +1,134 @@
+"""A placement and what it costs: stages, objective under a policy, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.systems.tessera.work import Gpus, Work
+
+__all__ = ["Options", "Plan", "Policy", "Stage", "cost", "memory_of", "stages_of"]
+
+Policy = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the planner takes into account beyond the paper, all off by default.
+
+    Attributes:
+      one_transfer: what several kernels of a GPU read of one producer is sent once.
+      senders_pay: a transfer also counts for the GPU that sends.
+      max_cuts: transfers between GPUs, at most.
+    """
+
+    one_transfer: bool = False
+    senders_pay: bool = False
+    max_cuts: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_cuts is not None and self.max_cuts < 0:
+            raise SettingError("max_cuts", self.max_cuts, "a whole number of at least 0, or null")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one GPU does in a step. Its time is the longer of both: they overlap."""
+
+    compute_s: float
+    communication_s: float
+
+    @property
+    def seconds(self) -> float:
+        """W_g = max(T_g, M_g)."""
+        return max(self.compute_s, self.communication_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A placement.
+
+    Attributes:
+      policy: what it was made for.
+      gpu_of: each kernel's GPU.
+      objective_s: its cost under the policy.
+      bound_s: no placement costs less.
+      stages: of each GPU.
+      cuts: transfers between GPUs.
+      method: how it was found.
+    """
+
+    policy: Policy
+    gpu_of: tuple[int, ...]
+    objective_s: float
+    bound_s: float
+    stages: tuple[Stage, ...]
+    cuts: int
+    method: str
+
+    @property
+    def gap(self) -> float:
+        """How much lower, at most, the best placement may be, as a share."""
+        if self.objective_s <= 0:
+            return 0.0
+        return max(0.0, 1.0 - self.bound_s / self.objective_s)
+
+
+def _sent(
+    work: Work, gpu_of: Sequence[int], options: Options
+) -> dict[tuple[int, ...], list[float]]:
+    """Return bytes and weight of each transfer between GPUs, by what identifies it."""
+    found: dict[tuple[int, ...], list[float]] = {}
+    for number, edge in enumerate(work.transfers):
+        u, g = gpu_of[edge.source], gpu_of[edge.target]
+        if u == g:
+            continue
+        key = (u, g, edge.source) if options.one_transfer else (u, g, -1, number)
+        known = found.setdefault(key, [0.0, 0.0])
+        known[:] = max(known[0], edge.nbytes), max(known[1], edge.weight)
+    return found
+
+
+def stages_of(
+    work: Work, gpus: Gpus, gpu_of: Sequence[int], options: Options | None = None
+) -> tuple[tuple[Stage, ...], int]:
+    """Return each GPU's stage under a placement, and how many transfers cross.
+
+    Source: Tessera, section III-B: T_g and M_g.
+    """
+    options = options or Options()
+    count = len(gpus.names)
+    compute = np.zeros(count)
+    np.add.at(compute, list(gpu_of), work.times[np.arange(len(gpu_of)), list(gpu_of)])
+    moved = np.zeros(count)
+    sent = _sent(work, gpu_of, options)
+    for (u, g, *_), (nbytes, weight) in sent.items():
+        seconds = weight * gpus.seconds(nbytes, u, g) if weight else 0.0
+        moved[g] += seconds
+        if options.senders_pay:
+            moved[u] += seconds
+    return tuple(Stage(float(c), float(m)) for c, m in zip(compute, moved, strict=True)), len(sent)
+
+
+def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None) -> float:
+    """Return what a policy makes as small as it can.
+
+    Throughput: the slowest stage. Latency: all kernels and all transfers one after the other.
+    """
+    if policy == "throughput":
+        return max(s.seconds for s in stages)
+    sides = 2 if options is not None and options.senders_pay else 1
+    return sum(s.compute_s for s in stages) + sum(s.communication_s for s in stages) / sides
+
+
+def memory_of(work: Work, gpu_of: Sequence[int], count: int) -> tuple[float, ...]:
+    """Return the bytes of weights that each of `count` GPUs keeps."""
+    held = [0.0] * count
+    for weights in work.weights:
+        for gpu in {gpu_of[k] for k in weights.readers}:
+            held[gpu] += weights.nbytes
+    return tuple(held)

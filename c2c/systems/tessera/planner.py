@@ -1,0 +1,223 @@
+"""Which kernel runs on which GPU: exact for two GPUs and latency, else to a stated gap.
+
+    plan(work, gpus, "throughput")
+
+Every plan costs no more than any single GPU that may run it all, and no more than the best of a
+sweep over how much faster a kernel is on one GPU than on another, from which the solver starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_matrix
+
+from c2c.errors import SettingError
+from c2c.systems.tessera.cut import minimum_cut
+from c2c.systems.tessera.milp import solve
+from c2c.systems.tessera.plan import Options, Plan, Policy, cost, memory_of, stages_of
+from c2c.systems.tessera.work import Gpus, Work
+
+__all__ = ["blocks_of_layers", "check_solver", "plan", "relaxation_s", "sweep"]
+
+
+def plan(
+    work: Work,
+    gpus: Gpus,
+    policy: Policy,
+    *,
+    options: Options | None = None,
+    tied: Sequence[int] | None = None,
+    gap: float = 0.01,
+    time_limit_s: float = 60.0,
+) -> Plan:
+    """Return where each kernel runs.
+
+    Args:
+      work: kernels, times, data.
+      gpus: where they may run.
+      policy: throughput, for when requests queue; or latency.
+      options: beyond the paper.
+      tied: each kernel's group, kernels of one go together (`blocks_of_layers`); None: all apart.
+      gap: relative, at which the solver may stop.
+      time_limit_s: of the solver; what it has then is returned, with its bound.
+
+    Raises:
+      SettingError: the work is timed for another number of GPUs, its weights fit nowhere, or no
+        placement keeps the limits.
+    """
+    options = options or Options()
+    count = len(gpus.names)
+    if len(work.times_s[0]) != count:
+        raise SettingError("times_s", len(work.times_s[0]), f"times on {count} GPUs")
+    check_solver(gap, time_limit_s)
+    wanted = range(len(work.names)) if tied is None else tied
+    if len(wanted) != len(work.names):
+        raise SettingError("tied", len(wanted), f"a group for each of {len(work.names)} kernels")
+    groups = np.unique(np.array(wanted), return_inverse=True)[1].tolist()
+    _check_memory(work, gpus)
+    best = _best_start(work, gpus, policy, options, groups)
+    is_plain = options == Options() and gpus.memory_bytes is None and tied is None
+    if policy == "latency" and count == 2 and is_plain:
+        gpu_of, bound = minimum_cut(work, gpus)
+        found = _plan(work, gpus, policy, options, gpu_of, bound, "cut")
+        # rounding to integers may have kept the cut from the better of two that are nearly equal
+        return found if best is None or found.objective_s <= best.objective_s else _as(best, bound)
+    at_most = math.inf if best is None else best.objective_s
+    solved = solve(
+        work, gpus, policy, options=options, tied=groups, at_most_s=at_most, gap=gap,
+        time_limit_s=time_limit_s,
+    )  # fmt: skip
+    bound = solved.bound_s
+    if solved.gpu_of is not None:
+        found = _plan(work, gpus, policy, options, solved.gpu_of, bound, "milp")
+        if best is None or found.objective_s <= best.objective_s:
+            return found
+    if best is not None:
+        return _as(best, min(bound, best.objective_s) if not solved.is_infeasible else at_most)
+    why = "is infeasible" if solved.is_infeasible else f"has no solution after {time_limit_s:g} s"
+    raise SettingError(
+        "placement", policy, "one that keeps the limits",
+        f"The program {why}: memory_bytes={gpus.memory_bytes}, max_cuts={options.max_cuts}, "
+        f"pinned={dict(work.pinned)}.",
+    )  # fmt: skip
+
+
+def check_solver(gap: float, time_limit_s: float) -> None:
+    """Raise unless the solver can stop at such a gap and time.
+
+    Raises:
+      SettingError: it cannot.
+    """
+    if not 0 <= gap < 1:
+        raise SettingError("gap", gap, "a number in [0, 1)")
+    if not time_limit_s > 0:
+        raise SettingError("time_limit_s", time_limit_s, "a number above 0")
+
+
+def relaxation_s(work: Work) -> float:
+    """Return a limit on throughput: kernels split in any way, and nothing sent.
+
+    It is the linear program min Z with Z >= sum of t[k,g] x[k,g].
+    """
+    times = work.times
+    kernels, count = times.shape
+    c = np.zeros(kernels * count + 1)
+    c[-1] = 1.0
+    k, g = np.divmod(np.arange(kernels * count), count)
+    upper = coo_matrix(
+        (
+            np.concatenate([times.ravel() * 1e6, -np.ones(count)]),
+            (np.concatenate([g, np.arange(count)]),
+             np.concatenate([np.arange(kernels * count), np.full(count, kernels * count)])),
+        )
+    ).tocsr()  # fmt: skip
+    equal = coo_matrix(
+        (np.ones(kernels * count), (k, np.arange(kernels * count))),
+        shape=(kernels, kernels * count + 1),
+    ).tocsr()
+    result = linprog(c, A_ub=upper, b_ub=np.zeros(count), A_eq=equal, b_eq=np.ones(kernels))
+    return float(result.fun) / 1e6
+
+
+def sweep(work: Work) -> Iterator[tuple[int, ...]]:
+    """Yield placements to start from: each GPU alone, then thresholds of t[k,a] / t[k,b].
+
+    Kernels that are relatively fastest on b go there first. All pairs of GPUs.
+    """
+    kernels, count = work.times.shape
+    for g in range(count):
+        yield (g,) * kernels
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for a in range(count):
+            for b in range(a + 1, count):
+                ratio = np.nan_to_num(work.times[:, a] / work.times[:, b], nan=1.0, posinf=np.inf)
+                for threshold in np.unique(ratio):
+                    yield tuple(int(g) for g in np.where(ratio >= threshold, b, a))
+
+
+def blocks_of_layers(
+    layer_of: Sequence[int], kind_of: Sequence[str], blocks: int = 4
+) -> tuple[int, ...]:
+    """Return groups of kernels that go together: those of a kind in a block of layers.
+
+    Tying all layers can cost much (40% on one pair); a few blocks cost little.
+
+    Args:
+      layer_of: each kernel's layer; -1: it belongs to none and stays apart.
+      kind_of: what it is in its layer.
+      blocks: of layers.
+
+    >>> blocks_of_layers([-1, 0, 0, 1, 1, 2, 2, 3, 3], "eababababh", 2)
+    (0, 1, 2, 1, 2, 3, 4, 3, 4)
+    """
+    if blocks < 1:
+        raise SettingError("blocks", blocks, "a whole number above 0")
+    layers = max(layer_of, default=-1) + 1
+    groups: dict[tuple[object, ...], int] = {}
+    found = []
+    for kernel, (layer, kind) in enumerate(zip(layer_of, kind_of, strict=False)):
+        key = ("apart", kernel) if layer < 0 else (kind, layer * blocks // layers)
+        found.append(groups.setdefault(key, len(groups)))
+    return tuple(found)
+
+
+def _best_start(
+    work: Work, gpus: Gpus, policy: Policy, options: Options, groups: Sequence[int]
+) -> Plan | None:
+    best: Plan | None = None
+    for gpu_of in sweep(work):
+        if any(gpu_of[k] != g for k, g in work.pinned.items()):
+            continue
+        first: dict[int, int] = {}
+        if any(first.setdefault(int(t), g) != g for t, g in zip(groups, gpu_of, strict=True)):
+            continue
+        made = _plan(work, gpus, policy, options, gpu_of, 0.0, "sweep")
+        if not math.isfinite(made.objective_s) or not _fits(work, gpus, gpu_of):
+            continue
+        if options.max_cuts is not None and made.cuts > options.max_cuts:
+            continue
+        if best is None or made.objective_s < best.objective_s:
+            best = made
+    return best
+
+
+def _plan(
+    work: Work, gpus: Gpus, policy: Policy, options: Options, gpu_of: Sequence[int], bound: float,
+    method: str,
+) -> Plan:  # fmt: skip
+    stages, cuts = stages_of(work, gpus, gpu_of, options)
+    return Plan(
+        policy=policy, gpu_of=tuple(gpu_of), objective_s=cost(policy, stages, options),
+        bound_s=bound, stages=stages, cuts=cuts, method=method,
+    )  # fmt: skip
+
+
+def _as(known: Plan, bound_s: float) -> Plan:
+    return replace(known, bound_s=bound_s)
+
+
+def _fits(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> bool:
+    if gpus.memory_bytes is None:
+        return True
+    held = memory_of(work, gpu_of, len(gpus.names))
+    return all(have <= limit for have, limit in zip(held, gpus.memory_bytes, strict=True))
+
+
+def _check_memory(work: Work, gpus: Gpus) -> None:
+    if gpus.memory_bytes is None:
+        return
+    largest = max((w.nbytes for w in work.weights), default=0.0)
+    if largest > max(gpus.memory_bytes):
+        raise SettingError(
+            "weights", largest, f"at most {max(gpus.memory_bytes):.0f} bytes, the largest memory"
+        )
+    total = sum(w.nbytes for w in work.weights)
+    if total > sum(gpus.memory_bytes):
+        raise SettingError(
+            "weights", total, f"at most {sum(gpus.memory_bytes):.0f} bytes, all memory together"
+        )

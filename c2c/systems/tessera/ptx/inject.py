@@ -1,0 +1,157 @@
+"""PTX that writes down what its accesses touch: the paper's Listing 1, and what that leaves out.
+
+Before each access to global memory two atomics keep the lowest and the highest address in a buffer
+that is an extra parameter. Of a tensor copy they keep the coordinates instead, one pair for each
+dimension, since its addresses are made by the descriptor.
+
+Source: Tessera, section III-A, Listing 1. Ours: the width of an access is part of its interval;
+predicates are kept; asynchronous and tensor copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from c2c.errors import DataError
+from c2c.systems.tessera.ptx.interpret import Interval
+from c2c.systems.tessera.ptx.reach import Access, reach
+from c2c.systems.tessera.ptx.text import Instruction, KernelText, parse
+
+__all__ = ["BUFFER", "RECORD_BYTES", "Injected", "Record", "inject", "intervals_of", "new_records"]
+
+BUFFER: Final = "c2c_intervals"
+RECORD_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """16 bytes of the buffer: an access's addresses, or the coordinates of one dimension."""
+
+    index: int  # of the instruction in the kernel's body
+    dimension: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A module that records.
+
+    Attributes:
+      text: its PTX.
+      records: of each kernel by name, in the buffer's order.
+    """
+
+    text: str
+    records: Mapping[str, tuple[Record, ...]]
+
+
+def inject(text: str, source: str = "PTX") -> Injected:
+    """Return a module whose kernels take one more parameter and record what they touch.
+
+    Args:
+      text: PTX.
+      source: file or other name, for errors.
+
+    Raises:
+      DataError: it cannot be parsed, or a kernel's memory is not known.
+    """
+    pieces: list[tuple[int, str]] = []
+    records: dict[str, tuple[Record, ...]] = {}
+    for kernel in parse(text, source):
+        known = reach(kernel)
+        if known.opaque:
+            raise DataError(source, f"is not instrumented: {known.opaque[0]}")
+        pieces += _prologue(kernel, text)
+        made: list[Record] = []
+        for access in known.accesses:
+            instruction = kernel.body[access.index]
+            lines, more = _recorded(access, instruction, len(made))
+            pieces.append((instruction.position, lines))
+            made += more
+        records[kernel.name] = tuple(made)
+    parts, at = [], 0
+    for position, piece in sorted(pieces):
+        parts += [text[at:position], piece]
+        at = position
+    return Injected("".join([*parts, text[at:]]), records)
+
+
+def new_records(records: Sequence[Record]) -> bytes:
+    """Return the buffer before a launch."""
+    rows = np.zeros((len(records), 2), np.uint64)
+    limits = np.iinfo(np.int64)
+    for row, record in zip(rows, records, strict=True):
+        is_signed = record.dimension is not None
+        row[:] = (limits.max, np.array(limits.min).view(np.uint64)) if is_signed else (2**64 - 1, 0)
+    return rows.tobytes()
+
+
+def intervals_of(records: Sequence[Record], buffer: bytes) -> Mapping[Record, Interval]:
+    """Return what a launch recorded, but of accesses that did not happen nothing."""
+    found = {}
+    for record, row in zip(records, np.frombuffer(buffer, np.uint64).reshape(-1, 2), strict=True):
+        if record.dimension is not None:
+            row = row.view(np.int64)  # noqa: PLW2901 - the same bits
+        interval = Interval(int(row[0]), int(row[1]))
+        if interval.begin < interval.end:
+            found[record] = interval
+    return found
+
+
+def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:
+    begin, body = kernel.entry
+    head = text[begin:body]
+    declared = f".param .u64 .ptr .global .align 8 {BUFFER}"
+    lines = (
+        f"\n\t.reg .b64 %c2c_b, %c2c_a, %c2c_n;\n\t.reg .b32 %c2c_c;\n"
+        f"\tld.param.u64 %c2c_b, [{BUFFER}];\n\tcvta.to.global.u64 %c2c_b, %c2c_b;\n"
+    )
+    close = begin + head.rindex(")", 0, head.rindex("{")) if "(" in head else -1
+    if close < 0:
+        return [(begin + len(f".entry {kernel.name}"), f"({declared})"), (body, lines)]
+    comma = ",\n\t" if kernel.parameters else ""
+    return [(close, f"{comma}{declared}\n"), (body, lines)]
+
+
+def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, tuple[Record, ...]]:
+    """Return what precedes an access, and its records, the first of which is number `at`."""
+    guard = ""
+    if instruction.predicate:
+        guard = f"@{'!' if instruction.is_negated else ''}{instruction.predicate} "
+    coordinates = access.address.coordinates
+    if coordinates:
+        lines = []
+        for k, coordinate in enumerate(coordinates):
+            place = RECORD_BYTES * (at + k)
+            lines += [
+                f"mov.b32 %c2c_c, {coordinate};",
+                "cvt.s64.s32 %c2c_a, %c2c_c;",
+                f"{guard}atom.global.min.s64 _, [%c2c_b+{place}], %c2c_a;",
+                "add.s64 %c2c_a, %c2c_a, 1;",
+                f"{guard}atom.global.max.s64 _, [%c2c_b+{place + 8}], %c2c_a;",
+            ]
+        records = tuple(Record(access.index, k) for k in range(len(coordinates)))
+    else:
+        place = RECORD_BYTES * at
+        lines = [
+            f"add.s64 %c2c_a, {access.address.base}, {access.address.offset};",
+            f"{guard}atom.global.min.u64 _, [%c2c_b+{place}], %c2c_a;",
+            *_plus_width(access, instruction),
+            f"{guard}atom.global.max.u64 _, [%c2c_b+{place + 8}], %c2c_a;",
+        ]
+        records = (Record(access.index),)
+    return "".join(f"{line}\n\t" for line in lines), records
+
+
+def _plus_width(access: Access, instruction: Instruction) -> tuple[str, ...]:
+    if access.nbytes:
+        return (f"add.s64 %c2c_a, %c2c_a, {access.nbytes};",)
+    size = next((o for o in instruction.operands[1:] if isinstance(o, str)), "1")
+    return (
+        f"mov.b32 %c2c_c, {size};",
+        "cvt.u64.u32 %c2c_n, %c2c_c;",
+        "add.s64 %c2c_a, %c2c_a, %c2c_n;",
+    )

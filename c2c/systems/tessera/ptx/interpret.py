@@ -1,0 +1,459 @@
+"""Runs PTX without a GPU: the subset that XLA writes for compute capability 8.
+
+All threads of some blocks run together as lanes of NumPy arrays. Of the lanes that may run, those
+that stand at the lowest instruction go first, so that lanes which parted meet again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.errors import DataError
+from c2c.systems.tessera.ptx.lanes import Lanes, Triple
+from c2c.systems.tessera.ptx.memory import Memory
+from c2c.systems.tessera.ptx.operations import (
+    DTYPES,
+    OPERATIONS,
+    carried,
+    compare,
+    convert,
+    kind_of,
+    operate,
+)
+from c2c.systems.tessera.ptx.reach import Access, KernelAccess, reach
+from c2c.systems.tessera.ptx.spaces import BASES, Spaces, layout_of, parameter_bytes
+from c2c.systems.tessera.ptx.tensor import MMA, load_matrices, multiply
+from c2c.systems.tessera.ptx.text import Address, Instruction, KernelText, Vector
+from c2c.systems.tessera.ptx.warps import WARP_OPERATIONS
+
+__all__ = ["Interval", "interpret"]
+
+Array = Any
+
+_LANES_AT_ONCE: Final = 8192
+_MOST_STEPS: Final = 2_000_000  # of one batch of blocks: a kernel that waits for ever is refused
+_NOTHING = frozenset({
+    "griddepcontrol", "fence", "membar", "prefetch", "prefetchu", "nanosleep", "setmaxnreg",
+    "pragma",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Interval:
+    """The lowest address that an access touched, and the end of the highest; 0 bytes: none."""
+
+    begin: int = 2**64 - 1
+    end: int = 0
+
+    def touch(self, addresses: Array, nbytes: int) -> None:
+        """Take addresses in."""
+        if len(addresses):
+            self.begin = min(self.begin, int(addresses.min()))
+            self.end = max(self.end, int(addresses.max()) + nbytes)
+
+
+def interpret(
+    kernel: KernelText,
+    grid: Triple,
+    block: Triple,
+    parameters: Sequence[bytes],
+    memory: Memory,
+    *,
+    shared_bytes: int = 0,
+) -> Mapping[int, Interval]:
+    """Run a kernel over memory; return what each access to global memory touched.
+
+    Args:
+      kernel: its text.
+      grid: blocks.
+      block: threads of each.
+      parameters: their bytes.
+      memory: that the parameters point to; it is changed.
+      shared_bytes: that the launch adds to what the kernel declares.
+
+    Returns:
+      Intervals by the access's instruction.
+
+    Raises:
+      DataError: an instruction outside the subset, named with its line; parameters that do not fit.
+      DeviceFault: an access outside the memory's allocations.
+    """
+    sizes = [p.nbytes for p in kernel.parameters]
+    if [len(p) for p in parameters] != sizes:
+        raise DataError(
+            f"kernel {kernel.name}", f"{len(parameters)} parameters, not of {sizes} bytes"
+        )
+    known = reach(kernel)
+    layout = layout_of(kernel, shared_bytes)
+    given = parameter_bytes(kernel, parameters)
+    count = int(np.prod(grid))
+    step = max(1, _LANES_AT_ONCE // int(np.prod(block)))
+    touched: dict[int, Interval] = {a.index: Interval() for a in known.accesses}
+    for first in range(0, count, step):
+        blocks = range(first, min(first + step, count))
+        lanes = Lanes(kernel, grid, block, blocks, layout.places)
+        spaces = Spaces(memory, layout, given, lanes.block_of, len(blocks))
+        _Batch(known, lanes, spaces, len(blocks), touched).run()
+    return touched
+
+
+@dataclass(slots=True)
+class _Batch:
+    known: KernelAccess
+    lanes: Lanes
+    spaces: Spaces
+    blocks: int
+    touched: dict[int, Interval]
+    accesses: dict[int, Access] = field(init=False)
+    waiting: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.accesses = {a.index: a for a in self.known.accesses}
+        self.waiting = np.full(self.lanes.count, -1)  # barrier that a lane waits at
+
+    def run(self) -> None:
+        """Run all lanes to their end."""
+        body, lanes = self.known.kernel.body, self.lanes
+        with np.errstate(all="ignore"):
+            for _ in range(_MOST_STEPS):
+                ready = lanes.is_alive & (self.waiting < 0)
+                if not ready.any():
+                    if not lanes.is_alive.any():
+                        return
+                    self._release()
+                    continue
+                at = int(lanes.at[ready].min())
+                if at >= len(body):
+                    lanes.is_alive[ready & (lanes.at == at)] = False
+                    continue
+                self._step(body[at], at, ready & (lanes.at == at))
+        raise DataError(f"kernel {self.known.kernel.name}", f"still runs after {_MOST_STEPS} steps")
+
+    def _step(self, instruction: Instruction, at: int, here: Array) -> None:
+        lanes = self.lanes
+        which = np.nonzero(here)[0]
+        lanes.at[which] = at + 1
+        if instruction.predicate:
+            holds = lanes.register(instruction.predicate)[which]
+            which = which[~holds if instruction.is_negated else holds]
+        if not len(which):
+            return
+        name = instruction.name
+        if name in ("bra", "ret", "exit"):
+            if name == "bra":
+                lanes.at[which] = self._label(instruction)
+            else:
+                lanes.is_alive[which] = False
+        elif name in ("bar", "barrier"):
+            self._arrive(instruction, at, which)
+        elif name not in _NOTHING:
+            self._execute(instruction, at, which)
+
+    def _label(self, instruction: Instruction) -> int:
+        target = str(instruction.operands[0])
+        if target not in self.known.kernel.labels:
+            raise self.known.kernel.fault(instruction, "a branch to no label")
+        return self.known.kernel.labels[target]
+
+    def _arrive(self, instruction: Instruction, at: int, which: Array) -> None:
+        if instruction.parts[1:2] != ("sync",) and "warp" not in instruction.parts:
+            raise self.known.kernel.fault(instruction, "a barrier that is not interpreted")
+        if "warp" in instruction.parts:
+            return  # lanes of a warp that stand together go together
+        if len(instruction.operands) > 1:
+            raise self.known.kernel.fault(instruction, "a barrier of some threads")
+        self.waiting[which] = at
+
+    def _release(self) -> None:
+        """Let the lanes of blocks go on that wait at one barrier."""
+        for block in range(self.blocks):
+            mine = (self.lanes.block_of == block) & self.lanes.is_alive
+            if len(np.unique(self.waiting[mine])) > 1:
+                name = self.known.kernel.name
+                raise DataError(f"kernel {name}", "threads of a block wait at different barriers")
+            self.waiting[mine] = -1
+
+    def _execute(self, instruction: Instruction, at: int, which: Array) -> None:
+        name = instruction.name
+        if name in ("ld", "ldu", "st", "atom", "red", "cp"):
+            self._memory(instruction, at, which)
+        elif name == "mov":
+            self._move(instruction, which)
+        elif name in ("mma", "ldmatrix"):
+            self._tensor(instruction, which)
+        elif name == "cvta":
+            self._to_space(instruction, which)
+        elif name in WARP_OPERATIONS:
+            WARP_OPERATIONS[name](self.lanes, instruction, which)
+        elif name in ("setp", "set", "selp", "cvt"):
+            _CHOICES[name](self, instruction, which)
+        elif name in OPERATIONS or name in ("addc", "madc"):
+            self._arithmetic(instruction, which)
+        else:
+            raise self.known.kernel.fault(instruction, "an instruction that is not interpreted")
+
+    def value(self, instruction: Instruction, number: int, kind: str, which: Array) -> Array:
+        """Return an operand's values."""
+        operand = instruction.operands[number]
+        if not isinstance(operand, str):
+            raise self.known.kernel.fault(instruction, "an operand that is not interpreted")
+        return self.lanes.read(operand, kind, which, instruction)
+
+    def target(self, instruction: Instruction) -> str:
+        """Return the register that is written."""
+        first = instruction.operands[0]
+        if not isinstance(first, str):
+            raise self.known.kernel.fault(instruction, "a result that is not interpreted")
+        return first
+
+    def _arithmetic(self, instruction: Instruction, which: Array) -> None:
+        parts, name = instruction.parts, instruction.name
+        kind = kind_of(parts)
+        if name in ("addc", "madc") or "cc" in parts:
+            self._carrying(instruction, which)
+            return
+        if name in ("lop3", "prmt"):
+            kind = "b32"
+        packed = kind.endswith("x2")
+        given = []
+        for k in range(1, len(instruction.operands)):
+            mine = "u32" if name in ("shl", "shr") and k == 2 else kind
+            if name == "bfe" and k > 1:
+                mine = "u32"
+            if name == "mad" and "wide" in parts and k == 3:
+                mine = f"{kind[0]}{2 * int(kind[1:])}"
+            if packed:
+                halves = self.value(instruction, k, "b32", which)
+                given.append(halves.view(DTYPES[kind.removesuffix("x2")]))
+            else:
+                given.append(self.value(instruction, k, mine, which))
+        made = operate(parts, given)
+        if packed:
+            made = np.ascontiguousarray(made).view(np.uint32)
+        self.lanes.write(self.target(instruction), made, which)
+
+    def _carrying(self, instruction: Instruction, which: Array) -> None:
+        if instruction.parts[-1] not in ("u32", "s32", "b32") or instruction.name == "sub":
+            raise self.known.kernel.fault(instruction, "an extended sum that is not interpreted")
+        count = len(instruction.operands)
+        given = [self.value(instruction, k, "u32", which) for k in range(1, count)]
+        made, carry = carried(instruction.parts, given, self.lanes.carry[which])
+        self.lanes.write(self.target(instruction), made, which)
+        if "cc" in instruction.parts:
+            self.lanes.carry[which] = carry
+
+    def _tensor(self, instruction: Instruction, which: Array) -> None:
+        parts = instruction.parts
+        whole = len(which) % 32 == 0 and np.all(self.lanes.thread[which[::32]] % 32 == 0)
+        if not whole:
+            raise self.known.kernel.fault(instruction, "a part of a warp")
+        if instruction.name == "ldmatrix":
+            made = self._matrices(instruction, which)
+        else:
+            kind = parts[7] if len(parts) > 7 else ""
+            if instruction.opcode not in (MMA.format(kind="bf16"), MMA.format(kind="f16")):
+                raise self.known.kernel.fault(instruction, "a product that is not interpreted")
+            a, b, c = (
+                [self.lanes.read(p, t, which, instruction) for p in self._parts(instruction, k)]
+                for k, t in ((1, "b32"), (2, "b32"), (3, "f32"))
+            )
+            made = multiply(kind, a, b, c)
+        for name, value in zip(self._parts(instruction, 0), made, strict=True):
+            self.lanes.write(name, value, which)
+
+    def _parts(self, instruction: Instruction, number: int) -> tuple[str, ...]:
+        operand = instruction.operands[number]
+        if not isinstance(operand, Vector):
+            raise self.known.kernel.fault(instruction, "an operand that is not interpreted")
+        return operand.parts
+
+    def _matrices(self, instruction: Instruction, which: Array) -> list[Array]:
+        count = len(self._parts(instruction, 0))
+        address = instruction.operands[1]
+        if not isinstance(address, Address) or "b16" not in instruction.parts:
+            raise self.known.kernel.fault(instruction, "matrices that are not interpreted")
+        places = self._addresses(address, instruction, which).astype(np.int64)
+        places = np.where(places >= BASES["shared"], places - BASES["shared"], places).reshape(
+            -1, 32
+        )
+        begins = places[:, : 8 * count].reshape(-1, count, 8)
+        blocks = self.lanes.block_of[which[::32]]
+        rows = self.spaces.shared[blocks[:, None, None, None], begins[..., None] + np.arange(16)]
+        return load_matrices(rows, transposed="trans" in instruction.parts)
+
+    def _move(self, instruction: Instruction, which: Array) -> None:
+        kind = kind_of(instruction.parts)
+        target, source = instruction.operands[:2]
+        if isinstance(target, Vector):
+            whole = self.value(instruction, 1, kind, which)
+            each = whole.dtype.itemsize // len(target.parts)
+            halves = whole.view(f"u{each}").reshape(len(whole), -1)
+            for k, part in enumerate(target.parts):
+                self.lanes.write(part, halves[:, k], which)
+            return
+        if isinstance(source, Vector):
+            each = DTYPES[kind].itemsize // len(source.parts)
+            parts = [self.lanes.read(p, f"b{8 * each}", which, instruction) for p in source.parts]
+            made = np.ascontiguousarray(np.stack(parts, 1)).view(f"u{DTYPES[kind].itemsize}")[:, 0]
+        else:
+            made = self.value(instruction, 1, kind, which)
+        self.lanes.write(self.target(instruction), made, which)
+
+    def _to_space(self, instruction: Instruction, which: Array) -> None:
+        value = self.value(instruction, 1, kind_of(instruction.parts), which)
+        base = next((BASES[p.partition("::")[0]] for p in instruction.parts
+                     if p.partition("::")[0] in BASES), 0)  # fmt: skip
+        if base:
+            by = value.dtype.type(base)
+            value = value - by if "to" in instruction.parts else value + by
+        self.lanes.write(self.target(instruction), value, which)
+
+    def _memory(self, instruction: Instruction, at: int, which: Array) -> None:
+        name, parts = instruction.name, instruction.parts
+        if name == "cp":
+            self._async_copy(instruction, at, which)
+            return
+        kind = kind_of(parts)
+        if kind.endswith("x2"):
+            kind = "b32"
+        numbers = [k for k, o in enumerate(instruction.operands) if isinstance(o, Address)]
+        address = instruction.operands[numbers[0]]
+        assert isinstance(address, Address)
+        places = self._addresses(address, instruction, which)
+        if name in ("atom", "red"):
+            self._note(at, places, DTYPES[kind].itemsize)
+            self._atomic(instruction, kind, places, which)
+            return
+        register = instruction.operands[1 if name == "st" else 0]
+        names = register.parts if isinstance(register, Vector) else (str(register),)
+        size = DTYPES[kind].itemsize
+        self._note(at, places, size * len(names))
+        for k, each in enumerate(names):
+            there = places + np.uint64(k * size)
+            if name == "st":
+                values = self.lanes.read(each, kind, which, instruction)
+                self.spaces.store(parts, there, values.view(f"u{size}"), which)
+            else:
+                words = self.spaces.load(parts, there, size, which)
+                self.lanes.write(each, words.view(DTYPES[kind]), which)
+
+    def _note(self, at: int, places: Array, nbytes: int) -> None:
+        if at in self.touched:
+            outside = places >= np.uint64(2**38)  # not on the chip, not a parameter
+            self.touched[at].touch(places[outside], nbytes)
+
+    def _addresses(self, address: Address, instruction: Instruction, which: Array) -> Array:
+        base = self.lanes.read(address.base, "b64", which, instruction)
+        return base + np.uint64(address.offset % 2**64)
+
+    def _async_copy(self, instruction: Instruction, at: int, which: Array) -> None:
+        parts, operands = instruction.parts, instruction.operands
+        if "bulk" in parts:
+            raise self.known.kernel.fault(instruction, "a bulk copy is not interpreted")
+        if not operands or not isinstance(operands[0], Address):
+            return  # a commit or a wait: copies are done at once
+        source = operands[1]
+        assert isinstance(source, Address)
+        nbytes = int(str(operands[2]), 0)
+        there = self._addresses(source, instruction, which)
+        to = self._addresses(operands[0], instruction, which)
+        sizes = np.full(len(which), nbytes)
+        if len(operands) > 3:
+            sizes = self.value(instruction, 3, "u32", which).astype(np.int64)
+        self._note(at, there[sizes > 0], nbytes)
+        for byte in range(0, nbytes, 4):
+            word = np.zeros(len(which), np.uint32)
+            some = sizes > byte
+            word[some] = self.spaces.memory.gather(there[some] + np.uint64(byte), 4)
+            self.spaces.store(("st", "shared"), to + np.uint64(byte), word, which)
+
+    def _atomic(self, instruction: Instruction, kind: str, places: Array, which: Array) -> None:
+        parts, operands = instruction.parts, instruction.operands
+        if "global" not in parts:
+            space, _ = self.spaces.space(parts, places)
+            if space != "global":
+                raise self.known.kernel.fault(instruction, "an atomic on the chip")
+        how = next(p for p in parts[1:] if p in _ATOMICS or p == "cas")
+        first = 2 if instruction.name == "atom" else 1
+        values = [self.value(instruction, k, kind, which) for k in range(first, len(operands))]
+        cells, where = self.spaces.memory.cells(places, DTYPES[kind])
+        wants_old = instruction.name == "atom" and operands[0] != "_"
+        if not wants_old and how in ("min", "max", "add"):
+            _ATOMICS_AT[how](cells, where, values[0])
+            return
+        old = np.empty(len(which), cells.dtype)
+        for k, place in enumerate(where):
+            old[k] = cells[place]
+            if how == "cas":
+                if old[k] == values[0][k]:
+                    cells[place] = values[1][k]
+            else:
+                cells[place] = _ATOMICS[how](old[k], values[0][k])
+        if wants_old:
+            self.lanes.write(str(operands[0]), old, which)
+
+
+def _setp(batch: _Batch, instruction: Instruction, which: Array) -> None:
+    parts = instruction.parts
+    kind = kind_of(parts)
+    left, right = (batch.value(instruction, k, kind, which) for k in (1, 2))
+    holds = compare(parts[1], left, right)
+    targets = batch.target(instruction).split("|")
+    other = [p for p in parts[2:4] if p in _JOINS]
+    results = [holds, ~holds]
+    if other:
+        given = batch.value(instruction, 3, "pred", which)
+        results = [_JOINS[other[0]](r, given) for r in results]
+    for name, result in zip(targets, results, strict=False):
+        batch.lanes.write(name, result, which)
+
+
+def _set(batch: _Batch, instruction: Instruction, which: Array) -> None:
+    parts = instruction.parts
+    left, right = (batch.value(instruction, k, parts[-1], which) for k in (1, 2))
+    holds = compare(parts[1], left, right)
+    to = DTYPES[parts[-2]]
+    made = (
+        holds.astype(to) if to.kind == "f" else np.where(holds, -1, 0).astype(np.int32).view("u4")
+    )
+    batch.lanes.write(batch.target(instruction), made, which)
+
+
+def _selp(batch: _Batch, instruction: Instruction, which: Array) -> None:
+    kind = kind_of(instruction.parts)
+    one, other = (batch.value(instruction, k, kind, which) for k in (1, 2))
+    chosen = np.where(batch.value(instruction, 3, "pred", which), one, other)
+    batch.lanes.write(batch.target(instruction), chosen, which)
+
+
+def _cvt(batch: _Batch, instruction: Instruction, which: Array) -> None:
+    parts = instruction.parts
+    to, source = parts[-2], parts[-1]
+    if to.endswith("x2"):
+        each = to.removesuffix("x2")
+        high, low = (
+            convert(parts, each, batch.value(instruction, k, source, which)) for k in (1, 2)
+        )
+        made = np.stack([low, high], 1).view(np.uint32)[:, 0]
+    else:
+        made = convert(parts, to, batch.value(instruction, 1, source, which))
+    batch.lanes.write(batch.target(instruction), made, which)
+
+
+_CHOICES: Mapping[str, Callable[[_Batch, Instruction, Array], None]] = {
+    "setp": _setp, "set": _set, "selp": _selp, "cvt": _cvt,
+}  # fmt: skip
+_JOINS: Mapping[str, Any] = {
+    "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
+}  # fmt: skip
+_ATOMICS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b, "min": min, "max": max, "exch": lambda _, b: b,
+    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
+}  # fmt: skip
+_ATOMICS_AT: Mapping[str, Any] = {
+    "add": np.add.at, "min": np.minimum.at, "max": np.maximum.at,
+}  # fmt: skip

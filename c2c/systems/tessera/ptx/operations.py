@@ -1,0 +1,282 @@
+"""What arithmetic instructions compute, lane by lane: functions over NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["DTYPES", "OPERATIONS", "carried", "compare", "convert", "kind_of", "operate"]
+
+Array = Any  # of one type, a value for each lane
+Operation = Callable[[tuple[str, ...], list[Array]], Array]  # of an opcode, taken apart
+
+DTYPES: Final[Mapping[str, Any]] = {
+    **{f"{sign}{8 * n}": np.dtype(f"{kind}{n}")
+       for sign, kind in (("u", "u"), ("b", "u"), ("s", "i")) for n in (1, 2, 4, 8)},
+    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "pred": np.dtype(bool),
+}  # fmt: skip
+"""By type of an instruction."""
+
+_ROUND: Mapping[str, Callable[[Array], Array]] = {
+    "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
+}  # fmt: skip
+
+
+def kind_of(parts: tuple[str, ...]) -> str:
+    """Return the type that an instruction works on: the last one in its opcode."""
+    for part in reversed(parts):
+        if part in DTYPES or part.removesuffix("x2") in ("f16", "bf16"):
+            return part
+    return "b32"
+
+
+def compare(how: str, left: Array, right: Array) -> Array:
+    """Return a comparison; those that end in `u` hold where one side is no number."""
+    unordered = np.zeros(left.shape, bool)
+    if left.dtype.kind not in "iub":
+        unordered = np.isnan(left.astype(np.float64)) | np.isnan(right.astype(np.float64))
+    if how in ("num", "nan"):
+        return unordered if how == "nan" else ~unordered
+    if how in ("lo", "ls", "hi", "hs"):
+        how = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[how]
+    name = how.removesuffix("u")
+    made = {
+        "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+        "gt": np.greater, "ge": np.greater_equal,
+    }[name](left, right)  # fmt: skip
+    return made | unordered if how.endswith("u") else made & ~unordered
+
+
+def convert(parts: tuple[str, ...], to: str, value: Array) -> Array:
+    """Return values as another type, rounded as the opcode says."""
+    target = DTYPES[to]
+    rounding = next((_ROUND[p] for p in parts if p in _ROUND), None)
+    is_float = value.dtype.kind not in "iub"
+    if is_float and rounding is not None:
+        value = rounding(value.astype(np.float64)).astype(value.dtype)
+    if not is_float or target.kind not in "iu":
+        if "sat" in parts and not is_float:
+            limits = np.iinfo(target)
+            value = np.clip(value.astype(object), limits.min, limits.max)
+        made = value.astype(target)
+        if "sat" in parts and is_float:
+            made = np.clip(np.nan_to_num(made, nan=0.0), 0, 1).astype(target)
+        return np.maximum(made, made.dtype.type(0)) if "relu" in parts else made
+    limits = np.iinfo(target)
+    wide = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
+    low, high = wide <= float(limits.min), wide >= float(limits.max)
+    made = np.where(low | high, 0, wide).astype(target)
+    return np.where(low, limits.min, np.where(high, limits.max, made)).astype(target)
+
+
+def carried(parts: tuple[str, ...], args: list[Array], carry: Array) -> tuple[Array, Array]:
+    """Return an extended sum of 32-bit words and its carry."""
+    wide = [a.astype(np.uint64) for a in args]
+    if parts[0] in ("mad", "madc"):
+        product = wide[0] * wide[1]
+        word = product >> np.uint64(32) if "hi" in parts else product & np.uint64(0xFFFFFFFF)
+        wide = [word, wide[2]]
+    total = wide[0] + wide[1] + (carry if parts[0].endswith("c") else 0)
+    return (total & np.uint64(0xFFFFFFFF)).astype(np.uint32), total >> np.uint64(32)
+
+
+def _wide(parts: tuple[str, ...], a: Array, b: Array) -> Array:
+    double = f"{a.dtype.kind}{2 * a.dtype.itemsize}"
+    if "wide" in parts:
+        return a.astype(double) * b.astype(double)
+    if "hi" in parts:
+        if a.dtype.itemsize == 8:
+            product = a.astype(object) * b.astype(object)
+            return np.array([int(p) >> 64 for p in product], dtype=object).astype(a.dtype)
+        return (a.astype(double) * b.astype(double) >> (8 * a.dtype.itemsize)).astype(a.dtype)
+    return a * b
+
+
+def _mad(parts: tuple[str, ...], args: list[Array]) -> Array:
+    product = _wide(parts, args[0], args[1])
+    return product + args[2].astype(product.dtype)
+
+
+def _fma(parts: tuple[str, ...], args: list[Array]) -> Array:
+    a, b, c = (each.astype(np.float64) for each in args)
+    made = (a * b + c).astype(args[0].dtype)
+    return np.maximum(made, made.dtype.type(0)) if "relu" in parts else made
+
+
+def _divide(args: list[Array]) -> Array:
+    a, b = args
+    if a.dtype.kind not in "iu":
+        return a / b
+    safe = np.where(b == 0, 1, b).astype(a.dtype)
+    if a.dtype.kind == "u":
+        return np.where(b == 0, a.dtype.type(-1 % 2 ** (8 * a.dtype.itemsize)), a // safe)
+    return np.where(b == 0, -1, _truncated(a, safe)).astype(a.dtype)
+
+
+def _remainder(args: list[Array]) -> Array:
+    a, b = args
+    safe = np.where(b == 0, 1, b).astype(a.dtype)
+    quotient = a // safe if a.dtype.kind == "u" else _truncated(a, safe)
+    return np.where(b == 0, a, a - quotient * safe).astype(a.dtype)
+
+
+def _truncated(a: Array, b: Array) -> Array:
+    quotient = a // b
+    return quotient + ((a % b != 0) & ((a < 0) != (b < 0)))
+
+
+def _shift(args: list[Array], *, left: bool) -> Array:
+    a, by = args[0], args[1].astype(np.int64)
+    bits = 8 * a.dtype.itemsize
+    held = np.minimum(by, bits - 1).astype(a.dtype)
+    moved = a << held if left else a >> held
+    if not left and a.dtype.kind == "i":
+        return moved
+    return np.where(by >= bits, 0, moved).astype(a.dtype)
+
+
+def _funnel(parts: tuple[str, ...], args: list[Array]) -> Array:
+    low, high, by = (a.astype(np.uint64) for a in args)
+    by = by & np.uint64(31) if "wrap" in parts else np.minimum(by, np.uint64(32))
+    both = (high << np.uint64(32)) | low
+    made = both << by >> np.uint64(32) if "l" in parts else both >> by
+    return (made & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+
+def _permute(args: list[Array]) -> Array:
+    a, b, selector = (x.astype(np.uint64) for x in args)
+    both = a | (b << np.uint64(32))
+    made = np.zeros_like(both)
+    for k in range(4):
+        nibble = (selector >> np.uint64(4 * k)) & np.uint64(15)
+        byte = (both >> (np.uint64(8) * (nibble & np.uint64(7)))) & np.uint64(255)
+        signs = np.where(byte & np.uint64(128), np.uint64(255), np.uint64(0))
+        made |= np.where(nibble & np.uint64(8), signs, byte) << np.uint64(8 * k)
+    return made.astype(np.uint32)
+
+
+def _lop3(args: list[Array]) -> Array:
+    a, b, c, table = args
+    made = np.zeros_like(a)
+    for k in range(8):
+        term = (a if k & 4 else ~a) & (b if k & 2 else ~b) & (c if k & 1 else ~c)
+        made = np.where((table >> k) & 1, made | term, made)
+    return made.astype(a.dtype)
+
+
+def _field(args: list[Array]) -> Array:
+    a, at, length = args[0], args[1].astype(np.int64) & 255, args[2].astype(np.int64) & 255
+    bits = 8 * a.dtype.itemsize
+    wide = a.astype(object)
+    found = [
+        _bits_of(int(x) % 2**bits, int(p), int(n), bits, a.dtype.kind == "i")
+        for x, p, n in zip(wide, at, length, strict=True)
+    ]
+    return np.array(found, dtype=object).astype(a.dtype)
+
+
+def _bits_of(value: int, at: int, length: int, bits: int, is_signed: bool) -> int:
+    taken: int = (value >> at) & (2**length - 1)
+    if is_signed and length and value >> min(at + length - 1, bits - 1) & 1:
+        reach = min(length, max(bits - at, 0))
+        taken = (taken & (2**reach - 1)) - 2**reach
+    return taken
+
+
+def _count_leading(args: list[Array]) -> Array:
+    bits = 8 * args[0].dtype.itemsize
+    return np.array([bits - int(x).bit_length() for x in args[0]], np.uint32)
+
+
+def _extreme(parts: tuple[str, ...], args: list[Array]) -> Array:
+    a, b = args[:2]
+    least = parts[0] == "min"
+    if a.dtype.kind in "iu":
+        return np.minimum(a, b) if least else np.maximum(a, b)
+    if "NaN" in parts:
+        return np.minimum(a, b) if least else np.maximum(a, b)
+    return np.fmin(a, b) if least else np.fmax(a, b)
+
+
+def _copysign(args: list[Array]) -> Array:
+    return np.copysign(args[1], args[0])  # the sign of the first operand
+
+
+def _testp(parts: tuple[str, ...], args: list[Array]) -> Array:
+    value = args[0]
+    tests: Mapping[str, Callable[[Array], Array]] = {
+        "finite": np.isfinite, "infinite": np.isinf, "number": lambda x: ~np.isnan(x),
+        "notanumber": np.isnan,
+    }  # fmt: skip
+    return tests[parts[1]](value)
+
+
+def _unary(function: Callable[[Array], Array]) -> Callable[[list[Array]], Array]:
+    def apply(args: list[Array]) -> Array:
+        return function(args[0].astype(np.float64)).astype(args[0].dtype)
+
+    return apply
+
+
+def _product(parts: tuple[str, ...], args: list[Array]) -> Array:
+    return _wide(parts, args[0], args[1]) if args[0].dtype.kind in "iu" else args[0] * args[1]
+
+
+def _product_sum(parts: tuple[str, ...], args: list[Array]) -> Array:
+    return _mad(parts, args) if args[0].dtype.kind in "iu" else _fma(parts, args)
+
+
+_PLAIN: Final[Mapping[str, Callable[[list[Array]], Array]]] = {
+    "add": lambda a: a[0] + a[1],
+    "sub": lambda a: a[0] - a[1],
+    "div": _divide,
+    "rem": _remainder,
+    "abs": lambda a: np.abs(a[0]),
+    "neg": lambda a: (-a[0]).astype(a[0].dtype),
+    "and": lambda a: a[0] & a[1],
+    "or": lambda a: a[0] | a[1],
+    "xor": lambda a: a[0] ^ a[1],
+    "not": lambda a: ~a[0],
+    "shl": lambda a: _shift(a, left=True),
+    "shr": lambda a: _shift(a, left=False),
+    "prmt": _permute,
+    "lop3": _lop3,
+    "bfe": _field,
+    "popc": lambda a: np.bitwise_count(a[0]).astype(np.uint32),
+    "clz": _count_leading,
+    "rcp": _unary(lambda x: 1.0 / x),
+    "sqrt": _unary(np.sqrt),
+    "rsqrt": _unary(lambda x: 1.0 / np.sqrt(x)),
+    "ex2": _unary(np.exp2),
+    "lg2": _unary(np.log2),
+    "sin": _unary(np.sin),
+    "cos": _unary(np.cos),
+    "tanh": _unary(np.tanh),
+    "copysign": _copysign,
+}
+_QUALIFIED: Final[Mapping[str, Operation]] = {
+    "mul": _product,
+    "mad": _product_sum,
+    "fma": _fma,
+    "min": _extreme,
+    "max": _extreme,
+    "shf": _funnel,
+    "testp": _testp,
+}
+OPERATIONS: Final = frozenset({*_PLAIN, *_QUALIFIED})
+"""Names of the instructions that `operate` knows."""
+
+
+def operate(parts: tuple[str, ...], args: list[Array]) -> Array:
+    """Return what an instruction of `OPERATIONS` computes.
+
+    Args:
+      parts: its opcode, taken apart.
+      args: its operands, of the types that it takes.
+    """
+    plain = _PLAIN.get(parts[0])
+    return _QUALIFIED[parts[0]](parts, args) if plain is None else plain(args)

@@ -1,0 +1,324 @@
+"""Which parameter reaches the address of each access to global memory: read and write sets.
+
+A fixed point over registers, without regard to the order of instructions: whatever a register may
+hold anywhere in the kernel counts. What cannot be traced to a parameter makes a kernel opaque; it
+then runs where all its memory is.
+
+Source: Tessera, section III-A, which records addresses at run time; ours needs no run, and sees
+what goes through descriptors of the tensor memory accelerator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from c2c.systems.tessera.ptx.text import Address, Instruction, KernelText, Operand, Vector
+
+__all__ = ["Access", "KernelAccess", "Mode", "Reached", "reach"]
+
+Mode = Literal["r", "w", "rw"]
+
+MOST_PLACES: Final = 64  # of a struct that one register may point to; more: anywhere
+
+# They hand an address on; of what is computed otherwise nothing is an address any more.
+_KEEPS = frozenset({"mov", "add", "sub", "cvta", "selp", "min", "max", "and", "or", "mapa", "shfl"})
+_READS = frozenset({"ld", "ldu"})
+_NO_DATA = frozenset({"prefetchu", "discard", "applypriority", "createpolicy", "isspacep"})
+_SPACES = ("global", "shared", "local", "param", "const")
+_ON_CHIP = frozenset({
+    "mbarrier", "ldmatrix", "stmatrix", "wgmma", "mma", "tcgen05", "bar", "barrier", "fence",
+    "membar", "griddepcontrol", "setmaxnreg", "elect", "clusterlaunchcontrol",
+})  # fmt: skip
+
+
+class Reached(NamedTuple):
+    """A word of a parameter that is an address. `is_map`: it is a descriptor, not a pointer."""
+
+    parameter: int
+    at: int = 0
+    is_map: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An instruction that reads or writes global memory.
+
+    Attributes:
+      index: of the instruction in the kernel's body.
+      mode: what it does.
+      nbytes: that one thread moves; 0: a register, or a descriptor's box, says how many.
+      address: its operand.
+      reached: the parameters its address may come from.
+    """
+
+    index: int
+    mode: Mode
+    nbytes: int
+    address: Address
+    reached: frozenset[Reached]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAccess:
+    """What a kernel does to global memory.
+
+    Attributes:
+      kernel: its text.
+      accesses: in order.
+      opaque: why its memory is not known, with file, line and instruction; empty: it is.
+    """
+
+    kernel: KernelText
+    accesses: tuple[Access, ...]
+    opaque: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> frozenset[Reached]:
+        """The words of parameters that it reads through."""
+        return frozenset(r for a in self.accesses if "r" in a.mode for r in a.reached)
+
+    @property
+    def writes(self) -> frozenset[Reached]:
+        """The words of parameters that it writes through."""
+        return frozenset(r for a in self.accesses if "w" in a.mode for r in a.reached)
+
+
+# What a register may hold: an address from a parameter's word, the address of a parameter's own
+# byte (None: some byte of it), an address on the chip, a word loaded from memory, a variable.
+class _Own(NamedTuple):
+    parameter: int
+    at: int | None
+
+
+class _Loaded(NamedTuple):
+    """A word of 8 bytes from memory: maybe an address."""
+
+
+class _OnChip(NamedTuple):
+    """An address of shared or local memory."""
+
+
+class _Global(NamedTuple):
+    """The address of a variable in global memory."""
+
+
+_Value = Reached | _Own | _Loaded | _OnChip | _Global
+_Values = frozenset[_Value]
+_NONE: _Values = frozenset()
+
+
+def reach(kernel: KernelText) -> KernelAccess:
+    """Return which parameters each access of a kernel reaches."""
+    held = _Held(kernel)
+    held.settle()
+    accesses, opaque = [], []
+    for index, instruction in enumerate(kernel.body):
+        for made in _accesses(index, instruction, held):
+            if isinstance(made, str):
+                opaque.append(str(kernel.fault(instruction, made)))
+            else:
+                accesses.append(made)
+    return KernelAccess(kernel, tuple(accesses), tuple(opaque))
+
+
+class _Held:
+    """What each register may hold; memory on the chip counts as one cell."""
+
+    def __init__(self, kernel: KernelText) -> None:
+        self._kernel = kernel
+        self._parameters = {p.name: k for k, p in enumerate(kernel.parameters)}
+        self._of: dict[str, _Values] = {}
+        self._cell: _Values = _NONE
+
+    def settle(self) -> None:
+        """Pass over the instructions until nothing changes."""
+        while self._pass():
+            pass
+
+    def of(self, operand: Operand) -> _Values:
+        """Return what an operand may hold; of an address, what it points to."""
+        if isinstance(operand, Vector):
+            return _NONE.union(*map(self.of, operand.parts))
+        name = operand.base if isinstance(operand, Address) else operand
+        offset = operand.offset if isinstance(operand, Address) else 0
+        if name in self._parameters:
+            return frozenset({_Own(self._parameters[name], offset)})
+        if name in self._kernel.variables:
+            is_global = self._kernel.variables[name].space == "global"
+            return frozenset({_Global() if is_global else _OnChip()})
+        return _moved(self._of.get(name, _NONE), offset)
+
+    def _pass(self) -> bool:
+        changed = False
+        for instruction in self._kernel.body:
+            if instruction.name in ("st", "cp") and len(instruction.operands) > 1:
+                stored = self._cell | self.of(instruction.operands[1])
+                if instruction.name == "st" and not stored <= self._cell:
+                    self._cell, changed = stored, True
+                continue
+            for k, name in enumerate(_written_to(instruction)):
+                gives = self._result(instruction, k)
+                known = self._of.get(name, _NONE)
+                if not gives <= known:
+                    self._of[name], changed = _few(known | gives), True
+        return changed
+
+    def _result(self, instruction: Instruction, part: int) -> _Values:
+        """Return what an instruction leaves in one of the registers that it writes."""
+        name, operands = instruction.name, instruction.operands
+        if name in _READS:
+            return self._loaded(instruction, 8 * part)
+        if name in ("atom", "ldmatrix"):
+            return frozenset({_Loaded()}) if _width(instruction.parts) == 8 else _NONE
+        if name == "mad":
+            return self.of(operands[3])
+        if name not in _KEEPS or len(operands) < 2:
+            return _NONE
+        if name in ("add", "sub"):
+            return self._sum(name, operands)
+        return _NONE.union(*map(self.of, operands[1:]))
+
+    def _sum(self, name: str, operands: tuple[Operand, ...]) -> _Values:
+        left, right = operands[1], operands[2]
+        for one, other in ((left, right), (right, left)):
+            if isinstance(other, str) and (number := _number(other)) is not None:
+                return _moved(self.of(one), -number if name == "sub" else number)
+        return _moved(self.of(left) | self.of(right), None)
+
+    def _loaded(self, instruction: Instruction, skipped: int) -> _Values:
+        source, parts = instruction.operands[1], instruction.parts
+        if _width(parts) != 8:
+            return _NONE
+        places = self.of(source)
+        found: set[_Value] = set()
+        for place in places:
+            if isinstance(place, _Own):
+                at = place.at
+                found.add(_Loaded() if at is None else Reached(place.parameter, at + skipped))
+            elif isinstance(place, _OnChip):
+                found |= self._cell
+            else:
+                found.add(_Loaded())
+        if not places:
+            found |= self._cell if "shared" in parts or "local" in parts else {_Loaded()}
+        return frozenset(found)
+
+
+def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Access | str]:
+    """Yield the accesses of an instruction; a string says why one is not known."""
+    name, parts = instruction.name, instruction.parts
+    addresses = [o for o in instruction.operands if isinstance(o, Address)]
+    if name in ("call", "tensormap", "multimem"):
+        yield "memory of a call or a changed descriptor is not known"
+    elif name in ("ld", "ldu", "st", "atom", "red", "prefetch"):
+        qualified = [p.partition("::")[0] for p in parts]
+        space = next((s for s in _SPACES if s in qualified), "generic")
+        if "tensormap" in parts or space not in ("global", "generic"):
+            return
+        mode: Mode = "r" if name in ("ld", "ldu", "prefetch") else "w" if name == "st" else "rw"
+        yield from _one(index, mode, _all_bytes(instruction), addresses[0], held, space)
+    elif name == "cp":
+        yield from _copy(index, instruction, addresses, held)
+    elif addresses and name not in _ON_CHIP | _NO_DATA:
+        yield "an access that is not known"
+
+
+def _copy(
+    index: int, instruction: Instruction, addresses: list[Address], held: _Held
+) -> Iterator[Access | str]:
+    """Yield what a copy between global and shared memory does to global memory."""
+    parts = instruction.parts
+    spaces = [p.partition("::")[0] for p in parts if p.partition("::")[0] in ("shared", "global")]
+    if not addresses or "mbarrier" in parts[:3] or not spaces:
+        return  # a commit, a wait, an arrival
+    if "prefetch" in parts or ("tensor" in parts and "prefetch" in parts):
+        yield from _one(index, "r", 0, addresses[0], held, "global")
+        return
+    if spaces[0] == "shared" and "global" in spaces:
+        size = 0 if "bulk" in parts else int(str(instruction.operands[2]), 0)
+        yield from _one(index, "r", size, addresses[1], held, "global")
+    elif spaces[0] == "global":
+        mode: Mode = "rw" if "reduce" in parts else "w"
+        yield from _one(index, mode, 0, addresses[0], held, "global")
+
+
+def _one(
+    index: int, mode: Mode, nbytes: int, address: Address, held: _Held, space: str
+) -> Iterator[Access | str]:
+    found = held.of(address)
+    reached = {v for v in found if isinstance(v, Reached)}
+    if address.coordinates:  # of the tensor that a descriptor in a parameter describes
+        reached = {Reached(v.parameter, v.at, is_map=True) for v in found
+                   if isinstance(v, _Own) and v.at is not None}  # fmt: skip
+        if any(isinstance(v, _Own) and v.at is None for v in found):
+            yield "a descriptor somewhere in a parameter"
+            return
+    elif space == "generic" and found and not reached and found <= {_OnChip()}:
+        return
+    elif space == "generic" and any(isinstance(v, _Own) for v in found) and not reached:
+        return  # a parameter's own bytes, read by their address
+    if any(isinstance(v, _Global) for v in found):
+        yield "an address of a variable in global memory"
+    elif not reached:
+        yield "an address that comes from no parameter"
+    else:
+        yield Access(index, mode, nbytes, address, frozenset(reached))
+
+
+def _moved(values: _Values, by: int | None) -> _Values:
+    """Return values with bytes added; None: it is not known how many."""
+    if by == 0 or not any(isinstance(v, _Own) for v in values):
+        return values
+    return frozenset(
+        _Own(v.parameter, None if by is None or v.at is None else v.at + by)
+        if isinstance(v, _Own)
+        else v
+        for v in values
+    )
+
+
+def _few(values: _Values) -> _Values:
+    """Return the values; places in one parameter that a loop goes through become one."""
+    own = [v for v in values if isinstance(v, _Own)]
+    if len(own) <= MOST_PLACES:
+        return values
+    return frozenset(v for v in values if not isinstance(v, _Own)) | {
+        _Own(v.parameter, None) for v in own
+    }
+
+
+def _written_to(instruction: Instruction) -> Iterable[str]:
+    if not instruction.operands or instruction.name in ("st", "red", "bra", "prefetch"):
+        return ()
+    first = instruction.operands[0]
+    if isinstance(first, Address):
+        return ()
+    return first.parts if isinstance(first, Vector) else first.split("|")
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text.rstrip("U"), 0)
+    except ValueError:
+        return None
+
+
+def _width(parts: Iterable[str]) -> int:
+    """Return the bytes of the type in an opcode."""
+    widths: Mapping[str, int] = {"64": 8, "32": 4, "16": 2, "8": 1, "128": 16}
+    last = [p for p in parts if p[:1] in "busf" and p[1:].removesuffix("x2") in widths]
+    if not last:
+        return 4
+    each = widths[last[-1][1:].removesuffix("x2")]
+    return 2 * each if last[-1].endswith("x2") else each
+
+
+def _all_bytes(instruction: Instruction) -> int:
+    """Return the bytes that one thread moves."""
+    parts = instruction.parts
+    types = [p for p in parts if p in ("bf16", "f16", "bf16x2", "f16x2")]
+    each = {"bf16": 2, "f16": 2, "bf16x2": 4, "f16x2": 4}[types[-1]] if types else _width(parts)
+    count = next((int(p[1:]) for p in parts if p in ("v2", "v4", "v8")), 1)
+    return each * count

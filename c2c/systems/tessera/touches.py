@@ -1,0 +1,100 @@
+"""What each launch of a program reads and writes, from its kernel's machine code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from c2c.errors import DataError
+from c2c.systems.program import Copy, Fill, Launch, Program, Slice
+from c2c.systems.tessera.ptx import KernelAccess, Mode, Reached, parse, reach
+
+__all__ = ["Touch", "kernels_of", "touches_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Bytes that a launch reads, and bytes that it writes.
+
+    Attributes:
+      reads: what must be there before; of a slice that is updated in place all of it, since what is
+        not written stays.
+      writes: what is there after.
+      opaque: why not all of it is known; then these are all slices that the launch names.
+    """
+
+    reads: tuple[Slice, ...]
+    writes: tuple[Slice, ...]
+    opaque: tuple[str, ...] = ()
+
+
+def kernels_of(program: Program) -> Mapping[str, KernelAccess]:
+    """Return what each kernel of a program does to memory, by its entry.
+
+    Raises:
+      DataError: an image cannot be parsed, or lacks its kernel.
+    """
+    found = {}
+    for kernel in program.kernels:
+        texts = parse(kernel.image.decode(), f"{kernel.entry}.ptx")
+        text = next((t for t in texts if t.name == kernel.entry), None)
+        if text is None:
+            raise DataError(kernel.entry, "is not in its image")
+        found[kernel.entry] = reach(text)
+    return found
+
+
+def touches_of(
+    program: Program, kernels: Mapping[str, KernelAccess] | None = None
+) -> tuple[Touch, ...]:
+    """Return what each launch reads and writes, in order.
+
+    Args:
+      program: its arguments say which slices a kernel's parameters point to.
+      kernels: of `kernels_of`, where they are known already.
+
+    Raises:
+      DataError: a kernel accesses memory by a parameter that is no address in this launch.
+    """
+    known = kernels_of(program) if kernels is None else kernels
+    found = []
+    for number, launch in enumerate(program.launches):
+        if isinstance(launch, Copy):
+            found.append(Touch((launch.source,), (launch.target,)))
+        elif isinstance(launch, Fill):
+            found.append(Touch((), (launch.target,)))
+        else:
+            access = known[program.kernels[launch.kernel].entry]
+            found.append(_of_kernel(number, launch, access))
+    return tuple(found)
+
+
+def _of_kernel(number: int, launch: Launch, access: KernelAccess) -> Touch:
+    named = Counter(place.slice for a in launch.arguments for place in a.places)
+    if access.opaque:
+        every = tuple(named)
+        return Touch(every, every, access.opaque)
+    reads = dict.fromkeys(_slice(number, launch, access, r, "r") for r in _ordered(access.reads))
+    writes = dict.fromkeys(_slice(number, launch, access, r, "w") for r in _ordered(access.writes))
+    kept = [part for part in writes if named[part] > 1]  # an operand and a result
+    return Touch(tuple(dict.fromkeys([*reads, *kept])), tuple(writes))
+
+
+def _ordered(reached: frozenset[Reached]) -> list[Reached]:
+    return sorted(reached)
+
+
+def _slice(
+    number: int, launch: Launch, access: KernelAccess, reached: Reached, mode: Mode
+) -> Slice:
+    if reached.parameter < len(launch.arguments):
+        for place in launch.arguments[reached.parameter].places:
+            if place.at == reached.at and (place.kind == "map") == reached.is_map:
+                return place.slice
+    kernel = access.kernel
+    first = next(a for a in access.accesses if reached in a.reached and mode in a.mode)
+    raise kernel.fault(
+        kernel.body[first.index],
+        f"launch {number} gives parameter {reached.parameter} no address at byte {reached.at}",
+    )

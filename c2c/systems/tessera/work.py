@@ -1,0 +1,158 @@
+"""What is to be placed, and where: kernels with times, data that goes between them, GPUs, links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from c2c.errors import SettingError
+
+__all__ = ["Gpus", "Transfer", "Weights", "Work", "joined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Data that one kernel writes and a later one reads.
+
+    `weight` counts it as often as that: it is 1 but where works are joined.
+    """
+
+    source: int
+    target: int
+    nbytes: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Memory that every GPU needs on which one of these kernels runs."""
+
+    nbytes: float
+    readers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A step of a model: kernels in program order.
+
+    Attributes:
+      names: of the kernels.
+      times_s: [kernel][gpu], seconds.
+      transfers: between them, each from an earlier to a later one.
+      weights: what is kept in memory for them.
+      pinned: kernels that only one GPU may run, with that GPU.
+    """
+
+    names: tuple[str, ...]
+    times_s: tuple[tuple[float, ...], ...]
+    transfers: tuple[Transfer, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    pinned: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if not count or len(self.times_s) != count:
+            raise SettingError("times_s", len(self.times_s), f"a row for each of {count} kernels")
+        width = len(self.times_s[0])
+        for name, row in zip(self.names, self.times_s, strict=True):
+            if len(row) != width or not all(math.isfinite(t) and t >= 0 for t in row):
+                raise SettingError(
+                    f"times_s[{name}]", row, f"{width} numbers of at least 0, one for each GPU"
+                )
+        for edge in self.transfers:
+            if not 0 <= edge.source < edge.target < count:
+                raise SettingError(
+                    "transfers", (edge.source, edge.target),
+                    "from an earlier to a later kernel: the graph has no cycle",
+                )  # fmt: skip
+            if not (math.isfinite(edge.nbytes) and edge.nbytes >= 0 and edge.weight >= 0):
+                raise SettingError("transfers.nbytes", edge.nbytes, "a number of at least 0")
+        for kernel, gpu in self.pinned.items():
+            if not (0 <= kernel < count and 0 <= gpu < width):
+                raise SettingError("pinned", (kernel, gpu), "a kernel and a GPU that exist")
+
+    @property
+    def times(self) -> Any:
+        """Seconds as an array [kernel, GPU]."""
+        return np.array(self.times_s, np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """GPUs and the links between them.
+
+    Attributes:
+      names: each once.
+      latency_s: [from][to], seconds before a transfer's first byte.
+      gbps: [from][to], 1e9 bytes a second; 0: nothing can go there.
+      memory_bytes: of each; None: it is no limit, as in the paper.
+    """
+
+    names: tuple[str, ...]
+    latency_s: tuple[tuple[float, ...], ...]
+    gbps: tuple[tuple[float, ...], ...]
+    memory_bytes: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if count < 1 or len(set(self.names)) != count:
+            raise SettingError("gpus", self.names, "at least one GPU, each named once")
+        for name, table in (("latency_s", self.latency_s), ("gbps", self.gbps)):
+            is_square = len(table) == count and all(len(row) == count for row in table)
+            if not is_square or not all(x >= 0 and math.isfinite(x) for row in table for x in row):
+                raise SettingError(f"gpus.{name}", table, f"{count} x {count} numbers, at least 0")
+        if self.memory_bytes is not None and len(self.memory_bytes) != count:
+            raise SettingError("gpus.memory_bytes", self.memory_bytes, f"{count} numbers")
+
+    @classmethod
+    def alike(
+        cls,
+        names: Sequence[str],
+        *,
+        gbps: float,
+        latency_s: float,
+        memory_bytes: Sequence[float] | None = None,
+    ) -> Gpus:
+        """Return GPUs with one kind of link between all of them."""
+        count = len(names)
+        return cls(
+            names=tuple(names),
+            latency_s=((latency_s,) * count,) * count,
+            gbps=((gbps,) * count,) * count,
+            memory_bytes=None if memory_bytes is None else tuple(memory_bytes),
+        )
+
+    def seconds(self, nbytes: float, source: int, target: int) -> float:
+        """Return what a transfer takes; infinity where no link is."""
+        gbps = self.gbps[source][target]
+        return self.latency_s[source][target] + nbytes / (gbps * 1e9) if gbps else math.inf
+
+
+def joined(works: Sequence[tuple[Work, float]]) -> Work:
+    """Return several steps as one work: each counts as often as is said with it.
+
+    One plan then balances prefill and decode together, in the mix that a load has.
+    """
+    names: list[str] = []
+    times: list[tuple[float, ...]] = []
+    transfers: list[Transfer] = []
+    weights: list[Weights] = []
+    pinned: dict[int, int] = {}
+    for number, (work, count) in enumerate(works):
+        at = len(names)
+        names += [f"{number}/{name}" for name in work.names]
+        times += [tuple(count * t for t in row) for row in work.times_s]
+        transfers += [
+            Transfer(at + e.source, at + e.target, e.nbytes, count * e.weight)
+            for e in work.transfers
+        ]
+        weights += [Weights(w.nbytes, tuple(at + k for k in w.readers)) for w in work.weights]
+        pinned |= {at + kernel: gpu for kernel, gpu in work.pinned.items()}
+    return Work(
+        names=tuple(names), times_s=tuple(times), transfers=tuple(transfers),
+        weights=tuple(weights), pinned=pinned,
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""Runs a placement for real: a thread for each device, values sent where they are read.
+
+A worker runs the pieces of its device, of each request in program order: when what a piece takes
+has arrived it runs, and what it gives is sent to every device that reads it. Several requests may
+be in flight; which of those that could go on does so is the mode:
+
+    none      a request begins when the one before has ended
+    naive     requests take turns
+    priority  the oldest goes first
+
+If a worker fails, or all wait for something that nobody sends, all stop and the error says where.
+
+Source: Tessera, section III-C. Its streams and their priorities are this choice of the next piece.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final, Literal, NamedTuple
+
+from c2c.errors import SettingError
+from c2c.systems.tessera.pieces import Pieces, routes_of
+
+__all__ = ["MODES", "Mode", "Ran", "Sent", "WorkerError", "run_placed"]
+
+Mode = Literal["none", "naive", "priority"]
+MODES: Final[tuple[Mode, ...]] = ("none", "naive", "priority")
+
+
+class WorkerError(RuntimeError):
+    """A worker failed or waits for ever: names the piece, the value and the device."""
+
+
+class Sent(NamedTuple):
+    """A value that went from one device to another."""
+
+    request: int
+    value: int
+    source: int
+    target: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What requests left.
+
+    Attributes:
+      results: of each request the arrays that the function returns, each on some device.
+      sent: what went between devices, in the order of arrival.
+      order: (device, request, piece) as they ran.
+    """
+
+    results: tuple[tuple[Any, ...], ...]
+    sent: tuple[Sent, ...]
+    order: tuple[tuple[int, int, int], ...]
+
+
+def run_placed(
+    pieces: Pieces,
+    gpu_of: Sequence[int],
+    devices: Sequence[Any],
+    requests: Sequence[Sequence[Any]],
+    *,
+    mode: Mode = "priority",
+    in_flight: int = 4,
+    routes: Mapping[int, frozenset[int]] | None = None,
+) -> Ran:
+    """Run requests through a placement.
+
+    Args:
+      pieces: of a function.
+      gpu_of: each piece's device, by number.
+      devices: jax's.
+      requests: of each the leaves of the arguments, on any device: they are copied where a piece
+        reads them, as results of an earlier step are to those that read them.
+      mode: which request goes on.
+      in_flight: requests at a time; with mode none it is 1.
+      routes: where values are sent; None: to all that read them.
+
+    Raises:
+      SettingError: a placement, mode or number that cannot be.
+      WorkerError: a piece failed, or a value that it takes is never sent.
+    """
+    if len(gpu_of) != len(pieces.pieces) or not all(0 <= g < len(devices) for g in gpu_of):
+        raise SettingError(
+            "gpu_of", list(gpu_of), f"{len(pieces.pieces)} numbers of {len(devices)} devices"
+        )
+    if mode not in MODES:
+        raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
+    if in_flight < 1:
+        raise SettingError("in_flight", in_flight, "a whole number above 0")
+    for leaves in requests:
+        if len(leaves) != len(pieces.given):
+            raise SettingError("requests", len(leaves), f"{len(pieces.given)} arrays each")
+    board = _Board(
+        pieces, tuple(gpu_of), tuple(devices), mode, 1 if mode == "none" else in_flight,
+        routes_of(pieces, gpu_of) if routes is None else routes,
+        [{**dict(zip(pieces.given, leaves, strict=True)), **pieces.constants}
+         for leaves in requests],
+    )  # fmt: skip
+    threads = [
+        threading.Thread(target=board.work, args=(gpu,), name=f"tessera-{gpu}", daemon=True)
+        for gpu in range(len(devices))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if board.error is not None:
+        raise board.error
+    results = tuple(
+        tuple(board.value_of(request, value) for value in pieces.results)
+        for request in range(len(requests))
+    )
+    return Ran(results, tuple(board.sent), tuple(board.order))
+
+
+@dataclass(slots=True)
+class _Board:
+    """What the workers share, under one lock."""
+
+    pieces: Pieces
+    gpu_of: tuple[int, ...]
+    devices: tuple[Any, ...]
+    mode: Mode
+    in_flight: int
+    routes: Mapping[int, frozenset[int]]
+    given: list[dict[int, Any]]
+    values: dict[tuple[int, int, int], Any] = field(default_factory=dict)  # request, value, gpu
+    sent: list[Sent] = field(default_factory=list)
+    order: list[tuple[int, int, int]] = field(default_factory=list)
+    error: WorkerError | None = None
+    _condition: threading.Condition = field(default_factory=threading.Condition)
+    _mine: dict[int, list[int]] = field(default_factory=dict)
+    _next: dict[tuple[int, int], int] = field(default_factory=dict)  # gpu, request -> its piece
+    _left: list[int] = field(default_factory=list)  # pieces of each request that have not ended
+    _first: int = 0  # the oldest request that has not ended
+    _idle: set[int] = field(default_factory=set)  # who has found nothing since the last piece
+    _turn: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for piece, gpu in enumerate(self.gpu_of):
+            self._mine.setdefault(gpu, []).append(piece)
+        self._left = [len(self.pieces.pieces)] * len(self.given)
+
+    def work(self, gpu: int) -> None:
+        """Run a device's pieces until all requests have ended or something failed."""
+        while (chosen := self._choose(gpu)) is not None:
+            request, piece, arrays = chosen
+            try:
+                self._run(gpu, request, piece, arrays)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, the others must stop
+                name = self.pieces.pieces[piece].name
+                self._fail(f"piece {name} of request {request} on device {gpu}: {problem}", problem)
+
+    def value_of(self, request: int, value: int) -> Any:
+        """Return a result from the device that computed it."""
+        return next(
+            self.values[request, value, gpu]
+            for gpu in range(len(self.devices))
+            if (request, value, gpu) in self.values
+        )
+
+    def _run(self, gpu: int, request: int, piece: int, arrays: list[Any]) -> None:
+        jax: Any = import_module("jax")  # some of its functions are untyped
+        device = self.devices[gpu]
+        made = self.pieces.pieces[piece]
+        results = made.run(*(jax.device_put(array, device) for array in arrays))
+        jax.block_until_ready(results)
+        posts = []
+        for value, array in zip(made.gives, results, strict=True):
+            posts.append((value, gpu, array))
+            for target in sorted(self.routes.get(value, ())):
+                copy = jax.block_until_ready(jax.device_put(array, self.devices[target]))
+                posts.append((value, target, copy))
+        with self._condition:
+            for value, target, array in posts:
+                self.values[request, value, target] = array
+                if target != gpu:
+                    nbytes = self.pieces.nbytes[value]
+                    self.sent.append(Sent(request, value, gpu, target, nbytes))
+            self.order.append((gpu, request, piece))
+            self._next[gpu, request] = self._next.get((gpu, request), 0) + 1
+            self._left[request] -= 1
+            self._idle.clear()
+            while self._first < len(self._left) and not self._left[self._first]:
+                self._first += 1
+            self._condition.notify_all()
+
+    def _choose(self, gpu: int) -> tuple[int, int, list[Any]] | None:
+        """Wait for a piece that can run; None: there will be none."""
+        with self._condition:
+            while True:
+                if self.error is not None or self._first == len(self.given):
+                    return None
+                for request in self._candidates(gpu):
+                    piece = self._piece(gpu, request)
+                    if piece is None:
+                        continue
+                    arrays = self._arrays(gpu, request, piece)
+                    if arrays is not None:
+                        self._turn[gpu] = request + 1
+                        return request, piece, arrays
+                self._idle.add(gpu)
+                if len(self._idle) == len(self.devices):
+                    self._say_who_waits()
+                else:
+                    self._condition.wait()
+
+    def _candidates(self, gpu: int) -> list[int]:
+        """Return the requests in flight, in the order in which they may go on."""
+        flying = list(range(self._first, min(self._first + self.in_flight, len(self.given))))
+        if self.mode != "naive" or not flying:
+            return flying
+        turn = self._turn.get(gpu, 0)
+        return [r for r in flying if r >= turn] + [r for r in flying if r < turn]
+
+    def _piece(self, gpu: int, request: int) -> int | None:
+        mine, at = self._mine.get(gpu, []), self._next.get((gpu, request), 0)
+        return mine[at] if at < len(mine) else None
+
+    def _arrays(self, gpu: int, request: int, piece: int) -> list[Any] | None:
+        found = []
+        for value in self.pieces.pieces[piece].takes:
+            array = self.given[request].get(value)
+            if array is None:
+                array = self.values.get((request, value, gpu))
+            if array is None:
+                return None
+            found.append(array)
+        return found
+
+    def _say_who_waits(self) -> None:
+        """All workers wait: fail with the first value that one of them lacks."""
+        maker = {v: k for k, piece in enumerate(self.pieces.pieces) for v in piece.gives}
+        for gpu in range(len(self.devices)):
+            for request in self._candidates(gpu):
+                piece = self._piece(gpu, request)
+                if piece is None:
+                    continue
+                lacks = next(
+                    v for v in self.pieces.pieces[piece].takes
+                    if v not in self.given[request] and (request, v, gpu) not in self.values
+                )  # fmt: skip
+                peer = self.gpu_of[maker[lacks]]
+                if (request, lacks, peer) not in self.values:
+                    continue  # it waits for one that waits itself
+                name = self.pieces.pieces[piece].name
+                self._fail(
+                    f"piece {name} of request {request} on device {gpu} waits for value {lacks}, "
+                    f"which device {peer} has and does not send"
+                )
+                return
+        self._fail("all devices wait, and none for a value that is there")
+
+    def _fail(self, what: str, cause: BaseException | None = None) -> None:
+        with self._condition:
+            if self.error is None:
+                self.error = WorkerError(what)
+                self.error.__cause__ = cause
+            self._condition.notify_all()

@@ -1,0 +1,1 @@
+"""Tessera: kernels of one model over unlike GPUs."""

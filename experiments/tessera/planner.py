@@ -1,0 +1,185 @@
+"""Seconds that the planner takes at real sizes, and how far from the best its plans may be.
+
+    python -m experiments.tessera.planner                        # sizes of Fig. 11(b)
+    python -m experiments.tessera.planner kernels=[452] gap=0.001 pair=[b200,h100_sxm]
+
+A Llama 3 8B with as many layers as give so many kernels, decode and prefill, throughput policy by
+the integer program, alone and in blocks of layers, latency policy by the cut and by the integer
+program. The paper's solver is Gurobi; its clock is another machine's. Writes JSON with provenance
+to a folder in runs/bench.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.errors import SettingError
+from c2c.hardware import Gpu, load_platform
+from c2c.models import load_spec
+from c2c.runs import RunDir, progress_bar
+from c2c.systems.tessera import (
+    Batch,
+    Gpus,
+    Options,
+    Plan,
+    Policy,
+    Work,
+    blocks_of_layers,
+    check_solver,
+    plan,
+    relaxation_s,
+    step_kernels,
+    work_of,
+)
+from experiments.bench.command import benchmark
+
+__all__ = ["PlannerSettings", "main", "measure"]
+
+STEPS = {
+    "decode": Batch(rows=64, chunk=1, context=1084),
+    "prefill": Batch(rows=4, chunk=1020, context=1020),
+}
+PAPER_S = {200: 0.07, 500: 0.02, 1000: 0.43, 1500: 1.0}  # fig11b.*, sec3b.solve_time; to compare
+
+
+@dataclass
+class PlannerSettings:
+    """Settings, as key=value on the command line.
+
+    Attributes:
+      model: whose layers are repeated.
+      pair: GPUs, of `conf/hardware`.
+      gbps: of the link between them.
+      latency_s: of a transfer.
+      kernels: how many, about.
+      gap: relative, at which the solver may stop.
+      time_limit_s: of one solve.
+      blocks: of layers.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+    """
+
+    model: str = "llama-3-8b"
+    pair: list[str] = field(default_factory=lambda: ["a100_80", "l40s"])
+    gbps: float = 25.0
+    latency_s: float = 5e-6
+    kernels: list[int] = field(default_factory=lambda: [200, 500, 1000, 1500])
+    gap: float = 0.01
+    time_limit_s: float = 60.0
+    blocks: int = 4
+    out: str | None = None
+    overwrite: bool = False
+
+
+def measure(settings: PlannerSettings, count: int) -> list[dict[str, Any]]:
+    """Return a row for each step and way to plan, for about so many kernels."""
+    gpus = _gpus(settings)
+    machines = Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
+    spec = load_spec(settings.model)
+    rows = []
+    for name, batch in STEPS.items():
+        one = len(step_kernels(replace(spec, layers=1), batch))
+        each = len(step_kernels(replace(spec, layers=2), batch)) - one
+        layers = max(1, round((count - one) / each) + 1)
+        kernels = step_kernels(replace(spec, layers=layers), batch)
+        work = work_of(kernels, gpus)
+        tied = blocks_of_layers(
+            [k.layer for k in kernels], [k.kind for k in kernels], settings.blocks
+        )
+        ways: list[tuple[str, Policy, dict[str, Any]]] = [
+            ("milp", "throughput", {}),
+            (f"milp, {settings.blocks} blocks", "throughput", {"tied": tied}),
+            ("cut", "latency", {}),
+            # an option that binds nothing makes it an integer program
+            ("milp", "latency", {"options": Options(max_cuts=len(work.transfers))}),
+        ]
+        for how, policy, more in ways:
+            begin = time.perf_counter()
+            made = plan(
+                work, machines, policy, gap=settings.gap, time_limit_s=settings.time_limit_s, **more
+            )
+            rows.append(_row(work, name, how, time.perf_counter() - begin, made))
+    return rows
+
+
+def _gpus(settings: PlannerSettings) -> list[Gpu]:
+    return [load_platform(name).gpu for name in settings.pair]
+
+
+def _row(work: Work, step: str, how: str, seconds: float, made: Plan) -> dict[str, Any]:
+    return {
+        "kernels": len(work.names),
+        "transfers": len(work.transfers),
+        "step": step,
+        "policy": made.policy,
+        "how": how,
+        "found_by": made.method,
+        "seconds": seconds,
+        "objective_s": made.objective_s,
+        "gap": made.gap,
+        "cuts": made.cuts,
+        "best_single_s": float(work.times.sum(0).min()),
+        "no_communication_s": relaxation_s(work),
+    }
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title="the planner, seconds of this machine", box=SIMPLE_HEAD)
+    heads = ("kernels", "step", "policy", "how", "found by", "seconds", "gap", "of one GPU", "cuts")
+    for head in heads:
+        words = head in ("step", "policy", "how", "found by")
+        table.add_column(head, justify="left" if words else "right")
+    for r in rows:
+        table.add_row(
+            f"{r['kernels']}", r["step"], r["policy"], r["how"], r["found_by"],
+            f"{r['seconds']:.3f}", f"{r['gap']:.2%}",
+            f"{r['objective_s'] / r['best_single_s']:.3f}", f"{r['cuts']}",
+        )  # fmt: skip
+    paper = ", ".join(f"{seconds:g} s at {count}" for count, seconds in PAPER_S.items())
+    table.caption = f"the paper, by Gurobi, throughput: {paper}"
+    return table
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the command line asks for; return the exit status."""
+
+    def check(settings: PlannerSettings) -> None:
+        if len(settings.pair) != 2:
+            raise SettingError("pair", settings.pair, "two names of conf/hardware")
+        Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
+        spec = load_spec(settings.model)
+        kernels = step_kernels(replace(spec, layers=1), STEPS["decode"])
+        work = work_of(kernels, _gpus(settings))
+        blocks_of_layers([0], ["all"], settings.blocks)
+        check_solver(settings.gap, settings.time_limit_s)
+        for count in settings.kernels:
+            if count < len(work.names):
+                raise SettingError(
+                    "kernels", count, f"at least {len(work.names)}, those of a layer"
+                )
+
+    def work(settings: PlannerSettings, folder: RunDir, out: Console) -> None:
+        rows: list[dict[str, Any]] = []
+        with progress_bar("sizes", len(settings.kernels)) as advance:
+            for k, count in enumerate(settings.kernels):
+                rows += measure(settings, count)
+                advance(k + 1)
+        out.print(_table(rows))
+        folder.write_json("planner", {"rows": rows})
+
+    return benchmark(
+        PlannerSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
+        name="planner",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""What two unlike GPUs can do for one model: which way to use them, and what it gains.
+
+    python -m experiments.tessera.ways                                   # the paper's three pairs
+    python -m experiments.tessera.ways pairs=[[a100_80,l40s]] model=qwen3-32b rows=16
+
+For each pair: each GPU alone, both apart, prefill and decode apart, attention and the rest apart, a
+placement of kernels, and the limit of all placements, as requests a second under one load, also for
+its price. Table III of the paper stands beside it: means over five models, measured. Nothing here
+is fitted to it. Writes JSON with provenance to a folder in runs/bench.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.errors import SettingError
+from c2c.hardware import load_platform
+from c2c.models import load_spec
+from c2c.runs import RunDir, progress_bar
+from c2c.systems.tessera import (
+    Batch,
+    Gpus,
+    Load,
+    Way,
+    best_way,
+    check_solver,
+    step_kernels,
+    ways,
+    work_of,
+)
+from experiments.bench.command import benchmark
+from experiments.claims import claim
+
+__all__ = ["WaysSettings", "main", "measure", "published"]
+
+_CLAIMED: Final = {
+    ("a100_80", "l40s"): "a100_l40s",
+    ("h100_sxm", "rtx_pro_6000"): "h100_rtx",
+    ("b200", "h100_sxm"): "b200_h100",
+}
+_CLAIMS: Final = {
+    "left": "homo_left", "right": "homo_right", "prefill_decode": "pd", "attention_ffn": "af",
+    "kernels": "tessera",
+}  # fmt: skip
+
+
+@dataclass
+class WaysSettings:
+    """Settings, as key=value on the command line.
+
+    Attributes:
+      model: what is served.
+      pairs: of `conf/hardware`, the left GPU first.
+      gbps: of the link between them.
+      latency_s: of a transfer.
+      prompt: tokens of each request.
+      output: tokens generated for each.
+      rows: of a decode step.
+      prompts: of a prefill step.
+      gap: relative, at which the solver may stop.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+    """
+
+    model: str = "llama-3-8b"
+    pairs: list[Any] = field(default_factory=lambda: [list(pair) for pair in _CLAIMED])
+    gbps: float = 25.0
+    latency_s: float = 5e-6
+    prompt: int = 1020
+    output: int = 129
+    rows: int = 64
+    prompts: int = 4
+    gap: float = 0.01
+    out: str | None = None
+    overwrite: bool = False
+
+
+def published(pair: Sequence[str], way: str) -> float | None:
+    """Return Table III's requests a second for the price, relative to the left GPU."""
+    name, column = _CLAIMED.get((pair[0], pair[1])), _CLAIMS.get(way)
+    if name is None:
+        return None
+    if way == "replicas":  # both apart, by the prices and the two GPUs' own columns
+        left, right = (load_platform(each).gpu.price or 0.0 for each in pair)
+        alone = float(claim(f"tessera.table3.{name}.homo_right").value)
+        return (left + alone * right) / (left + right)
+    return None if column is None else float(claim(f"tessera.table3.{name}.{column}").value)
+
+
+def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each way of a pair."""
+    found = ways(
+        load_spec(settings.model),
+        [(name, load_platform(name).gpu) for name in pair],
+        _load(settings),
+        gbps=settings.gbps,
+        latency_s=settings.latency_s,
+        gap=settings.gap,
+    )
+    # where the left GPU cannot hold the model nothing is relative to it
+    base = found[0] if found[0].requests_per_s else None
+    best = {by_price: _best(found, by_price=by_price) for by_price in (False, True)}
+    return [
+        {
+            "pair": "+".join(pair),
+            "way": way.name,
+            "requests_per_s": way.requests_per_s,
+            "relative": way.requests_per_s / base.requests_per_s if base else None,
+            "relative_for_price": way.efficiency / base.efficiency if base else None,
+            "published_for_price": published(pair, way.name),
+            "held_gb": [held / 1e9 for held in way.held_bytes],
+            "is_best": way is best[False],
+            "is_best_for_price": way is best[True],
+            "detail": way.detail if way.requests_per_s else f"does not fit: {way.detail}",
+        }
+        for way in found
+    ]
+
+
+def _best(found: Sequence[Way], *, by_price: bool) -> Way | None:
+    if all(way.requests_per_s == 0 for way in found if way.name != "limit"):
+        return None
+    return best_way(found, by_price=by_price)
+
+
+def _load(settings: WaysSettings) -> Load:
+    return Load(
+        prompt=settings.prompt, output=settings.output, rows=settings.rows, prompts=settings.prompts
+    )
+
+
+def _table(rows: Sequence[dict[str, Any]], model: str) -> Table:
+    table = Table(title=f"{model} on two GPUs, relative to the left one", box=SIMPLE_HEAD)
+    for head in ("pair", "way", "requests/s", "relative", "for price", "Table III", "what"):
+        table.add_column(head, justify="left" if head in ("pair", "way", "what") else "right")
+    for row in rows:
+        numbers = (row["relative"], row["relative_for_price"], row["published_for_price"])
+        mark = " *" if row["is_best"] else ""
+        table.add_row(
+            row["pair"] if row["way"] == "left" else "", f"{row['way']}{mark}",
+            f"{row['requests_per_s']:.2f}",
+            *("" if number is None else f"{number:.2f}" for number in numbers), row["detail"],
+        )  # fmt: skip
+    table.caption = (
+        "*: most requests a second. Table III is for the price, measured, a mean over five models; "
+        "replicas there: arithmetic on its columns"
+    )
+    return table
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare what the command line asks for; return the exit status."""
+
+    def check(settings: WaysSettings) -> None:
+        spec = load_spec(settings.model)
+        load = _load(settings)
+        check_solver(settings.gap, 1.0)
+        for pair in settings.pairs:
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise SettingError("pairs", settings.pairs, "pairs of names of conf/hardware")
+            gpus = [load_platform(name).gpu for name in pair]
+            Gpus.alike(pair, gbps=settings.gbps, latency_s=settings.latency_s)
+            work_of(step_kernels(spec, Batch(rows=1, chunk=1, context=load.prompt)), gpus)
+
+    def work(settings: WaysSettings, folder: RunDir, out: Console) -> None:
+        rows: list[dict[str, Any]] = []
+        with progress_bar("pairs", len(settings.pairs)) as advance:
+            for k, pair in enumerate(settings.pairs):
+                rows += measure(settings, pair)
+                advance(k + 1)
+        out.print(_table(rows, settings.model))
+        folder.write_json("ways", {"rows": rows})
+
+    return benchmark(
+        WaysSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
+        name="ways",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""`python -m experiments.tessera.planner`: rows for every step and way, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.tessera.planner import main
+
+
+def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"out={tmp_path / 'run'}", "kernels=[30,60]", "gap=0.001"]) == 0
+    rows = json.loads((tmp_path / "run" / "planner.json").read_text("utf-8"))["rows"]
+    assert {(r["kernels"], r["step"], r["policy"]) for r in rows} == {
+        (count, step, policy)
+        for count in (32, 60)
+        for step in ("decode", "prefill")
+        for policy in ("throughput", "latency")
+    }
+    for row in rows:
+        assert row["gap"] <= 0.001
+        assert row["no_communication_s"] <= row["objective_s"] * (1 + 1e-9)
+        assert row["objective_s"] <= row["best_single_s"] * (1 + 1e-9)
+    # the cut is what the integer program finds
+    by_way = {(r["kernels"], r["step"], r["how"], r["policy"]): r["objective_s"] for r in rows}
+    for count in (32, 60):
+        for step in ("decode", "prefill"):
+            cut = by_way[count, step, "cut", "latency"]
+            assert cut == pytest.approx(by_way[count, step, "milp", "latency"], rel=2e-3)
+    assert "the planner" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("pair=[a100_80]", "pair="),
+        ("pair=[a100_80,a100_80]", "named once"),
+        ("pair=[a100_80,tpu]", "hardware='tpu'"),
+        ("pair=[a100_80,gh200]", "gpu.fp32_tflops=None"),
+        ("gbps=-1", "gpus.gbps"),
+        ("kernels=[3]", "kernels=3"),
+        ("blocks=0", "blocks=0"),
+        ("gap=1", "gap=1"),
+        ("time_limit_s=0", "time_limit_s=0"),
+        ("model=nobody", "nobody"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    given: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"out={tmp_path / 'run'}", given]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()

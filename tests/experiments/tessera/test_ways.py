@@ -1,0 +1,54 @@
+"""`python -m experiments.tessera.ways`: a row for each way, beside the paper's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from c2c.systems.tessera import WAYS
+from experiments.claims import claim
+from experiments.tessera.ways import main, published
+
+
+def test_a_comparison_is_written(tmp_path: Path) -> None:
+    given = ["model=llama-3-3b", "pairs=[[a100_80,l40s]]", "prompts=1", "gap=0.05"]
+    assert main([f"out={tmp_path / 'run'}", *given]) == 0
+    rows = json.loads((tmp_path / "run" / "ways.json").read_text("utf-8"))["rows"]
+    assert [row["way"] for row in rows] == list(WAYS)
+    assert rows[0]["relative"] == rows[0]["relative_for_price"] == 1
+    assert sum(row["is_best"] for row in rows) == 1
+    assert rows[1]["relative_for_price"] == pytest.approx(rows[1]["relative"] * 1.5)
+
+
+def test_the_papers_column() -> None:
+    pair = ("a100_80", "l40s")
+    assert published(pair, "kernels") == claim("tessera.table3.a100_l40s.tessera").value
+    # an A100 for 1.5 and an L40S for 1 that does 1.18 for its price
+    assert published(pair, "replicas") == pytest.approx((1.5 + 1.18) / 2.5)
+    assert published(pair, "limit") is None
+    assert published(("l40s", "a100_80"), "kernels") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("pairs=[[a100_80]]", "pairs="),
+        ("pairs=[a100_80,l40s]", "pairs="),
+        ("pairs=[[a100_80,tpu]]", "hardware='tpu'"),
+        ("pairs=[[a100_80,gh200]]", "gpu.fp32_tflops=None"),
+        ("gbps=-1", "gpus.gbps"),
+        ("rows=0", "load.rows=0"),
+        ("gap=2", "gap=2"),
+        ("model=nobody", "nobody"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    given: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"out={tmp_path / 'run'}", given]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()

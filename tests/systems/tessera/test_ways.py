@@ -1,0 +1,86 @@
+"""Ways to use two GPUs for one model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from c2c.errors import SettingError
+from c2c.hardware import load_platform
+from c2c.models import load_spec
+from c2c.systems.tessera import WAYS, Load, best_way, ways
+
+SMALL = replace(load_spec("llama-3-8b"), layers=4)
+PAIR = [(name, load_platform(name).gpu) for name in ("a100_80", "l40s")]
+LOAD = Load(prompt=1020, output=129)
+
+
+def found(spec=SMALL, pair=PAIR, load=LOAD, gbps=25.0):
+    return {w.name: w for w in ways(spec, pair, load, gbps=gbps, latency_s=5e-6)}
+
+
+def test_ways_are_what_they_say() -> None:
+    made = found()
+    assert tuple(made) == WAYS
+    left, right = made["left"].requests_per_s, made["right"].requests_per_s
+    assert made["replicas"].requests_per_s == pytest.approx(left + right)
+    assert made["replicas"].price == pytest.approx(2.5)
+    assert made["kernels"].requests_per_s <= made["limit"].requests_per_s * (1 + 1e-9)
+    # a placement may always leave one GPU alone, or split as attention and the rest do
+    for name in ("left", "right", "attention_ffn"):
+        assert made["kernels"].requests_per_s >= made[name].requests_per_s * 0.99
+    assert made["kernels"].plan is not None
+    assert made["left"].efficiency == pytest.approx(left / 1.5)
+
+
+def test_without_a_link_what_is_left_is_replicas() -> None:
+    made = found(gbps=0.0)
+    assert made["prefill_decode"].requests_per_s == 0
+    assert made["attention_ffn"].requests_per_s == 0
+    single = max(made["left"].requests_per_s, made["right"].requests_per_s)
+    # prefill and decode share keys and values: they cannot be apart either
+    assert made["kernels"].requests_per_s == pytest.approx(single, rel=1e-6)
+    assert best_way(list(made.values())).name == "replicas"
+    assert best_way(list(made.values()), by_price=True).name == "right"
+
+
+def test_a_model_that_only_both_hold_runs_by_its_kernels() -> None:
+    room = 0.7
+    whole = found()["left"].held_bytes[0]
+    pair = [(n, replace(g, hbm_bytes=int(room * whole))) for n, g in PAIR]
+    made = found(pair=pair)
+    for name in ("left", "right", "replicas", "prefill_decode"):
+        assert made[name].requests_per_s == 0
+    kernels = made["kernels"]
+    assert kernels.requests_per_s > 0
+    assert all(held <= room * whole for held in kernels.held_bytes)
+    assert best_way(list(made.values())).name in ("kernels", "attention_ffn")
+
+
+def test_nothing_fits_is_said() -> None:
+    pair = [(n, replace(g, hbm_bytes=10**9)) for n, g in PAIR]
+    made = found(pair=pair)
+    assert all(w.requests_per_s == 0 for w in made.values() if w.name != "limit")
+    with pytest.raises(SettingError, match="both GPUs hold"):
+        best_way(list(made.values()))
+
+
+def test_what_is_kept_is_the_model_and_its_cache() -> None:
+    from c2c.models import kv_bytes_per_token, weight_bytes
+
+    spec = load_spec("llama-3-8b")
+    made = {w.name: w for w in ways(spec, PAIR, LOAD, gbps=1e9, latency_s=0.0)}
+    both = weight_bytes(spec) + kv_bytes_per_token(spec) * 64 * (1020 + 129)
+    assert made["left"].held_bytes[0] == pytest.approx(both)
+    assert sum(made["attention_ffn"].held_bytes) == pytest.approx(both, rel=0.001)
+
+
+def test_the_load_must_be_one() -> None:
+    with pytest.raises(SettingError, match=r"load\.prompt=0"):
+        Load(prompt=0, output=1)
+    with pytest.raises(SettingError, match="two GPUs"):
+        ways(SMALL, PAIR[:1], LOAD, gbps=25.0, latency_s=0.0)
+    free = [(PAIR[0][0], replace(PAIR[0][1], price=None)), PAIR[1]]
+    with pytest.raises(SettingError, match=r"a100_80\.gpu\.price"):
+        found(pair=free)

@@ -1,0 +1,96 @@
+"""Placements run for real, over CPU devices: no bit differs; what is broken is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from c2c.errors import SettingError
+from c2c.systems.tessera.pieces import cut, routes_of
+from c2c.systems.tessera.workers import run_placed
+
+ROOT = Path(__file__).parents[3]
+
+
+def place(count: int, seed: int, limit_s: float) -> dict[str, Any]:
+    line = [sys.executable, "-m", "tests.systems.tessera.place", str(count), str(seed)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=limit_s)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+@pytest.mark.slow
+def test_random_placements_change_no_bit() -> None:
+    """Dense and with experts, decode and prefill; three steps, each with what the last one left."""
+    said = place(12, 0, 600.0)
+    assert said["equal"] == 12
+    assert said["sent"] > 0
+    assert min(said["pieces"]) > 8
+    assert "waits for value" in said["lost"]
+    assert "device 0 has and does not send" in said["lost"]
+    assert said["late_differs"]
+    assert said["failed"].startswith("piece 0.")
+
+
+@pytest.mark.soak
+def test_five_hundred_random_placements_change_no_bit() -> None:
+    assert place(500, 1, 3000.0)["equal"] == 500
+
+
+def pieces_of_two():
+    def function(x: Any, y: Any) -> Any:
+        return (x @ y) @ jnp.tanh(x)
+
+    return cut(function, jnp.ones((3, 3)), jnp.ones((3, 3)))
+
+
+def test_a_function_is_cut_at_its_products() -> None:
+    pieces = pieces_of_two()
+    assert [piece.name for piece in pieces.pieces] == ["0.dot_general", "1.dot_general"]
+    assert [(e.source, e.target, e.nbytes) for e in pieces.transfers()] == [(0, 1, 36)]
+    assert routes_of(pieces, [0, 0]) == {value: frozenset() for value in routes_of(pieces, [0, 0])}
+    first = pieces.pieces[0].gives[0]
+    assert routes_of(pieces, [0, 2])[first] == {2}
+
+
+def test_modes_give_the_same_and_none_takes_one_request_at_a_time() -> None:
+    pieces, device = pieces_of_two(), jax.devices()[0]
+    requests = [[jnp.full((3, 3), n + 1.0), jnp.eye(3)] for n in range(5)]
+    ran = {
+        mode: run_placed(pieces, [0, 0], [device], requests, mode=mode)
+        for mode in ("none", "naive", "priority")
+    }
+    for made in ran.values():
+        assert [float(r[0][0, 0]) for r in made.results] == [
+            float((x @ jnp.tanh(x))[0, 0]) for x, _ in requests
+        ]
+    assert [request for _, request, _ in ran["none"].order] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert [request for _, request, _ in ran["priority"].order] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert [request for _, request, _ in ran["naive"].order][:4] == [0, 1, 2, 3]
+
+
+def test_what_cannot_be_placed_is_refused() -> None:
+    pieces, devices = pieces_of_two(), jax.devices()[:1]
+    given = [[jnp.ones((3, 3)), jnp.ones((3, 3))]]
+    for wrong, why in (
+        ({"gpu_of": [0]}, "gpu_of"),
+        ({"gpu_of": [0, 3]}, "gpu_of"),
+        ({"mode": "fast"}, "mode='fast'"),
+        ({"in_flight": 0}, "in_flight=0"),
+        ({"requests": [[jnp.ones((3, 3))]]}, "requests=1"),
+    ):
+        settings: dict[str, Any] = {"gpu_of": [0, 0], "requests": given, **wrong}
+        with pytest.raises(SettingError, match=why):
+            run_placed(
+                pieces, settings.pop("gpu_of"), devices, settings.pop("requests"), **settings
+            )
+    with pytest.raises(SettingError, match="function"):
+        cut(lambda x: x, jnp.ones(3))
