@@ -52,11 +52,11 @@ class Turns(NamedTuple):
     """What the policy remembers of each instance.
 
     Attributes:
-      steps: decode steps that it may still take in its turn; a fraction is left for the next.
+      until: decode clock at which its turn ends; a fraction is left for the next.
       prompts: steps with prompt tokens in its open group.
     """
 
-    steps: Any
+    until: Any
     prompts: Any
 
 
@@ -94,7 +94,7 @@ def _by_quota(policy: Quota, own: Any, row: Any, now_s: float) -> float:
         if row.is_last != 0 and 0 < own.prompts[i] < policy.group:
             return _GROUP
         return float(_PROMPT + row.prompt_since_s)
-    if row.is_last != 0 and own.steps[i] >= 1.0:
+    if row.is_last != 0 and own.until[i] - row.decode_clock >= 1.0:
         return _GOES_ON
     return float(row.order)
 
@@ -108,11 +108,13 @@ def _begin_turn(
         own.prompts[i] = 0
     own.prompts[i] = own.prompts[i] + 1 if row.has_prompt != 0 else 0
     if row.decodes == 0:
-        return 0.0
-    if row.is_last == 0 or own.steps[i] < 1.0:
-        own.steps[i] += _turn_steps(policy.most_s, table, first, count, row)
-    own.steps[i] = max(0.0, own.steps[i] - 1.0)
-    return float(own.steps[i])
+        return 1.0
+    if row.is_last == 0 or own.until[i] - row.decode_clock < 1.0:
+        left = max(0.0, own.until[i] - row.decode_clock)
+        own.until[i] = row.decode_clock + left + _turn_steps(
+            policy.most_s, table, first, count, row
+        )
+    return float(own.until[i] - row.decode_clock)
 
 
 @jitable

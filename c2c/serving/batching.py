@@ -178,7 +178,7 @@ def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> No
 
 
 @inlined
-def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_s: float) -> None:
+def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: float) -> None:
     """Admit waiting requests and start the next step of instance `i`, which has work.
 
     A step holds up to one chunk of prompt tokens, first come first, and one token of every
@@ -186,7 +186,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     first sequence that ends; the backend may be told to stop earlier.
 
     Args:
-      is_alone: whether nothing else waits for the device or the link; else it is one step.
+      most: decode steps of the run; 1 where something else waits for the device or the link.
     """
     inst = s.instance[i]
     if inst.draining == 0:
@@ -197,8 +197,9 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     plan.instance = i
     _plan_prefill(fleet, rules, s, i, pair, now_s)
     _plan_decode(fleet, s, i, pair)
-    if not is_alone or caches_experts(rules.system.experts):
-        plan.steps = 1  # each step takes other experts
+    plan.steps = min(plan.steps, most)
+    if caches_experts(rules.system.experts):
+        plan.steps = 1  # each takes other experts
     plan.part = 0
     plan.parts = 1
     if plan.prefill > 0:
