@@ -16,6 +16,7 @@ __all__ = ["Quota", "quota_s", "round_alpha"]
 _GROUP: Final = -2e12
 _PROMPT: Final = -1e12
 _GOES_ON: Final = -1e9
+_WITHOUT_END: Final = 1e15  # decode steps
 
 
 @jitable
@@ -109,12 +110,23 @@ def _begin_turn(
     own.prompts[i] = own.prompts[i] + 1 if row.has_prompt != 0 else 0
     if row.decodes == 0:
         return 1.0
+    if _decodes_alone(table, first, count, i):
+        own.until[i] = row.decode_clock
+        return _WITHOUT_END
     if row.is_last == 0 or own.until[i] - row.decode_clock < 1.0:
         left = max(0.0, own.until[i] - row.decode_clock)
         own.until[i] = row.decode_clock + left + _turn_steps(
             policy.most_s, table, first, count, row
         )
     return float(own.until[i] - row.decode_clock)
+
+
+@jitable
+def _decodes_alone(table: Any, first: int, count: int, i: int) -> bool:
+    for k in range(first, first + count):
+        if table[k].instance >= 0 and table[k].instance != i and table[k].decodes > 0:
+            return False
+    return True
 
 
 @jitable

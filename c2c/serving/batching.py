@@ -10,6 +10,7 @@ from c2c.policies import (
     best_alpha_index,
     caches_experts,
     chunk_tokens,
+    engines_kept,
     inlined,
     keeps_weights,
     knows_costs,
@@ -22,6 +23,7 @@ from c2c.policies import (
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import step_alone_s, step_bytes
 from c2c.serving.hbm import (
+    drop_older,
     drop_weights,
     idle_weight_bytes,
     kept_bytes,
@@ -136,6 +138,9 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     if not keeps_weights(rules.system.keep):
         return
     arch = fleet.deployment[inst.model].arch
+    most = engines_kept(rules.system.keep)
+    if most > 0:
+        drop_older(fleet, s, i, most)
     plan.kept = inst.kept
     left = fleet.layers[arch] - inst.kept
     if left == 0:
