@@ -115,8 +115,8 @@ def _begin_turn(
         return _WITHOUT_END
     if row.is_last == 0 or own.until[i] - row.decode_clock < 1.0:
         left = max(0.0, own.until[i] - row.decode_clock)
-        own.until[i] = row.decode_clock + left + _turn_steps(
-            policy.most_s, table, first, count, row
+        own.until[i] = (
+            row.decode_clock + left + _turn_steps(policy.most_s, table, first, count, row)
         )
     return float(own.until[i] - row.decode_clock)
 
