@@ -290,7 +290,9 @@ def _known_s(state: Serving, i: int) -> float:
     if inst.n_decode > 0:
         since_s = inst.last_step_s
     for k in range(inst.n_prefill):
-        since_s = min(since_s, state.request[state.prefilling[i, k]].arrival_s)
+        req = state.request[state.prefilling[i, k]]
+        if req.step_tokens > 0:
+            since_s = min(since_s, req.arrival_s)
     return since_s
 
 
