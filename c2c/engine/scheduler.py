@@ -38,6 +38,7 @@ from c2c.serving import (
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled
 from c2c.serving.rows import as_rows
+from c2c.serving.state import Rules
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -179,7 +180,8 @@ class Engine:
             retries=self._settings.retries,
             on_step=self.tape.step,
         )
-        state = as_rows(self.prepared.new_serving(buffer=1))
+        rules = self.prepared.new_rules()
+        state = as_rows(self.prepared.new_serving(buffer=1, rules=rules))
         for i, instance in enumerate(state.instance):  # those that the system starts with
             if instance.model >= 0:
                 name = served[int(instance.model)].name
@@ -187,7 +189,7 @@ class Engine:
         for place in self.places:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
-        self._loop_task = asyncio.create_task(self._serve(state))
+        self._loop_task = asyncio.create_task(self._serve(rules, state))
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
@@ -200,11 +202,11 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / f"{name}.{self._settings.options.dtype}.pool")
 
-    async def _serve(self, state: Any) -> None:
+    async def _serve(self, rules: Rules, state: Any) -> None:
         """Serve: an event, the pure step, its actions."""
         assert self.prepared is not None
         assert self._backend is not None
-        fleet, rules = as_rows(self.prepared.fleet), self.prepared.new_rules()
+        fleet = as_rows(self.prepared.fleet)
         while True:
             event = await self._backend.next_event()
             try:

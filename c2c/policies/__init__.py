@@ -56,7 +56,13 @@ from c2c.policies.experts import (
     prefetch_weight,
     tracing,
 )
-from c2c.policies.keep import NothingKept, WhileRoom, keeps_weights, layers_to_keep
+from c2c.policies.keep import (
+    NothingKept,
+    WhileRoom,
+    engines_kept,
+    keeps_weights,
+    layers_to_keep,
+)
 from c2c.policies.load import (
     Resident,
     Staged,
@@ -177,6 +183,7 @@ __all__ = [
     "choose_chunk",
     "chunk_tokens",
     "decision",
+    "engines_kept",
     "expert_worth",
     "fetches_ahead",
     "goes_before",

@@ -8,7 +8,7 @@ from c2c.errors import SettingError
 from c2c.policies.decision import decision
 from c2c.policies.returns import LAYERS, YES_OR_NO
 
-__all__ = ["NothingKept", "WhileRoom", "keeps_weights", "layers_to_keep"]
+__all__ = ["NothingKept", "WhileRoom", "engines_kept", "keeps_weights", "layers_to_keep"]
 
 
 def _yes(policy: Any) -> bool:
@@ -18,6 +18,15 @@ def _yes(policy: Any) -> bool:
 @decision(default=_yes, returns=YES_OR_NO)
 def keeps_weights(policy: Any) -> bool:
     """Return whether weights are ever kept."""
+
+
+def _all_engines(policy: Any) -> int:
+    return 0
+
+
+@decision(default=_all_engines)
+def engines_kept(policy: Any) -> int:
+    """Return how many engines of a slice may have layers in HBM, those that ran last; 0: all."""
 
 
 @decision(returns=LAYERS)
@@ -55,16 +64,25 @@ class WhileRoom(NamedTuple):
 
     Attributes:
       spare_bytes: HBM that is left free for the next requests' KV caches.
+      engines: of a slice that may have layers in HBM, those that ran last; 0: all.
     """
 
     spare_bytes: float = 1.5e9
+    engines: int = 0
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
         if not self.spare_bytes >= 0.0:
             raise SettingError(f"{where}.spare_bytes", self.spare_bytes, "bytes, at least 0")
+        if self.engines < 0:
+            raise SettingError(f"{where}.engines", self.engines, "a whole number, at least 0")
 
 
 @layers_to_keep.by(WhileRoom)
 def _while_room(policy: WhileRoom, room_bytes: float, layer_bytes: float, left: int) -> int:
     return min(left, max(0, int((room_bytes - policy.spare_bytes) // layer_bytes)))
+
+
+@engines_kept.by(WhileRoom)
+def _those_that_ran_last(policy: WhileRoom) -> int:
+    return policy.engines

@@ -16,6 +16,7 @@ __all__ = ["Quota", "quota_s", "round_alpha"]
 _GROUP: Final = -2e12
 _PROMPT: Final = -1e12
 _GOES_ON: Final = -1e9
+_WITHOUT_END: Final = 1e15  # decode steps
 
 
 @jitable
@@ -52,11 +53,11 @@ class Turns(NamedTuple):
     """What the policy remembers of each instance.
 
     Attributes:
-      steps: decode steps that it may still take in its turn; a fraction is left for the next.
+      until: decode clock at which its turn ends; a fraction is left for the next.
       prompts: steps with prompt tokens in its open group.
     """
 
-    steps: Any
+    until: Any
     prompts: Any
 
 
@@ -94,7 +95,7 @@ def _by_quota(policy: Quota, own: Any, row: Any, now_s: float) -> float:
         if row.is_last != 0 and 0 < own.prompts[i] < policy.group:
             return _GROUP
         return float(_PROMPT + row.prompt_since_s)
-    if row.is_last != 0 and own.steps[i] >= 1.0:
+    if row.is_last != 0 and own.until[i] - row.decode_clock >= 1.0:
         return _GOES_ON
     return float(row.order)
 
@@ -108,11 +109,24 @@ def _begin_turn(
         own.prompts[i] = 0
     own.prompts[i] = own.prompts[i] + 1 if row.has_prompt != 0 else 0
     if row.decodes == 0:
-        return 0.0
-    if row.is_last == 0 or own.steps[i] < 1.0:
-        own.steps[i] += _turn_steps(policy.most_s, table, first, count, row)
-    own.steps[i] = max(0.0, own.steps[i] - 1.0)
-    return float(own.steps[i])
+        return 1.0
+    if _decodes_alone(table, first, count, i):
+        own.until[i] = row.decode_clock
+        return _WITHOUT_END
+    if row.is_last == 0 or own.until[i] - row.decode_clock < 1.0:
+        left = max(0.0, own.until[i] - row.decode_clock)
+        own.until[i] = (
+            row.decode_clock + left + _turn_steps(policy.most_s, table, first, count, row)
+        )
+    return float(own.until[i] - row.decode_clock)
+
+
+@jitable
+def _decodes_alone(table: Any, first: int, count: int, i: int) -> bool:
+    for k in range(first, first + count):
+        if table[k].instance >= 0 and table[k].instance != i and table[k].decodes > 0:
+            return False
+    return True
 
 
 @jitable

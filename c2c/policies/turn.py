@@ -35,6 +35,7 @@ ENGINE_DTYPE = np.dtype(
         ("is_last", "i8"),  # 1: it ran last on its slice
         ("prompt_since_s", "f8"),  # arrival of the earliest of its prompts
         ("decodes", "i8"),  # sequences that decode
+        ("decode_clock", "i8"),  # decode steps that it has taken
         ("step_s", "f8"),  # of them alone
         ("tpot_slo_s", "f8"),  # their target
         ("switch_s", "f8"),  # that turning to it takes
@@ -85,7 +86,9 @@ def _not_noted(
 def turn_taken(
     policy: Any, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
 ) -> float:
-    """Note which engine of a slice runs next; returns the decode steps left of its turn.
+    """Note which engine of a slice runs next; returns how many decode steps its turn has left.
+
+    So many are taken at once, at least one, if nothing comes in between; by default one.
 
     Args:
       policy: decides.

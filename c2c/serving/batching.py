@@ -10,6 +10,7 @@ from c2c.policies import (
     best_alpha_index,
     caches_experts,
     chunk_tokens,
+    engines_kept,
     inlined,
     keeps_weights,
     knows_costs,
@@ -22,6 +23,7 @@ from c2c.policies import (
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import step_alone_s, step_bytes
 from c2c.serving.hbm import (
+    drop_older,
     drop_weights,
     idle_weight_bytes,
     kept_bytes,
@@ -136,6 +138,9 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     if not keeps_weights(rules.system.keep):
         return
     arch = fleet.deployment[inst.model].arch
+    most = engines_kept(rules.system.keep)
+    if most > 0:
+        drop_older(fleet, s, i, most)
     plan.kept = inst.kept
     left = fleet.layers[arch] - inst.kept
     if left == 0:
@@ -178,7 +183,7 @@ def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> No
 
 
 @inlined
-def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_s: float) -> None:
+def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: float) -> None:
     """Admit waiting requests and start the next step of instance `i`, which has work.
 
     A step holds up to one chunk of prompt tokens, first come first, and one token of every
@@ -186,7 +191,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     first sequence that ends; the backend may be told to stop earlier.
 
     Args:
-      is_alone: whether nothing else waits for the device or the link; else it is one step.
+      most: decode steps of the run; 1 where something else waits for the device or the link.
     """
     inst = s.instance[i]
     if inst.draining == 0:
@@ -197,8 +202,9 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_
     plan.instance = i
     _plan_prefill(fleet, rules, s, i, pair, now_s)
     _plan_decode(fleet, s, i, pair)
-    if not is_alone or caches_experts(rules.system.experts):
-        plan.steps = 1  # each step takes other experts
+    plan.steps = min(plan.steps, most)
+    if caches_experts(rules.system.experts):
+        plan.steps = 1  # each takes other experts
     plan.part = 0
     plan.parts = 1
     if plan.prefill > 0:

@@ -9,6 +9,7 @@ from c2c.serving.state import FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
     "could_hold",
+    "drop_older",
     "drop_weights",
     "idle_weight_bytes",
     "is_in_use",
@@ -104,6 +105,25 @@ def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
         if s.instance[i].state == IDLE and s.instance[i].kept > 0:
             total += kept_bytes(fleet, s, i)
     return total
+
+
+@jitable
+def drop_older(fleet: Fleet, s: Serving, i: int, most: int) -> None:
+    """Drop the kept layers of all engines of a device but `i` and the `most - 1` that ran last."""
+    dev = s.device[s.instance[i].on_device]
+    while True:
+        n, oldest = 1, -1
+        for j in range(dev.first, dev.first + fleet.residents):
+            inst = s.instance[j]
+            if j == i or inst.state == FREE or inst.kept == 0:
+                continue
+            n += 1
+            if oldest < 0 or inst.last_used_s < s.instance[oldest].last_used_s:
+                oldest = j
+        if n <= most:
+            return
+        dev.weight_bytes -= kept_bytes(fleet, s, oldest)
+        s.instance[oldest].kept = 0
 
 
 @jitable

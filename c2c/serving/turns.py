@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from c2c.policies import (
     inlined,
@@ -34,6 +35,8 @@ from c2c.serving.state import (
 )
 
 __all__ = ["has_work", "settle", "start_asked", "wake"]
+
+_UNLIMITED: Final = 1 << 60  # decode steps of a run that nothing else waits for
 
 
 @inlined
@@ -72,10 +75,10 @@ def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
 
 
 @inlined
-def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, is_alone: bool, now_s: float) -> None:
+def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: float) -> None:
     inst = s.instance[i]
     if inst.state != ASSIGNED:
-        compose(fleet, rules, s, i, is_alone, now_s)
+        compose(fleet, rules, s, i, most, now_s)
         return
     make_room_for(fleet, rules, s, i, 0.0, now_s)
     inst.state = LOADING
@@ -121,6 +124,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.last_token_s = inst.last_step_s
     pair, n, costs = pair_of(fleet, s, i), inst.n_decode, fleet.costs
     row.decodes = n
+    row.decode_clock = inst.decode_clock
     row.tpot_slo_s = tpot_s
     row.switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
     row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
@@ -283,7 +287,7 @@ def _start_chip(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) ->
             break
         _release(s, best_d)
         is_alone = best_n == 1 and chip.n_held == 0 and drawn < limit
-        _launch(fleet, rules, s, best_i, is_alone, now_s)
+        _launch(fleet, rules, s, best_i, _UNLIMITED if is_alone else 1, now_s)
     _end_runs(s, c, limit)
 
 
@@ -295,7 +299,7 @@ def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None
         return
     i = s.device[d].first
     if s.device[d].running < 0 and has_work(fleet, rules, s, i):
-        _launch(fleet, rules, s, i, True, now_s)
+        _launch(fleet, rules, s, i, _UNLIMITED, now_s)
 
 
 @jitable
@@ -313,8 +317,10 @@ def _take_turns(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     if i >= 0:
         at = s.device[d].first - s.device[s.chip[c].first].first
         row = s.engines[at + i - s.device[d].first]
-        turn_taken(rules.system.turn, rules.own.turn, s.engines, at, fleet.residents, row, now_s)
-        _launch(fleet, rules, s, i, n == 1, now_s)
+        left = turn_taken(
+            rules.system.turn, rules.own.turn, s.engines, at, fleet.residents, row, now_s
+        )
+        _launch(fleet, rules, s, i, _UNLIMITED if n == 1 else max(1, int(left)), now_s)
 
 
 @inlined

@@ -282,20 +282,42 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
     _begin(world, state, d, now_s)
 
 
-@inlined
-def _turn(machine: Machine, p: Any, m: int, kind: int, now_s: float) -> None:
-    # The step is the first of another engine: its weights come over the link, or have come as far
-    # as the turn before was long. What has come before is no part of this step's bytes.
-    p.base_s += machine.turn_s
-    if machine.turn_bytes[m] > 0.0:
-        copy_s = machine.turn_bytes[m] / machine.link_cap[kind]
-        left_s = copy_s
-        if machine.is_ahead[m, kind]:
-            left_s = max(0.0, copy_s - (now_s - p.turned_s))
-        p.base_s += left_s
-        p.link_bytes += machine.turn_bytes[m] * left_s / copy_s
-        p.hbm_bytes += machine.turn_bytes[m]
-        p.turned_s = now_s
+@jitable
+def _known_s(state: Serving, i: int) -> float:
+    # Since when there is the work of the step that instance i begins.
+    inst = state.instance[i]
+    since_s = np.inf
+    if inst.n_decode > 0:
+        since_s = inst.last_step_s
+    for k in range(inst.n_prefill):
+        req = state.request[state.prefilling[i, k]]
+        if req.step_tokens > 0:
+            since_s = min(since_s, req.arrival_s)
+    return since_s
+
+
+@jitable
+def _swap(
+    machine: Machine, state: Serving, world: World, d: int, i: int, kind: int, now_s: float
+) -> None:
+    # The step is the first of another engine, whose weights come over the link. They may come ahead
+    # from when there was work for it, but not before those of the engine before have come; what has
+    # come ahead is part of the link's bytes, not of this step's.
+    p, m = world.phase[d], state.instance[i].model
+    copy_s = machine.turn_bytes[m] / machine.link_cap[kind]
+    left_s = copy_s
+    if machine.is_ahead[m, kind]:
+        left_s = max(0.0, copy_s - (now_s - min(now_s, max(p.turned_s, _known_s(state, i)))))
+    ahead = machine.turn_bytes[m] * (1.0 - left_s / copy_s)
+    p.base_s += left_s
+    p.link_bytes += machine.turn_bytes[m] - ahead
+    p.hbm_bytes += machine.turn_bytes[m] - ahead
+    p.turned_s = now_s + left_s
+    p.total_link += ahead
+    p.total_hbm += ahead
+    link = world.link[state.device[d].chip]
+    _account(world, state.device[d].chip, now_s)
+    link.moved += ahead
 
 
 @inlined
@@ -325,7 +347,9 @@ def _begin_run(
         p.link_bytes /= plan.parts
         p.hbm_bytes /= plan.parts
     if plan.is_turn != 0:
-        _turn(machine, p, state.instance[plan.instance].model, state.device[d].kind, now_s)
+        p.base_s += machine.turn_s
+        if machine.turn_bytes[state.instance[plan.instance].model] > 0.0:
+            _swap(machine, state, world, d, plan.instance, state.device[d].kind, now_s)
     _begin(world, state, d, now_s)
 
 

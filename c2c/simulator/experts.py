@@ -67,6 +67,7 @@ class ExpertTables(NamedTuple):
     read_s: Any  # f8[A, kind] that a kernel takes longer to read one from host memory
     expert_bytes: Any  # f8[A]
     host_s: float
+    is_host_for_copies: bool  # else for every expert that runs
     is_streamed: bool
 
 
@@ -397,9 +398,10 @@ def walk_experts(
     for layer in range(layers):
         n = _needed(x, state, arch, i, layer)
         misses = _missing(policy, x, arch, kind, d, layer, n)
+        copies = 0 if tables.is_streamed else misses
         cache.misses += misses
         cache.fetched_bytes += misses * tables.expert_bytes[arch]
-        host_s = n * tables.host_s
+        host_s = tables.host_s * (copies if tables.is_host_for_copies else n)
         ready_s = now_s
         if misses > 0 and tables.is_streamed:
             ready_s = now_s + misses * tables.read_s[arch, kind]

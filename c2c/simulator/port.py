@@ -68,6 +68,7 @@ class SimulatorBackend:
         self._clients = None if loop is None else new_clients(loop)
         self._next = 0
         self._made = np.zeros(len(arrivals), np.int64)
+        self._came_s = np.zeros(len(arrivals))
         self._mirror = prepared.new_serving(slots=len(arrivals) + 1, buffer=1)
         self._world = new_world(machine, self._mirror, 0)
         self._experts = build_experts(prepared, self._mirror)
@@ -115,13 +116,17 @@ class SimulatorBackend:
         return ACT_UNLOAD, action.instance
 
     def _write_batch(self, run: RunSteps) -> None:
-        """Note whose tokens a step computes, and where they stand: a cache of experts asks."""
+        """Note whose tokens a step computes, and where they stand.
+
+        A cache of experts asks, and since when there is work for engines that take turns.
+        """
         mirror, inst = self._mirror, self._mirror.instance[run.instance]
         inst.n_prefill, inst.n_decode = len(run.prefills), len(run.decodes)
         for k, (request, first, tokens) in enumerate(run.prefills):
             mirror.prefilling[run.instance, k] = request
             req = mirror.request[request]
             req.id, req.prefilled, req.step_tokens = request, first, tokens
+            req.arrival_s = self._came_s[request]
         for k, request in enumerate(run.decodes):
             length = self._arrivals.prompt_tokens[request] + self._made[request]
             mirror.decoding[run.instance, k] = request, inst.decode_clock, length
@@ -159,6 +164,7 @@ class SimulatorBackend:
     def _arrive(self, at_s: float) -> Arrival:
         block, k = self._arrivals, self._next
         self._next += 1
+        self._came_s[k] = at_s
         if self._clients is not None:
             take_client(self._clients)
             if self._is_refused(k):  # which no action says
@@ -192,6 +198,9 @@ class SimulatorBackend:
         if was_load:
             available = float(self._mirror.report[d].available_gbps)
             return Ready(at_s=at_s, device=d, available_gbps=available)
+        plan = self._mirror.plan[d]
+        if plan.part + 1 == plan.parts:
+            self._mirror.instance[plan.instance].last_step_s = at_s
         report = self._mirror.report[d].copy()
         finished = self._finished(d, report.steps)
         if self._clients is not None:

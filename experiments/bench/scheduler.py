@@ -82,7 +82,7 @@ def measure(
     """
     world = SimulatorBackend(prepared, build_machine(prepared), block)
     fleet, rules = form(prepared.fleet), prepared.new_rules()
-    state = form(prepared.new_serving(buffer=1))
+    state = form(prepared.new_serving(buffer=1, rules=rules))
     seconds: dict[str, list[float]] = {}
     while (event := world.next_event()) is not None:
         start = time.perf_counter()

@@ -97,18 +97,22 @@ def serve_alone(
 
 
 def _alone(got: SimulationResult, output: int) -> Alone:
-    table = got.requests.slice(WARM)
-    arrival, first, last = (
-        table[name].to_numpy() for name in ("arrival_s", "first_token_s", "finished_s")
+    arrival, start, first, last = (
+        got.requests[name].to_numpy()
+        for name in ("arrival_s", "started_s", "first_token_s", "finished_s")
     )
     stats = got.stats
     served = max(1, stats.finished)
-    ttft_s = float(np.mean(first - arrival))
+    ttft_s = float(np.mean((first - arrival)[WARM:]))
+    # The totals know all requests; what is left of their prompts is the same for each.
     link_s, host_s = stats.expert_wait_s / served, stats.expert_host_s / served
-    parts: dict[str, Any] = {"link": link_s, "host": host_s, "hbm": ttft_s - link_s - host_s}
+    hbm_s = float(np.mean(first - start)) - link_s - host_s
+    counted = (ttft_s - hbm_s) / max(link_s + host_s, 1e-12)
+    parts: dict[str, Any] = {"link": link_s * counted, "host": host_s * counted}
+    parts["hbm"] = ttft_s - parts["link"] - parts["host"]
     return Alone(
         ttft_s=ttft_s,
-        tpot_s=float(np.mean((last - first) / max(1, output - 1))),
+        tpot_s=float(np.mean((last - first)[WARM:] / max(1, output - 1))),
         failed=stats.failed,
         parts_s=parts,
         found_share=1.0 - stats.expert_misses / max(1, stats.expert_uses),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.style import (
@@ -63,20 +64,15 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
     """Draw TTFT with and without HybridGEMM by its parts, and over the cache's size."""
-    figure, (left, right) = canvas(10.8, 4.8, columns=2, width_ratios=[1.6, 1.0])
+    figure, (turns, misses, right) = canvas(12.6, 5.6, columns=3, width_ratios=[0.7, 1.3, 1.0])
     rows = rows_of(tables["ttft"])
-    bottom = np.zeros(len(rows))
-    for part, (label, colour) in PARTS.items():
-        values = np.array([r[part] for r in rows])
-        left.barh(range(len(rows)), values, 0.7, left=bottom, color=colour, label=label)
-        bottom += values
-    names = [_name(r) for r in rows]
-    left.set_yticks(range(len(rows)), names, fontsize=7.5)
-    left.invert_yaxis()
-    left.grid(axis="x")
-    left.set(xlabel="TTFT (s)")
-    left.set_title("(a) With and without HybridGEMM", fontsize=9.5)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
+    _draw_parts(turns, [r for r in rows if r["system"].startswith("aegaeon")])
+    turns.set_title("(a) Engines that take turns", fontsize=9.5)
+    _draw_parts(misses, [r for r in rows if not r["system"].startswith("aegaeon")])
+    misses.set_xscale("symlog", linthresh=0.5)
+    misses.set_xticks([0.0, 0.1, 0.2, 0.3, 0.4, 1.0, 6.0], ["0", "", ".2", "", ".4", "1", "6"])
+    misses.set_title("(b) Caches of experts", fontsize=9.5)
+    figure.legend(*turns.get_legend_handles_labels(), loc="outside right upper")
     sizes = rows_of(tables["sizes"])
     for model in dict.fromkeys(r["model"] for r in sizes):
         for system, style in (("moe_infinity", "-"), ("moe_infinity_hybrid", "--")):
@@ -88,15 +84,29 @@ def draw_fig13(tables: Tables, caption: str) -> Figure:
                        style, marker="o", markersize=3, label=label)  # fmt: skip
     right.set_yscale("log")
     right.set(xlabel="host's work for an expert (ms)", ylabel="TTFT (s)")
-    right.set_title(f"(b) MoE-Infinity, {100 * SHARE:.0f}% cached", fontsize=9.5)
+    right.set_title(f"(c) MoE-Infinity, {100 * SHARE:.0f}% cached", fontsize=9.5)
     right.legend(fontsize=7.5)
     return finish(figure, "Fig. 13: HybridGEMM in other systems", caption)
+
+
+def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Draw a bar of parts for each row."""
+    bottom = np.zeros(len(rows))
+    for part, (label, colour) in PARTS.items():
+        values = np.array([r[part] for r in rows])
+        axes.barh(range(len(rows)), values, 0.7, left=bottom, color=colour, label=label)
+        bottom += values
+    axes.set_yticks(range(len(rows)), [_name(r) for r in rows], fontsize=7.5)
+    axes.invert_yaxis()
+    axes.grid(axis="x")
+    axes.set(xlabel="TTFT (s)")
 
 
 def _name(row: dict[str, Any]) -> str:
     base = row["system"].removesuffix("_hybrid")
     plus = " + HybridGEMM" if row["system"].endswith("_hybrid") else ""
-    return f"{SHOWN[base][0]}{plus}\n{row['model']}"
+    of_fetch = ", host works a fetch" if row["host_for"] == "fetch" else ""
+    return f"{SHOWN[base][0]}{plus}\n{row['model']}{of_fetch}"
 
 
 def draw_anchors(tables: Tables, caption: str) -> Figure:

@@ -142,9 +142,9 @@ def retell(prepared: Prepared, requests: pa.Table, steps: pa.Table) -> Retold:
       DataError: the loop goes another way than it did.
     """
     world = _Recorded(prepared, requests, steps)
-    state = run(
-        as_rows(prepared.fleet), prepared.new_rules(), as_rows(prepared.new_serving()), world
-    )
+    rules = prepared.new_rules()
+    start = as_rows(prepared.new_serving(rules=rules))
+    state = run(as_rows(prepared.fleet), rules, start, world)
     records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
     table = requests_table(prepared, records.view(np.recarray))
     return Retold(requests=table, plans=world.plans, equal=world.equal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from c2c.policies import LeastStartTime
 from c2c.serving import prepare
 from tests.simulator.worlds import requests, setup, simulate
 
@@ -28,6 +29,18 @@ def test_it_keeps_the_promise_of_the_link(mig: str, superchips: int, tpot: float
     out = [m for m in range(len(SPECS)) if m not in set(there.model.tolist())]
     for m in out:
         assert (full | (promised + demand[m] > budget)).all()
+
+
+def test_a_placement_that_remembers_begins_each_run_anew() -> None:
+    """And a run whose rules are given goes on from what the initial set has queued."""
+    what = prepare(setup(*SPECS[:3], mig="4x24gb", starts_active=True, place=LeastStartTime()))
+    states = [what.new_serving() for _ in range(3)]
+    assert not what.rules.own.place.until_s.any()
+    assert {s.instance.model.tobytes() for s in states} == {states[0].instance.model.tobytes()}
+    rules = what.new_rules()
+    what.new_serving(rules=rules)
+    assert rules.own.place.until_s.any()
+    assert not what.new_rules().own.place.until_s.any()
 
 
 def test_its_models_answer_without_a_start() -> None:

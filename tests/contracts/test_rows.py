@@ -39,8 +39,9 @@ def _serve(
         random_requests(12, len(MODELS), 4.0, 5), seed=5, cancel=0.2, lose=[0], deadline=0.3,
         jump_s=0.1, tell=0.5,
     )  # fmt: skip
-    tables, state = form(what.fleet), form(what.new_serving(slots=2, buffer=1))
     rules, did = what.new_rules(), []
+    tables = form(what.fleet)
+    state = form(what.new_serving(slots=2, buffer=1, rules=rules))
     while (event := backend.next_event()) is not None:
         state, actions = step(tables, rules, state, event, donate=True)
         did += map(_plain, actions)

@@ -190,9 +190,9 @@ class Watch:
 
 def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
     """Serve until nothing happens any more; return the records by id, the state and the watch."""
-    state = prepared.new_serving(slots=2, buffer=1)
-    watch = Watch(prepared, state)
     rules = prepared.new_rules()
+    state = prepared.new_serving(slots=2, buffer=1, rules=rules)
+    watch = Watch(prepared, state)
     while (event := backend.next_event()) is not None:
         watch.event(event)
         state, actions = step(prepared.fleet, rules, state, event, donate=True)

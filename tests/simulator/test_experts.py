@@ -178,6 +178,23 @@ def test_the_host_works_for_each_expert_and_hides_behind_the_link() -> None:
     )
 
 
+def test_the_host_may_work_for_what_is_copied_only() -> None:
+    block = requests([0.0], prompt=1, output=50)
+    added = {}
+    for miss in ("copy", "stream"):
+        took_s = []
+        for host_s in (0.0, 1e-3):
+            what = world(
+                experts=LongestUnused(), expert_miss=miss, expert_host="fetch", expert_host_s=host_s
+            )
+            records, stats, _ = simulate(what, block)
+            took_s.append(float(records.finished_s[0]))
+        added[miss] = took_s[1] - took_s[0], stats
+    assert added["stream"][0] == 0.0
+    seconds, stats = added["copy"]
+    assert seconds == pytest.approx(1e-3 * stats.expert_misses - stats.expert_wait_s, rel=1e-6)
+
+
 def test_half_the_link_or_twice_the_cache_do_as_physics_says() -> None:
     block = requests([0.0], prompt=4, output=80)
 
@@ -259,6 +276,7 @@ def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
         ({"expert_share": 0.01}, "system.expert_share"),  # less than a token's experts of a layer
         ({"expert_miss": "guess"}, "system.expert_miss"),
         ({"expert_host_s": -1.0}, "system.expert_host_s"),
+        ({"expert_host": "never"}, "system.expert_host"),
         ({"prefetch": ExpertMap(distance=3)}, "system.prefetch.distance"),
         ({"prefetch": {"policy": "expert_map", "distance": 0}}, "system.prefetch.distance"),
         ({"prefetch": {"policy": "activation_trace", "capacity": 0}}, "system.prefetch.capacity"),
@@ -282,3 +300,16 @@ def test_a_dense_model_has_no_experts_to_cache() -> None:
         setup("mixtral-8x7b", experts=LongestUnused(), starts_active=True, **RESIDENT)
     with pytest.raises(SettingError, match=r"^system\.prefetch\.policy="):
         setup("mixtral-8x7b", prefetch=ExpertMap())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("policy", "name"), [(LongestUnused(), "lru"),
+                                              (LeastFrequentlyUsed(), "lfu")])  # fmt: skip
+def test_misses_are_those_of_a_plain_model_over_a_million_uses(policy: Any, name: str) -> None:
+    what = world(router=Router(skew=0.8, locality=0.5), experts=policy)
+    block = requests(np.arange(170) * 10.0, prompt=3, output=1000)
+    _, stats, simulation = simulate(what, block, compiled=True)
+    asked = list(layers_of(what, 170, 3, 1000))
+    assert stats.expert_uses == sum(len(needed) for _, needed in asked) > 1_000_000
+    slots = int(simulation.prepared.expert_slots[0, 0])
+    assert stats.expert_misses == plain_misses(asked, slots, name)

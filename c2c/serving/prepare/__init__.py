@@ -83,12 +83,15 @@ class Prepared:
         buffer: int = 65536,
         models: Sequence[int] | None = None,
         active: bool = True,
+        rules: Rules | None = None,
     ) -> Serving:
         """Return the state before the first event; see `c2c.serving.state.new_serving`.
 
         Args:
           models: those that may be active at the start; None for all.
           active: whether they are already; else the event loop makes them so.
+          rules: of the run, whose placement remembers what it made active; None: rules that no run
+            has.
         """
         state = new_serving(
             self.fleet,
@@ -105,7 +108,7 @@ class Prepared:
             state.model.starts[slice(None) if models is None else list(models)] = 1
             state.count[0].to_start = 1
         if active and state.count[0].to_start != 0:
-            start_active(self.fleet, self.rules, state)
+            start_active(self.fleet, rules or self.new_rules(), state)
         return state
 
 

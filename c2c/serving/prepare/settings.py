@@ -66,7 +66,9 @@ class SystemSpec:
         for KV caches. 1 leaves them what does not make an expert.
       expert_miss: a missing expert is copied into the cache before its layer goes on (copy), or the
         kernel reads it from host memory and the cache stays as it is (stream).
-      expert_host_s: the host's work for each expert that a layer runs; fetching hides it.
+      expert_host_s: the host's work for an expert, which copies hide and which hides copies.
+      expert_host: it is done for each expert that a layer runs (use), or for each that it copies
+        from host memory (fetch).
       tick_s: starts of engines begin at whole multiples of it; 0: at once.
       on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
         requests fail (fail).
@@ -103,6 +105,7 @@ class SystemSpec:
     expert_share: float = 0.9
     expert_miss: str = "copy"
     expert_host_s: float = 0.0
+    expert_host: str = "use"
     tick_s: float = 0.0
     on_oom: str = "refuse"
     one_each: bool = False
@@ -160,6 +163,8 @@ class SystemSpec:
             raise SettingError("system.expert_share", self.expert_share, "a number in (0, 1]")
         if self.expert_miss not in ("copy", "stream"):
             raise SettingError("system.expert_miss", self.expert_miss, "copy or stream")
+        if self.expert_host not in ("use", "fetch"):
+            raise SettingError("system.expert_host", self.expert_host, "use or fetch")
         if caches_experts(self.experts):
             if not copied:
                 raise SettingError(

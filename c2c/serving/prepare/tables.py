@@ -23,6 +23,7 @@ from c2c.policies import (
     Fixed,
     caches_experts,
     choose_chunk,
+    engines_kept,
     fetches_ahead,
     initial_alpha,
     keeps_weights,
@@ -242,8 +243,11 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
 
 def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: float) -> float:
-    """Return what turning to an engine takes on a link of its own."""
-    if not swaps_weights(system.load):
+    """Return what turning to an engine takes on a link of its own.
+
+    Whether its weights are copied before its first step or by it.
+    """
+    if not swaps_weights(system.load) and engines_kept(system.keep) == 0:
         return system.turn_s
     rate = min(kind.link_cap_gbps, shared_gbps) * 1e9
     return system.turn_s + float(weight_bytes(spec)) / rate

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.c2cserve.anchors import (
     DEEPSEEK_S,
+    FETCH_S,
     FROM_MEMORY_S,
     HOST_S,
     LARGE,
@@ -32,6 +33,10 @@ def test_mixtral_on_an_a5000_is_within_five_percent_and_nothing_is_fitted() -> N
 def test_the_hosts_work_is_what_deepseek_leaves() -> None:
     assert deepseek_token_s(HOST_S) == pytest.approx(DEEPSEEK_S, rel=0.01)
     assert deepseek_token_s(0.0) < 0.3 * DEEPSEEK_S
+    # Work for fetched experts only says the same, and Mixtral's copies hide it.
+    assert deepseek_token_s(FETCH_S, "fetch") == pytest.approx(DEEPSEEK_S, rel=0.01)
+    fetches = (f"system.expert_host_s={FETCH_S}", "system.expert_host=fetch")
+    assert mixtral_token_s(*fetches) == pytest.approx(MIXTRAL_S, rel=0.05)
 
 
 def test_loads_of_the_smaller_model_follow_from_the_larger_ones_rate() -> None:
