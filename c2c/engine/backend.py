@@ -15,9 +15,11 @@ from c2c.engine import messages as say
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import Doing, Place, requests_in, run_of
 from c2c.engine.record import StepRow
+from c2c.engine.store import Store
 from c2c.serving import Prepared
 from c2c.serving.costs import step_bytes
 from c2c.serving.port import (
+    Absent,
     Action,
     Cancelled,
     DeviceLost,
@@ -53,6 +55,7 @@ class LiveBackend:
         *,
         retries: int,
         on_step: Callable[[StepRow], None],
+        store: Store | None = None,
     ) -> None:
         """Take the workers, which are ready.
 
@@ -62,10 +65,11 @@ class LiveBackend:
           ledger: of the requests.
           retries: losses in a row, without a token between, that a request in the step survives.
           on_step: takes each step.
+          store: of weights that come and go; None: all are there.
         """
         self._prepared, self._places, self._ledger = prepared, places, ledger
         self._fleet = as_rows(prepared.fleet)
-        self._retries, self._on_step = retries, on_step
+        self._retries, self._on_step, self._store = retries, on_step, store
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(places)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -101,8 +105,43 @@ class LiveBackend:
                 if action.instance in place.opened:
                     place.opened.discard(action.instance)
                     self._send(place, say.Unload(instance=action.instance))
+            elif isinstance(action, Absent):
+                for model in action.models:
+                    self._drop(self._names[model])
             else:
                 self._begin(action, at_s)
+
+    def _drop(self, model: str) -> None:
+        if self._store is not None and model in {*self._store.here, *self._store.coming}:
+            self._store.drop(model)
+            for place in self._places:
+                self._send(place, say.Drop(model=model))
+
+    def fetched(self, model: str, *, failed: bool) -> None:
+        """Go on with what waits for a model's weights; those that failed nobody needs any more."""
+        for place in self._places:
+            if not place.is_waiting or place.doing is None:
+                continue
+            if self._names[place.doing.action.model] != model:
+                continue
+            place.is_waiting = False
+            if not failed:
+                self._resume(place)
+            elif isinstance(place.doing.action, Load):
+                place.doing = None
+                self._put_ready(place)
+            else:
+                place.doing.done, place.doing.seconds = 1, 0.0
+                self._end_run(place, self.now_s())
+
+    def stop_loading(self, model: str) -> None:
+        """Load a model's weights no further; should they be needed after all, it begins anew."""
+        if self._store is not None:
+            self._store.stop(model)
+            self.fetched(model, failed=True)
+
+    def _put_ready(self, place: Place) -> None:
+        self.put(Ready(at_s=self.now_s(), device=place.device, available_gbps=self._gbps))
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -143,18 +182,24 @@ class LiveBackend:
     def _resume(self, place: Place) -> None:
         """Send what is to be done, if the process is there; else it is sent once it is."""
         doing = place.doing
-        if doing is None or place.writer is None:
+        if doing is None:
+            return
+        model = self._names[doing.action.model]
+        if self._store is not None and model not in self._store.here:
+            place.is_waiting = True
+            self._store.fetch(model)
+            return
+        place.is_waiting = False
+        if place.writer is None:
             return
         doing.sent_s = place.heard_s = time.monotonic()
         instance = doing.action.instance
         if isinstance(doing.action, Load):
             place.opened.add(instance)
-            model = self._names[doing.action.model]
             self._send(place, say.Load(plan=doing.plan, instance=instance, model=model))
             return
         if instance not in place.opened:  # the process is new: models come as they are needed
             place.opened.add(instance)
-            model = place.instances[instance]
             self._send(place, say.Load(plan=-1, instance=instance, model=model))
         run, freed = run_of(place, doing, self._ledger)
         if freed:
@@ -178,7 +223,7 @@ class LiveBackend:
             place.doing = None
             now_s = self.now_s()
             self._record_load(place, doing, frame, now_s)
-            self.put(Ready(at_s=now_s, device=place.device, available_gbps=self._gbps))
+            self._put_ready(place)
         elif isinstance(frame, say.Stepped):
             self._stepped(place, doing, frame)
 
@@ -287,9 +332,22 @@ class LiveBackend:
             if doing.done:
                 self._end_run(place, self.now_s())
         if for_good:
-            place.doing = None
+            self._abandon(place)
             place.instances.clear()
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
+
+    def _abandon(self, place: Place) -> None:
+        """What a place was doing will not be done there; nor are weights loaded that it waits for.
+
+        Whoever else needs them asks again.
+        """
+        doing, place.doing = place.doing, None
+        if place.is_waiting and doing is not None and self._store is not None:
+            place.is_waiting = False
+            model = doing.action.model
+            others = [p.doing.action.model for p in self._places if p.is_waiting and p.doing]
+            if model not in others:
+                self._store.stop(self._names[model])
 
     def _count_losses(self, action: RunSteps, loss: float) -> None:
         for request in requests_in(action):

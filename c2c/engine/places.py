@@ -48,6 +48,7 @@ class Place:
       opened: those of them that the process has.
       held: requests that the process holds.
       doing: what it was told to do.
+      is_waiting: whether that waits for weights that are not in memory yet.
       is_quarantined: no further one is started.
     """
 
@@ -64,6 +65,7 @@ class Place:
     opened: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     doing: Doing | None = None
+    is_waiting: bool = False
     is_quarantined: bool = False
     compiled: int = 0
     restarts: int = 0

@@ -19,10 +19,21 @@ from c2c.cost import Constants
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.catalog import Entry as CatalogEntry
-from c2c.engine.fleet import Options, check_memory, context_of, fleet_of, pool_of, shapes_of
+from c2c.engine.fleet import (
+    Options,
+    check_memory,
+    context_of,
+    fleet_of,
+    kept_at_start,
+    pool_of,
+    shapes_of,
+    too_large,
+)
+from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.places import Place
 from c2c.engine.record import Tape
+from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError
 from c2c.serving import (
@@ -114,7 +125,11 @@ class Engine:
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
         self._loop_task: asyncio.Task[None] | None = None
-        self._failed: dict[str, str] = {e.name: e.failed for e in entries if e.failed}
+        self._failed: dict[str, str] = {
+            e.name: why for e in entries if (why := e.failed or too_large(e, settings.options))
+        }
+        self._store: Store | None = None
+        self._keeper: Keeper | None = None
         self.is_draining = False
         self._begun_s = time.time()
 
@@ -129,15 +144,21 @@ class Engine:
           SettingError: settings that cannot work together.
         """
         self._server = await asyncio.start_unix_server(self._connected, self.socket)
-        good = [e for e in self._entries if e.spec is not None]
+        good = [e for e in self._entries if e.name not in self._failed]
         if not good:
             raise self._nothing()
         pool, options = pool_of(good, self._settings.options), self._settings.options
         check_memory(good, options, pool)
-        shapes = shapes_of(options)
+        shapes, kept = shapes_of(options), kept_at_start(good, options)
         setup = say.Setup(
             models=tuple(
-                say.Item(name=e.name, path=str(e.path), pool=self._pool_file(e.name)) for e in good
+                say.Item(
+                    name=e.name,
+                    path=str(e.path),
+                    pool=self._pool_file(e.name),
+                    is_kept=e.name in kept,
+                )
+                for e in good
             ),
             dtype=options.dtype,
             linear=options.linear,
@@ -147,6 +168,7 @@ class Engine:
             width=shapes.width,
             superblocks=pool.superblocks,
             superblock=pool.superblock,
+            owns_files=self._settings.pools is None,
         )
 
         def done(place: Place, hello: say.Hello) -> None:
@@ -172,13 +194,16 @@ class Engine:
             slo_s=(self._settings.ttft_slo_s, self._settings.tpot_slo_s),
         )
         self._models = {e.name: number for number, e in enumerate(served)}
+        await self._begin_store(setup)
         self._backend = LiveBackend(
             self.prepared,
             self.places,
             self.ledger,
             retries=self._settings.retries,
             on_step=self.tape.step,
+            store=self._store,
         )
+        self._begin_keeping()
         state = as_rows(self.prepared.new_serving(buffer=1))
         for i, instance in enumerate(state.instance):  # those that the system starts with
             if instance.model >= 0:
@@ -188,6 +213,71 @@ class Engine:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
         self._loop_task = asyncio.create_task(self._serve(state))
+
+    async def _begin_store(self, setup: say.Setup) -> None:
+        """Begin to mind what weights are in memory, where they are in files."""
+        assert self.prepared is not None
+        if self._settings.options.linear == "reference":
+            return
+        here = {i.name for i in setup.models if i.is_kept and i.name in self._models}
+        self._store = Store(
+            {item.name: item for item in setup.models},
+            here,
+            dtype=setup.dtype,
+            linear=setup.linear,
+            owns_files=setup.owns_files,
+            told=self._fetched,
+        )
+        if here != set(self._models):
+            await self._store.stand_by()
+
+    def _begin_keeping(self) -> None:
+        backend, store = self._backend, self._store
+        if store is None:
+            return
+        assert backend is not None
+        self._keeper = Keeper(
+            self._models, store, put=backend.put, now_s=backend.now_s, answer=self._managed
+        )
+
+    def _fetched(self, model: str, failed: str) -> None:
+        """Take note that a model's weights have come, or why they cannot."""
+        assert self._backend is not None
+        assert self._keeper is not None
+        if failed:
+            _log.error("%s cannot be loaded: %s", model, failed)
+            self._failed[model] = failed
+            self._end_all(model, "model_failed")
+        elif self._failed.pop(model, None) is None:
+            self._go_on(model, failed)
+            return
+        if self._front is not None:  # it has changed what there is
+            say.write_frame(self._front, say.Models(models=self.models()))
+        self._go_on(model, failed)
+
+    def _go_on(self, model: str, failed: str) -> None:
+        assert self._backend is not None
+        assert self._keeper is not None
+        self._keeper.fetched(model, failed)
+        self._backend.fetched(model, failed=bool(failed))
+
+    def _end_all(self, model: str, why: str) -> None:
+        for request in self.ledger:
+            entry = self.ledger.get(request)
+            if entry is not None and entry.ask.model == model:
+                self.abort(request, why)
+
+    def _manage(self, wish: say.Manage) -> None:
+        if wish.model not in self._models:
+            self._managed(wish, self._failed[wish.model])
+        elif self._keeper is None:
+            self._managed(wish, "each worker has weights of its own (linear=reference)")
+        else:
+            self._keeper.manage(wish)
+
+    def _managed(self, wish: say.Manage, refused: str) -> None:
+        if self._front is not None:
+            say.write_frame(self._front, say.Managed(number=wish.number, refused=refused))
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
@@ -214,6 +304,8 @@ class Engine:
                 raise
             self._take_records(state)
             self._backend.submit(float(state.count[0].now_s), actions)
+            if self._keeper is not None:
+                self._keeper.taken(event, fleet, state)
 
     def _take_records(self, state: Any) -> None:
         count = state.count[0]
@@ -244,6 +336,8 @@ class Engine:
                 self.ask(frame)
             elif isinstance(frame, say.Abort):
                 self.abort(frame.request, "stop" if frame.is_done else "cancelled")
+            elif isinstance(frame, say.Manage):
+                self._manage(frame)
             elif isinstance(frame, say.Drain):
                 self.is_draining = frame.is_on
             elif isinstance(frame, say.Watch):
@@ -274,8 +368,9 @@ class Engine:
     def ask(self, ask: say.Ask) -> None:
         """Take a request in; its tokens and its end go to the front."""
         assert self._backend is not None
-        if self.is_draining or len(self.ledger) >= self._settings.max_open:
-            why = "draining" if self.is_draining else "overloaded"
+        is_full = len(self.ledger) >= self._settings.max_open
+        if self.is_draining or is_full or ask.model in self._failed:
+            why = "draining" if self.is_draining else "overloaded" if is_full else "model_failed"
             self._tell(say.Ended(request=ask.request, why=why, retry_s=self._next_end_s()))
             return
         now_s = self._backend.now_s()
@@ -310,9 +405,19 @@ class Engine:
         self._tell(say.Tokens(request=request, tokens=(token,), scores=scores))
 
     def _ended(self, request: int, entry: Entry, why: str) -> None:
-        del entry
         self._ends_s.append(time.monotonic())
         self._tell(say.Ended(request=request, why=why))
+        if self._store is not None and entry.ask.model in self._store.coming:
+            self._stop_vain_load(entry.ask.model)
+
+    def _stop_vain_load(self, model: str) -> None:
+        """Load a model no further that nobody waits for any more."""
+        assert self._keeper is not None
+        assert self._backend is not None
+        others = (self.ledger.get(request) for request in self.ledger)
+        if self._keeper.waits_for(model) or any(e and e.ask.model == model for e in others):
+            return
+        self._backend.stop_loading(model)
 
     def _tell(self, frame: say.Answered) -> None:
         if self._front is not None:
@@ -334,6 +439,7 @@ class Engine:
             "steps": sum(totals.steps for totals in tape.totals.values()),
             "models": {name: asdict(totals) for name, totals in tape.totals.items()},
             "compiled_after_start": sum(place.compiled for place in self.places),
+            "weights": self._weights(),
             "outside_s": median(row.outside_s for row in tape.recent) if tape.recent else None,
             "workers": [
                 {
@@ -352,6 +458,15 @@ class Engine:
                 for place in self.places
             ],
         }  # fmt: skip
+
+    def _weights(self) -> dict[str, Any]:
+        store, keeper = self._store, self._keeper
+        return {
+            "budget_bytes": self._settings.options.weights_bytes,
+            "here": sorted(self._models if store is None else store.here),
+            "coming": [] if store is None else list(store.coming),
+            "pinned": [] if keeper is None else sorted(keeper.pinned),
+        }
 
     @property
     def served(self) -> tuple[CatalogEntry, ...]:
@@ -372,6 +487,8 @@ class Engine:
         if self._loop_task is not None:
             self._loop_task.cancel()
         await self._supervisor.close()
+        if self._store is not None:
+            await self._store.close()
         if self._front is not None:
             self._front.close()
         if self._server is not None:

@@ -168,7 +168,9 @@ class Supervisor:
             writer.close()  # of a process that was given up
             return
         # A process that comes back serves at once what its place was doing.
-        setup = msgspec.structs.replace(self._setup, opens_all=self._listener is None)
+        first = "all" if place.device == 0 else "kept"
+        opens = "none" if self._listener is not None else first
+        setup = msgspec.structs.replace(self._setup, opens=opens)
         say.write_frame(writer, setup)
         while (frame := await say.read_frame(reader)) is not None:
             if generation != place.generation:
@@ -236,7 +238,9 @@ class Supervisor:
         while True:
             await asyncio.sleep(min(1.0, self._hang_s / 4))
             for place in self._places:
-                if place.doing is None or place.writer is None or place.process is None:
+                if place.doing is None or place.is_waiting:
+                    continue
+                if place.writer is None or place.process is None:
                     continue
                 if time.monotonic() - place.heard_s > self._hang_s:
                     _log.error("worker %d said nothing for %.0f s", place.device, self._hang_s)

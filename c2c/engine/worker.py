@@ -19,6 +19,7 @@ from typing import Any
 
 from c2c.engine.messages import (
     SPARE,
+    Drop,
     Free,
     Hello,
     Interrupt,
@@ -93,6 +94,8 @@ def serve(frames: SocketFrames) -> None:
             frames.send(Loaded(plan=frame.plan, seconds=time.perf_counter() - at_s))
         elif isinstance(frame, Unload):
             residents.unload(frame.instance)
+        elif isinstance(frame, Drop):
+            residents.drop(frame.model)
         elif isinstance(frame, Free):
             residents.free(frame.requests)
 

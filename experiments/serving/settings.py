@@ -49,6 +49,8 @@ class ServeConf:
       context: tokens of a request at most, where the model's own context is not shorter.
       pool_bytes: keys and values of each worker; null: what all rows of all models take, at most a
         quarter of the memory for all workers.
+      weights_bytes: host memory for weights: models beyond it are loaded when they are asked for,
+        and others give way; null: all models of the catalog fit.
       dtype: of parameters, activations, keys and values.
       linear: staged (weights once for all workers) or reference (a copy for each).
       executables: folder of compiled code, or auto.
@@ -75,6 +77,7 @@ class ServeConf:
     budgets: list[int] = field(default_factory=lambda: [64, 256])
     context: int = 2048
     pool_bytes: int | None = None
+    weights_bytes: int | None = None
     dtype: str = "float32"
     linear: str = "staged"
     executables: str | None = "auto"
@@ -190,6 +193,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
         budgets=tuple(given["budgets"]),
         context=given["context"],
         pool_bytes=given["pool_bytes"],
+        weights_bytes=given.get("weights_bytes"),
         dtype=given["dtype"],
         linear=given["linear"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,8 +44,16 @@ class FakeWriter:
 class FakeWorker:
     """One place's process. It holds the engine to what a real worker needs."""
 
-    def __init__(self, place: Place, backend: LiveBackend, rng: random.Random, rows: int) -> None:
+    def __init__(
+        self,
+        place: Place,
+        backend: LiveBackend,
+        rng: random.Random,
+        rows: int,
+        here: Collection[str],
+    ) -> None:
         self.place, self.backend, self.rng, self.rows = place, backend, rng, rows
+        self.here = here
         self.is_gone = False
         self.restart()
 
@@ -79,10 +88,13 @@ class FakeWorker:
             return False
         frame = self.writer.frames.pop(0)
         if isinstance(frame, say.Load):
+            assert frame.model in self.here, "weights come before the model that needs them"
             self.instances[frame.instance] = frame.model
             self.out.append(say.Loaded(plan=frame.plan, seconds=0.0))
         elif isinstance(frame, say.Unload):
             del self.instances[frame.instance]
+        elif isinstance(frame, say.Drop):
+            assert frame.model not in self.instances.values(), "nothing needs what goes"
         elif isinstance(frame, say.Free):
             for request in frame.requests:
                 self.stays.pop(request, None)

@@ -47,6 +47,8 @@ class Metrics:
                 "padded_tokens": "computed for nothing, to fill shapes",
                 "again_tokens": "computed again, after a loss",
                 "turns": "steps after another model's",
+                "loads": "onto a worker",
+                "load_s": "seconds of them, reading weights from disk included",
             }.items()
         }
         of_worker = {"labelnames": ["device"], **of}
