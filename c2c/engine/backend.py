@@ -40,7 +40,6 @@ from c2c.serving.state import REPORT_DTYPE
 
 __all__ = ["LiveBackend"]
 
-_A_KILL = 0.05  # of a loss: the request in the step is hardly to blame, unless memory is short
 _log = logging.getLogger("c2c.engine")
 
 
@@ -205,11 +204,11 @@ class LiveBackend:
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
         if run is not None:
-            asked = sum(tokens for _, _, tokens in doing.action.prefills)
-            doing.again = sum(fill.tokens for fill in run.fills) - asked
+            asked = {request: tokens for request, _, tokens in doing.action.prefills}
+            doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
             self._send(place, run)
         else:
-            doing.done, doing.seconds = 1, 0.0
+            doing.done = max(1, doing.done)
             self._end_run(place, self.now_s())
 
     def heard(self, place: Place, frame: object) -> None:
@@ -230,7 +229,7 @@ class LiveBackend:
     def _stepped(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
         now_s = self.now_s()
         self._record(place, doing, frame, now_s)
-        doing.done += 1
+        doing.done += doing.alone is None
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
         scores = {score.request: score for score in frame.scores}
@@ -239,7 +238,10 @@ class LiveBackend:
             if why is not None:
                 doing.finished.append(request)
                 place.held.discard(request)
-        if frame.is_last:
+        if doing.alone is not None:
+            doing.alone = doing.alone[1:]
+            self._resume(place)  # ends it, where nobody is left
+        elif frame.is_last:
             self._end_run(place, now_s)
 
     def _end_run(self, place: Place, at_s: float) -> None:
@@ -283,7 +285,8 @@ class LiveBackend:
         sent_s = doing.sent_s - self._start_s
         spent = frame.seconds + frame.host_s
         first = frame.number == 0
-        prompt = sum(tokens for _, _, tokens in action.prefills) if first else 0
+        who = set(requests_in(action) if doing.alone is None else doing.alone[:1])
+        prompt = sum(n for request, _, n in action.prefills if request in who) if first else 0
         self._last[place.device] = name, now_s
         self._on_step(
             StepRow(
@@ -295,7 +298,7 @@ class LiveBackend:
                 rows=sum(rows for _, rows in frame.calls),
                 calls=[chunk for chunk, _ in frame.calls],
                 prompt_tokens=prompt,
-                decodes=len(action.decodes),
+                decodes=len(who.intersection(action.decodes)),
                 kv_tokens=frame.kv_tokens,
                 seconds=frame.seconds,
                 host_s=frame.host_s,
@@ -319,7 +322,7 @@ class LiveBackend:
             )
         )  # fmt: skip
 
-    def lost(self, place: Place, *, for_good: bool, was_killed: bool = False) -> None:
+    def lost(self, place: Place, *, for_good: bool) -> None:
         """Take note that a place's process is gone, with all that it held."""
         was_told = place.writer is not None  # else the process was not even ready
         place.writer = None
@@ -327,8 +330,8 @@ class LiveBackend:
         place.opened.clear()
         doing = place.doing
         if doing is not None and isinstance(doing.action, RunSteps):
-            if was_told:
-                self._count_losses(doing.action, _A_KILL if was_killed else 1.0)
+            if was_told and not place.is_waiting:
+                self._find_blame(doing)
             if doing.done:
                 self._end_run(place, self.now_s())
         if for_good:
@@ -349,13 +352,23 @@ class LiveBackend:
             if model not in others:
                 self._store.stop(self._names[model])
 
-    def _count_losses(self, action: RunSteps, loss: float) -> None:
-        for request in requests_in(action):
-            entry = self._ledger.get(request)
-            if entry is None:
-                continue
-            entry.losses += loss
+    def _find_blame(self, doing: Doing) -> None:
+        """Count a loss against a request that was alone in the step; else compute each alone.
+
+        So one that brings its worker down, or that it is killed for, is found in a few losses, and
+        takes no other with it.
+        """
+        asked = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
+        entries = {request: self._ledger.get(request) for request in asked}
+        there = {request: entry for request, entry in entries.items() if entry is not None}
+        if len(there) > 1:
+            doing.alone = sorted(there, key=lambda request: there[request].losses)
+            return
+        if doing.alone is not None:  # the others get what they can before it is tried again
+            doing.alone = [*doing.alone[1:], *doing.alone[:1]]
+        for request, entry in there.items():
+            entry.losses += 1
             if entry.losses > self._retries:
-                _log.error("request %d was in the step at more losses than are retried", request)
+                _log.error("request %d was alone in the step at %d losses", request, entry.losses)
                 self._ledger.end(request, "worker_lost")
                 self.put(Cancelled(at_s=self.now_s(), request_id=request))

@@ -27,6 +27,7 @@ class Doing:
     link_bytes: float = 0.0
     hbm_bytes: float = 0.0
     again: int = 0  # prompt tokens that it computes once more
+    alone: list[int] | None = None  # requests that it still computes, one by one; None: all at once
     finished: list[int] = field(default_factory=list)
 
 
@@ -83,13 +84,17 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
 
     What the process does not hold (it is new, or the request was set aside) it computes anew, from
     the prompt and what was delivered: that step then takes longer, and gives the same tokens. None:
-    nobody wants any of it any more.
+    nobody wants any of it any more. Where a step was lost, one request at a time takes it.
     """
     action = doing.action
     assert isinstance(action, RunSteps)
+    asked = requests_in(action) if doing.alone is None else doing.alone
+    wanted = [request for request in asked if ledger.get(request) is not None]
+    if doing.alone is not None:
+        doing.alone, wanted = wanted, wanted[:1]
     submits, fills, decodes, freed = [], [], [], []
     for request, first, tokens in action.prefills:
-        if ledger.get(request) is None:
+        if request not in wanted:
             continue
         if first == 0 and request in place.held:
             freed.append(request)
@@ -100,7 +105,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
             submits.append(_submit(ledger, request))
             fills.append(Fill(request=request, tokens=first + tokens))
     for request in action.decodes:
-        if ledger.get(request) is None:
+        if request not in wanted:
             continue
         if request in place.held:
             decodes.append(request)
@@ -116,7 +121,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
         submits=tuple(submits),
         fills=tuple(fills),
         decodes=tuple(decodes),
-        steps=int(action.plan.steps),
+        steps=int(action.plan.steps) if doing.alone is None else 1,
     )
     return run, freed
 

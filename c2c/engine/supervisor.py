@@ -37,8 +37,8 @@ class Listener(Protocol):
     def heard(self, place: Place, frame: object) -> None:
         """A process said something."""
 
-    def lost(self, place: Place, *, for_good: bool, was_killed: bool) -> None:
-        """A process is gone; `was_killed`: from outside, so that its work is not to blame."""
+    def lost(self, place: Place, *, for_good: bool) -> None:
+        """A process is gone, and no other comes if that is for good."""
 
 
 class Supervisor:
@@ -214,7 +214,7 @@ class Supervisor:
             "worker %d is gone%s", place.device,
             f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
         )  # fmt: skip
-        self._listener.lost(place, for_good=place.is_quarantined, was_killed=was_killed)
+        self._listener.lost(place, for_good=place.is_quarantined)
         if not place.is_quarantined:
             place.restarts += 1
             self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))

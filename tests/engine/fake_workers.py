@@ -54,6 +54,8 @@ class FakeWorker:
     ) -> None:
         self.place, self.backend, self.rng, self.rows = place, backend, rng, rows
         self.here = here
+        self.poison: set[int] = set()  # requests that end the process that computes them
+        self.losses = 0
         self.is_gone = False
         self.restart()
 
@@ -74,6 +76,7 @@ class FakeWorker:
     def lose(self, *, for_good: bool = False) -> None:
         """Go with everything, what was not heard included."""
         self.is_gone = for_good
+        self.losses += 1
         self.backend.lost(self.place, for_good=for_good)
 
     def work(self) -> bool:
@@ -106,6 +109,9 @@ class FakeWorker:
 
     def _begin(self, run: say.Run) -> None:
         assert run.instance in self.instances
+        if self.poison & {*run.decodes, *(fill.request for fill in run.fills)}:
+            self.lose()
+            return
         for submit in run.submits:
             assert submit.request not in self.stays, "a request is submitted once"
             assert submit.ids[len(submit.ids) - submit.drawn :] == tuple(

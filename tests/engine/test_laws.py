@@ -100,7 +100,9 @@ class World:
         self.places = [Place(device=k) for k in range(2)]
         names = [d.name for d in prepared.setup.deployments]
         self.sizes = dict(zip(names, prepared.fleet.weight_bytes, strict=True))
-        self.store = FakeStore({name for name, held in zip(names, prepared.held, strict=True) if held})
+        self.store = FakeStore(
+            {name for name, held in zip(names, prepared.held, strict=True) if held}
+        )
         self.backend = LiveBackend(
             prepared, self.places, self.ledger, retries=retries, on_step=lambda row: None,
             store=self.store,  # type: ignore[arg-type]
@@ -295,3 +297,19 @@ def test_a_request_in_the_step_at_both_losses_is_given_up(prepared: Prepared) ->
 
     asyncio.run(scenario())
     assert world.why == {0: "worker_lost"}
+
+
+def test_one_that_kills_its_worker_is_found_and_takes_no_other_with_it(prepared: Prepared) -> None:
+    async def scenario(retries: int) -> World:
+        world = World(prepared, 3, retries)
+        for worker in world.workers:
+            worker.poison = {4, 11}
+        await world.run(25, 0.0, 0.0, 0.0, 0.0)
+        return world
+
+    for retries in (0, 3):
+        world = asyncio.run(scenario(retries))
+        assert {k for k, why in world.why.items() if why == "worker_lost"} == {4, 11}
+        assert {why for k, why in world.why.items() if k not in (4, 11)} <= {"stop", "length"}
+        # Alone, it is at a loss once more than is retried; before that the step is lost once.
+        assert sum(worker.losses for worker in world.workers) <= 2 * (retries + 2)
