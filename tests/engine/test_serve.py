@@ -35,8 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def live(folder: Path) -> Iterator[Live]:
-    settings = (
-        f"catalog={folder / 'models'}", "workers=2", "rows=[4]", "budgets=[32]",  # few: each takes a second to compile
+    settings = (  # few shapes: each takes a second to compile
+        f"catalog={folder / 'models'}", "workers=2", "rows=[4]", "budgets=[32]",
         "context=320", "pool_bytes=16000000", f"executables={folder / 'executables'}",
         f"out={folder / 'out'}", "retries=100", "patience=1000",
         "weights_bytes=400000",  # three of the four
