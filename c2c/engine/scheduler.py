@@ -8,9 +8,8 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -31,6 +30,8 @@ from c2c.engine.fleet import (
 )
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
+from c2c.engine.now import requests_now, work_done, worker_now
+from c2c.engine.others import cpu_seconds, share_of_others
 from c2c.engine.places import Place
 from c2c.engine.record import Tape
 from c2c.engine.store import Store
@@ -60,6 +61,8 @@ _WHY = {
     FAIL_DEADLINE: "deadline",
     FAIL_DEVICE: "worker_lost",
 }
+_LOOK_S = 10.0  # between looks at what else the machine computes
+_LOOKS = 100_000  # that are kept: eleven days
 _ENDS = 64  # requests by which is said when the next one will be over
 
 
@@ -125,6 +128,8 @@ class Engine:
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
         self._loop_task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self.others: deque[float] = deque(maxlen=_LOOKS)  # shares of the machine, the last ones
         self._failed: dict[str, str] = {
             e.name: why for e in entries if (why := e.failed or too_large(e, settings.options))
         }
@@ -213,6 +218,18 @@ class Engine:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
         self._loop_task = asyncio.create_task(self._serve(state))
+        self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        """Note what share of the machine others have, for as long as it says so."""
+        before = cpu_seconds()
+        while before is not None:
+            await asyncio.sleep(_LOOK_S)
+            now = cpu_seconds()
+            if now is None:
+                return
+            self.others.append(share_of_others(before, now))
+            before = now
 
     async def _begin_store(self, setup: say.Setup) -> None:
         """Begin to mind what weights are in memory, where they are in files."""
@@ -425,39 +442,15 @@ class Engine:
 
     def live(self) -> dict[str, Any]:
         """Return how things are now, as plain data."""
-        waiting: dict[str, int] = {}
-        for request in self.ledger:
-            entry = self.ledger.get(request)
-            if entry is not None:
-                waiting[entry.ask.model] = waiting.get(entry.ask.model, 0) + 1
-        tape = self.tape
         return {
             "uptime_s": time.time() - self._begun_s,
-            "open": waiting,
-            "outcomes": dict(self.ledger.outcomes),
             "is_draining": self.is_draining,
-            "steps": sum(totals.steps for totals in tape.totals.values()),
-            "models": {name: asdict(totals) for name, totals in tape.totals.items()},
-            "compiled_after_start": sum(place.compiled for place in self.places),
+            **requests_now(self.ledger),
+            **work_done(self.tape, self.places),
             "weights": self._weights(),
-            "outside_s": median(row.outside_s for row in tape.recent) if tape.recent else None,
-            "workers": [
-                {
-                    "device": place.device,
-                    "pid": None if place.process is None else place.process.pid,
-                    "state": "given up" if place.is_quarantined else
-                             "starting" if place.writer is None else
-                             "idle" if place.doing is None else "busy",
-                    "generation": place.generation,
-                    "restarts": place.restarts,
-                    "residents": sorted(place.instances.values()),
-                    "held": len(place.held),
-                    "model": None if place.doing is None else
-                             place.instances.get(int(place.doing.action.instance)),
-                }
-                for place in self.places
-            ],
-        }  # fmt: skip
+            "others_cpu": self.others[-1] if self.others else None,
+            "workers": [worker_now(place) for place in self.places],
+        }
 
     def _weights(self) -> dict[str, Any]:
         store, keeper = self._store, self._keeper
@@ -484,8 +477,9 @@ class Engine:
 
     async def close(self) -> None:
         """End all processes and remove what was made."""
-        if self._loop_task is not None:
-            self._loop_task.cancel()
+        for task in (self._loop_task, self._looking):
+            if task is not None:
+                task.cancel()
         await self._supervisor.close()
         if self._store is not None:
             await self._store.close()
