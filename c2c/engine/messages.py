@@ -19,6 +19,7 @@ __all__ = [
     "Abort",
     "Answered",
     "Ask",
+    "Bound",
     "Drain",
     "Drop",
     "Ended",
@@ -71,6 +72,14 @@ class Item(Frame):
     is_kept: bool = True  # in memory at the start
 
 
+class Bound(Frame):
+    """The one device that a worker may see, by NVML."""
+
+    uuid: str
+    memory_bytes: int
+    sm_count: int | None
+
+
 class Setup(Frame):
     """To a worker, first: what it serves and in which shapes."""
 
@@ -83,6 +92,7 @@ class Setup(Frame):
     width: int
     superblocks: int
     superblock: int
+    bound: Bound | None = None
     owns_files: bool = True  # those of weights end with the engine
     opens: Literal["all", "kept", "none"] = "all"  # before it is ready; the rest when first used
 

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from c2c.engine.devices import Device
 from c2c.engine.ledger import Ledger
 from c2c.engine.messages import Fill, Run, Submit
 from c2c.serving.port import Load, RunSteps
@@ -37,6 +38,7 @@ class Place:
 
     Attributes:
       device: its number in the fleet.
+      gpu: what its processes are bound to; None: nothing.
       generation: of the process, counted up at each start.
       process: None: none is running.
       writer: to the process that is ready; None: none is.
@@ -54,6 +56,7 @@ class Place:
     """
 
     device: int
+    gpu: Device | None = None
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
     writer: asyncio.StreamWriter | None = None

@@ -18,6 +18,7 @@ from c2c.cost import Constants
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.catalog import Entry as CatalogEntry
+from c2c.engine.devices import Device
 from c2c.engine.fleet import (
     Options,
     check_memory,
@@ -74,6 +75,7 @@ class EngineSettings:
       options: of the workers.
       system: who decides.
       constants: of the cost model, by which policies predict.
+      gpus: device that each worker is bound to; none: they see what there is.
       executables: folder of compiled code; None: each process compiles its own.
       pools: folder of weights that workers share; None: one that ends with the engine.
       max_open: requests at the same time; further ones are turned away.
@@ -89,6 +91,7 @@ class EngineSettings:
     options: Options
     system: SystemSpec
     constants: Constants
+    gpus: tuple[Device, ...] = ()
     executables: str | None = "auto"
     pools: Path | None = None
     max_open: int = 1024
@@ -110,7 +113,8 @@ class Engine:
         self._settings = settings
         self._folder = tempfile.TemporaryDirectory(prefix="c2c-engine-")
         self.socket = Path(self._folder.name) / "socket"
-        self.places = [Place(device=k) for k in range(settings.options.workers)]
+        gpus = settings.gpus or (None,) * settings.options.workers
+        self.places = [Place(device=k, gpu=gpu) for k, gpu in enumerate(gpus)]
         self._supervisor = Supervisor(
             self.socket,
             self.places,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from c2c.engine import messages as say
+from c2c.engine.devices import Device, binding, bound_to
 from c2c.engine.places import Place
 from c2c.errors import DataError
 
@@ -73,7 +75,8 @@ class Supervisor:
         self._spare: tuple[int, subprocess.Popen[bytes]] | None = None
         self._spares = 0  # so far
         self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # a spare's, by its number
-        self._has_spare = has_spare
+        # Which device a process sees is settled before it imports anything.
+        self._has_spare = has_spare and all(place.gpu is None for place in places)
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
 
     async def start(
@@ -122,12 +125,15 @@ class Supervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _process(self, place: int, generation: int) -> subprocess.Popen[bytes]:
+    def _process(
+        self, place: int, generation: int, gpu: Device | None = None
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 (this Python, our module)
             [sys.executable, "-m", "c2c.engine.worker", str(self._socket), str(place),
              str(generation)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env=None if gpu is None else {**os.environ, **binding(gpu)},
         )  # fmt: skip
 
     def _spawn(self, place: Place) -> None:
@@ -139,7 +145,7 @@ class Supervisor:
             place.process = spare[1]
             self._place_of[spare[0]].set_result(place)
         else:
-            place.process = self._process(place.device, place.generation)
+            place.process = self._process(place.device, place.generation, place.gpu)
             if spare is not None:
                 self._place_of[spare[0]].set_result(None)  # it is gone
         if self._has_spare and self._listener is not None:
@@ -171,6 +177,8 @@ class Supervisor:
         first = "all" if place.device == 0 else "kept"
         opens = "none" if self._listener is not None else first
         setup = msgspec.structs.replace(self._setup, opens=opens)
+        if place.gpu is not None:
+            setup = msgspec.structs.replace(setup, bound=bound_to(place.gpu))
         say.write_frame(writer, setup)
         while (frame := await say.read_frame(reader)) is not None:
             if generation != place.generation:

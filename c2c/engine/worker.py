@@ -17,6 +17,7 @@ import time
 from functools import partial
 from typing import Any
 
+from c2c.engine.devices import check_seen
 from c2c.engine.messages import (
     SPARE,
     Drop,
@@ -72,6 +73,8 @@ def serve(frames: SocketFrames) -> None:
     setup = inbox.get()
     if not isinstance(setup, Setup):
         return
+    if setup.bound is not None:
+        check_seen(setup.bound)
     from c2c.engine.residents import Residents
 
     begun_s = time.perf_counter()

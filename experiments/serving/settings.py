@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from c2c.cost import load_constants
 from c2c.engine import EngineSettings, Options
+from c2c.engine.devices import Device, find_devices, pick
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
@@ -44,6 +45,8 @@ class ServeConf:
       port: to listen at; 0 for any.
       key: that requests must bear; null: none.
       workers: processes that compute, each a device of the fleet.
+      devices: null: workers see what jax finds; auto: each is bound to a GPU or MIG instance of its
+        own, as NVML lists them; or a list of their UUIDs.
       rows: row classes of a step; the last is the most requests of a model at the same time.
       budgets: prompt tokens of one call.
       context: tokens of a request at most, where the model's own context is not shorter.
@@ -73,6 +76,7 @@ class ServeConf:
     port: int = 8123
     key: str | None = None
     workers: int = 1
+    devices: Any = None
     rows: list[int] = field(default_factory=lambda: [1, 8])
     budgets: list[int] = field(default_factory=lambda: [64, 256])
     context: int = 2048
@@ -167,6 +171,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             options=options_of(given),
             system=system_of(given["system"]),
             constants=load_constants(given["constants"]),
+            gpus=_gpus(given["devices"], given["workers"]),
             executables=None if executables in (None, "none") else executables,
             pools=_path(given["pools"]),
             max_open=given["max_open"],
@@ -179,6 +184,15 @@ def settings_of(cfg: DictConfig) -> Settings:
             tpot_slo_s=given["tpot_slo_s"],
         ),
     )
+
+
+def _gpus(devices: Any, workers: int) -> tuple[Device, ...]:
+    if devices is None:
+        return ()
+    is_list = isinstance(devices, list) and all(isinstance(uuid, str) for uuid in devices)
+    if devices != "auto" and not is_list:
+        raise SettingError("devices", devices, "null, auto, or a list of UUIDs")
+    return pick(find_devices(), workers, devices if is_list else None)
 
 
 def _path(text: str | None) -> Path | None:
