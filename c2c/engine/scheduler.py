@@ -8,19 +8,15 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from c2c.cost import Constants
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.catalog import Entry as CatalogEntry
-from c2c.engine.devices import Device
 from c2c.engine.fleet import (
-    Options,
     check_memory,
     context_of,
     fleet_of,
@@ -35,6 +31,7 @@ from c2c.engine.now import requests_now, work_done, worker_now
 from c2c.engine.others import cpu_seconds, share_of_others
 from c2c.engine.places import Place
 from c2c.engine.record import Tape
+from c2c.engine.settings import EngineSettings
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError
@@ -46,13 +43,12 @@ from c2c.serving import (
     FAIL_KV,
     FAIL_NONE,
     Prepared,
-    SystemSpec,
 )
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled
 from c2c.serving.rows import as_rows
 
-__all__ = ["Engine", "EngineSettings"]
+__all__ = ["Engine"]
 
 _log = logging.getLogger("c2c.engine")
 _WHY = {
@@ -65,43 +61,6 @@ _WHY = {
 _LOOK_S = 10.0  # between looks at what else the machine computes
 _LOOKS = 100_000  # that are kept: eleven days
 _ENDS = 64  # requests by which is said when the next one will be over
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """How an engine serves.
-
-    Attributes:
-      options: of the workers.
-      system: who decides.
-      constants: of the cost model, by which policies predict.
-      gpus: device that each worker is bound to; none: they see what there is.
-      executables: folder of compiled code; None: each process compiles its own.
-      pools: folder of weights that workers share; None: one that ends with the engine.
-      max_open: requests at the same time; further ones are turned away.
-      retries: losses of workers in a row, without a token between, that a request survives.
-      patience: processes in a row that did nothing after which a worker is given up.
-      has_spare: whether a process stands by to take the place of a lost one.
-      hang_s: silence after which a worker that computes is killed.
-      is_recorded: whether every step and request is kept, to be written at the end.
-      ttft_slo_s: target that policies see.
-      tpot_slo_s: likewise.
-    """
-
-    options: Options
-    system: SystemSpec
-    constants: Constants
-    gpus: tuple[Device, ...] = ()
-    executables: str | None = "auto"
-    pools: Path | None = None
-    max_open: int = 1024
-    retries: int = 3
-    patience: int = 20
-    has_spare: bool = True
-    hang_s: float = 60.0
-    is_recorded: bool = False
-    ttft_slo_s: float = 1.0
-    tpot_slo_s: float = 0.2
 
 
 class Engine:
