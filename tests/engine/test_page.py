@@ -19,9 +19,11 @@ from tests.engine.live import served
 
 ROOT = Path(__file__).parents[2]
 BROWSER = ROOT / ".venv-browser" / "bin" / "python"
-SEEN = """({state: document.getElementById("state").textContent,
-  workers: [...document.querySelectorAll("#workers tr")].map(r => [...r.cells].map(c => c.textContent)),
-  models: [...document.querySelectorAll("#models tr")].map(r => [...r.cells].map(c => c.textContent))})"""
+SEEN = """(() => {
+  const rows = id => [...document.querySelectorAll(`#${id} tr`)].map(
+    row => [...row.cells].map(cell => cell.textContent));
+  return {state: document.getElementById("state").textContent,
+          workers: rows("workers"), models: rows("models")}; })()"""
 
 
 class Watch:
@@ -30,7 +32,8 @@ class Watch:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.last: dict[str, Any] = {}
         self._process = process
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -52,11 +55,13 @@ def watched(address: str) -> Iterator[Watch]:
         [BROWSER, ROOT / ".ci" / "watch_page.py", address, SEEN],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    try:
-        yield Watch(process)
-    finally:
-        process.kill()
-        process.wait()
+    with process:  # its ends of the pipes are closed
+        watch = Watch(process)
+        try:
+            yield watch
+        finally:
+            process.kill()
+            watch.reader.join(10.0)
 
 
 @pytest.mark.soak
@@ -72,10 +77,8 @@ def test_the_page_goes_on_over_a_kill_and_a_restart(tmp_path: Path) -> None:
         f"catalog={make_catalog(tmp_path / 'models')}", f"port={port}", "rows=[4]", "budgets=[32]",
         "context=320", "pool_bytes=16000000", f"executables={store}", "weights_bytes=400000",
     )  # fmt: skip
-    with (
-        served(*settings, log=tmp_path / "log") as live,
-        watched(f"{live.client.base_url}") as page,
-    ):
+    page_at = f"http://127.0.0.1:{port}/"
+    with served(*settings, log=tmp_path / "log") as live, watched(page_at) as page:
         first = page.until(lambda seen: seen["state"].startswith("up"), 60.0)
         page.until(lambda seen: seen["state"] != first["state"], 2.0)  # it moves by itself
         live.tokens("one", [1, 2], 4)
