@@ -203,8 +203,10 @@ def test_settings_are_told_before_anything_starts() -> None:
         ("workers=0", "workers"), ("rows=[8,1]", "shapes.rows"), ("dtype=int8", "dtype"),
         ("max_open=0", "max_open"), ("hang_s=0", "hang_s"), ("constants=moon", "constants"),
         ("linear=hybrid", "linear"), ("context=1", "context"), ("drain_s=-1", "drain_s"),
+        ("weights_bytes=0", "weights_bytes"), ("devices=some", "devices"),
+        ("devices=[1]", "devices"), ("weights_bytes=9 linear=reference", "weights_bytes"),
     ):  # fmt: skip
         with pytest.raises(SettingError) as error:
-            settings_of(load(overrides_of(["port=0", wrong]), "serve"))
+            settings_of(load(overrides_of(["port=0", *wrong.split()]), "serve"))
         assert error.value.field == field
     assert ServeConf().port == 8123

@@ -62,7 +62,7 @@ def test_faults_throughout_and_nothing_left(tmp_path: Path) -> None:
 
         def kill() -> None:
             k = 0
-            while not stop.wait(4.0):
+            while not stop.wait(2.0):
                 live.kill_worker(k % 2)
                 k += 1
 
