@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _TEXTS = ("catalog", "pools", "out", "executables", "key")
+_GROUPS = {"catalog": "catalog_folder", "linear": "linear_strategy"}  # of the simulator
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -55,7 +56,8 @@ class ServeConf:
       weights_bytes: host memory for weights: models beyond it are loaded when they are asked for,
         and others give way; null: all models of the catalog fit.
       dtype: of parameters, activations, keys and values.
-      linear: staged (weights once for all workers) or reference (a copy for each).
+      linear_strategy: `linear=` on the command line; staged (weights once for all workers) or
+        reference (a copy for each).
       executables: folder of compiled code, or auto.
       pools: folder of weights in the form that workers map; null: one that ends with the command.
       max_open: requests at the same time; further ones get 429.
@@ -83,7 +85,7 @@ class ServeConf:
     pool_bytes: int | None = None
     weights_bytes: int | None = None
     dtype: str = "float32"
-    linear: str = "staged"
+    linear_strategy: str = "staged"
     executables: str | None = "auto"
     pools: str | None = None
     max_open: int = 1024
@@ -123,15 +125,18 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 
     >>> overrides_of(["catalog=my models", "port=1"])
     ["catalog_folder='my models'", 'port=1']
+    >>> overrides_of(["linear=reference"])
+    ['linear_strategy=reference']
     """
     found = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
+        own = _GROUPS.get(name, name)
         if equals and name in _TEXTS and value not in ("null", "auto", "none"):
             quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-            found.append(f"{'catalog_folder' if name == 'catalog' else name}='{quoted}'")
+            found.append(f"{own}='{quoted}'")
         else:
-            found.append(argument)
+            found.append(f"{own}{equals}{value}")
     return found
 
 
@@ -152,8 +157,8 @@ def settings_of(cfg: DictConfig) -> Settings:
         raise SettingError("drain_s", given["drain_s"], "seconds from 0")
     if given["dtype"] not in _DTYPES:
         raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
-    if given["linear"] not in ("staged", "reference"):
-        raise SettingError("linear", given["linear"], "staged or reference")
+    if given["linear_strategy"] not in ("staged", "reference"):
+        raise SettingError("linear", given["linear_strategy"], "staged or reference")
     names = [path.stem for path in (conf_dir() / "calibration").glob("*.yaml")]
     if given["constants"] not in names:
         raise unknown_name("constants", given["constants"], names)
@@ -209,7 +214,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
         pool_bytes=given["pool_bytes"],
         weights_bytes=given.get("weights_bytes"),
         dtype=given["dtype"],
-        linear=given["linear"],
+        linear=given["linear_strategy"],
     )
 
 
