@@ -135,7 +135,10 @@ def test_a_worker_sees_its_device_before_it_begins(tmp_path: Path) -> None:
     for place, visible in zip(places, ("MIG-7", None), strict=True):
         supervisor._spawn(place)
         assert place.process is not None
-        told = Path(f"/proc/{place.process.pid}/environ").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{place.process.pid}/environ")
+        while not (held := environment.read_bytes()):  # it has just begun
+            assert place.process.poll() is None
+        told = held.split(b"\0")
         place.process.kill()
         place.process.wait()
         mine = [line for line in told if line.startswith(b"CUDA_VISIBLE_DEVICES=")]
