@@ -28,7 +28,8 @@ class ReplaySettings:
 
     Attributes:
       run: folder of the record, `out` of `experiments.serve`.
-      fit: folders of runs that steps are fitted to; none for the run itself.
+      fit: folders of runs that steps are fitted to, or one file of `experiments.calibrate`; none
+        for the run itself.
       floor: folders of live runs of the same requests.
     """
 
@@ -59,6 +60,7 @@ def _replay(arguments: list[str]) -> int:
     from c2c.atomic import write_json
     from c2c.errors import SettingError
     from experiments.serving.calibration import with_costs
+    from experiments.serving.drift import drift_of
     from experiments.serving.recorded import retell
     from experiments.serving.replaying import (
         compare,
@@ -68,6 +70,7 @@ def _replay(arguments: list[str]) -> int:
         replay,
         served_requests,
     )
+    from experiments.serving.steps_file import read_steps
 
     merged = OmegaConf.merge(
         OmegaConf.structured(ReplaySettings), OmegaConf.from_dotlist(arguments)
@@ -77,7 +80,8 @@ def _replay(arguments: list[str]) -> int:
     if not settings.run or not folder.is_dir():
         raise SettingError("run", settings.run, "the folder of a live run's record")
     others = [Path(name).expanduser() for name in settings.fit]
-    fits = fitted(others or [folder])
+    from_file = len(others) == 1 and others[0].suffix == ".yaml"
+    fits = read_steps(others[0]) if from_file else fitted(others or [folder])
     prepared, options = prepared_of(folder)
     live = served_requests(folder)
     again = [served_requests(Path(name).expanduser()) for name in settings.floor]
@@ -100,14 +104,18 @@ def _replay(arguments: list[str]) -> int:
         )  # fmt: skip
     out.print(table)
     worst = max(fit.residual for fit in fits.values())
+    drift = drift_of(recorded_steps(folder), fits)
     out.print(
         f"{'fitted to itself: no prediction' if not others else f'fitted to {len(others)} runs'}; "
-        f"decode steps spread by up to {100 * worst:.0f} % around the fit"
+        f"decode steps spread by up to {100 * worst:.0f} % around the fit; in ten seconds the "
+        f"machine was {100 * drift.usual:.0f} % off it at the median, {100 * drift.worst:.0f} % "
+        "at worst"
     )
     write_json(
         folder / "replay.json",
         {
             "fit": [str(path) for path in others],
+            "drift": asdict(drift),
             "steps": {name: fit.as_dict() for name, fit in fits.items()},
             "retold": {
                 "plans": retold.plans,

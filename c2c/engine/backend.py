@@ -15,9 +15,11 @@ from c2c.engine import messages as say
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import Doing, Place, requests_in, run_of
 from c2c.engine.record import StepRow
+from c2c.engine.store import Store
 from c2c.serving import Prepared
 from c2c.serving.costs import step_bytes
 from c2c.serving.port import (
+    Absent,
     Action,
     Cancelled,
     DeviceLost,
@@ -38,7 +40,6 @@ from c2c.serving.state import REPORT_DTYPE
 
 __all__ = ["LiveBackend"]
 
-_A_KILL = 0.05  # of a loss: the request in the step is hardly to blame, unless memory is short
 _log = logging.getLogger("c2c.engine")
 
 
@@ -53,6 +54,7 @@ class LiveBackend:
         *,
         retries: int,
         on_step: Callable[[StepRow], None],
+        store: Store | None = None,
     ) -> None:
         """Take the workers, which are ready.
 
@@ -62,10 +64,11 @@ class LiveBackend:
           ledger: of the requests.
           retries: losses in a row, without a token between, that a request in the step survives.
           on_step: takes each step.
+          store: of weights that come and go; None: all are there.
         """
         self._prepared, self._places, self._ledger = prepared, places, ledger
         self._fleet = as_rows(prepared.fleet)
-        self._retries, self._on_step = retries, on_step
+        self._retries, self._on_step, self._store = retries, on_step, store
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(places)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -101,8 +104,43 @@ class LiveBackend:
                 if action.instance in place.opened:
                     place.opened.discard(action.instance)
                     self._send(place, say.Unload(instance=action.instance))
+            elif isinstance(action, Absent):
+                for model in action.models:
+                    self._drop(self._names[model])
             else:
                 self._begin(action, at_s)
+
+    def _drop(self, model: str) -> None:
+        if self._store is not None and model in {*self._store.here, *self._store.coming}:
+            self._store.drop(model)
+            for place in self._places:
+                self._send(place, say.Drop(model=model))
+
+    def fetched(self, model: str, *, failed: bool) -> None:
+        """Go on with what waits for a model's weights; those that failed nobody needs any more."""
+        for place in self._places:
+            if not place.is_waiting or place.doing is None:
+                continue
+            if self._names[place.doing.action.model] != model:
+                continue
+            place.is_waiting = False
+            if not failed:
+                self._resume(place)
+            elif isinstance(place.doing.action, Load):
+                place.doing = None
+                self._put_ready(place)
+            else:
+                place.doing.done, place.doing.seconds = 1, 0.0
+                self._end_run(place, self.now_s())
+
+    def stop_loading(self, model: str) -> None:
+        """Load a model's weights no further; should they be needed after all, it begins anew."""
+        if self._store is not None:
+            self._store.stop(model)
+            self.fetched(model, failed=True)
+
+    def _put_ready(self, place: Place) -> None:
+        self.put(Ready(at_s=self.now_s(), device=place.device, available_gbps=self._gbps))
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -143,28 +181,34 @@ class LiveBackend:
     def _resume(self, place: Place) -> None:
         """Send what is to be done, if the process is there; else it is sent once it is."""
         doing = place.doing
-        if doing is None or place.writer is None:
+        if doing is None:
+            return
+        model = self._names[doing.action.model]
+        if self._store is not None and model not in self._store.here:
+            place.is_waiting = True
+            self._store.fetch(model)
+            return
+        place.is_waiting = False
+        if place.writer is None:
             return
         doing.sent_s = place.heard_s = time.monotonic()
         instance = doing.action.instance
         if isinstance(doing.action, Load):
             place.opened.add(instance)
-            model = self._names[doing.action.model]
             self._send(place, say.Load(plan=doing.plan, instance=instance, model=model))
             return
         if instance not in place.opened:  # the process is new: models come as they are needed
             place.opened.add(instance)
-            model = place.instances[instance]
             self._send(place, say.Load(plan=-1, instance=instance, model=model))
         run, freed = run_of(place, doing, self._ledger)
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
         if run is not None:
-            asked = sum(tokens for _, _, tokens in doing.action.prefills)
-            doing.again = sum(fill.tokens for fill in run.fills) - asked
+            asked = {request: tokens for request, _, tokens in doing.action.prefills}
+            doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
             self._send(place, run)
         else:
-            doing.done, doing.seconds = 1, 0.0
+            doing.done = max(1, doing.done)
             self._end_run(place, self.now_s())
 
     def heard(self, place: Place, frame: object) -> None:
@@ -178,14 +222,14 @@ class LiveBackend:
             place.doing = None
             now_s = self.now_s()
             self._record_load(place, doing, frame, now_s)
-            self.put(Ready(at_s=now_s, device=place.device, available_gbps=self._gbps))
+            self._put_ready(place)
         elif isinstance(frame, say.Stepped):
             self._stepped(place, doing, frame)
 
     def _stepped(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
         now_s = self.now_s()
         self._record(place, doing, frame, now_s)
-        doing.done += 1
+        doing.done += doing.alone is None
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
         scores = {score.request: score for score in frame.scores}
@@ -194,7 +238,10 @@ class LiveBackend:
             if why is not None:
                 doing.finished.append(request)
                 place.held.discard(request)
-        if frame.is_last:
+        if doing.alone is not None:
+            doing.alone = doing.alone[1:]
+            self._resume(place)  # ends it, where nobody is left
+        elif frame.is_last:
             self._end_run(place, now_s)
 
     def _end_run(self, place: Place, at_s: float) -> None:
@@ -238,7 +285,8 @@ class LiveBackend:
         sent_s = doing.sent_s - self._start_s
         spent = frame.seconds + frame.host_s
         first = frame.number == 0
-        prompt = sum(tokens for _, _, tokens in action.prefills) if first else 0
+        who = set(requests_in(action) if doing.alone is None else doing.alone[:1])
+        prompt = sum(n for request, _, n in action.prefills if request in who) if first else 0
         self._last[place.device] = name, now_s
         self._on_step(
             StepRow(
@@ -250,7 +298,7 @@ class LiveBackend:
                 rows=sum(rows for _, rows in frame.calls),
                 calls=[chunk for chunk, _ in frame.calls],
                 prompt_tokens=prompt,
-                decodes=len(action.decodes),
+                decodes=len(who.intersection(action.decodes)),
                 kv_tokens=frame.kv_tokens,
                 seconds=frame.seconds,
                 host_s=frame.host_s,
@@ -274,7 +322,7 @@ class LiveBackend:
             )
         )  # fmt: skip
 
-    def lost(self, place: Place, *, for_good: bool, was_killed: bool = False) -> None:
+    def lost(self, place: Place, *, for_good: bool) -> None:
         """Take note that a place's process is gone, with all that it held."""
         was_told = place.writer is not None  # else the process was not even ready
         place.writer = None
@@ -282,22 +330,45 @@ class LiveBackend:
         place.opened.clear()
         doing = place.doing
         if doing is not None and isinstance(doing.action, RunSteps):
-            if was_told:
-                self._count_losses(doing.action, _A_KILL if was_killed else 1.0)
+            if was_told and not place.is_waiting:
+                self._find_blame(doing)
             if doing.done:
                 self._end_run(place, self.now_s())
         if for_good:
-            place.doing = None
+            self._abandon(place)
             place.instances.clear()
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
 
-    def _count_losses(self, action: RunSteps, loss: float) -> None:
-        for request in requests_in(action):
-            entry = self._ledger.get(request)
-            if entry is None:
-                continue
-            entry.losses += loss
+    def _abandon(self, place: Place) -> None:
+        """What a place was doing will not be done there; nor are weights loaded that it waits for.
+
+        Whoever else needs them asks again.
+        """
+        doing, place.doing = place.doing, None
+        if place.is_waiting and doing is not None and self._store is not None:
+            place.is_waiting = False
+            model = doing.action.model
+            others = [p.doing.action.model for p in self._places if p.is_waiting and p.doing]
+            if model not in others:
+                self._store.stop(self._names[model])
+
+    def _find_blame(self, doing: Doing) -> None:
+        """Count a loss against a request that was alone in the step; else compute each alone.
+
+        So one that brings its worker down, or that it is killed for, is found in a few losses, and
+        takes no other with it.
+        """
+        asked = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
+        entries = {request: self._ledger.get(request) for request in asked}
+        there = {request: entry for request, entry in entries.items() if entry is not None}
+        if len(there) > 1:
+            doing.alone = sorted(there, key=lambda request: there[request].losses)
+            return
+        if doing.alone is not None:  # the others get what they can before it is tried again
+            doing.alone = [*doing.alone[1:], *doing.alone[:1]]
+        for request, entry in there.items():
+            entry.losses += 1
             if entry.losses > self._retries:
-                _log.error("request %d was in the step at more losses than are retried", request)
+                _log.error("request %d was alone in the step at %d losses", request, entry.losses)
                 self._ledger.end(request, "worker_lost")
                 self.put(Cancelled(at_s=self.now_s(), request_id=request))

@@ -21,7 +21,17 @@ from c2c.policies import step_parts
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.transformer import Shapes, block_elements, superblock_elements
 
-__all__ = ["Options", "Pool", "check_memory", "context_of", "fleet_of", "pool_of", "shapes_of"]
+__all__ = [
+    "Options",
+    "Pool",
+    "check_memory",
+    "context_of",
+    "fleet_of",
+    "kept_at_start",
+    "pool_of",
+    "shapes_of",
+    "too_large",
+]
 
 _USABLE = 0.8  # of a superblock, at least: see `superblock_elements`
 _POOLS_SHARE = 0.25  # of memory, where nothing is said
@@ -38,6 +48,8 @@ class Options:
       context: tokens of a sequence at most, prompt and answer.
       pool_bytes: keys and values of each worker; None: what all rows of all models take, at most
         a quarter of the memory for all workers.
+      weights_bytes: of host memory for weights; models beyond it come from disk when they are
+        asked for, and others give way. None: all of them fit.
       dtype: of parameters and keys.
       linear: how projections are multiplied; "staged" lets workers share the weights.
     """
@@ -47,6 +59,7 @@ class Options:
     budgets: tuple[int, ...] = (64, 256)
     context: int = 2048
     pool_bytes: int | None = None
+    weights_bytes: int | None = None
     dtype: str = "float32"
     linear: str = "staged"
 
@@ -55,6 +68,13 @@ class Options:
             raise SettingError("workers", self.workers, "a whole number above 0")
         if self.context < 2:
             raise SettingError("context", self.context, "at least 2 tokens")
+        if self.weights_bytes is not None and self.weights_bytes < 1:
+            raise SettingError("weights_bytes", self.weights_bytes, "a number of bytes above 0")
+        if self.weights_bytes is not None and self.linear == "reference":
+            raise SettingError(
+                "weights_bytes", self.weights_bytes, "null with linear=reference, where each "
+                "worker has weights of its own",
+            )  # fmt: skip
         shapes_of(self)
 
 
@@ -112,6 +132,8 @@ def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None
     """
     item = 4 if options.dtype == "float32" else 2
     weights = sum(item * param_count(e.spec) for e in entries if e.spec is not None)
+    if options.weights_bytes is not None:
+        weights = min(weights, options.weights_bytes)
     copies = options.workers if options.linear == "reference" else 1
     pools = options.workers * pool.superblocks * pool.superblock * 2 * item
     total, most = copies * weights + pools, memory_bytes()
@@ -120,8 +142,39 @@ def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None
             "catalog",
             f"{copies * weights / 1e9:.1f} GB of weights, {pools / 1e9:.1f} GB of keys and values",
             f"at most {most / 1e9:.1f} GB together, the memory there is",
-            "Take fewer models or workers, or a smaller pool_bytes.",
+            "Take fewer models or workers, or a smaller pool_bytes or weights_bytes.",
         )
+
+
+def too_large(entry: Entry, options: Options) -> str:
+    """Return why a model's weights can never be in memory; "" if they can."""
+    if options.weights_bytes is None or entry.spec is None:
+        return ""
+    size = _weights(entry, options)
+    if size <= options.weights_bytes:
+        return ""
+    return (
+        f"its weights take {size / 1e9:.2f} GB, more than weights_bytes, "
+        f"{options.weights_bytes / 1e9:.2f} GB"
+    )
+
+
+def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
+    """Return the models whose weights are in memory at the start: the first that have room."""
+    left = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
+    kept = set()
+    for entry in entries:
+        size = _weights(entry, options)
+        if left >= size:
+            kept.add(entry.name)
+        left -= size
+    return frozenset(kept)
+
+
+def _weights(entry: Entry, options: Options) -> float:
+    assert entry.spec is not None
+    item = 4 if options.dtype == "float32" else 2
+    return float(weight_bytes(replace(entry.spec, dtype_bytes=item)))
 
 
 def fleet_of(
@@ -174,7 +227,7 @@ def fleet_of(
         if entry.spec is not None
     )
     activations = max(_activation_bytes(d, system, most) for d in deployments)
-    platform, mig = _machine(options.workers, pool.usable_bytes + activations, deployments)
+    platform, mig = _machine(options, pool.usable_bytes + activations, deployments)
     return prepare(
         ServingSetup(
             platform=platform,
@@ -199,17 +252,18 @@ def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> 
 
 
 def _machine(
-    workers: int, slice_bytes: int, deployments: Sequence[Deployment]
+    options: Options, slice_bytes: int, deployments: Sequence[Deployment]
 ) -> tuple[Platform, MigConfig]:
     """Return this machine as a chip of equal slices, one a worker."""
-    platform = cpu_platform()
+    platform, workers = cpu_platform(), options.workers
     gpu = replace(
         platform.gpu,
         sm_count=max(workers, platform.gpu.sm_count // workers * workers),
         hbm_bytes=max(platform.gpu.hbm_bytes, workers * slice_bytes),
     )
     weights = int(sum(weight_bytes(d.spec) for d in deployments))
-    host = replace(platform.host, memory_bytes=max(platform.host.memory_bytes, weights))
+    room = options.weights_bytes or max(platform.host.memory_bytes, weights)
+    host = replace(platform.host, memory_bytes=room)
     name = f"{workers}xworker"
     platform = replace(platform, gpu=gpu, host=host, mig=(name,))
     profile = MigProfile(

@@ -19,15 +19,14 @@ class Entry:
       model: its place in the fleet.
       arrived_s: when.
       delivered: its tokens so far, which nobody takes back.
-      losses: workers that were lost in a step with it since its last token; one that somebody
-        killed counts as a part of a loss.
+      losses: workers that were lost in a step of it alone since its last token.
     """
 
     ask: Ask
     model: int
     arrived_s: float
     delivered: list[int] = field(default_factory=list)
-    losses: float = 0.0
+    losses: int = 0
 
     @property
     def left(self) -> int:
@@ -77,7 +76,7 @@ class Ledger:
         if entry is None:
             return False
         entry.delivered.append(token)
-        entry.losses = 0.0
+        entry.losses = 0
         self._told(request, token, score)
         if why is not None:
             self.end(request, why)

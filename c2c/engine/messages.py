@@ -10,6 +10,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +19,9 @@ __all__ = [
     "Abort",
     "Answered",
     "Ask",
+    "Bound",
     "Drain",
+    "Drop",
     "Ended",
     "Fill",
     "Frame",
@@ -30,6 +33,8 @@ __all__ = [
     "Live",
     "Load",
     "Loaded",
+    "Manage",
+    "Managed",
     "ModelInfo",
     "Models",
     "Opening",
@@ -64,6 +69,15 @@ class Item(Frame):
     name: str
     path: str
     pool: str | None  # file of weights that workers share
+    is_kept: bool = True  # in memory at the start
+
+
+class Bound(Frame):
+    """The one device that a worker may see, by NVML."""
+
+    uuid: str
+    memory_bytes: int
+    sm_count: int | None
 
 
 class Setup(Frame):
@@ -78,7 +92,9 @@ class Setup(Frame):
     width: int
     superblocks: int
     superblock: int
-    opens_all: bool = True  # before it is ready; else each model when it is first used
+    bound: Bound | None = None
+    owns_files: bool = True  # those of weights end with the engine
+    opens: Literal["all", "kept", "none"] = "all"  # before it is ready; the rest when first used
 
 
 class WorkerHello(Frame):
@@ -196,6 +212,12 @@ class Unload(Frame):
     instance: int
 
 
+class Drop(Frame):
+    """The weights of a model go from memory; no instance has it."""
+
+    model: str
+
+
 class Stop(Frame):
     """End the process."""
 
@@ -215,7 +237,7 @@ class ModelInfo(Frame):
 
 
 class Models(Frame):
-    """To the front, first: the models."""
+    """To the front, first, and whenever one fails: the models."""
 
     models: tuple[ModelInfo, ...]
 
@@ -268,6 +290,21 @@ class Drain(Frame):
     is_on: bool
 
 
+class Manage(Frame):
+    """From the front: do something about a model's weights."""
+
+    number: int
+    model: str
+    what: Literal["load", "unload", "pin", "unpin"]
+
+
+class Managed(Frame):
+    """To the front: that is done, or why it cannot be."""
+
+    number: int
+    refused: str = ""
+
+
 class Watch(Frame):
     """From the front: say how things are, once."""
 
@@ -283,10 +320,10 @@ class Live(Frame):
 
 Answered = Tokens | Ended
 
-_ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Stop
+_ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Drop | Stop
 _FromWorker = WorkerHello | Opening | Hello | Loaded | Stepped
-_ToFront = Models | Tokens | Ended | Live
-_FromFront = FrontHello | Ask | Abort | Drain | Watch
+_ToFront = Models | Tokens | Ended | Live | Managed
+_FromFront = FrontHello | Ask | Abort | Drain | Manage | Watch
 _Any = _ToWorker | _FromWorker | _ToFront | _FromFront
 
 _encoder = msgspec.msgpack.Encoder()

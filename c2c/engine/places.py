@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from c2c.engine.devices import Device
 from c2c.engine.ledger import Ledger
 from c2c.engine.messages import Fill, Run, Submit
 from c2c.serving.port import Load, RunSteps
@@ -27,6 +28,7 @@ class Doing:
     link_bytes: float = 0.0
     hbm_bytes: float = 0.0
     again: int = 0  # prompt tokens that it computes once more
+    alone: list[int] | None = None  # requests that it still computes, one by one; None: all at once
     finished: list[int] = field(default_factory=list)
 
 
@@ -36,6 +38,7 @@ class Place:
 
     Attributes:
       device: its number in the fleet.
+      gpu: what its processes are bound to; None: nothing.
       generation: of the process, counted up at each start.
       process: None: none is running.
       writer: to the process that is ready; None: none is.
@@ -48,10 +51,12 @@ class Place:
       opened: those of them that the process has.
       held: requests that the process holds.
       doing: what it was told to do.
+      is_waiting: whether that waits for weights that are not in memory yet.
       is_quarantined: no further one is started.
     """
 
     device: int
+    gpu: Device | None = None
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
     writer: asyncio.StreamWriter | None = None
@@ -64,6 +69,7 @@ class Place:
     opened: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     doing: Doing | None = None
+    is_waiting: bool = False
     is_quarantined: bool = False
     compiled: int = 0
     restarts: int = 0
@@ -81,13 +87,17 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
 
     What the process does not hold (it is new, or the request was set aside) it computes anew, from
     the prompt and what was delivered: that step then takes longer, and gives the same tokens. None:
-    nobody wants any of it any more.
+    nobody wants any of it any more. Where a step was lost, one request at a time takes it.
     """
     action = doing.action
     assert isinstance(action, RunSteps)
+    asked = requests_in(action) if doing.alone is None else doing.alone
+    wanted = [request for request in asked if ledger.get(request) is not None]
+    if doing.alone is not None:
+        doing.alone, wanted = wanted, wanted[:1]
     submits, fills, decodes, freed = [], [], [], []
     for request, first, tokens in action.prefills:
-        if ledger.get(request) is None:
+        if request not in wanted:
             continue
         if first == 0 and request in place.held:
             freed.append(request)
@@ -98,7 +108,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
             submits.append(_submit(ledger, request))
             fills.append(Fill(request=request, tokens=first + tokens))
     for request in action.decodes:
-        if ledger.get(request) is None:
+        if request not in wanted:
             continue
         if request in place.held:
             decodes.append(request)
@@ -114,7 +124,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger) -> tuple[Run | None, list
         submits=tuple(submits),
         fills=tuple(fills),
         decodes=tuple(decodes),
-        steps=int(action.plan.steps),
+        steps=int(action.plan.steps) if doing.alone is None else 1,
     )
     return run, freed
 

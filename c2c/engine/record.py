@@ -74,9 +74,15 @@ class Totals:
     padded_tokens: int = 0
     again_tokens: int = 0
     turns: int = 0
+    loads: int = 0
+    load_s: float = 0.0
 
     def add(self, row: StepRow) -> None:
-        """Count a step."""
+        """Count a step or a load."""
+        if row.number < 0:
+            self.loads += 1
+            self.load_s += row.heard_s - row.begun_s
+            return
         self.steps += 1
         self.device_s += row.seconds
         self.prompt_tokens += row.prompt_tokens
@@ -116,9 +122,9 @@ class Tape:
 
     def step(self, row: StepRow) -> None:
         """Take a step."""
+        self.totals.setdefault(row.model, Totals()).add(row)
         if row.number >= 0:
             self.recent.append(row)
-            self.totals.setdefault(row.model, Totals()).add(row)
         if self._is_kept:
             self._steps.append(row)
             if len(self._steps) >= _PACKED:

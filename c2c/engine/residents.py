@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,9 +38,10 @@ class Residents:
     def __init__(
         self, setup: Setup, opening: Callable[[str, int, int], None] = lambda *_: None
     ) -> None:
-        """Take the pool's memory; where it says so, ready every model.
+        """Take the pool's memory, and ready the models that are to be before the first request.
 
-        A model that cannot be served keeps none of the others back.
+        A model that cannot be served keeps none of the others back. One that will not be kept is
+        readied, so that its faults are known and what it runs is compiled, and dropped again.
 
         Args:
           setup: what is served.
@@ -58,15 +60,28 @@ class Residents:
             dtype=DTYPES[setup.dtype],
             executables=self._executables,
         )
-        if setup.opens_all:
-            self._open_all(opening)
+        passing = [i.name for i in setup.models if not i.is_kept and setup.opens == "all"]
+        kept = [i.name for i in setup.models if i.is_kept and setup.opens != "none"]
+        names = [*passing, *kept]
+        numbers = {name: number for number, name in enumerate(names, 1)}
 
-    def _open_all(self, opening: Callable[[str, int, int], None]) -> None:
-        """Ready all models: what one's weights take to read, the one before takes to compile."""
+        def tell(name: str) -> None:
+            opening(name, numbers[name], len(names))
+
+        for name in passing:  # one at a time: there is no room for more
+            self._open_all([name], tell)
+            self.drop(name)
+            path = self._items[name].pool
+            if setup.owns_files and path is not None:
+                Path(path).unlink(missing_ok=True)
+        self._open_all(kept, tell)
+
+    def _open_all(self, names: Sequence[str], opening: Callable[[str], None]) -> None:
+        """Ready models: what one's weights take to read, the one before takes to compile."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             ready: dict[str, Future[Model]] = {}
-            for number, name in enumerate(self._items, 1):
-                opening(name, number, len(self._items))
+            for name in names:
+                opening(name)
                 try:
                     ready[name] = pool.submit(self._compiled, self._loaded(name))
                 except _REFUSED as error:
@@ -134,6 +149,11 @@ class Residents:
     def load(self, instance: int, model: str) -> None:
         """Make a model runnable."""
         self._runners[instance] = self._made(self._open(model))
+
+    def drop(self, model: str) -> None:
+        """Map a model's weights no longer; what they took is free with the last that did."""
+        if self._models.pop(model, None) is not None:
+            gc.collect()  # a model's parts know each other
 
     def unload(self, instance: int) -> None:
         """Free an instance and all that its requests hold."""

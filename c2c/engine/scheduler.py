@@ -8,21 +8,31 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
 
-from c2c.cost import Constants
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.catalog import Entry as CatalogEntry
-from c2c.engine.fleet import Options, check_memory, context_of, fleet_of, pool_of, shapes_of
+from c2c.engine.fleet import (
+    check_memory,
+    context_of,
+    fleet_of,
+    kept_at_start,
+    pool_of,
+    shapes_of,
+    too_large,
+)
+from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
+from c2c.engine.now import requests_now, work_done, worker_now
+from c2c.engine.others import cpu_seconds, share_of_others
 from c2c.engine.places import Place
 from c2c.engine.record import Tape
+from c2c.engine.settings import EngineSettings
+from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError
 from c2c.serving import (
@@ -33,14 +43,13 @@ from c2c.serving import (
     FAIL_KV,
     FAIL_NONE,
     Prepared,
-    SystemSpec,
 )
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled
 from c2c.serving.rows import as_rows
 from c2c.serving.state import Rules
 
-__all__ = ["Engine", "EngineSettings"]
+__all__ = ["Engine"]
 
 _log = logging.getLogger("c2c.engine")
 _WHY = {
@@ -50,42 +59,9 @@ _WHY = {
     FAIL_DEADLINE: "deadline",
     FAIL_DEVICE: "worker_lost",
 }
+_LOOK_S = 10.0  # between looks at what else the machine computes
+_LOOKS = 100_000  # that are kept: eleven days
 _ENDS = 64  # requests by which is said when the next one will be over
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """How an engine serves.
-
-    Attributes:
-      options: of the workers.
-      system: who decides.
-      constants: of the cost model, by which policies predict.
-      executables: folder of compiled code; None: each process compiles its own.
-      pools: folder of weights that workers share; None: one that ends with the engine.
-      max_open: requests at the same time; further ones are turned away.
-      retries: losses of workers in a row, without a token between, that a request survives.
-      patience: processes in a row that did nothing after which a worker is given up.
-      has_spare: whether a process stands by to take the place of a lost one.
-      hang_s: silence after which a worker that computes is killed.
-      is_recorded: whether every step and request is kept, to be written at the end.
-      ttft_slo_s: target that policies see.
-      tpot_slo_s: likewise.
-    """
-
-    options: Options
-    system: SystemSpec
-    constants: Constants
-    executables: str | None = "auto"
-    pools: Path | None = None
-    max_open: int = 1024
-    retries: int = 3
-    patience: int = 20
-    has_spare: bool = True
-    hang_s: float = 60.0
-    is_recorded: bool = False
-    ttft_slo_s: float = 1.0
-    tpot_slo_s: float = 0.2
 
 
 class Engine:
@@ -97,7 +73,8 @@ class Engine:
         self._settings = settings
         self._folder = tempfile.TemporaryDirectory(prefix="c2c-engine-")
         self.socket = Path(self._folder.name) / "socket"
-        self.places = [Place(device=k) for k in range(settings.options.workers)]
+        gpus = settings.gpus or (None,) * settings.options.workers
+        self.places = [Place(device=k, gpu=gpu) for k, gpu in enumerate(gpus)]
         self._supervisor = Supervisor(
             self.socket,
             self.places,
@@ -115,7 +92,13 @@ class Engine:
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
         self._loop_task: asyncio.Task[None] | None = None
-        self._failed: dict[str, str] = {e.name: e.failed for e in entries if e.failed}
+        self._looking: asyncio.Task[None] | None = None
+        self.others: deque[float] = deque(maxlen=_LOOKS)  # shares of the machine, the last ones
+        self._failed: dict[str, str] = {
+            e.name: why for e in entries if (why := e.failed or too_large(e, settings.options))
+        }
+        self._store: Store | None = None
+        self._keeper: Keeper | None = None
         self.is_draining = False
         self._begun_s = time.time()
 
@@ -130,15 +113,21 @@ class Engine:
           SettingError: settings that cannot work together.
         """
         self._server = await asyncio.start_unix_server(self._connected, self.socket)
-        good = [e for e in self._entries if e.spec is not None]
+        good = [e for e in self._entries if e.name not in self._failed]
         if not good:
             raise self._nothing()
         pool, options = pool_of(good, self._settings.options), self._settings.options
         check_memory(good, options, pool)
-        shapes = shapes_of(options)
+        shapes, kept = shapes_of(options), kept_at_start(good, options)
         setup = say.Setup(
             models=tuple(
-                say.Item(name=e.name, path=str(e.path), pool=self._pool_file(e.name)) for e in good
+                say.Item(
+                    name=e.name,
+                    path=str(e.path),
+                    pool=self._pool_file(e.name),
+                    is_kept=e.name in kept,
+                )
+                for e in good
             ),
             dtype=options.dtype,
             linear=options.linear,
@@ -148,6 +137,7 @@ class Engine:
             width=shapes.width,
             superblocks=pool.superblocks,
             superblock=pool.superblock,
+            owns_files=self._settings.pools is None,
         )
 
         def done(place: Place, hello: say.Hello) -> None:
@@ -173,13 +163,16 @@ class Engine:
             slo_s=(self._settings.ttft_slo_s, self._settings.tpot_slo_s),
         )
         self._models = {e.name: number for number, e in enumerate(served)}
+        await self._begin_store(setup)
         self._backend = LiveBackend(
             self.prepared,
             self.places,
             self.ledger,
             retries=self._settings.retries,
             on_step=self.tape.step,
+            store=self._store,
         )
+        self._begin_keeping()
         rules = self.prepared.new_rules()
         state = as_rows(self.prepared.new_serving(buffer=1, rules=rules))
         for i, instance in enumerate(state.instance):  # those that the system starts with
@@ -190,6 +183,83 @@ class Engine:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
         self._loop_task = asyncio.create_task(self._serve(rules, state))
+        self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        """Note what share of the machine others have, for as long as it says so."""
+        before = cpu_seconds()
+        while before is not None:
+            await asyncio.sleep(_LOOK_S)
+            now = cpu_seconds()
+            if now is None:
+                return
+            self.others.append(share_of_others(before, now))
+            before = now
+
+    async def _begin_store(self, setup: say.Setup) -> None:
+        """Begin to mind what weights are in memory, where they are in files."""
+        assert self.prepared is not None
+        if self._settings.options.linear == "reference":
+            return
+        here = {i.name for i in setup.models if i.is_kept and i.name in self._models}
+        self._store = Store(
+            {item.name: item for item in setup.models},
+            here,
+            dtype=setup.dtype,
+            linear=setup.linear,
+            owns_files=setup.owns_files,
+            told=self._fetched,
+        )
+        if here != set(self._models):
+            await self._store.stand_by()
+
+    def _begin_keeping(self) -> None:
+        backend, store = self._backend, self._store
+        if store is None:
+            return
+        assert backend is not None
+        self._keeper = Keeper(
+            self._models, store, put=backend.put, now_s=backend.now_s, answer=self._managed
+        )
+
+    def _fetched(self, model: str, failed: str) -> None:
+        """Take note that a model's weights have come, or why they cannot."""
+        assert self._backend is not None
+        assert self._keeper is not None
+        if failed:
+            _log.error("%s cannot be loaded: %s", model, failed)
+            self._failed[model] = failed
+            self._end_all(model, "model_failed")
+        elif self._failed.pop(model, None) is None:
+            self._go_on(model, failed)
+            return
+        if self._front is not None:  # it has changed what there is
+            say.write_frame(self._front, say.Models(models=self.models()))
+        self._go_on(model, failed)
+
+    def _go_on(self, model: str, failed: str) -> None:
+        assert self._backend is not None
+        assert self._keeper is not None
+        self._keeper.fetched(model, failed)
+        self._backend.fetched(model, failed=bool(failed))
+
+    def _end_all(self, model: str, why: str) -> None:
+        for request in self.ledger:
+            entry = self.ledger.get(request)
+            if entry is not None and entry.ask.model == model:
+                self.abort(request, why)
+
+    def _manage(self, wish: say.Manage) -> None:
+        if wish.model not in self._models:
+            self._managed(wish, self._failed[wish.model])
+        elif self._keeper is None:
+            self._managed(wish, "each worker has weights of its own (linear=reference)")
+        else:
+            self._keeper.manage(wish)
+
+    def _managed(self, wish: say.Manage, refused: str) -> None:
+        if self._front is not None:
+            say.write_frame(self._front, say.Managed(number=wish.number, refused=refused))
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
@@ -216,6 +286,8 @@ class Engine:
                 raise
             self._take_records(state)
             self._backend.submit(float(state.count[0].now_s), actions)
+            if self._keeper is not None:
+                self._keeper.taken(event, fleet, state)
 
     def _take_records(self, state: Any) -> None:
         count = state.count[0]
@@ -246,6 +318,8 @@ class Engine:
                 self.ask(frame)
             elif isinstance(frame, say.Abort):
                 self.abort(frame.request, "stop" if frame.is_done else "cancelled")
+            elif isinstance(frame, say.Manage):
+                self._manage(frame)
             elif isinstance(frame, say.Drain):
                 self.is_draining = frame.is_on
             elif isinstance(frame, say.Watch):
@@ -276,8 +350,9 @@ class Engine:
     def ask(self, ask: say.Ask) -> None:
         """Take a request in; its tokens and its end go to the front."""
         assert self._backend is not None
-        if self.is_draining or len(self.ledger) >= self._settings.max_open:
-            why = "draining" if self.is_draining else "overloaded"
+        is_full = len(self.ledger) >= self._settings.max_open
+        if self.is_draining or is_full or ask.model in self._failed:
+            why = "draining" if self.is_draining else "overloaded" if is_full else "model_failed"
             self._tell(say.Ended(request=ask.request, why=why, retry_s=self._next_end_s()))
             return
         now_s = self._backend.now_s()
@@ -312,9 +387,19 @@ class Engine:
         self._tell(say.Tokens(request=request, tokens=(token,), scores=scores))
 
     def _ended(self, request: int, entry: Entry, why: str) -> None:
-        del entry
         self._ends_s.append(time.monotonic())
         self._tell(say.Ended(request=request, why=why))
+        if self._store is not None and entry.ask.model in self._store.coming:
+            self._stop_vain_load(entry.ask.model)
+
+    def _stop_vain_load(self, model: str) -> None:
+        """Load a model no further that nobody waits for any more."""
+        assert self._keeper is not None
+        assert self._backend is not None
+        others = (self.ledger.get(request) for request in self.ledger)
+        if self._keeper.waits_for(model) or any(e and e.ask.model == model for e in others):
+            return
+        self._backend.stop_loading(model)
 
     def _tell(self, frame: say.Answered) -> None:
         if self._front is not None:
@@ -322,38 +407,24 @@ class Engine:
 
     def live(self) -> dict[str, Any]:
         """Return how things are now, as plain data."""
-        waiting: dict[str, int] = {}
-        for request in self.ledger:
-            entry = self.ledger.get(request)
-            if entry is not None:
-                waiting[entry.ask.model] = waiting.get(entry.ask.model, 0) + 1
-        tape = self.tape
         return {
             "uptime_s": time.time() - self._begun_s,
-            "open": waiting,
-            "outcomes": dict(self.ledger.outcomes),
             "is_draining": self.is_draining,
-            "steps": sum(totals.steps for totals in tape.totals.values()),
-            "models": {name: asdict(totals) for name, totals in tape.totals.items()},
-            "compiled_after_start": sum(place.compiled for place in self.places),
-            "outside_s": median(row.outside_s for row in tape.recent) if tape.recent else None,
-            "workers": [
-                {
-                    "device": place.device,
-                    "pid": None if place.process is None else place.process.pid,
-                    "state": "given up" if place.is_quarantined else
-                             "starting" if place.writer is None else
-                             "idle" if place.doing is None else "busy",
-                    "generation": place.generation,
-                    "restarts": place.restarts,
-                    "residents": sorted(place.instances.values()),
-                    "held": len(place.held),
-                    "model": None if place.doing is None else
-                             place.instances.get(int(place.doing.action.instance)),
-                }
-                for place in self.places
-            ],
-        }  # fmt: skip
+            **requests_now(self.ledger),
+            **work_done(self.tape, self.places),
+            "weights": self._weights(),
+            "others_cpu": self.others[-1] if self.others else None,
+            "workers": [worker_now(place) for place in self.places],
+        }
+
+    def _weights(self) -> dict[str, Any]:
+        store, keeper = self._store, self._keeper
+        return {
+            "budget_bytes": self._settings.options.weights_bytes,
+            "here": sorted(self._models if store is None else store.here),
+            "coming": [] if store is None else list(store.coming),
+            "pinned": [] if keeper is None else sorted(keeper.pinned),
+        }
 
     @property
     def served(self) -> tuple[CatalogEntry, ...]:
@@ -371,9 +442,12 @@ class Engine:
 
     async def close(self) -> None:
         """End all processes and remove what was made."""
-        if self._loop_task is not None:
-            self._loop_task.cancel()
+        for task in (self._loop_task, self._looking):
+            if task is not None:
+                task.cancel()
         await self._supervisor.close()
+        if self._store is not None:
+            await self._store.close()
         if self._front is not None:
             self._front.close()
         if self._server is not None:

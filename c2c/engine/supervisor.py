@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from c2c.engine import messages as say
+from c2c.engine.devices import Device, binding, bound_to
 from c2c.engine.places import Place
 from c2c.errors import DataError
 
@@ -37,8 +39,8 @@ class Listener(Protocol):
     def heard(self, place: Place, frame: object) -> None:
         """A process said something."""
 
-    def lost(self, place: Place, *, for_good: bool, was_killed: bool) -> None:
-        """A process is gone; `was_killed`: from outside, so that its work is not to blame."""
+    def lost(self, place: Place, *, for_good: bool) -> None:
+        """A process is gone, and no other comes if that is for good."""
 
 
 class Supervisor:
@@ -73,7 +75,8 @@ class Supervisor:
         self._spare: tuple[int, subprocess.Popen[bytes]] | None = None
         self._spares = 0  # so far
         self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # a spare's, by its number
-        self._has_spare = has_spare
+        # Which device a process sees is settled before it imports anything.
+        self._has_spare = has_spare and all(place.gpu is None for place in places)
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
 
     async def start(
@@ -122,12 +125,15 @@ class Supervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _process(self, place: int, generation: int) -> subprocess.Popen[bytes]:
+    def _process(
+        self, place: int, generation: int, gpu: Device | None = None
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 (this Python, our module)
             [sys.executable, "-m", "c2c.engine.worker", str(self._socket), str(place),
              str(generation)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env=None if gpu is None else {**os.environ, **binding(gpu)},
         )  # fmt: skip
 
     def _spawn(self, place: Place) -> None:
@@ -139,7 +145,7 @@ class Supervisor:
             place.process = spare[1]
             self._place_of[spare[0]].set_result(place)
         else:
-            place.process = self._process(place.device, place.generation)
+            place.process = self._process(place.device, place.generation, place.gpu)
             if spare is not None:
                 self._place_of[spare[0]].set_result(None)  # it is gone
         if self._has_spare and self._listener is not None:
@@ -168,7 +174,11 @@ class Supervisor:
             writer.close()  # of a process that was given up
             return
         # A process that comes back serves at once what its place was doing.
-        setup = msgspec.structs.replace(self._setup, opens_all=self._listener is None)
+        first = "all" if place.device == 0 else "kept"
+        opens = "none" if self._listener is not None else first
+        setup = msgspec.structs.replace(self._setup, opens=opens)
+        if place.gpu is not None:
+            setup = msgspec.structs.replace(setup, bound=bound_to(place.gpu))
         say.write_frame(writer, setup)
         while (frame := await say.read_frame(reader)) is not None:
             if generation != place.generation:
@@ -212,7 +222,7 @@ class Supervisor:
             "worker %d is gone%s", place.device,
             f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
         )  # fmt: skip
-        self._listener.lost(place, for_good=place.is_quarantined, was_killed=was_killed)
+        self._listener.lost(place, for_good=place.is_quarantined)
         if not place.is_quarantined:
             place.restarts += 1
             self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))
@@ -236,7 +246,9 @@ class Supervisor:
         while True:
             await asyncio.sleep(min(1.0, self._hang_s / 4))
             for place in self._places:
-                if place.doing is None or place.writer is None or place.process is None:
+                if place.doing is None or place.is_waiting:
+                    continue
+                if place.writer is None or place.process is None:
                     continue
                 if time.monotonic() - place.heard_s > self._hang_s:
                     _log.error("worker %d said nothing for %.0f s", place.device, self._hang_s)

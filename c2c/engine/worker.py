@@ -17,8 +17,10 @@ import time
 from functools import partial
 from typing import Any
 
+from c2c.engine.devices import check_seen
 from c2c.engine.messages import (
     SPARE,
+    Drop,
     Free,
     Hello,
     Interrupt,
@@ -71,6 +73,8 @@ def serve(frames: SocketFrames) -> None:
     setup = inbox.get()
     if not isinstance(setup, Setup):
         return
+    if setup.bound is not None:
+        check_seen(setup.bound)
     from c2c.engine.residents import Residents
 
     begun_s = time.perf_counter()
@@ -93,6 +97,8 @@ def serve(frames: SocketFrames) -> None:
             frames.send(Loaded(plan=frame.plan, seconds=time.perf_counter() - at_s))
         elif isinstance(frame, Unload):
             residents.unload(frame.instance)
+        elif isinstance(frame, Drop):
+            residents.drop(frame.model)
         elif isinstance(frame, Free):
             residents.free(frame.requests)
 

@@ -29,26 +29,38 @@ from c2c.serving.ending import (
     take_finished,
     take_leaving,
 )
+from c2c.serving.keeping import (
+    drop_weights_of,
+    keep_weights_of,
+    release_weights_of,
+    take_weights_of,
+)
 from c2c.serving.losing import is_lost, lose_device
 from c2c.serving.port import (
+    Absent,
     Action,
     Arrival,
     Backend,
     Cancelled,
     DeviceLost,
+    DropWeights,
     Event,
     Forget,
     Interrupt,
+    KeepWeights,
     Load,
     Ready,
+    ReleaseWeights,
     RunSteps,
     SetAside,
     SetTimer,
     StepEnd,
     Timer,
     Unload,
+    WeightsHere,
 )
 from c2c.serving.state import (
+    ABSENT,
     ENDS_AT,
     FAIL_CANCELLED,
     FAIL_NONE,
@@ -90,12 +102,16 @@ def step(
     count = s.count[0]
     now_s = max(float(event.at_s), float(count.now_s))
     count.now_s = now_s
+    dropped = count.dropped
     expire(fleet, rules, s, now_s, also_now=isinstance(event, Timer))
     _take_in(fleet, rules, s, event, now_s)
     start_asked(fleet, rules, s, now_s)
     asked = dict.fromkeys((int(c), int(k)) for c, k in s.actions[: count.actions])
     count.actions = 0
     actions = [_action(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
+    if count.dropped != dropped:
+        first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
+        actions[first:first] = _absent(fleet, s)
     return s, (*actions, *_timer(s, event))
 
 
@@ -115,6 +131,14 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         slot = slot_of(s, event.request_id)
         if slot >= 0:
             end_request(fleet, rules, s, slot, FAIL_CANCELLED, now_s)
+    elif isinstance(event, KeepWeights):
+        keep_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+    elif isinstance(event, WeightsHere):
+        take_weights_of(fleet, s, event.model, event.chip)
+    elif isinstance(event, ReleaseWeights):
+        release_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+    elif isinstance(event, DropWeights):
+        drop_weights_of(fleet, rules, s, event.model, event.chip, now_s)
     elif isinstance(event, Timer):
         s.count[0].timer_s = math.inf
     elif is_lost(s, event.device):
@@ -217,6 +241,14 @@ def _timer(s: Serving, event: Event) -> tuple[Action, ...]:
         return ()
     s.count[0].timer_s = next_s
     return (SetTimer(at_s=next_s),)
+
+
+def _absent(fleet: Fleet, s: Serving) -> list[Action]:
+    gone: dict[int, list[int]] = {}
+    for k, entry in enumerate(s.hold):
+        if entry.state == ABSENT:
+            gone.setdefault(int(fleet.home_chip[k]), []).append(int(fleet.home_model[k]))
+    return [Absent(chip=chip, models=tuple(models)) for chip, models in sorted(gone.items())]
 
 
 def _still_runs(s: Serving, d: int, asked: Mapping[tuple[int, int], None]) -> bool:

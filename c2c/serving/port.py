@@ -16,21 +16,27 @@ from c2c.serving.rows import Row
 from c2c.serving.state import REPORT_DTYPE
 
 __all__ = [
+    "Absent",
     "Action",
     "Arrival",
     "Backend",
     "Cancelled",
     "DeviceLost",
+    "DropWeights",
     "Event",
     "Forget",
     "Interrupt",
+    "KeepWeights",
     "Load",
     "Ready",
+    "ReleaseWeights",
     "RunSteps",
     "SetTimer",
     "StepEnd",
     "Timer",
     "Unload",
+    "Weights",
+    "WeightsHere",
     "new_report",
 ]
 
@@ -95,6 +101,42 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepWeights:
+    """A model's weights are to be in a chip's memory and stay, if there is room."""
+
+    at_s: float
+    model: int
+    chip: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsHere:
+    """The weights have come that `KeepWeights` brought in, whoever uses them."""
+
+    at_s: float
+    model: int
+    chip: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWeights:
+    """What `KeepWeights` kept may give way again."""
+
+    at_s: float
+    model: int
+    chip: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropWeights:
+    """A model's weights are to go from memory, unless something needs them."""
+
+    at_s: float
+    model: int
+    chip: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Make a model runnable as an instance of a device; ends with `Ready`."""
 
@@ -136,6 +178,17 @@ class Unload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A chip's memory holds the weights of these models no more, if it ever did.
+
+    Said before the loads that need their room, and of all such models, whenever one has given way.
+    """
+
+    chip: int
+    models: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
     """Free the KV cache of a request that has ended and was not reported as finished."""
 
@@ -159,8 +212,9 @@ class SetTimer:
     at_s: float
 
 
-Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer
-Action = Load | RunSteps | Interrupt | Unload | Forget | SetAside | SetTimer
+Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
+Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights
+Action = Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | SetTimer
 
 
 class Backend(Protocol):

@@ -10,6 +10,7 @@ import numpy as np
 from c2c.serving import Prepared
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
 from c2c.serving.port import (
+    Absent,
     Action,
     Arrival,
     Cancelled,
@@ -83,7 +84,7 @@ class SimulatorBackend:
         for action in actions:
             if isinstance(action, SetTimer):
                 self._timer_s = action.at_s
-            elif not isinstance(action, Forget | SetAside):  # freeing memory takes no time
+            elif not isinstance(action, Absent | Forget | SetAside):  # freeing memory takes no time
                 mirror.actions[n] = self._write(action)
                 n += 1
         mirror.count[0].actions = n
@@ -112,7 +113,7 @@ class SimulatorBackend:
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, SetTimer | Forget | SetAside)
+        assert not isinstance(action, Absent | SetTimer | Forget | SetAside)
         return ACT_UNLOAD, action.instance
 
     def _write_batch(self, run: RunSteps) -> None:

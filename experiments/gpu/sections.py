@@ -30,6 +30,13 @@ _OWN = (
         checks=True,
     ),
     Section(
+        name="engine",
+        title="two models by turns over one pool: texts, compiles, what a turn costs",
+        module=f"{__package__}.engine",
+        share=0.3,
+        checks=True,
+    ),
+    Section(
         name="medusa",
         title="graphs captured in one process and restored in another, by the driver's calls",
         module=f"{__package__}.medusa",
@@ -61,6 +68,7 @@ _ORDER = (
     "residency",
     "grouped",
     "attention",
+    "engine",
     "medusa",
     "rehearsal",
 )

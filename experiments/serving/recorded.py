@@ -48,7 +48,7 @@ class _Recorded:
 
     def __init__(self, prepared: Prepared, requests: pa.Table, steps: pa.Table) -> None:
         self._names = [d.name for d in prepared.setup.deployments]
-        self._gbps = prepared.link_capacity_gbps
+        self._gbps = prepared.link_capacity_gbps / len(prepared.chip_of)
         self._requests = requests.to_pylist()
         self._made: Counter[int] = Counter()
         self._plans = _plans(steps)

@@ -26,6 +26,7 @@ __all__ = [
     "Comparison",
     "compare",
     "fitted",
+    "load_seconds",
     "prepared_of",
     "recorded_steps",
     "replay",
@@ -62,6 +63,20 @@ def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
       DataError: a run has no record, or too few steps.
     """
     return fit_steps([_table(run / STEPS) for run in runs])
+
+
+def load_seconds(runs: Sequence[Path]) -> dict[str, float]:
+    """Return the median seconds of a load of each model onto a worker, reading from disk included.
+
+    Raises:
+      DataError: a run has no record.
+    """
+    seconds: dict[str, list[float]] = {}
+    for run in runs:
+        for row in recorded_steps(run).to_pylist():
+            if row["number"] < 0:
+                seconds.setdefault(row["model"], []).append(row["heard_s"] - row["begun_s"])
+    return {name: float(np.median(each)) for name, each in sorted(seconds.items())}
 
 
 def prepared_of(run: Path) -> tuple[Prepared, Options]:

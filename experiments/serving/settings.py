@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from c2c.cost import load_constants
 from c2c.engine import EngineSettings, Options
+from c2c.engine.devices import Device, find_devices, pick
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _TEXTS = ("catalog", "pools", "out", "executables", "key")
+_GROUPS = {"catalog": "catalog_folder", "linear": "linear_strategy"}  # of the simulator
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -44,13 +46,18 @@ class ServeConf:
       port: to listen at; 0 for any.
       key: that requests must bear; null: none.
       workers: processes that compute, each a device of the fleet.
+      devices: null: workers see what jax finds; auto: each is bound to a GPU or MIG instance of its
+        own, as NVML lists them; or a list of their UUIDs.
       rows: row classes of a step; the last is the most requests of a model at the same time.
       budgets: prompt tokens of one call.
       context: tokens of a request at most, where the model's own context is not shorter.
       pool_bytes: keys and values of each worker; null: what all rows of all models take, at most a
         quarter of the memory for all workers.
+      weights_bytes: host memory for weights: models beyond it are loaded when they are asked for,
+        and others give way; null: all models of the catalog fit.
       dtype: of parameters, activations, keys and values.
-      linear: staged (weights once for all workers) or reference (a copy for each).
+      linear_strategy: `linear=` on the command line; staged (weights once for all workers) or
+        reference (a copy for each).
       executables: folder of compiled code, or auto.
       pools: folder of weights in the form that workers map; null: one that ends with the command.
       max_open: requests at the same time; further ones get 429.
@@ -71,12 +78,14 @@ class ServeConf:
     port: int = 8123
     key: str | None = None
     workers: int = 1
+    devices: Any = None
     rows: list[int] = field(default_factory=lambda: [1, 8])
     budgets: list[int] = field(default_factory=lambda: [64, 256])
     context: int = 2048
     pool_bytes: int | None = None
+    weights_bytes: int | None = None
     dtype: str = "float32"
-    linear: str = "staged"
+    linear_strategy: str = "staged"
     executables: str | None = "auto"
     pools: str | None = None
     max_open: int = 1024
@@ -116,15 +125,18 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 
     >>> overrides_of(["catalog=my models", "port=1"])
     ["catalog_folder='my models'", 'port=1']
+    >>> overrides_of(["linear=reference"])
+    ['linear_strategy=reference']
     """
     found = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
+        own = _GROUPS.get(name, name)
         if equals and name in _TEXTS and value not in ("null", "auto", "none"):
             quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-            found.append(f"{'catalog_folder' if name == 'catalog' else name}='{quoted}'")
+            found.append(f"{own}='{quoted}'")
         else:
-            found.append(argument)
+            found.append(f"{own}{equals}{value}")
     return found
 
 
@@ -145,8 +157,8 @@ def settings_of(cfg: DictConfig) -> Settings:
         raise SettingError("drain_s", given["drain_s"], "seconds from 0")
     if given["dtype"] not in _DTYPES:
         raise SettingError("dtype", given["dtype"], f"one of {', '.join(_DTYPES)}")
-    if given["linear"] not in ("staged", "reference"):
-        raise SettingError("linear", given["linear"], "staged or reference")
+    if given["linear_strategy"] not in ("staged", "reference"):
+        raise SettingError("linear", given["linear_strategy"], "staged or reference")
     names = [path.stem for path in (conf_dir() / "calibration").glob("*.yaml")]
     if given["constants"] not in names:
         raise unknown_name("constants", given["constants"], names)
@@ -164,6 +176,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             options=options_of(given),
             system=system_of(given["system"]),
             constants=load_constants(given["constants"]),
+            gpus=_gpus(given["devices"], given["workers"]),
             executables=None if executables in (None, "none") else executables,
             pools=_path(given["pools"]),
             max_open=given["max_open"],
@@ -178,6 +191,15 @@ def settings_of(cfg: DictConfig) -> Settings:
     )
 
 
+def _gpus(devices: Any, workers: int) -> tuple[Device, ...]:
+    if devices is None:
+        return ()
+    is_list = isinstance(devices, list) and all(isinstance(uuid, str) for uuid in devices)
+    if devices != "auto" and not is_list:
+        raise SettingError("devices", devices, "null, auto, or a list of UUIDs")
+    return pick(find_devices(), workers, devices if is_list else None)
+
+
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
 
@@ -190,8 +212,9 @@ def options_of(given: Mapping[str, Any]) -> Options:
         budgets=tuple(given["budgets"]),
         context=given["context"],
         pool_bytes=given["pool_bytes"],
+        weights_bytes=given.get("weights_bytes"),
         dtype=given["dtype"],
-        linear=given["linear"],
+        linear=given["linear_strategy"],
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from c2c.serving import FAIL_NONE, Prepared, Serving
 from c2c.serving.loop import step
 from c2c.serving.port import (
+    Absent,
     Action,
     Arrival,
     Backend,
@@ -116,6 +117,12 @@ class Watch:
                 assert action.request_id in self.asked.keys() - self.over
                 for engine in self.engines.values():
                     engine.kv.pop(action.request_id, None)
+            elif isinstance(action, Absent):  # no instance lives on what is gone
+                chips = self.prepared.chip_of
+                for engine in self.engines.values():
+                    assert chips[engine.device] != action.chip or (
+                        engine.model not in action.models
+                    )
             elif isinstance(action, SetTimer):
                 assert np.isfinite(action.at_s)
             elif isinstance(action, Interrupt):

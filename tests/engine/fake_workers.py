@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,8 +44,18 @@ class FakeWriter:
 class FakeWorker:
     """One place's process. It holds the engine to what a real worker needs."""
 
-    def __init__(self, place: Place, backend: LiveBackend, rng: random.Random, rows: int) -> None:
+    def __init__(
+        self,
+        place: Place,
+        backend: LiveBackend,
+        rng: random.Random,
+        rows: int,
+        here: Collection[str],
+    ) -> None:
         self.place, self.backend, self.rng, self.rows = place, backend, rng, rows
+        self.here = here
+        self.poison: set[int] = set()  # requests that end the process that computes them
+        self.losses = 0
         self.is_gone = False
         self.restart()
 
@@ -65,6 +76,7 @@ class FakeWorker:
     def lose(self, *, for_good: bool = False) -> None:
         """Go with everything, what was not heard included."""
         self.is_gone = for_good
+        self.losses += 1
         self.backend.lost(self.place, for_good=for_good)
 
     def work(self) -> bool:
@@ -79,10 +91,13 @@ class FakeWorker:
             return False
         frame = self.writer.frames.pop(0)
         if isinstance(frame, say.Load):
+            assert frame.model in self.here, "weights come before the model that needs them"
             self.instances[frame.instance] = frame.model
             self.out.append(say.Loaded(plan=frame.plan, seconds=0.0))
         elif isinstance(frame, say.Unload):
             del self.instances[frame.instance]
+        elif isinstance(frame, say.Drop):
+            assert frame.model not in self.instances.values(), "nothing needs what goes"
         elif isinstance(frame, say.Free):
             for request in frame.requests:
                 self.stays.pop(request, None)
@@ -94,6 +109,9 @@ class FakeWorker:
 
     def _begin(self, run: say.Run) -> None:
         assert run.instance in self.instances
+        if self.poison & {*run.decodes, *(fill.request for fill in run.fills)}:
+            self.lose()
+            return
         for submit in run.submits:
             assert submit.request not in self.stays, "a request is submitted once"
             assert submit.ids[len(submit.ids) - submit.drawn :] == tuple(

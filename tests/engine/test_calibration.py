@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from c2c.cost import load_constants
 from c2c.engine import Options, fleet_of
 from c2c.engine.catalog import Entry
+from c2c.engine.others import CpuSeconds, cpu_seconds, share_of_others
 from c2c.engine.record import StepRow, Tape
-from c2c.errors import DataError
+from c2c.errors import DataError, SettingError
 from c2c.models import from_hf_config
+from c2c.runs import write_parquet
 from c2c.serving import Prepared
 from c2c.transformer import pieces
+from experiments.calibrate import calibrate
 from experiments.serving.calibration import fit_steps, with_costs
+from experiments.serving.machine import write_machine
+from experiments.serving.record import STEPS
 from experiments.serving.recorded import retell
 from experiments.serving.replaying import compare, replay
 from experiments.serving.settings import ServeConf, overrides_of, register, settings_of
+from experiments.serving.steps_file import read_steps
 from tests.transformer.random_checkpoints import config_of
 
 A = {1: 0.002, 8: 0.005}
@@ -62,6 +70,61 @@ def test_a_fit_finds_what_steps_cost() -> None:
     assert noisy.residual == pytest.approx(0.05, rel=0.3)
     with pytest.raises(DataError, match="decode steps, expected at least"):
         fit_steps([recorded(4)])
+
+
+def record(folder: Path, table: pa.Table, others: Sequence[float]) -> Path:
+    folder.mkdir()
+    write_parquet(folder / STEPS, table)
+    write_machine(folder, others)
+    return folder
+
+
+def test_a_calibration_is_written_only_of_a_quiet_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = record(tmp_path / "quiet", recorded(), [0.0, 0.01])
+    to = tmp_path / "cpu.yaml"
+    assert calibrate([f"run={quiet}", f"to={to}"]) == 0
+    assert "1 models" in capsys.readouterr().out
+    assert read_steps(to) == fit_steps([recorded()])
+    about = yaml.safe_load(to.read_text())["measured"]
+    assert about["runs"][0] == {
+        "run": "quiet", "others": 0.01, "drift": {"windows": 1, "worst": pytest.approx(0, abs=1e-9),
+                                                  "usual": pytest.approx(0, abs=1e-9)},
+    }  # fmt: skip
+    busy = record(tmp_path / "busy", recorded(), [0.0, 0.4])
+    with pytest.raises(SettingError, match=r"others=0.02: .*at least 0.400"):
+        calibrate([f"run=[{quiet},{busy}]", f"to={to}"])
+    assert calibrate([f"run={busy}", f"to={to}", "others=0.5"]) == 0
+    slower = recorded()
+    late = np.arange(len(slower)) >= 200  # from ten seconds on, a fifth slower
+    for name, values in (
+        ("seconds", slower["seconds"].to_numpy() * np.where(late, 1.2, 1.0)),
+        ("heard_s", np.where(late, 15.0, 0.0)),
+    ):
+        at = slower.column_names.index(name)
+        slower = slower.set_column(at, name, pa.array(values))
+    drifting = record(tmp_path / "drifting", slower, [0.0])
+    with pytest.raises(SettingError, match=r"drift=0\.03"):
+        calibrate([f"run={drifting}", f"to={to}"])
+    for nothing in ("run=", "run=[]", "run=nowhere", "drift=-1"):
+        with pytest.raises(SettingError):
+            calibrate([f"run={quiet}", nothing])
+    damaged = tmp_path / "damaged.yaml"
+    damaged.write_text("models: [1]")
+    with pytest.raises(DataError, match="holds no step costs"):
+        read_steps(damaged)
+
+
+def test_what_others_compute_is_what_is_not_ours(tmp_path: Path) -> None:
+    now = cpu_seconds()
+    assert now is not None
+    assert 0 < now.ours_s < now.busy_s < now.total_s
+    before = CpuSeconds(total_s=100.0, busy_s=50.0, ours_s=10.0)
+    later = CpuSeconds(total_s=120.0, busy_s=60.0, ours_s=15.0)
+    assert share_of_others(before, later) == pytest.approx(0.25)
+    assert share_of_others(before, replace(later, ours_s=30.0)) == 0.0
+    assert cpu_seconds(tmp_path) is None
 
 
 def prepared_for() -> Prepared:
@@ -140,8 +203,10 @@ def test_settings_are_told_before_anything_starts() -> None:
         ("workers=0", "workers"), ("rows=[8,1]", "shapes.rows"), ("dtype=int8", "dtype"),
         ("max_open=0", "max_open"), ("hang_s=0", "hang_s"), ("constants=moon", "constants"),
         ("linear=hybrid", "linear"), ("context=1", "context"), ("drain_s=-1", "drain_s"),
+        ("weights_bytes=0", "weights_bytes"), ("devices=some", "devices"),
+        ("devices=[1]", "devices"), ("weights_bytes=9 linear=reference", "weights_bytes"),
     ):  # fmt: skip
         with pytest.raises(SettingError) as error:
-            settings_of(load(overrides_of(["port=0", wrong]), "serve"))
+            settings_of(load(overrides_of(["port=0", *wrong.split()]), "serve"))
         assert error.value.field == field
     assert ServeConf().port == 8123

@@ -35,10 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def live(folder: Path) -> Iterator[Live]:
-    settings = (
-        f"catalog={folder / 'models'}", "workers=2", "rows=[1,4]", "budgets=[16,64]",
+    settings = (  # few shapes: each takes a second to compile
+        f"catalog={folder / 'models'}", "workers=2", "rows=[4]", "budgets=[32]",
         "context=320", "pool_bytes=16000000", f"executables={folder / 'executables'}",
         f"out={folder / 'out'}", "retries=100", "patience=1000",
+        "weights_bytes=400000",  # three of the four
     )  # fmt: skip
     with served(*settings, log=folder / "log") as live:
         yield live
@@ -46,7 +47,8 @@ def live(folder: Path) -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> dict[str, Model]:
-    return {name: load(folder / "models" / name, executables=None) for name in NAMES}
+    store = folder / "executables"  # three of them are of one architecture
+    return {name: load(folder / "models" / name, executables=store) for name in NAMES}
 
 
 def asked(seed: int, count: int) -> list[tuple[str, list[int], int]]:
@@ -180,6 +182,33 @@ def test_draining_turns_requests_away_until_it_is_resumed(live: Live) -> None:
     assert live.client.post("/admin/resume").json() == {"status": "ok"}
     assert live.client.get("/ready").status_code == 200
     assert len(live.tokens("one", [1], 1)) == 1
+
+
+def test_weights_are_loaded_kept_and_dropped_at_an_operators_wish(live: Live) -> None:
+    def wish(what: str, model: str) -> tuple[int, str]:
+        answer = live.client.post(f"/admin/{what}", json={"model": model})
+        return answer.status_code, answer.json().get("error", {}).get("message", "")
+
+    def here() -> set[str]:
+        return set(live.state()["weights"]["here"])
+
+    live.until(lambda state: not state["open"])
+    assert len(here()) <= 3
+    for name in ("one", "two", "bare"):
+        assert wish("pin", name) == (200, "")
+    assert here() == {"one", "two", "bare"}
+    assert wish("load", "three") == (
+        409, "three: there is no room: all other weights are in use or pinned",
+    )  # fmt: skip
+    assert wish("unload", "two") == (409, "two: it is pinned")
+    for name in ("one", "two", "bare"):
+        assert wish("unpin", name) == (200, "")
+    assert wish("unload", "two") == (200, "")
+    assert wish("load", "three") == (200, "")
+    assert here() == {"one", "three", "bare"}
+    assert wish("pin", "nobody")[0] == 404
+    assert wish("pin", "damaged")[0] == 409
+    assert len(live.tokens("two", [1], 1)) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ class Told:
     """Whoever is told of workers."""
 
     def __init__(self) -> None:
-        self.losses: list[tuple[bool, bool]] = []
+        self.losses: list[bool] = []
 
     def started(self, place: Place) -> None: ...
 
     def heard(self, place: Place, frame: object) -> None: ...
 
-    def lost(self, place: Place, *, for_good: bool, was_killed: bool) -> None:
-        self.losses.append((for_good, was_killed))
+    def lost(self, place: Place, *, for_good: bool) -> None:
+        self.losses.append(for_good)
 
 
 def ended(*, killed: bool) -> subprocess.Popen[bytes]:
@@ -64,8 +64,6 @@ def test_a_place_is_given_up_for_crashes_in_a_row_and_never_for_kills(tmp_path: 
         return told.losses, place
 
     losses, place = asyncio.run(scenario())
-    assert losses == [(False, True)] * 5 + [(False, False)] * 4 + [
-        (False, True), (False, False), (True, False),
-    ]  # fmt: skip
+    assert losses == [False] * 11 + [True]
     assert place.is_quarantined
     assert place.restarts == len(losses) - 1

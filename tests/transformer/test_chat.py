@@ -67,6 +67,7 @@ def test_the_date_is_the_callers_or_now() -> None:
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ raise_exception.__globals__.x }}", "unsafe"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
     ],
 )
 def test_what_templates_may_not_do(source: str, match: str) -> None:

@@ -123,3 +123,12 @@ def test_a_sparse_array_of_a_gguf_file_takes_no_memory(tmp_path: Path) -> None:
         file.truncate(file.tell() + 4 * count)
     with pytest.raises(DataError, match=r"sparse.gguf.*scores.*is an array of 700000000"):
         GgufCheckpoint(path)
+
+
+def test_weights_are_widened_to_what_a_cpu_computes_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, CONFIG | {"dtype": "bfloat16"}, tensors_of(CONFIG))
+    assert load(tmp_path, executables=None).params.dtype == "float32"
+    monkeypatch.setattr("c2c.transformer.loading.memory_bytes", lambda: 1000)  # no room for that
+    assert load(tmp_path, executables=None).params.dtype == "bfloat16"

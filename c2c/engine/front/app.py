@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -22,7 +22,7 @@ from c2c.engine.front.failures import ApiError
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
-from c2c.engine.front.protocol import ChatRequest, CompletionRequest
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
 from c2c.engine.front.served import Served, served_models
 from c2c.transformer.drawing import BARRED
 
@@ -57,6 +57,8 @@ def make_app(link: Link, *, key: str | None) -> FastAPI:
     app.get("/live")(front.live)
     app.post("/admin/drain")(front.drain)
     app.post("/admin/resume")(front.resume)
+    for what in ("load", "unload", "pin", "unpin"):
+        app.post(f"/admin/{what}", name=what)(front.managing(what))
     app.get("/")(front.page)
     return app
 
@@ -291,6 +293,22 @@ class Front:
         self._link.drain(is_on=is_draining)
         now = await self._now()  # frames are taken in order: it has been seen
         return {"status": "draining" if now["is_draining"] else "ok"}
+
+    def managing(self, what: Any) -> Callable[[ManageRequest], Awaitable[dict[str, str]]]:
+        """Return the endpoint that does something about a model's weights."""
+
+        async def manage(asked: ManageRequest) -> dict[str, str]:
+            if all(info.name != asked.model for info in self._link.models):
+                raise _unknown(asked.model)
+            try:
+                refused = await self._link.manage(asked.model, what)
+            except ConnectionError as error:
+                raise ApiError(503, str(error), code="engine_gone") from None
+            if refused:
+                raise ApiError(409, f"{asked.model}: {refused}", param="model", code="conflict")
+            return {"status": "ok"}
+
+        return manage
 
     async def live(self) -> Response:
         """Stream how things are, twice a second."""

@@ -42,6 +42,7 @@ _AFTER = {
     "overloaded": (429, "too many requests are open", "overloaded"),
     "draining": (503, "the server takes no new requests", "draining"),
     "worker_lost": (503, "the worker was lost more often than is retried", "worker_lost"),
+    "model_failed": (503, "the model's weights could not be loaded", "model_failed"),
     "gone": (503, "the engine is gone", "engine_gone"),
     "context_length_exceeded": (
         400, "prompt and answer are longer than the context", "context_length_exceeded",

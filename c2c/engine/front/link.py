@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Link:
         self._path = path
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Queue[say.Answered]] = {}
-        self._live: dict[int, asyncio.Future[Any]] = {}
+        self._waiting: dict[int, asyncio.Future[Any]] = {}  # answers that are no request's
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self.models: tuple[say.ModelInfo, ...] = ()
@@ -43,15 +43,22 @@ class Link:
         while (frame := await say.read_frame(reader)) is not None:
             if isinstance(frame, say.Tokens | say.Ended):
                 self._answer(frame)
+            elif isinstance(frame, say.Models):
+                self.models = frame.models
+            elif isinstance(frame, say.Managed):
+                self._answer_number(frame.number, frame.refused)
             elif isinstance(frame, say.Live):
-                waiting = self._live.pop(frame.number, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(msgspec.json.decode(frame.state))
+                self._answer_number(frame.number, msgspec.json.decode(frame.state))
         self.is_up = False
         for request in tuple(self._answers):
             self._answer(say.Ended(request=request, why="gone"))
-        for waiting in self._live.values():
+        for waiting in self._waiting.values():
             waiting.cancel()
+
+    def _answer_number(self, number: int, answer: Any) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     def _answer(self, frame: say.Answered) -> None:
         queue = self._answers.get(frame.request)
@@ -90,10 +97,18 @@ class Link:
     async def live(self) -> dict[str, Any]:
         """Return how things are now."""
         number = next(self._numbers)
-        found = self._live[number] = asyncio.get_running_loop().create_future()
-        if self._writer is None or not self.is_up:
-            self._live.pop(number)
-            raise ConnectionError("the engine is gone")
-        say.write_frame(self._writer, say.Watch(number=number))
-        state: dict[str, Any] = await found
+        state: dict[str, Any] = await self._asked(number, say.Watch(number=number))
         return state
+
+    async def manage(self, model: str, what: Literal["load", "unload", "pin", "unpin"]) -> str:
+        """Have something done about a model's weights; return what kept it from that, or ""."""
+        number = next(self._numbers)
+        refused: str = await self._asked(number, say.Manage(number=number, model=model, what=what))
+        return refused
+
+    async def _asked(self, number: int, frame: say.Frame) -> Any:
+        if self._writer is None or not self.is_up:
+            raise ConnectionError("the engine is gone")
+        found = self._waiting[number] = asyncio.get_running_loop().create_future()
+        say.write_frame(self._writer, frame)
+        return await found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -35,6 +36,7 @@ class Metrics:
                 "steps": "of all workers",
                 "compiled_after_start": "executables that were not ready",
                 "uptime_s": "of the scheduler",
+                "others_cpu": "share of the cores that others had in the last ten seconds",
             }.items()
         }
         self._of_model = {
@@ -47,6 +49,8 @@ class Metrics:
                 "padded_tokens": "computed for nothing, to fill shapes",
                 "again_tokens": "computed again, after a loss",
                 "turns": "steps after another model's",
+                "loads": "onto a worker",
+                "load_s": "seconds of them, reading weights from disk included",
             }.items()
         }
         of_worker = {"labelnames": ["device"], **of}
@@ -62,13 +66,13 @@ class Metrics:
         for model, count in live["open"].items():
             self._open.labels(model).set(count)
         for name, gauge in self._engine.items():
-            gauge.set(live[name])
+            gauge.set(math.nan if live[name] is None else live[name])
         for model, totals in live["models"].items():
             for name, gauge in self._of_model.items():
                 gauge.labels(model).set(totals[name])
         for worker in live["workers"]:
             device = str(worker["device"])
-            self._up.labels(device).set(worker["state"] in ("idle", "busy"))
+            self._up.labels(device).set(worker["state"] in ("idle", "busy", "loading"))
             self._restarts.labels(device).set(worker["restarts"])
             self._held.labels(device).set(worker["held"])
             self._residents.labels(device).set(len(worker["residents"]))

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from c2c.transformer.drawing import SCORED
 
-__all__ = ["ChatRequest", "CompletionRequest", "Message", "SharedFields"]
+__all__ = ["ChatRequest", "CompletionRequest", "ManageRequest", "Message", "SharedFields"]
 
 Token = Annotated[StrictInt, Field(ge=0)]
 _MOST_STOPS = 4
@@ -128,3 +128,9 @@ class ChatRequest(SharedFields):
     def most_tokens(self) -> int | None:
         """New tokens at most, as sent."""
         return self.max_completion_tokens or self.max_tokens
+
+
+class ManageRequest(BaseModel):
+    """Of /admin/load, unload, pin and unpin."""
+
+    model: str

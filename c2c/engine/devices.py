@@ -1,0 +1,173 @@
+"""What GPUs and MIG instances a machine has, and how a worker is bound to one of them.
+
+NVML is asked, nothing is ever changed. A worker gets one UUID in `CUDA_VISIBLE_DEVICES` before its
+process begins, so that it cannot see another's device; what it then sees must be what was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from c2c.engine.messages import Bound
+from c2c.errors import DataError, SettingError
+
+__all__ = ["Device", "binding", "bound_to", "check_seen", "find_devices", "pick"]
+
+_ROUNDING = 0.02  # of memory: what a driver keeps for itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU, or one MIG instance of one.
+
+    Attributes:
+      uuid: by which a process is bound to it.
+      name: as the driver says it.
+      memory_bytes: its own.
+      sm_count: of a MIG instance; None of a whole GPU, where NVML does not say.
+      parent: UUID of the GPU that an instance is of; None: it is one itself.
+    """
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    sm_count: int | None
+    parent: str | None
+
+
+def find_devices() -> tuple[Device, ...]:
+    """Return this machine's devices: the instances of a GPU in MIG mode, else the GPU.
+
+    Raises:
+      DataError: there is no driver, or it does not answer.
+    """
+    with _nvml() as nvml:
+        found: list[Device] = []
+        for number in range(nvml.nvmlDeviceGetCount()):
+            gpu = nvml.nvmlDeviceGetHandleByIndex(number)
+            if _is_mig(nvml, gpu):
+                found += _instances(nvml, gpu)
+            else:
+                found.append(_device(nvml, gpu, parent=None))
+        return tuple(found)
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    try:
+        import pynvml
+    except ImportError:
+        raise DataError("nvidia-ml-py", "is not installed: pip install -e '.[serve]'") from None
+    try:
+        pynvml.nvmlInit()
+        try:
+            yield pynvml
+        finally:
+            with suppress(pynvml.NVMLError):  # it has said what it could
+                pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise DataError("NVML", f"does not answer ({error})") from None
+
+
+def _is_mig(nvml: Any, gpu: Any) -> bool:
+    try:
+        now, _after_reset = nvml.nvmlDeviceGetMigMode(gpu)
+    except nvml.NVMLError_NotSupported:
+        return False
+    return bool(now == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _instances(nvml: Any, gpu: Any) -> Iterator[Device]:
+    parent = _text(nvml.nvmlDeviceGetUUID(gpu))
+    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+            yield _device(nvml, instance, parent=parent)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+            continue  # nothing was made at this place, or it is gone
+
+
+def _device(nvml: Any, handle: Any, *, parent: str | None) -> Device:
+    sms = None
+    if parent is not None:
+        sms = int(nvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
+    return Device(
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        sm_count=sms,
+        parent=parent,
+    )
+
+
+def _text(given: str | bytes) -> str:
+    return given.decode() if isinstance(given, bytes) else given
+
+
+def pick(found: Sequence[Device], workers: int, asked: Sequence[str] | None) -> tuple[Device, ...]:
+    """Return the device of each worker.
+
+    Args:
+      found: what there is.
+      workers: how many are needed.
+      asked: UUIDs, one a worker; None: the first.
+
+    Raises:
+      SettingError: there are too few, one is unknown or named twice, or they are unlike.
+    """
+    by_uuid = {device.uuid: device for device in found}
+    if asked is None:
+        chosen = tuple(found[:workers])
+    else:
+        for uuid in asked:
+            if uuid not in by_uuid:
+                raise SettingError("devices", uuid, f"among {', '.join(by_uuid) or 'none'}")
+        if len(set(asked)) < len(asked):
+            raise SettingError("devices", list(asked), "different devices")
+        chosen = tuple(by_uuid[uuid] for uuid in asked)
+    if len(chosen) != workers:
+        raise SettingError("workers", workers, f"{len(chosen)}, one for each device")
+    if len({(device.memory_bytes, device.sm_count) for device in chosen}) > 1:
+        sizes = ", ".join(f"{d.uuid} {d.memory_bytes} B, {d.sm_count} SMs" for d in chosen)
+        raise SettingError("devices", sizes, "devices of one size")
+    return chosen
+
+
+def binding(device: Device) -> Mapping[str, str]:
+    """Return what a worker's environment has to say before its process begins."""
+    return {"CUDA_VISIBLE_DEVICES": device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def bound_to(device: Device) -> Bound:
+    """Return what the worker is told of its device."""
+    return Bound(uuid=device.uuid, memory_bytes=device.memory_bytes, sm_count=device.sm_count)
+
+
+def check_seen(planned: Bound, seen: Sequence[Any] | None = None) -> None:
+    """Return if this process sees the device that was planned for it, and no other.
+
+    Args:
+      planned: as NVML said.
+      seen: `jax.devices()`, if not this process's.
+
+    Raises:
+      DataError: it does not.
+    """
+    if seen is None:
+        import jax
+
+        seen = jax.devices()
+    if len(seen) != 1 or seen[0].platform != "gpu":
+        what = ", ".join(f"{d.platform}:{d.id}" for d in seen)
+        raise DataError(planned.uuid, f"the worker sees {what or 'nothing'}, expected this GPU")
+    sms = getattr(seen[0], "core_count", None)
+    if planned.sm_count is not None and sms is not None and sms != planned.sm_count:
+        raise DataError(planned.uuid, f"the worker sees {sms} SMs, expected {planned.sm_count}")
+    limit = (seen[0].memory_stats() or {}).get("bytes_limit")
+    if limit is not None and limit > (1 + _ROUNDING) * planned.memory_bytes:
+        raise DataError(
+            planned.uuid, f"the worker may take {limit} B, the device has {planned.memory_bytes}"
+        )

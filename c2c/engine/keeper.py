@@ -1,0 +1,110 @@
+"""What an operator wants of weights: brought in, kept, let go; and who waits to hear of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from c2c.engine.messages import Manage
+from c2c.engine.store import Store
+from c2c.serving.pools import entry_of
+from c2c.serving.port import DropWeights, Event, KeepWeights, ReleaseWeights, WeightsHere
+from c2c.serving.state import ABSENT
+
+__all__ = ["Keeper"]
+
+
+class Keeper:
+    """Turns wishes into events of the loop, and their outcomes into answers.
+
+    Attributes:
+      pinned: models whose weights stay.
+    """
+
+    def __init__(
+        self,
+        models: dict[str, int],
+        store: Store,
+        *,
+        put: Callable[[Event], None],
+        now_s: Callable[[], float],
+        answer: Callable[[Manage, str], None],
+    ) -> None:
+        """Take the engine's parts.
+
+        Args:
+          models: their places in the fleet, by name.
+          store: of their weights.
+          put: has the loop take an event.
+          now_s: its clock.
+          answer: is told of each wish what kept it from being done, or "".
+        """
+        self._models, self._store = models, store
+        self._put, self._now_s, self._answer = put, now_s, answer
+        self.pinned: set[str] = set()
+        self._decided: dict[int, list[Manage]] = {}  # by event, which the loop has not taken yet
+        self._loading: dict[str, list[tuple[Manage, bool]]] = {}  # and whether it has a pin to give
+
+    def manage(self, wish: Manage) -> None:
+        """Begin what was asked for."""
+        name = wish.model
+        model, at_s = self._models[name], self._now_s()
+        if wish.what == "unload" and name in self.pinned:
+            self._answer(wish, "it is pinned")
+        elif wish.what == "unload":
+            self._begin(DropWeights(at_s=at_s, model=model), wish)
+        elif name in self.pinned and name in self._loading:
+            if wish.what == "unpin":
+                self._answer(wish, "it is being loaded")
+            else:
+                self._loading[name].append((wish, False))
+        elif wish.what == "unpin" and name in self.pinned:
+            self.pinned.discard(name)
+            self._begin(ReleaseWeights(at_s=at_s, model=model), wish)
+        elif wish.what == "unpin" or name in self.pinned:
+            self._answer(wish, "")  # it is so already
+        else:
+            self._begin(KeepWeights(at_s=at_s, model=model), wish)
+
+    def _begin(self, event: Event, wish: Manage) -> None:
+        self._decided.setdefault(id(event), []).append(wish)
+        self._put(event)
+
+    def waits_for(self, model: str) -> bool:
+        """Say whether somebody wants a model's weights to come, beside requests."""
+        return model in self._loading or model in self.pinned
+
+    def taken(self, event: Event, fleet: Any, state: Any) -> None:
+        """Go on after an event that the loop has taken, and whose actions were carried out."""
+        for wish in self._decided.pop(id(event), ()):
+            entry = state.hold[entry_of(fleet, self._models[wish.model], 0)]
+            if isinstance(event, ReleaseWeights):
+                self._answer(wish, "")
+            elif isinstance(event, DropWeights):
+                self._answer(wish, "" if entry.state == ABSENT else "requests of it are under way")
+            elif entry.state == ABSENT:
+                self._answer(wish, "there is no room: all other weights are in use or pinned")
+            else:
+                self._keep(wish)
+
+    def _keep(self, wish: Manage) -> None:
+        is_brief = wish.what == "load" or wish.model in self.pinned  # by a wish just before
+        if wish.what == "pin":
+            self.pinned.add(wish.model)
+        self._loading.setdefault(wish.model, []).append((wish, is_brief))
+        if wish.model in self._store.here:
+            self.fetched(wish.model, "")
+        else:
+            self._store.fetch(wish.model)
+
+    def fetched(self, model: str, failed: str) -> None:
+        """Go on after a load has ended; `failed` says why it did not come to its end."""
+        wishes = self._loading.pop(model, [])
+        if wishes and not failed:
+            self._put(WeightsHere(at_s=self._now_s(), model=self._models[model]))
+        for wish, is_brief in wishes:
+            if is_brief or (failed and model in self.pinned):
+                self._put(ReleaseWeights(at_s=self._now_s(), model=self._models[model]))
+            if failed and not is_brief:
+                self.pinned.discard(model)
+            self._answer(wish, failed)

@@ -1,0 +1,68 @@
+"""What else the machine computes: seconds of its cores that are not this engine's."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CpuSeconds", "cpu_seconds", "share_of_others"]
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_IDLE = (3, 4)  # of a line of /proc/stat: idle, and waiting for a disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSeconds:
+    """Of all cores since they started, and of these processes since they did."""
+
+    total_s: float
+    busy_s: float
+    ours_s: float
+
+
+def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
+    """Return how much was computed so far; None where the system does not say.
+
+    Ours are this process and all that it started.
+    """
+    try:
+        first = (proc / "stat").read_text().splitlines()[0].split()
+        ticks = [int(text) for text in first[1:9]]  # what follows is in the others already
+        ours = sum(_seconds_of(proc, pid) for pid in _tree(proc, os.getpid()))
+    except (OSError, IndexError, ValueError):
+        return None
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return CpuSeconds(
+        total_s=sum(ticks) * _TICK_S,
+        busy_s=sum(t for k, t in enumerate(ticks) if k not in _IDLE) * _TICK_S,
+        ours_s=ours + ended.ru_utime + ended.ru_stime,
+    )
+
+
+def share_of_others(before: CpuSeconds, now: CpuSeconds) -> float:
+    """Return which share of the cores' time between the two others had."""
+    theirs = (now.busy_s - before.busy_s) - (now.ours_s - before.ours_s)
+    return min(1.0, max(0.0, theirs / max(_TICK_S, now.total_s - before.total_s)))
+
+
+def _tree(proc: Path, pid: int) -> list[int]:
+    found = [pid]
+    for task in (proc / str(pid) / "task").iterdir():
+        try:
+            children = (task / "children").read_text().split()
+        except FileNotFoundError:  # of a thread that has ended, or a kernel that does not tell
+            continue
+        for child in map(int, children):
+            found += _tree(proc, child) if (proc / str(child)).is_dir() else []
+    return found
+
+
+def _seconds_of(proc: Path, pid: int) -> float:
+    try:
+        text = (proc / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # it has just ended
+    after_name = text.rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) * _TICK_S

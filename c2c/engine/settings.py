@@ -1,0 +1,50 @@
+"""How an engine serves, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from c2c.cost import Constants
+from c2c.engine.devices import Device
+from c2c.engine.fleet import Options
+from c2c.serving import SystemSpec
+
+__all__ = ["EngineSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How an engine serves.
+
+    Attributes:
+      options: of the workers.
+      system: who decides.
+      constants: of the cost model, by which policies predict.
+      gpus: device that each worker is bound to; none: they see what there is.
+      executables: folder of compiled code; None: each process compiles its own.
+      pools: folder of weights that workers share; None: one that ends with the engine.
+      max_open: requests at the same time; further ones are turned away.
+      retries: losses of workers in a row, without a token between, that a request survives.
+      patience: processes in a row that did nothing after which a worker is given up.
+      has_spare: whether a process stands by to take the place of a lost one.
+      hang_s: silence after which a worker that computes is killed.
+      is_recorded: whether every step and request is kept, to be written at the end.
+      ttft_slo_s: target that policies see.
+      tpot_slo_s: likewise.
+    """
+
+    options: Options
+    system: SystemSpec
+    constants: Constants
+    gpus: tuple[Device, ...] = ()
+    executables: str | None = "auto"
+    pools: Path | None = None
+    max_open: int = 1024
+    retries: int = 3
+    patience: int = 20
+    has_spare: bool = True
+    hang_s: float = 60.0
+    is_recorded: bool = False
+    ttft_slo_s: float = 1.0
+    tpot_slo_s: float = 0.2

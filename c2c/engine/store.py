@@ -1,0 +1,165 @@
+"""Host weights that come and go: which models are in memory, and the process that reads the rest.
+
+What is to be in memory the serving loop decides; here that is done, and found out where it cannot
+be. One process reads checkpoints into the files that workers map, one model at a time, in the order
+in which they were asked for. A load that nobody waits for any more ends with that process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from c2c.engine.messages import Item
+
+__all__ = ["Fetch", "Fetched", "Store"]
+
+_log = logging.getLogger("c2c.engine")
+_TRIES = 3  # readers that may end under one model, before it is the model's fault
+
+
+class Fetch(msgspec.Struct, kw_only=True):
+    """To the reader: fill the file of this model."""
+
+    item: Item
+    dtype: str
+    linear: str
+
+
+class Fetched(msgspec.Struct, kw_only=True):
+    """From the reader: that is done, or why not."""
+
+    failed: str = ""
+
+
+class Store:
+    """The weights of an engine's models.
+
+    Attributes:
+      here: models whose weights are in memory.
+    """
+
+    def __init__(
+        self,
+        items: Mapping[str, Item],
+        here: Collection[str],
+        *,
+        dtype: str,
+        linear: str,
+        owns_files: bool,
+        told: Callable[[str, str], None],
+    ) -> None:
+        """Take the models; nothing is started.
+
+        Args:
+          items: by name.
+          here: those whose files are there.
+          dtype: of the weights.
+          linear: the strategy that reads them.
+          owns_files: whether a model's file goes with its weights; else it stays on disk, to be
+            mapped again.
+          told: of each load that has ended: the model, and why it cannot be loaded or "".
+        """
+        self._items = dict(items)
+        self.here = set(here)
+        self._dtype, self._linear, self._owns_files = dtype, linear, owns_files
+        self._told = told
+        self._queue: list[str] = []
+        self._reader: asyncio.subprocess.Process | None = None
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def coming(self) -> tuple[str, ...]:
+        """Models that are being loaded, then those that are to be."""
+        return tuple(self._queue)
+
+    def fetch(self, model: str) -> None:
+        """Have a model's weights loaded, unless they are here or coming; `told` hears of it."""
+        if model in self.here or model in self._queue:
+            return
+        self._queue.append(model)
+        if self._work is None:
+            self._work = asyncio.get_running_loop().create_task(self._fetch_all())
+
+    def stop(self, model: str) -> None:
+        """Load a model no further; `told` hears nothing."""
+        if model not in self._queue:
+            return
+        is_under_way = self._queue[0] == model
+        self._queue.remove(model)
+        if is_under_way and self._reader is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._reader.kill()
+
+    def drop(self, model: str) -> None:
+        """Let a model's weights go: no process may need them from here on."""
+        self.stop(model)
+        self.here.discard(model)
+        path = self._items[model].pool
+        if self._owns_files and path is not None:
+            Path(path).unlink(missing_ok=True)  # its pages go with the last that maps them
+
+    async def stand_by(self) -> asyncio.subprocess.Process:
+        """Start the process that reads, if there is none: what it imports takes seconds."""
+        if self._reader is None or self._reader.returncode is not None:
+            self._reader = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "c2c.engine.reader",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the scheduler
+            )  # fmt: skip
+        return self._reader
+
+    async def _fetch_all(self) -> None:
+        tries = 0
+        try:
+            while self._queue:
+                model = self._queue[0]
+                fetched = await self._fetch(model)
+                if model not in self._queue[:1]:
+                    tries = 0  # it was stopped
+                    continue
+                tries += 1
+                if fetched is None and tries < _TRIES:
+                    _log.warning("the reader of weights ended under %s: once more", model)
+                    continue
+                tries = 0
+                self._queue.pop(0)
+                failed = f"{_TRIES} processes ended while reading it"
+                if fetched is not None:
+                    failed = fetched.failed
+                if not failed:
+                    self.here.add(model)
+                self._told(model, failed)
+        finally:
+            self._work = None
+
+    async def _fetch(self, model: str) -> Fetched | None:
+        """Return how a load ended; None: with its process."""
+        reader = await self.stand_by()
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        if model not in self._queue[:1]:
+            return None  # stopped while the process began
+        asked = Fetch(item=self._items[model], dtype=self._dtype, linear=self._linear)
+        with contextlib.suppress(ConnectionError):
+            reader.stdin.write(msgspec.json.encode(asked) + b"\n")
+            await reader.stdin.drain()
+            if line := await reader.stdout.readline():
+                return msgspec.json.decode(line, type=Fetched)
+        await reader.wait()
+        return None
+
+    async def close(self) -> None:
+        """End the process."""
+        self._queue.clear()
+        if self._reader is not None and self._reader.returncode is None:
+            self._reader.kill()
+            await self._reader.wait()
+        if self._work is not None:
+            await asyncio.wait([self._work], timeout=5.0)

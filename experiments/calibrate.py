@@ -1,0 +1,120 @@
+"""What steps cost on this machine, from live runs: `python -m experiments.calibrate run=runs/a`.
+
+    python -m experiments.calibrate run=[runs/a1,runs/a2] to=cpu_mine.yaml
+    python -m experiments.replay run=runs/b fit=[cpu_mine.yaml]
+
+Writes for each model of the runs the seconds of its steps, of what passes between them and of a
+load, with how far the machine was from that in each ten seconds and what share of its cores others
+had. A machine that drifted by more than `drift`, or that others used by more than `others`,
+calibrates nothing: what it would say is another machine's the next minute.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.command import command
+
+__all__ = ["CalibrateSettings", "main"]
+
+
+@dataclass
+class CalibrateSettings:
+    """Settings as key=value on the command line.
+
+    Attributes:
+      run: folder of a live run's record, or a list of them.
+      to: file to write; default steps.yaml in the folder of the first run.
+      drift: largest distance from the fit, as a share, of any ten seconds.
+      others: largest share of the cores that others had, of any ten seconds.
+    """
+
+    run: Any = ""
+    to: str = ""
+    drift: float = 0.03
+    others: float = 0.02
+
+
+def main() -> int:
+    """Run what the command line says; return the exit status."""
+
+    def run() -> int:
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            print(__doc__)
+            print(CalibrateSettings.__doc__)
+            return 0
+        return calibrate(sys.argv[1:])
+
+    return command(run, goes_on=False)
+
+
+def calibrate(arguments: list[str]) -> int:
+    """Fit, check and write; return the exit status.
+
+    Raises:
+      SettingError: a setting cannot be, or the machine was too restless.
+      DataError: a run has no record, or too few steps.
+    """
+    from omegaconf import OmegaConf
+
+    from c2c.errors import SettingError
+    from experiments.serving.drift import drift_of
+    from experiments.serving.machine import read_machine
+    from experiments.serving.replaying import fitted, load_seconds, recorded_steps
+    from experiments.serving.steps_file import write_steps
+
+    merged = OmegaConf.merge(
+        OmegaConf.structured(CalibrateSettings), OmegaConf.from_dotlist(arguments)
+    )
+    settings: Any = OmegaConf.to_object(merged)
+    names = list(settings.run) if isinstance(settings.run, list) else [settings.run]
+    runs = [Path(str(name)).expanduser() for name in names]
+    if not runs:
+        raise SettingError("run", [], "the folder of a live run's record, or a list of them")
+    for name, run in zip(names, runs, strict=True):
+        if not name or not run.is_dir():
+            raise SettingError("run", name, "the folder of a live run's record, or a list of them")
+    for name in ("drift", "others"):
+        if not getattr(settings, name) >= 0:
+            raise SettingError(name, getattr(settings, name), "a share from 0")
+    fits = fitted(runs)
+    machines = [read_machine(run) for run in runs]
+    drifts = [drift_of(recorded_steps(run), fits) for run in runs]
+    for run, drift, machine in zip(runs, drifts, machines, strict=True):
+        others = max(machine.others, default=0.0)
+        for name, found, most in (
+            ("drift", drift.worst, settings.drift), ("others", others, settings.others),
+        ):  # fmt: skip
+            if found > most:
+                raise SettingError(
+                    name, most, f"at least {found:.3f}, what {run} had in its worst ten seconds",
+                    "Measure on a machine that nobody else uses, or allow more.",
+                )  # fmt: skip
+    to = Path(settings.to).expanduser() if settings.to else runs[0] / "steps.yaml"
+    write_steps(
+        to,
+        fits,
+        {
+            "cpu": machines[0].cpu,
+            "cores": machines[0].cores,
+            "runs": [
+                {"run": run.name, "drift": asdict(drift), "others": max(m.others, default=None)}
+                for run, drift, m in zip(runs, drifts, machines, strict=True)
+            ],
+            "load_s": load_seconds(runs),
+        },
+    )
+    worst = max(fit.residual for fit in fits.values())
+    print(
+        f"{to}: {len(fits)} models, {sum(fit.steps for fit in fits.values())} steps; "
+        f"decode steps spread by up to {100 * worst:.0f} %, "
+        f"the machine drifted by up to {100 * max(d.worst for d in drifts):.1f} %"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
