@@ -171,9 +171,11 @@ def _row(row: Row) -> str:
     published = f"{plain['qualifier']} {brief(plain['published'])} {plain['unit']}".strip()
     ours = "" if plain["ours"] is None else brief(plain["ours"])
     says = escape(plain["says"], quote=True)
+    takes = plain["what_would_it_take"]
+    takes = f"<p><b>What it would take:</b> {escape(takes)}</p>" if takes else ""
     return (
         f"<tr><td title='{says}'><code>{escape(plain['id'])}</code></td>"
         f"<td>{escape(published)}</td><td>{escape(ours)}</td><td class='n'>{ratio}</td>"
         f"{agrees[plain['agrees']]}<td>{plain['status']}</td>"
-        f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}</td></tr>"
+        f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}{takes}</td></tr>"
     )

@@ -37,6 +37,7 @@ class Row:
     status: Status
     result: Result | None
     comparison: Comparison | None
+    takes: str = ""  # what it would take for ours to agree, of those that do not
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain data."""
@@ -57,11 +58,15 @@ class Row:
             "status": self.status,
             "link_variant": r.link_variant if r else "",
             "note": r.note if r else "",
+            "what_would_it_take": self.takes,
         }
 
 
 def fidelity_rows(
-    claims: Mapping[str, Claim], results: Sequence[Result], in_sample: AbstractSet[str]
+    claims: Mapping[str, Claim],
+    results: Sequence[Result],
+    in_sample: AbstractSet[str],
+    takes: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Return one row a claim, in the order of the claims.
 
@@ -69,6 +74,7 @@ def fidelity_rows(
       claims: all claims by id.
       results: ours; of several for one claim the first counts.
       in_sample: claims some constant was fitted to: never out-of-sample, whatever a result says.
+      takes: by claim, what it would take for ours to agree, as a search found it.
 
     Raises:
       SettingError: a result for an unknown claim, or one that does not fit its claim.
@@ -86,7 +92,9 @@ def fidelity_rows(
         else:
             status = "in-sample" if item.id in in_sample else found.sample
         comparison = compare(item, found) if found else None
-        rows.append(Row(claim=item, status=status, result=found, comparison=comparison))
+        missed = comparison is not None and not comparison.agrees
+        told = (takes or {}).get(item.id, "") if missed else ""
+        rows.append(Row(claim=item, status=status, result=found, comparison=comparison, takes=told))
     return rows
 
 
@@ -127,6 +135,7 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
                 ("within_20", pa.bool_()),
                 ("agrees", pa.bool_()),
                 *((n, pa.string()) for n in ("status", "link_variant", "note")),
+                ("what_would_it_take", pa.string()),
             ]
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from c2c.errors import SettingError
@@ -27,9 +28,11 @@ from experiments.c2cserve import (
     starts,
     table1,
     table2,
+    takes,
+    tornado,
 )
-from experiments.c2cserve.context import Computed, Context
-from experiments.figures import baselines, gemm, hardware, serving, workload
+from experiments.c2cserve.context import PROFILES, Computed, Context
+from experiments.figures import baselines, gemm, hardware, sensitivity, serving, workload
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
 from experiments.medusa import mechanism, switch, timeline, traces
@@ -52,7 +55,13 @@ SIMULATOR = (
     "c2c.config",
 )
 # Whole packages: a figure's module may use another one's, and all figures take under a minute.
-OURS = ("experiments.c2cserve", "experiments.medusa", "experiments.figures", "experiments.claims")
+OURS = (
+    "experiments.c2cserve",
+    "experiments.medusa",
+    "experiments.figures",
+    "experiments.claims",
+    "experiments.sensitivity",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +69,7 @@ class FigureSpec:
     """A figure: `compute` makes tidy tables, `draw` makes the picture of them.
 
     `packages`: whose source the result depends on, beside `OURS`. `traces`: files of the
-    traces' folder it reads where they are at hand.
+    traces' folder it reads where they are at hand. `profiles`: of those "all" means it in.
     """
 
     name: str
@@ -69,6 +78,7 @@ class FigureSpec:
     draw: Callable[[Tables, str], Figure]
     packages: tuple[str, ...] = MODEL
     traces: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = PROFILES
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -240,12 +250,33 @@ FIGURES: dict[str, FigureSpec] = {
             draw=medusa_figures.draw_switch,
             packages=(*SIMULATOR, "c2c.systems"),
         ),
+        FigureSpec(
+            name="tornado",
+            title="What the headlines hang on",
+            compute=tornado.compute,
+            draw=sensitivity.draw_tornado,
+            packages=SIMULATOR,
+        ),
+        *(
+            FigureSpec(
+                name=f"takes.{figure}",
+                title=f"What the misses of {figure} would take",
+                compute=partial(takes.compute, figure=figure),
+                draw=sensitivity.draw_takes,
+                packages=SIMULATOR,
+                traces=replay.TRACES,
+                profiles=PROFILES if figure in takes.QUICK else ("full",),
+            )
+            for figure in takes.SEARCHED
+        ),
     )
 }
 
 
-def choose(figures: str | Sequence[str]) -> tuple[FigureSpec, ...]:
-    """Return the figures named, in the catalog's order; "all" means all, "medusa" all of MEDUSA's.
+def choose(figures: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
+    """Return the figures named, in the catalog's order.
+
+    "all" means all that belong to the profile, "medusa" all of MEDUSA's.
 
     Raises:
       SettingError: a name that does not exist, or no name at all.
@@ -262,5 +293,6 @@ def choose(figures: str | Sequence[str]) -> tuple[FigureSpec, ...]:
     return tuple(
         spec
         for spec in FIGURES.values()
-        if {*names} & {"all", spec.name, spec.name.partition(".")[0]}
+        if {*names} & {spec.name, spec.name.partition(".")[0]}
+        or ("all" in names and profile in spec.profiles)
     )

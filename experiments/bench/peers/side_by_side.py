@@ -6,9 +6,9 @@
 
 One model with its weights in HBM on one GPU, one list of requests, the same budget of tokens and
 requests a step, the same step costs (`vidur_costs`, `fleet_sim_costs`). Each has a process, with
-the same cores, and they take turns. What is counted is the processor's time from the first event to the last (neither
-has threads, and other work on the machine changes it little); reading settings, cost tables,
-machine code and the peer's costs is start-up and told apart.
+the same cores, and they take turns. What is counted is the processor's time from the first event to
+the last (neither has threads, and other work on the machine changes it little); reading settings,
+cost tables, machine code and the peer's costs is start-up and told apart.
 """
 
 from __future__ import annotations
