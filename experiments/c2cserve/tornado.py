@@ -24,8 +24,10 @@ __all__ = ["compute", "headlines"]
 FACTORS: Final = (0.5, 2.0)
 SMALL, LARGE, MIXTURE = "llama-3-3b", "llama-3-8b", "qwen3-30b-a3b"
 # Of the constants those that some headline hangs on by more than a hundredth (full: all).
-QUICK: Final = ("link_efficiency", "mma_efficiency", "reduce_gbps_per_sm", "hbm_efficiency",
-                "prefill_efficiency", "gemm_hbm_efficiency", "launch_s", "step_overhead_s")  # fmt: skip
+QUICK: Final = (
+    "link_efficiency", "mma_efficiency", "reduce_gbps_per_sm", "hbm_efficiency",
+    "prefill_efficiency", "gemm_hbm_efficiency", "launch_s", "step_overhead_s",
+)  # fmt: skip
 
 
 def headlines(context: Context) -> dict[str, tuple[float, str]]:
@@ -43,7 +45,7 @@ def headlines(context: Context) -> dict[str, tuple[float, str]]:
         "TPOT, streamed over resident": (streamed.tpot_s / resident.tpot_s, "x"),
         "TTFT, Qwen3-30B streamed": (1e3 * mixture.ttft_s, "ms"),
         "TPOT, 3B on a seventh": (1e3 * sliced.tpot_s, "ms"),
-        "AsymGEMM over SymGEMM, a seventh": (asym / sym, "x"),
+        "Asym over SymGEMM, a seventh": (asym / sym, "x"),
         "two that share the link, of their sum": (100.0 - float(gap), "%"),
     }
     if not context.quick:  # served by the simulator: a second each

@@ -11,7 +11,9 @@ from experiments.figures.style import BLUE, GREY, ORANGE, SKY, Tables, canvas, f
 
 __all__ = ["draw_takes", "draw_tornado"]
 
+LEAST = 0.01  # of the logarithm: less is not shown
 TICKS = (1 / 16, 1 / 4, 1 / 2, 1, 2, 4, 16)
+LONGEST = 60  # characters of the two values that a line has room for
 LABELS = ("1/16", "1/4", "1/2", "1", "2", "4", "16")
 
 
@@ -27,8 +29,11 @@ def draw_takes(tables: Tables, caption: str) -> Figure:
     for y, (name, row) in enumerate(lines):
         if row is None:
             (first, *_) = rows_of(tables["takes"], claim=name)
-            text = f"{name.removeprefix('c2cserve.')}: paper {first['published']}, {first['ours']}"
-            axes.text(1 / 20, y, text[:110], fontsize=8, fontweight="bold", va="center")
+            text = f"{name.removeprefix('c2cserve.')}: "
+            printed, ours = first["published"], first["ours"]
+            long = len(printed) + len(ours) > LONGEST
+            text += "see the report" if long else f"paper {printed}, ours {ours}"
+            axes.text(1 / 20, y, text, fontsize=8, fontweight="bold", va="center")
         elif row["factor"] is None:
             axes.text(1, y, "no number alone within a factor of 16", fontsize=8, color=GREY,
                       va="center", ha="center")  # fmt: skip
@@ -69,7 +74,7 @@ def draw_tornado(tables: Tables, caption: str) -> Figure:
             knob: max(abs(math.log(r["ratio"])) for r in mine if r["knob"] == knob)
             for knob in dict.fromkeys(r["knob"] for r in mine)
         }
-        shown = [k for k in sorted(reach, key=lambda k: -reach[k]) if reach[k] > 0.002][:6]
+        shown = [k for k in sorted(reach, key=lambda k: -reach[k]) if reach[k] > LEAST][:6]
         for y, knob in enumerate(shown):
             for r in (r for r in mine if r["knob"] == knob):
                 axes.barh(y, r["ratio"] - 1, left=1, height=0.62,
@@ -89,7 +94,7 @@ def draw_tornado(tables: Tables, caption: str) -> Figure:
         axes.minorticks_off()
         axes.grid(visible=True, axis="x")
         axes.grid(visible=False, axis="y")
-        axes.set_title(f"{name}: {mine[0]['base']:.3g} {mine[0]['unit']}", fontsize=8.5)
+        axes.set_title(f"{name}: {mine[0]['base']:.3g} {mine[0]['unit']}", fontsize=8)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
     panels[0].barh([-9], [0.1], color=BLUE, label="number doubled")

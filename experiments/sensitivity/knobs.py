@@ -78,7 +78,7 @@ def chip_knobs() -> tuple[Knob, ...]:
             ("link.datasheet_gbps", "link.measured_gbps", "link.both_directions_gbps"),
         ),
         knob("HBM rate", ("gpu.hbm_gbps",), "hbm_gbps"),
-        knob("SMs", ("gpu.sm_count",), "sm_count"),
+        knob("SMs", ("gpu.sm_count", "gpu.bf16_tflops"), "sm_count"),  # of the same kind
         knob("tensor-core peak", ("gpu.bf16_tflops",)),
         knob("host memory's rate", ("host.memory_gbps",)),
         knob("disk rate", ("host.disk_gbps",)),
