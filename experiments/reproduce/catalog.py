@@ -30,11 +30,13 @@ from experiments.c2cserve import (
     table2,
     takes,
     tornado,
+    workload_map,
 )
 from experiments.c2cserve.context import PROFILES, Computed, Context
 from experiments.figures import baselines, gemm, hardware, sensitivity, serving, workload
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
+from experiments.figures import workload_map as map_figures
 from experiments.medusa import mechanism, switch, timeline, traces
 
 if TYPE_CHECKING:
@@ -251,6 +253,13 @@ FIGURES: dict[str, FigureSpec] = {
             packages=(*SIMULATOR, "c2c.systems"),
         ),
         FigureSpec(
+            name="workload_map",
+            title="Which system for which workload (beyond the paper)",
+            compute=workload_map.compute,
+            draw=map_figures.draw_map,
+            packages=SIMULATOR,
+        ),
+        FigureSpec(
             name="tornado",
             title="What the headlines hang on",
             compute=tornado.compute,
@@ -265,9 +274,9 @@ FIGURES: dict[str, FigureSpec] = {
                 draw=sensitivity.draw_takes,
                 packages=SIMULATOR,
                 traces=replay.TRACES,
-                profiles=PROFILES if figure in takes.QUICK else ("full",),
+                profiles=PROFILES if searched.quick else ("full",),
             )
-            for figure in takes.SEARCHED
+            for figure, searched in takes.SEARCHED.items()
         ),
     )
 }
