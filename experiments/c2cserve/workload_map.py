@@ -30,8 +30,8 @@ PAPER: Final = ("C2CServe", "C2CServe to the letter")  # the paper's system, as 
 # Programs that other figures of the quick profile compile too.
 QUICK_SYSTEMS: Final = ("C2CServe", "plus", "ServerlessLLM", "ServerlessLLM, 50 ms", "Aegaeon")
 CHIPS: Final = ("gh200", "gb200", "h200_pcie5")
-MODELS: Final = (2, 7, 16, 32)
-RATES: Final = (0.5, 1.0, 2.0, 4.0)
+MODELS: Final[Sequence[int]] = (2, 7, 16, 32)
+RATES: Final[Sequence[float]] = (0.5, 1.0, 2.0, 4.0)
 BURSTS: Final = ("steady", "bursty")
 REQUESTS: Final = 4000
 DAYS: Final = 21  # of the generator's trace, before it is compressed to the rate
@@ -88,14 +88,14 @@ def compute(context: Context) -> Computed:
 
 def _points(quick: bool) -> Iterator[Point]:
     for chip in CHIPS[:1] if quick else CHIPS:
-        models = (2, 7, 16) if quick else MODELS
-        rates = (0.5, 2.0) if quick else RATES
+        models = MODELS[:3] if quick else MODELS
+        rates = RATES[::2] if quick else RATES
         if chip != CHIPS[0]:
             models, rates = MODELS[1:3], RATES[::2]
         for bursts in BURSTS:
             for count in models:
                 for rate in rates:
-                    yield Point(chip=chip, models=count, rate_rps=rate, bursts=bursts)  # type: ignore[arg-type]
+                    yield Point(chip=chip, models=count, rate_rps=rate, bursts=bursts)
 
 
 def _memories() -> Iterator[Point]:

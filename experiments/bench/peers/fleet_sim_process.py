@@ -37,9 +37,9 @@ class _Costs:
         self._decode, self._attention, self._prefill = (
             tables[name].tolist() for name in ("decode", "attention", "prefill")
         )
-        self._granularity = given["granularity"]
+        self._granularity: int = given["granularity"]
         self.chunk = given["chunk"]
-        self._slots = given["max_batch"]
+        self._slots: int = given["max_batch"]
         self.total_kv_blks = self._slots * -(-given["context"] // _BLOCK)  # never binds, as in ours
 
     def _at(self, tokens: float) -> int:
@@ -60,7 +60,7 @@ class _Costs:
 
     def n_slots(self, max_ctx: int) -> int:  # noqa: ARG002 - ours does not depend on it
         """Return the most requests of a step."""
-        return int(self._slots)
+        return self._slots
 
 
 def _requests(path: str, request: Any) -> list[tuple[float, Any]]:

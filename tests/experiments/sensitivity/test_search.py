@@ -97,3 +97,17 @@ def test_rows_carry_it_only_where_the_claim_is_missed() -> None:
         rows = fidelity_rows(load_claims(), [result], frozenset(), told)
         (row,) = [r for r in rows if r.claim.id == WEIGHTS]
         assert row.as_dict()["what_would_it_take"] == expected
+
+
+def test_a_figures_search_says_how_far_its_misses_are() -> None:
+    from experiments.c2cserve import takes
+    from experiments.c2cserve.context import Context
+
+    found = takes.compute(Context(profile="quick", link_variant="measured", seeds=(0,)), "fig4")
+    assert set(found.takes) == {"c2cserve.fig3.hybrid_interpolates"}
+    (told,) = found.takes.values()
+    assert told.startswith("None of")
+    (row,) = found.tables["takes"].to_pylist()
+    assert row["knob"] is None
+    assert row["matter"] <= row["tried"] == len(takes.knobs_of("fig4"))
+    assert {k.name for k in takes.knobs_of("fig10")} >= {"disk rate", "engine_init_s"}
