@@ -79,7 +79,7 @@ def compute(context: Context) -> Computed:
             "ServerlessLLM on the whole chip or four slices, with its start of 1.66 s or with "
             "50 ms. In a cell the largest share of requests within both targets, in brackets that "
             f"of C2CServe as the paper has it. Of {len(best)} workloads it is more than "
-            f"{CLOSE_POINTS:g} point of attainment behind the best in {len(lost)}, plus in "
+            f"{CLOSE_POINTS:g} point behind the best of the others in {len(lost)}, plus in "
             f"{sum(b['plus_lead_points'] < -CLOSE_POINTS for b in best)}."
         ),
         report=_report(best),
