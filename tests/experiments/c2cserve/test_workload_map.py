@@ -48,10 +48,7 @@ def test_bursts_have_the_same_mean_rate_and_cost_attainment(
     monkeypatch.setattr(workload_map, "REQUESTS", 300)
     steady = Point(chip="gh200", models=2, rate_rps=4.0, bursts="steady")
     bursty = Point(chip="gh200", models=2, rate_rps=4.0, bursts="bursty", memory_gb=240)
-    calm, rough = (
-        workload_map._run(QUICK, point, "ServerlessLLM")
-        for point in (steady, bursty)
-    )
+    calm, rough = (workload_map._run(QUICK, point, "ServerlessLLM") for point in (steady, bursty))
     assert calm["requests"] == rough["requests"] == 300
     assert calm["ttft_p99_s"] != rough["ttft_p99_s"]
     assert 0 <= calm["worst_percent"] <= calm["both_percent"] <= 100
