@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURES", "FigureSpec", "choose"]
 
+PAPER = "c2cserve"  # whose figures have plain names
 MODEL = ("c2c.hardware", "c2c.models", "c2c.cost")
 SIMULATOR = (
     *MODEL,
@@ -285,14 +286,16 @@ FIGURES: dict[str, FigureSpec] = {
 def choose(figures: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
     """Return the figures named, in the catalog's order.
 
-    "all" means all that belong to the profile, "medusa" all of MEDUSA's.
+    "all" means all that belong to the profile, a system's name all of its figures. C2CServe's need
+    no prefix: "c2cserve.fig10" is "fig10".
 
     Raises:
       SettingError: a name that does not exist, or no name at all.
     """
     names = [figures] if isinstance(figures, str) else list(figures)
     names = [part.strip() for name in names for part in str(name).split(",") if part.strip()]
-    systems = {name.partition(".")[0] for name in FIGURES if "." in name}
+    names = [name.removeprefix(f"{PAPER}.") for name in names]
+    systems = {PAPER, *(name.partition(".")[0] for name in FIGURES if "." in name)}
     allowed = f"all, or names among {', '.join((*sorted(systems), *FIGURES))}"
     if not names:
         raise SettingError("figures", figures, allowed)
@@ -302,6 +305,6 @@ def choose(figures: str | Sequence[str], profile: str = "full") -> tuple[FigureS
     return tuple(
         spec
         for spec in FIGURES.values()
-        if {*names} & {spec.name, spec.name.partition(".")[0]}
+        if {*names} & {spec.name, spec.name.partition(".")[0] if "." in spec.name else PAPER}
         or ("all" in names and profile in spec.profiles)
     )
