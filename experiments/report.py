@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from c2c.cost import load_constants
 from experiments.claims import Row, totals
 from experiments.claims.fidelity import brief
 from experiments.gpu.cli import RESULTS
@@ -68,6 +70,7 @@ def report_html(
         f"<h1>Reproduction report</h1><p class='soft'>Profile {escape(profile)}; commit "
         f"{escape(str((provenance.get('git') or {}).get('commit'))[:12])}.</p>",
         _tiles(rows),
+        _constants(),
         "<p><a href='#claims'>Claim by claim</a> · <a href='#gpu'>On a GPU</a> · "
         "<a href='#provenance'>Provenance</a></p>",
         *(_figure(out, figure) for figure in figures),
@@ -116,11 +119,27 @@ def _tiles(rows: Sequence[Row]) -> str:
             f"{inside['numbers_within_20']} of {inside['numbers']}",
             "in-sample numbers (not counted)",
         ),
+        (f"{found['explained']}", "claims no figure can answer, each with why"),
         (f"{found['not-yet']}", "claims not yet"),
         (f"{found['claims']}", "claims in all"),
     )
     cells = "".join(f"<div class='tile'><b>{a}</b>{escape(b)}</div>" for a, b in tiles)
     return f"<div class='tiles'>{cells}</div>"
+
+
+def _constants() -> str:
+    """Return a line on what the cost model was given, to be held against the number of claims."""
+    sources = load_constants().sources.values()
+    fitted = [s for s in sources if s.kind == "fitted" and s.claims]
+    claims = {name for s in fitted for name in s.claims}
+    kinds = Counter(s.kind for s in sources)
+    return (
+        f"<p>GH200's cost model has {len(sources)} constants: {len(fitted)} fitted to "
+        f"{len(claims)} printed numbers, {kinds['fitted'] - len(fitted)} to public measurements, "
+        f"{kinds['measured']} measured, {kinds['carried']} carried over from the H100's fits, "
+        f"{kinds['datasheet']} of datasheets, {kinds['assumption']} assumed. Claims that a "
+        "constant, a structure or a setting was chosen with in view are in-sample.</p>"
+    )
 
 
 def _figure(out: Path, figure: Mapping[str, Any]) -> str:
@@ -171,9 +190,11 @@ def _row(row: Row) -> str:
     published = f"{plain['qualifier']} {brief(plain['published'])} {plain['unit']}".strip()
     ours = "" if plain["ours"] is None else brief(plain["ours"])
     says = escape(plain["says"], quote=True)
+    takes = plain["what_would_it_take"]
+    takes = f"<p><b>What it would take:</b> {escape(takes)}</p>" if takes else ""
     return (
         f"<tr><td title='{says}'><code>{escape(plain['id'])}</code></td>"
         f"<td>{escape(published)}</td><td>{escape(ours)}</td><td class='n'>{ratio}</td>"
         f"{agrees[plain['agrees']]}<td>{plain['status']}</td>"
-        f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}</td></tr>"
+        f"<td>{escape(plain['link_variant'])}</td><td>{escape(plain['note'])}{takes}</td></tr>"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -52,10 +52,12 @@ class Context:
 class Computed:
     """Tidy tables by name, answers to claims, and the caption with its assumptions.
 
-    `report`: rows of a table that the report shows below the figure, the header first.
+    `report`: rows of a table that the report shows below the figure, the header first. `takes`: by
+    claim, what it would take for ours to agree with it.
     """
 
     tables: Mapping[str, pa.Table]
     results: tuple[Result, ...]
     caption: str
     report: tuple[tuple[str, ...], ...] = ()
+    takes: Mapping[str, str] = field(default_factory=dict)

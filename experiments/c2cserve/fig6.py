@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,7 @@ def compute(context: Context) -> Computed:
         )
     return Computed(
         tables={"size": pa.Table.from_pylist(by_size), "chunk": pa.Table.from_pylist(by_chunk)},
-        results=_results(by_size, by_chunk, context.link_variant),
+        results=_results(by_size, by_chunk, context.link_variant, shared),
         caption=caption,
     )
 
@@ -153,8 +153,21 @@ def _shared(loads: Sequence[tuple[float, float, float]], capacity_gbps: float) -
     }
 
 
+def _needs(name: str, ours: Mapping[str, Any], capacity_gbps: float) -> str:
+    """Say what two equal loads must draw alone for the printed gap, if the link alone makes it."""
+    printed = float(claim(f"c2cserve.fig6{name}").value)
+    each = capacity_gbps / (1.0 - printed / 100.0) / 2.0
+    return (
+        f"A gap of {printed:g}% of two that share {capacity_gbps:g} GB/s means that each draws "
+        f"{each:.0f} GB/s alone; ours draw {ours['demand_gbps'] / 2.0:.0f}."
+    )
+
+
 def _results(
-    by_size: list[dict[str, Any]], by_chunk: list[dict[str, Any]], variant: str
+    by_size: list[dict[str, Any]],
+    by_chunk: list[dict[str, Any]],
+    variant: str,
+    capacity_gbps: float,
 ) -> tuple[Result, ...]:
     tuned = [r for r in by_chunk if r["alpha"] == "tuned"]
     shown, other = ([r for r in by_size if r["phase"] == phase] for phase in ("decode", "prefill"))
@@ -183,11 +196,29 @@ def _results(
         f"{other[0]['gap_percent']:.0f}% and {other[-1]['gap_percent']:.0f}%."
     )
     chunk = f"Two Llama-3 8B, {LAYOUT}, prompt {PROMPT}, alpha tuned alone; pair and layout ours."
+    sizes = [r["size_gb"] for r in shown]
     return (
         result("a.gap_small", shown[0]["gap_percent"], "percent", decode, chosen=True),
         result("a.gap_large", shown[-1]["gap_percent"], "percent", decode, chosen=True),
+        result(
+            "a.footprint_range",
+            [min(sizes), max(sizes)],
+            "GB",
+            "The smallest and the largest pair were chosen for these sizes.",
+            chosen=True,
+        ),
         result("a.throughput_falls", series(shown), "relation", decode),
-        result("b.gap_chunk512", tuned[0]["gap_percent"], "percent", chunk),
-        result("b.gap_full_chunk", tuned[-1]["gap_percent"], "percent", chunk),
+        result(
+            "b.gap_chunk512",
+            tuned[0]["gap_percent"],
+            "percent",
+            f"{chunk} {_needs('b.gap_chunk512', tuned[0], capacity_gbps)}",
+        ),
+        result(
+            "b.gap_full_chunk",
+            tuned[-1]["gap_percent"],
+            "percent",
+            f"{chunk} {_needs('b.gap_full_chunk', tuned[-1], capacity_gbps)}",
+        ),
         result("b.throughput_trend", series(tuned), "relation", chunk),
     )

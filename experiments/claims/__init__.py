@@ -8,17 +8,19 @@ from experiments.claims.fidelity import (
     print_fidelity,
     totals,
 )
-from experiments.claims.load import Claim, claim, load_claims
+from experiments.claims.load import Claim, Explanation, claim, explanations, load_claims
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
     "Claim",
     "Comparison",
+    "Explanation",
     "Result",
     "Row",
     "Sample",
     "claim",
     "compare",
+    "explanations",
     "fidelity_rows",
     "fidelity_table",
     "load_claims",

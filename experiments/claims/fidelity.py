@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from experiments.claims.compare import Comparison, Result, compare
-from experiments.claims.load import Claim, claim
+from experiments.claims.load import Claim, claim, explanations
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["Row", "fidelity_rows", "fidelity_table", "print_fidelity", "totals"]
 
-Status = Literal["in-sample", "out-of-sample", "identity", "not-yet", "not-applicable"]
+Status = Literal["in-sample", "out-of-sample", "identity", "explained", "not-yet", "not-applicable"]
 # Status -> its details' key in the totals.
 ANSWERED: dict[Status, str] = {
     "out-of-sample": "out_of_sample",
     "in-sample": "in_sample",
     "identity": "identities",
 }
-STATUSES: tuple[Status, ...] = (*ANSWERED, "not-yet", "not-applicable")
+STATUSES: tuple[Status, ...] = (*ANSWERED, "explained", "not-yet", "not-applicable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,8 @@ class Row:
     status: Status
     result: Result | None
     comparison: Comparison | None
+    takes: str = ""  # what it would take for ours to agree, of those that do not
+    why: str = ""  # there is no result, of those that are explained
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain data."""
@@ -56,12 +58,16 @@ class Row:
             "agrees": found.agrees if found else None,
             "status": self.status,
             "link_variant": r.link_variant if r else "",
-            "note": r.note if r else "",
+            "note": r.note if r else self.why,
+            "what_would_it_take": self.takes,
         }
 
 
 def fidelity_rows(
-    claims: Mapping[str, Claim], results: Sequence[Result], in_sample: AbstractSet[str]
+    claims: Mapping[str, Claim],
+    results: Sequence[Result],
+    in_sample: AbstractSet[str],
+    takes: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Return one row a claim, in the order of the claims.
 
@@ -69,11 +75,13 @@ def fidelity_rows(
       claims: all claims by id.
       results: ours; of several for one claim the first counts.
       in_sample: claims some constant was fitted to: never out-of-sample, whatever a result says.
+      takes: by claim, what it would take for ours to agree, as a search found it.
 
     Raises:
       SettingError: a result for an unknown claim, or one that does not fit its claim.
     """
     first: dict[str, Result] = {}
+    explained = explanations()
     for result in results:
         if result.claim_id not in claims:
             claim(result.claim_id)  # raises, naming the closest id
@@ -83,10 +91,23 @@ def fidelity_rows(
         found = first.get(item.id)
         if found is None:
             status: Status = "not-applicable" if item.is_informational else "not-yet"
+            if item.id in explained:
+                status = "explained"
         else:
             status = "in-sample" if item.id in in_sample else found.sample
         comparison = compare(item, found) if found else None
-        rows.append(Row(claim=item, status=status, result=found, comparison=comparison))
+        missed = comparison is not None and not comparison.agrees
+        told = (takes or {}).get(item.id, "") if missed else ""
+        rows.append(
+            Row(
+                claim=item,
+                status=status,
+                result=found,
+                comparison=comparison,
+                takes=told,
+                why=explained[item.id].why if status == "explained" else "",
+            )
+        )
     return rows
 
 
@@ -127,6 +148,7 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
                 ("within_20", pa.bool_()),
                 ("agrees", pa.bool_()),
                 *((n, pa.string()) for n in ("status", "link_variant", "note")),
+                ("what_would_it_take", pa.string()),
             ]
         ),
     )
@@ -177,7 +199,7 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     console.print(
         f"{found['claims']} claims: {found['out-of-sample']} out-of-sample, "
         f"{found['in-sample']} in-sample, {found['identity']} identities (arithmetic of inputs), "
-        f"{found['not-yet']} not yet, "
+        f"{found['explained']} explained, {found['not-yet']} not yet, "
         f"{found['not-applicable']} not applicable (constants of the papers' setups)"
     )
 

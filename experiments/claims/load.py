@@ -13,9 +13,18 @@ import yaml
 
 from c2c.errors import DataError, SettingError
 
-__all__ = ["CLAIMS_PATH", "Claim", "claim", "load_claims", "read_claims"]
+__all__ = [
+    "CLAIMS_PATH",
+    "Claim",
+    "Explanation",
+    "claim",
+    "explanations",
+    "load_claims",
+    "read_claims",
+]
 
 CLAIMS_PATH = Path(__file__).with_name("claims.yaml")
+EXPLAINED_PATH = Path(__file__).with_name("explained.yaml")
 
 SYSTEMS = ("c2cserve", "medusa", "tessera", "cocoserve", "weaver")
 KINDS = ("ratio", "absolute", "constant", "algorithm", "table", "trend", "range")
@@ -73,6 +82,32 @@ class Claim:
     def is_informational(self) -> bool:
         """A constant of the paper's setup (a version, a count of GPUs): nothing to reproduce."""
         return self.kind == "constant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why no figure answers a claim, and the tests that hold what it says, `file::name`."""
+
+    why: str
+    tests: tuple[str, ...] = ()
+
+
+@cache
+def explanations() -> dict[str, Explanation]:
+    """Return the explanations by claim id.
+
+    Raises:
+      DataError: an entry without a reason, or one of a claim that does not exist.
+    """
+    entries = yaml.load(EXPLAINED_PATH.read_bytes(), Loader=_loader())  # noqa: S506 (a safe one)
+    found = {}
+    for name, entry in entries.items():
+        if name not in load_claims() or not entry.get("why"):
+            raise DataError(EXPLAINED_PATH.name, f"{name}: expected the id of a claim, and why")
+        found[name] = Explanation(
+            why=str(entry["why"]).strip(), tests=tuple(entry.get("tests", ()))
+        )
+    return found
 
 
 def read_claims(path: Path) -> dict[str, Claim]:

@@ -73,7 +73,7 @@ def run(settings: dict[str, object]) -> int:
     from experiments.reproduce.run import reproduce
 
     figures = settings["figures"]
-    specs = choose(figures if isinstance(figures, list) else str(figures))
+    specs = choose(figures if isinstance(figures, list) else str(figures), context.profile)
     out = (
         Path(str(settings["out"]))
         if settings["out"]

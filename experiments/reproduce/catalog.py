@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from c2c.errors import SettingError
@@ -27,11 +28,15 @@ from experiments.c2cserve import (
     starts,
     table1,
     table2,
+    takes,
+    tornado,
+    workload_map,
 )
-from experiments.c2cserve.context import Computed, Context
-from experiments.figures import baselines, gemm, hardware, serving, workload
+from experiments.c2cserve.context import PROFILES, Computed, Context
+from experiments.figures import baselines, gemm, hardware, sensitivity, serving, workload
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
+from experiments.figures import workload_map as map_figures
 from experiments.medusa import mechanism, switch, timeline, traces
 
 if TYPE_CHECKING:
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURES", "FigureSpec", "choose"]
 
+PAPER = "c2cserve"  # whose figures have plain names
 MODEL = ("c2c.hardware", "c2c.models", "c2c.cost")
 SIMULATOR = (
     *MODEL,
@@ -52,7 +58,13 @@ SIMULATOR = (
     "c2c.config",
 )
 # Whole packages: a figure's module may use another one's, and all figures take under a minute.
-OURS = ("experiments.c2cserve", "experiments.medusa", "experiments.figures", "experiments.claims")
+OURS = (
+    "experiments.c2cserve",
+    "experiments.medusa",
+    "experiments.figures",
+    "experiments.claims",
+    "experiments.sensitivity",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +72,7 @@ class FigureSpec:
     """A figure: `compute` makes tidy tables, `draw` makes the picture of them.
 
     `packages`: whose source the result depends on, beside `OURS`. `traces`: files of the
-    traces' folder it reads where they are at hand.
+    traces' folder it reads where they are at hand. `profiles`: of those "all" means it in.
     """
 
     name: str
@@ -69,6 +81,7 @@ class FigureSpec:
     draw: Callable[[Tables, str], Figure]
     packages: tuple[str, ...] = MODEL
     traces: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = PROFILES
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -240,19 +253,49 @@ FIGURES: dict[str, FigureSpec] = {
             draw=medusa_figures.draw_switch,
             packages=(*SIMULATOR, "c2c.systems"),
         ),
+        FigureSpec(
+            name="workload_map",
+            title="Which system for which workload (beyond the paper)",
+            compute=workload_map.compute,
+            draw=map_figures.draw_map,
+            packages=SIMULATOR,
+        ),
+        FigureSpec(
+            name="tornado",
+            title="What the headlines hang on",
+            compute=tornado.compute,
+            draw=sensitivity.draw_tornado,
+            packages=SIMULATOR,
+        ),
+        *(
+            FigureSpec(
+                name=f"takes.{figure}",
+                title=f"What the misses of {figure} would take",
+                compute=partial(takes.compute, figure=figure),
+                draw=sensitivity.draw_takes,
+                packages=SIMULATOR,
+                traces=replay.TRACES,
+                profiles=PROFILES if searched.quick else ("full",),
+            )
+            for figure, searched in takes.SEARCHED.items()
+        ),
     )
 }
 
 
-def choose(figures: str | Sequence[str]) -> tuple[FigureSpec, ...]:
-    """Return the figures named, in the catalog's order; "all" means all, "medusa" all of MEDUSA's.
+def choose(figures: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
+    """Return the figures named, in the catalog's order.
+
+    "all" means all that belong to the profile, a system's name all of its figures. C2CServe's need
+    no prefix: "c2cserve.fig10" is "fig10".
 
     Raises:
       SettingError: a name that does not exist, or no name at all.
     """
     names = [figures] if isinstance(figures, str) else list(figures)
     names = [part.strip() for name in names for part in str(name).split(",") if part.strip()]
-    systems = {name.partition(".")[0] for name in FIGURES if "." in name}
+    names = [name.removeprefix(f"{PAPER}.") for name in names]
+    systems = {PAPER, *(name.partition(".")[0] for name in FIGURES if "." in name)}
     allowed = f"all, or names among {', '.join((*sorted(systems), *FIGURES))}"
     if not names:
         raise SettingError("figures", figures, allowed)
@@ -262,5 +305,6 @@ def choose(figures: str | Sequence[str]) -> tuple[FigureSpec, ...]:
     return tuple(
         spec
         for spec in FIGURES.values()
-        if {*names} & {"all", spec.name, spec.name.partition(".")[0]}
+        if {*names} & {spec.name, spec.name.partition(".")[0] if "." in spec.name else PAPER}
+        or ("all" in names and profile in spec.profiles)
     )

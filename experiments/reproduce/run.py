@@ -115,18 +115,20 @@ def _report(
     out = report.path
     results: list[Result] = []
     shown: list[dict[str, Any]] = []
+    takes: dict[str, str] = {}
     stale = []
     for spec in FIGURES.values():
         made = any(o.name == spec.name and not o.error for o in outcomes)
         if made or RunDir.is_current(out / spec.name, **_inputs(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
             results += [Result(**r) for r in found.pop("results")]
+            takes |= found.pop("takes")
             shown.append({**found, "name": spec.name, "title": spec.title})
         elif (out / spec.name).is_dir():
             stale.append(spec.name)
     if stale:
         console.print(f"not counted, because failed or out of date: {', '.join(stale)}")
-    rows = fidelity_rows(load_claims(), results, in_sample_claims())
+    rows = fidelity_rows(load_claims(), results, in_sample_claims(), takes)
     report.write_json(
         "fidelity",
         {
@@ -195,6 +197,7 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
             "caption": computed.caption,
             "results": [asdict(r) for r in computed.results],
             "report": computed.report,
+            "takes": dict(computed.takes),
         },
     )
     # drawn from the files, so that what is drawn is what is kept

@@ -2,12 +2,13 @@
 
     make peer-simulator
     python -m experiments.bench.simulator peer=vidur
+    python -m experiments.bench.simulator peer=vllm-sr-sim
 
 One model with its weights in HBM on one GPU, one list of requests, the same budget of tokens and
-requests a step, the same step costs (`vidur_costs`). Each has a process, with the same cores, and
-they take turns. What is counted is the processor's time from the first event to the last (neither
-has threads, and other work on the machine changes it little); reading settings, cost tables,
-machine code and Vidur's predictions is start-up and told apart.
+requests a step, the same step costs (`vidur_costs`, `fleet_sim_costs`). Each has a process, with
+the same cores, and they take turns. What is counted is the processor's time from the first event to
+the last (neither has threads, and other work on the machine changes it little); reading settings,
+cost tables, machine code and the peer's costs is start-up and told apart.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
 from c2c.serving import prepare
 from experiments.bench.command import benchmark
-from experiments.bench.peers import vidur_process
+from experiments.bench.peers import fleet_sim_process, vidur_process
 from experiments.bench.peers.case import (
     CONTEXT,
     DATE,
@@ -42,12 +43,17 @@ from experiments.bench.peers.case import (
     serving,
     write_trace,
 )
+from experiments.bench.peers.fleet_sim_costs import write_costs
 from experiments.bench.peers.vidur_costs import GRANULARITY, write_predictions
 from experiments.bench.turns import TurnTaker, usable_cores
 
 __all__ = ["SideBySideSettings", "main", "missing"]
 
-PEERS: Final = ("vidur",)
+# What the Python of their environment runs.
+PEERS: Final[Mapping[str, str]] = {
+    "vidur": vidur_process.__file__,
+    "vllm-sr-sim": fleet_sim_process.__file__,
+}
 PERCENTILES: Final = (50, 99)
 
 
@@ -56,7 +62,7 @@ class SideBySideSettings:
     """Settings of the comparison, as key=value on the command line.
 
     Attributes:
-      peer: the other simulator: vidur.
+      peer: the other simulator: vidur, or vllm-sr-sim, which walks requests and not steps.
       requests: that both serve.
       rate_rps: of their Poisson arrivals.
       chunk: most tokens of a step, decodes among them.
@@ -102,7 +108,7 @@ def run(settings: SideBySideSettings, out: Console) -> dict[str, Any]:
         ours = [sys.executable, "-m", "experiments.bench.peers.ours", json.dumps(given)]
         processes = {"ours": stack.enter_context(TurnTaker(ours, cores, ("ours", "ours")))}
         if not reason:
-            theirs = [settings.python, vidur_process.__file__, json.dumps(given)]
+            theirs = [settings.python, PEERS[settings.peer], json.dumps(given)]
             taker = TurnTaker(theirs, cores, ("python", settings.python))
             processes[settings.peer] = stack.enter_context(taker)
         turns: dict[str, list[dict[str, Any]]] = {name: [] for name in processes}
@@ -123,7 +129,7 @@ def run(settings: SideBySideSettings, out: Console) -> dict[str, Any]:
             "rate_rps": settings.rate_rps, "prompt_tokens": float(block.prompt_tokens.mean()),
             "output_tokens": float(block.output_tokens.mean()),
         },
-        "step_costs": "this project's cost model in both, written as Vidur's predictions",
+        "step_costs": f"this project's cost model in both, in the tables of {settings.peer}",
         "load": max(load),
         "skipped": {settings.peer: reason} if reason else {},
         "simulators": {name: _row(name, each, block.output_tokens) for name, each in turns.items()},
@@ -141,10 +147,11 @@ def _prepare(settings: SideBySideSettings, folder: Path) -> dict[str, Any]:
     trace = folder / "trace.csv"
     write_trace(trace, requests=settings.requests, rate_rps=settings.rate_rps, seed=settings.seed)
     ((table,),) = prepare(setup := serving(settings.chunk, settings.max_batch)).tables
-    write_predictions(
-        folder, table, layers=setup.deployments[0].spec.layers, chunk=settings.chunk,
-        max_batch=settings.max_batch, context=CONTEXT,
-    )  # fmt: skip
+    most = {"chunk": settings.chunk, "max_batch": settings.max_batch, "context": CONTEXT}
+    if settings.peer == "vidur":
+        write_predictions(folder, table, layers=setup.deployments[0].spec.layers, **most)
+    else:
+        write_costs(folder, table, **most)
     return {
         "chunk": settings.chunk, "max_batch": settings.max_batch, "trace": str(trace),
         "date": DATE, "context": CONTEXT, "granularity": GRANULARITY, "folder": str(folder),

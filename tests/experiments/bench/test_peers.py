@@ -13,6 +13,7 @@ from c2c.cost import step_time
 from c2c.serving import prepare
 from experiments.bench import simulator
 from experiments.bench.peers.case import CONTEXT, TokenBudget, read_trace, serving, write_trace
+from experiments.bench.peers.fleet_sim_costs import COSTS, write_costs
 from experiments.bench.peers.vidur_costs import GRANULARITY, write_predictions
 
 PYTHON = Path(__file__).parents[3] / ".venv-peer-simulator/bin/python"
@@ -64,6 +65,22 @@ def test_predictions_add_up_to_our_steps(tmp_path: Path) -> None:
     assert (CONTEXT, CHUNK) in found["attn_prefill"]
 
 
+def test_a_profile_of_the_fleet_simulator_is_our_steps(tmp_path: Path) -> None:
+    ((table,),) = prepare(serving(CHUNK, BATCH)).tables
+    write_costs(tmp_path, table, chunk=CHUNK, max_batch=BATCH, context=CONTEXT)
+    found = np.load(tmp_path / COSTS)
+    decodes = step_time(table, decode_seqs=16, decode_kv_tokens=16 * 640, head_rows=16)
+    assert found["decode"][16, 640 // GRANULARITY] == pytest.approx(decodes.seconds)
+    chunk = step_time(table, prefill_tokens=CHUNK, context_tokens=256, head_rows=1)
+    assert found["prefill"][256 // GRANULARITY] == pytest.approx(chunk.seconds)
+    mixed = step_time(
+        table, prefill_tokens=CHUNK - 4, context_tokens=256, decode_seqs=4,
+        decode_kv_tokens=4 * 640, head_rows=4,
+    )  # fmt: skip
+    theirs = found["prefill"][256 // GRANULARITY] + found["attention"][4, 640 // GRANULARITY]
+    assert theirs == pytest.approx(mixed.seconds, rel=0.02)  # the chunk is never cut for decodes
+
+
 def test_both_read_the_same_requests(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     write_trace(path, requests=200, rate_rps=5.0, seed=3)
@@ -87,7 +104,7 @@ def test_decodes_are_among_a_steps_tokens() -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("peer=mine", "peer='mine': expected vidur"),
+        ("peer=mine", "peer='mine': expected vidur or vllm-sr-sim"),
         ("chunk=128", "chunk=128: expected more tokens than max_batch (128)"),
         ("turns=0", "turns=0: expected a whole number, at least 1"),
         ("rate_rps=0", "rate_rps=0.0: expected a number above 0"),
@@ -113,6 +130,19 @@ def test_without_the_environment_the_reason_is_shown(
     assert list(found["simulators"]) == ["ours"]
     assert found["simulators"]["ours"]["tpot_p50_s"] > 0
     assert "ratio" not in found
+
+
+def test_the_fleet_simulator_takes_a_step_alone_as_we_do(tmp_path: Path) -> None:
+    """Requests that meet no other: its times are sums of ours, and its chunks always whole."""
+    if not PYTHON.is_file():
+        pytest.skip("no .venv-peer-simulator: make peer-simulator makes it")
+    out = tmp_path / "bench"
+    settings = ["requests=100", "rate_rps=0.01", "max_batch=24", "chunk=96", "turns=1"]
+    assert simulator.main(["peer=vllm-sr-sim", *settings, f"python={PYTHON}", f"out={out}"]) == 0
+    found = json.loads((out / "peer_simulator.json").read_text("utf-8"))
+    assert found["simulators"]["vllm-sr-sim"]["requests_per_s"] > 0
+    assert found["ratio"]["tpot_p50_s"] == pytest.approx(1.0, abs=0.03)
+    assert 0.7 < found["ratio"]["ttft_p50_s"] <= 1.0
 
 
 def test_vidur_gives_the_same_times(tmp_path: Path) -> None:

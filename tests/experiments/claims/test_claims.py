@@ -200,7 +200,15 @@ def test_fitted_claims_are_never_counted_as_reproduced() -> None:
     found = totals(rows)
     assert found["out_of_sample"]["numbers"] == found["in_sample"]["numbers"] == 1
     counted = [
-        found[s] for s in ("out-of-sample", "in-sample", "identity", "not-yet", "not-applicable")
+        found[s]
+        for s in (
+            "out-of-sample",
+            "in-sample",
+            "identity",
+            "explained",
+            "not-yet",
+            "not-applicable",
+        )
     ]
     assert sum(counted) == found["claims"] == 577
 

@@ -34,6 +34,12 @@ def test_names() -> None:
     assert [s.name for s in choose("all")] == list(FIGURES)
     assert [s.name for s in choose("fig4,table1")] == ["table1", "fig4"]
     assert [s.name for s in choose(["fig5", "fig4"])] == ["fig4", "fig5"]
+    assert [s.name for s in choose("c2cserve.fig4")] == ["fig4"]
+    assert [s.name for s in choose("c2cserve")] == [n for n in FIGURES if "." not in n]
+    dear = {s.name for s in choose("all")} - {s.name for s in choose("all", "quick")}
+    assert dear
+    assert all(name.startswith("takes.") for name in dear)
+    assert dear < {s.name for s in choose("takes", "quick")}  # who names them gets them
     for bad in ("fig99", "", [], "fig4,fig99"):
         with pytest.raises(SettingError, match="table1, table2"):
             choose(bad)

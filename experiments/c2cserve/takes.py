@@ -1,0 +1,198 @@
+"""What each missed claim would take: the smallest change of one number that would give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from experiments.c2cserve import fig4, fig6, fig12, fig14, starts
+from experiments.c2cserve.baselines import DENSE, MOE, serve_alone
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, claim
+from experiments.claims.fidelity import brief
+from experiments.sensitivity import (
+    LIMIT,
+    Knob,
+    Search,
+    Wanted,
+    chip_knobs,
+    constant_knobs,
+    setting_knob,
+)
+
+__all__ = ["SEARCHED", "Searched", "compute", "knobs_of", "said"]
+
+GEMM: Final = ("mma_efficiency", "link_efficiency", "reduce_gbps_per_sm", "asym_issue_s",
+               "hbm_efficiency", "launch_s")  # fmt: skip
+STEPS: Final = (*GEMM, "prefill_efficiency", "elementwise_efficiency", "slice_hbm_gain",
+                "step_overhead_s")  # fmt: skip
+STARTS: Final = ("switch_dense_s", "switch_moe_s", "engine_init_s", "sllm_init_dense_s",
+                 "sllm_init_moe_s")  # fmt: skip
+CHIP: Final = ("link rate", "HBM rate", "SMs", "tensor-core peak")
+SETTINGS: Final[Mapping[str, tuple[str, str]]] = {  # name -> file, key
+    "MoE-Infinity: reading at a start": ("system/moe_infinity.yaml", "start.1.gbps"),
+    "FineMoE: reading at a start": ("system/finemoe.yaml", "start.1.gbps"),
+}
+OUTPUT: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What computes a figure's results, and the numbers that they can hang on.
+
+    `quick`: it takes a tenth of a second, so that the quick profile searches too.
+    """
+
+    results: Callable[[Context], Sequence[Result]]
+    chip: tuple[str, ...] = CHIP
+    constants: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    quick: bool = False
+
+
+def _lone_requests(context: Context) -> list[Result]:
+    """Return Fig. 9's claims about dense models and ServerlessLLM, as `fig9` has them.
+
+    Those on caches of experts take a quarter of a minute each, too long to be asked so often.
+    """
+    mixture = MOE[0]
+    of = {
+        (model, system): serve_alone(context, model, system, output=OUTPUT, requests=1)
+        for models, systems in (
+            (DENSE, ("c2cserve", "serverlessllm", "aegaeon")),
+            ((mixture,), ("c2cserve", "serverlessllm")),
+        )
+        for model in models
+        for system in systems
+    }
+
+    def mean(system: str, what: str) -> float:
+        return float(np.mean([getattr(of[m, system], what) for m in DENSE]))
+
+    def result(name: str, ours: Any, unit: str = "x") -> Result:
+        return Result(
+            claim_id=f"c2cserve.fig9.{name}", ours=ours, unit=unit, sample="out-of-sample"
+        )
+
+    ttft = {s: mean(s, "ttft_s") for s in ("c2cserve", "serverlessllm", "aegaeon")}
+    tpot = {s: mean(s, "tpot_s") for s in ttft}
+    moe = [of[mixture, s].ttft_s for s in ("serverlessllm", "c2cserve")]
+    return [
+        result("dense.tpot_vs_sllm", tpot["c2cserve"] / tpot["serverlessllm"]),
+        result("dense.ttft_vs_sllm", ttft, "relation"),
+        result("dense.ttft_vs_aegaeon", ttft["aegaeon"] / ttft["c2cserve"]),
+        result("dense.tpot_vs_aegaeon", tpot["aegaeon"] / tpot["c2cserve"]),
+        result("qwen3_30b.ttft_vs_sllm", moe[0] / moe[1]),
+    ]
+
+
+SEARCHED: Final[Mapping[str, Searched]] = {
+    "fig4": Searched(results=lambda c: fig4.compute(c).results, constants=GEMM, quick=True),
+    "fig6": Searched(results=lambda c: fig6.compute(c).results, constants=STEPS, quick=True),
+    "fig9": Searched(
+        results=_lone_requests,
+        constants=("link_efficiency", "gemm_hbm_efficiency", "step_overhead_s"),
+    ),
+    "fig10": Searched(
+        results=lambda c: starts.compute_cold(c).results, chip=("link rate", "disk rate"),
+        constants=STARTS, settings=tuple(SETTINGS),
+    ),
+    "fig11": Searched(
+        results=lambda c: starts.compute_switch(c).results, chip=("link rate",),
+        constants=STARTS[:2],
+    ),
+    "fig12": Searched(
+        results=lambda c: fig12.compute(c).results, chip=("link rate", "HBM rate"),
+        constants=("switch_dense_s", "sllm_init_dense_s"),
+    ),
+    "fig14": Searched(
+        results=lambda c: fig14.compute(c).results, chip=("link rate", "SMs"),
+        constants=("link_efficiency",),
+    ),
+}  # fmt: skip
+
+
+def knobs_of(figure: str) -> tuple[Knob, ...]:
+    """Return the numbers a figure is searched over."""
+    searched = SEARCHED[figure]
+    return (
+        *(knob for knob in chip_knobs() if knob.name in searched.chip),
+        *(knob for knob in constant_knobs() if knob.name in searched.constants),
+        *(setting_knob(*SETTINGS[name], name) for name in searched.settings),
+    )
+
+
+def compute(context: Context, figure: str) -> Computed:
+    """Return, for every claim that a figure misses, the smallest changes that would give it."""
+    # one seed, small: what changes with a number is larger than what changes with a seed
+    small = replace(context, profile="quick", seeds=context.seeds[:1], progress=None)
+    knobs = knobs_of(figure)
+    most = 10 * len(knobs)
+
+    def results() -> Sequence[Result]:
+        return SEARCHED[figure].results(small)
+
+    def done(count: int) -> None:
+        if context.progress is not None:
+            context.progress(min(count, most - 1), most)
+
+    found = Search(compute=results, knobs=knobs, done=done).missed()
+    names = ", ".join(k.name for k in knobs)
+    return Computed(
+        tables={"takes": _table(found)},
+        results=(),
+        caption=(
+            f"Claims of {figure} that ours does not agree with, first seed, small size. Each of "
+            f"{len(knobs)} numbers was scaled alone by up to {LIMIT:g} both ways ({names}); shown "
+            "are the smallest changes with which ours would agree with the printed value, the "
+            f"rest as it is. Shares do not go above 1. Link variant '{context.link_variant}'."
+        ),
+        report=_report(found),
+        takes={wanted.claim_id: said(wanted) for wanted in found},
+    )
+
+
+def said(wanted: Wanted) -> str:
+    """Return in words what a claim would take."""
+    if not wanted.changes:
+        return (
+            f"None of {wanted.tried} numbers gives it alone within x{LIMIT:g} "
+            f"({wanted.matter} change it)."
+        )
+    nearest = [f"{c.knob} x {c.factor:.3g} ({c.before:.4g} to {c.after:.4g})"
+               for c in wanted.changes[:3]]  # fmt: skip
+    return f"{' or '.join(nearest)}."
+
+
+def _table(found: Sequence[Wanted]) -> pa.Table:
+    rows: list[dict[str, Any]] = []
+    for wanted in found:
+        shown: dict[str, Any] = {
+            "claim": wanted.claim_id,
+            "published": brief(claim(wanted.claim_id).value),
+            "ours": brief(wanted.ours),
+            "tried": wanted.tried,
+            "matter": wanted.matter,
+        }
+        rows += [
+            shown | {"knob": c.knob, "factor": c.factor, "before": c.before, "after": c.after}
+            for c in wanted.changes
+        ]
+        if not wanted.changes:
+            rows.append(shown | {"knob": None, "factor": None, "before": None, "after": None})
+    texts = [(n, pa.string()) for n in ("claim", "published", "ours")]
+    counts = [(n, pa.int64()) for n in ("tried", "matter")]
+    numbers = [(n, pa.float64()) for n in ("factor", "before", "after")]
+    schema = pa.schema([*texts, *counts, ("knob", pa.string()), *numbers])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _report(found: Sequence[Wanted]) -> tuple[tuple[str, ...], ...]:
+    return (
+        ("claim", "published", "ours", "what it would take"),
+        *((w.claim_id, brief(claim(w.claim_id).value), brief(w.ours), said(w)) for w in found),
+    )

@@ -1,0 +1,54 @@
+"""A lone request of a model whose engine is there, in closed form: the best alpha of each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from c2c.cost import load_constants, step_table, step_time
+from c2c.hardware import link_gbps, load_platform, slices
+from c2c.models import load_spec
+from experiments.c2cserve.baselines import PROMPT
+from experiments.c2cserve.context import Context
+
+__all__ = ["Warm", "warm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm:
+    """Seconds to the first token, and of each further one."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+def warm(
+    context: Context, model: str, weights: Literal["host", "hbm", "staged"], layout: str = "1x96gb"
+) -> Warm:
+    """Return both times of a prompt of `PROMPT` tokens in one step, alone on the link.
+
+    Args:
+      context: link variant.
+      model: of the catalog.
+      weights: where they are, see `c2c.cost.step_table`.
+      layout: of a GH200.
+    """
+    platform = load_platform("gh200")
+    table = step_table(
+        load_spec(model), slices(platform, layout)[0], load_constants(),
+        link_gbps(platform.link, context.link_variant), max_tokens=PROMPT, max_rows=1,
+        weights=weights,
+    )  # fmt: skip
+    alphas = range(len(table.alphas))
+    return Warm(
+        ttft_s=min(
+            step_time(table, prefill_tokens=PROMPT, head_rows=1, alpha_index=a).seconds
+            for a in alphas
+        ),
+        tpot_s=min(
+            step_time(
+                table, decode_seqs=1, decode_kv_tokens=PROMPT, head_rows=1, alpha_index=a
+            ).seconds
+            for a in alphas
+        ),
+    )

@@ -1,0 +1,16 @@
+"""What results hang on: one constant or setting is scaled at a time, and what follows is read."""
+
+from experiments.sensitivity.knobs import Knob, changed, chip_knobs, constant_knobs, setting_knob
+from experiments.sensitivity.search import LIMIT, Change, Search, Wanted
+
+__all__ = [
+    "LIMIT",
+    "Change",
+    "Knob",
+    "Search",
+    "Wanted",
+    "changed",
+    "chip_knobs",
+    "constant_knobs",
+    "setting_knob",
+]

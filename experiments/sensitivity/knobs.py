@@ -1,0 +1,185 @@
+"""Numbers of the settings' files that can be scaled one at a time, and the files with one scaled.
+
+A result is computed again from a copy of the settings' folder in which one number, or several that
+mean one thing, is multiplied. Nothing else is touched, so whatever reads the settings is covered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import yaml
+
+from c2c.cost import load_constants
+from c2c.errors import SettingError
+from c2c.hardware import conf_dir
+
+__all__ = ["Knob", "changed", "chip_knobs", "constant_knobs", "setting_knob"]
+
+PLATFORM: Final = "gh200"
+_PACKAGE: Final = "# @package"  # Hydra's header, a comment that means something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One meaning, and where its numbers stand.
+
+    Attributes:
+      name: as tables show it.
+      entries: file below the settings' folder, and the keys down to the number.
+      value: of the first one.
+      most: the largest factor that is allowed, of a share 1 / value.
+    """
+
+    name: str
+    entries: tuple[tuple[str, tuple[str, ...]], ...]
+    value: float
+    most: float = float("inf")
+
+
+def constant_knobs() -> tuple[Knob, ...]:
+    """Return the constants of GH200's calibration, each where its value stands."""
+    constants = load_constants(PLATFORM)
+    found = []
+    for name, source in constants.sources.items():
+        value = float(getattr(constants, name))
+        file = f"calibration/{source.chip or PLATFORM}.yaml"
+        found.append(
+            Knob(
+                name=name,
+                entries=((file, ("constants", name, "value")),),
+                value=value,
+                most=1.0 / value if name.endswith("_efficiency") else float("inf"),
+            )
+        )
+    return tuple(found)
+
+
+def chip_knobs() -> tuple[Knob, ...]:
+    """Return what GH200's datasheet and host decide: link, HBM, SMs, peak, memory, disk."""
+    chip = f"hardware/{PLATFORM}.yaml"
+
+    def knob(name: str, keys: Sequence[str], cut: str | None = None) -> Knob:
+        entries = tuple((chip, tuple(key.split("."))) for key in keys)
+        if cut is not None:
+            entries += tuple((file, ("profiles", PLATFORM, cut)) for file in _cut_layouts())
+        value = _number(_read(conf_dir() / chip), entries[0][1], chip)
+        return Knob(name=name, entries=entries, value=value)
+
+    return (
+        knob(
+            "link rate",
+            ("link.datasheet_gbps", "link.measured_gbps", "link.both_directions_gbps"),
+        ),
+        knob("HBM rate", ("gpu.hbm_gbps",), "hbm_gbps"),
+        knob("SMs", ("gpu.sm_count", "gpu.bf16_tflops"), "sm_count"),  # of the same kind
+        knob("tensor-core peak", ("gpu.bf16_tflops",)),
+        knob("host memory's rate", ("host.memory_gbps",)),
+        knob("disk rate", ("host.disk_gbps",)),
+    )
+
+
+def setting_knob(file: str, key: str, name: str) -> Knob:
+    """Return a number of any other file, such as `system/moe_infinity.yaml`.
+
+    Raises:
+      SettingError: the file has no such number.
+    """
+    keys = tuple(key.split("."))
+    value = _number(_read(conf_dir() / file), keys, file)
+    return Knob(name=name, entries=((file, keys),), value=value)
+
+
+@contextmanager
+def changed(knob: Knob, factor: float) -> Iterator[None]:
+    """Have the settings' folder be one in which the knob's numbers are multiplied.
+
+    Raises:
+      SettingError: a factor that is not above 0.
+    """
+    if not 0 < factor < float("inf"):
+        raise SettingError("factor", factor, "a number above 0")
+    before = os.environ.get("C2C_CONF")
+    with TemporaryDirectory(prefix="c2c-conf-") as temporary:
+        folder = Path(temporary) / "conf"
+        _copy(conf_dir(), folder, knob, factor)
+        os.environ["C2C_CONF"] = str(folder)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["C2C_CONF"]
+            else:
+                os.environ["C2C_CONF"] = before
+
+
+def _copy(source: Path, folder: Path, knob: Knob, factor: float) -> None:
+    """Make a folder of links into another one, with files of its own where numbers differ."""
+    files: dict[str, list[tuple[str, ...]]] = {}
+    for file, keys in knob.entries:
+        files.setdefault(file, []).append(keys)
+    groups = {file.split("/")[0] for file in files}
+    folder.mkdir()
+    for path in source.iterdir():
+        if path.name not in groups:
+            (folder / path.name).symlink_to(path)
+            continue
+        (folder / path.name).mkdir()
+        for inner in path.iterdir():
+            name = f"{path.name}/{inner.name}"
+            if name in files:
+                (folder / name).write_text(_scaled(inner, files[name], factor), encoding="utf-8")
+            else:
+                (folder / name).symlink_to(inner)
+
+
+def _scaled(path: Path, numbers: Sequence[tuple[str, ...]], factor: float) -> str:
+    text = path.read_text(encoding="utf-8")
+    data = yaml.load(text, _loader())  # noqa: S506 (a safe one)
+    for keys in numbers:
+        before = _number(data, keys, path.name)
+        node = data
+        for key in keys[:-1]:
+            node = node[int(key) if isinstance(node, list) else key]
+        last = keys[-1]
+        whole = isinstance(node[last], int)
+        node[last] = max(1, round(before * factor)) if whole else before * factor
+    head = [line for line in text.splitlines() if line.startswith(_PACKAGE)]
+    return "\n".join([*head, yaml.safe_dump(data, sort_keys=False)])
+
+
+def _number(data: Any, keys: Sequence[str], where: str) -> float:
+    node = data
+    for key in keys:
+        try:
+            node = node[int(key) if isinstance(node, list) else key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            node = None
+            break
+    if isinstance(node, bool) or not isinstance(node, int | float):
+        raise SettingError(f"{where}: {'.'.join(keys)}", node, "a number")
+    return float(node)
+
+
+def _cut_layouts() -> list[str]:
+    """Return the layouts that cut this chip."""
+    folder = conf_dir() / "mig"
+    return [
+        f"mig/{path.name}"
+        for path in sorted(folder.glob("*.yaml"))
+        if PLATFORM in (_read(path).get("profiles") or {})
+    ]
+
+
+def _read(path: Path) -> Any:
+    return yaml.load(path.read_text(encoding="utf-8"), _loader())  # noqa: S506 (a safe one)
+
+
+def _loader() -> Any:
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

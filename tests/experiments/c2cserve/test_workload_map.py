@@ -1,0 +1,54 @@
+"""Who is best in a workload, and what a point of the map runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments.c2cserve import workload_map
+from experiments.c2cserve.context import Context
+from experiments.c2cserve.workload_map import Point, best_of
+
+QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+
+
+def row(system: str, both: float, p99_s: float) -> dict[str, Any]:
+    return {
+        "chip": "gh200", "bursts": "steady", "models": 2, "rate_rps": 1.0, "memory_gb": None,
+        "system": system, "both_percent": both, "ttft_p99_s": p99_s,
+    }  # fmt: skip
+
+
+def test_of_those_that_meet_the_targets_equally_often_the_quickest_is_best() -> None:
+    found = best_of(
+        [row("C2CServe", 99.5, 0.5), row("plus", 100.0, 0.4), row("Aegaeon", 99.2, 0.1),
+         row("ServerlessLLM", 98.9, 0.01)]
+    )  # fmt: skip
+    assert found["best"] == "Aegaeon"  # 98.9 is more than a point behind
+    assert found["close"] == 3
+    assert found["opponent"] == "Aegaeon"
+    assert found["paper_lead_points"] == pytest.approx(0.3)
+    assert found["plus_lead_points"] == pytest.approx(0.8)
+
+
+def test_the_papers_system_is_the_better_of_its_readings_and_plus_is_no_opponent() -> None:
+    found = best_of(
+        [row("C2CServe", 60.0, 9.0), row("C2CServe to the letter", 62.0, 9.0),
+         row("plus", 99.0, 0.2), row("ServerlessLLM", 80.0, 1.0)]
+    )  # fmt: skip
+    assert found["paper_percent"] == 62.0
+    assert found["paper_lead_points"] == pytest.approx(-18.0)
+    assert (found["best"], found["opponent"]) == ("plus", "ServerlessLLM")
+
+
+def test_bursts_have_the_same_mean_rate_and_cost_attainment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workload_map, "REQUESTS", 300)
+    steady = Point(chip="gh200", models=2, rate_rps=4.0, bursts="steady")
+    bursty = Point(chip="gh200", models=2, rate_rps=4.0, bursts="bursty", memory_gb=240)
+    calm, rough = (workload_map._run(QUICK, point, "ServerlessLLM") for point in (steady, bursty))
+    assert calm["requests"] == rough["requests"] == 300
+    assert calm["ttft_p99_s"] != rough["ttft_p99_s"]
+    assert 0 <= calm["worst_percent"] <= calm["both_percent"] <= 100
