@@ -94,9 +94,7 @@ def test_prefill_split_anywhere(
         k, v = (np.full_like(array, np.nan) for array in arrays)
         k[:, : end - begin], v[:, : end - begin] = (array[:, begin:end] for array in arrays)
         parts.append(
-            partial_prefill(
-                q, k, v, q_offset=offset - begin, kv_lengths=end - begin, window=window
-            )
+            partial_prefill(q, k, v, q_offset=offset - begin, kv_lengths=end - begin, window=window)
         )
     order.shuffle(parts)  # type: ignore[attr-defined]
     merged = merge_partial(*parts)

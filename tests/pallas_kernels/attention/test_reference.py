@@ -24,7 +24,6 @@ from pallas_kernels.attention import (
 from pallas_kernels.attention.numerics import exact_attention, visible_keys
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
 
-
 # Each is compiled once for each block: offsets, lengths and windows are run-time values.
 SHAPES: tuple[dict[str, Any], ...] = (
     {"queries": 33, "keys": 90, "heads": 6, "kv_heads": 2},
