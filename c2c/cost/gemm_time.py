@@ -1,6 +1,6 @@
 """Time of one GEMM over host-resident weights: the slowest of SMs, link and HBM."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from c2c.cost.arrays import Array, ArrayLike, numeric
@@ -80,6 +80,7 @@ def gemm_time(
     sm_split: ArrayLike | None = None,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
+    resident: float = 0.0,
     xp: Any = None,
 ) -> GemmTime:
     """Return the time of a hybrid GEMM on one slice, alone on the link at `link_gbps`.
@@ -97,6 +98,8 @@ def gemm_time(
         for columns and SMs; they balance only if both paths cost the same a column.
       element_bytes: bytes of one element.
       groups: equal GEMMs in one launch (experts).
+      resident: share of W in HBM, in [0, 1]; one launch draws on HBM for it and on the link for
+        the rest, from beginning to end, as `pallas_kernels.gemm.Resident` does.
       xp: numpy (default) or jax.numpy.
 
     Returns:
@@ -115,6 +118,11 @@ def gemm_time(
         groups=groups,
         xp=xp,
     )
+    if resident > 0.0:
+        there = resident * traffic.link_bytes  # what is read twice over the link is so from HBM
+        traffic = replace(
+            traffic, link_bytes=traffic.link_bytes - there, hbm_bytes=traffic.hbm_bytes + there
+        )
     rate = kernel_link_gbps(slice_, constants, link_gbps, xp=xp)
     return time_of(
         traffic, slice_=slice_, constants=constants, link_rate_gbps=rate, sm_split=sm_split, xp=xp

@@ -130,6 +130,7 @@ def step_table(
     cluster: int = 1,
     tiles: KernelTiles | None = None,
     routing: Routing | None = None,
+    resident: float = 0.0,
 ) -> StepTable:
     """Return the step costs of a model on a slice for every token count up to `max_tokens`.
 
@@ -150,6 +151,7 @@ def step_table(
       cluster: CTAs along M that share a weight tile by multicast.
       tiles: tile shapes of HybridGEMM; default `KernelTiles(cluster=cluster)`.
       routing: how tokens choose their experts; default: independently.
+      resident: share of every matrix in HBM while the rest is streamed, in [0, 1]; of "host" only.
 
     Raises:
       SettingError: a size, an alpha or `weights` is out of range.
@@ -162,6 +164,8 @@ def step_table(
             raise SettingError(name, size, "a whole number above 0")
     if weights not in ("host", "hbm", "staged"):
         raise SettingError("weights", weights, "'host', 'hbm' or 'staged'")
+    if not (0.0 <= resident <= 1.0 and (weights == "host" or resident == 0.0)):
+        raise SettingError("resident", resident, "a share in [0, 1], and 0 unless weights='host'")
     if link_gbps <= 0:
         raise SettingError("link_gbps", link_gbps, "a number above 0")
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
@@ -181,6 +185,7 @@ def step_table(
             cost = gemm_time(
                 m, gemm.n, gemm.k, split, slice_=slice_, constants=constants,
                 link_gbps=link_gbps, tiles=tiles, element_bytes=spec.dtype_bytes, groups=groups,
+                resident=resident,
             )  # fmt: skip
             moved = cost.traffic
             into.add(gemm.count, cost.total_s, moved.link_bytes, moved.hbm_bytes)

@@ -57,11 +57,13 @@ from c2c.policies.experts import (
     tracing,
 )
 from c2c.policies.keep import (
+    ByShare,
     NothingKept,
     WhileRoom,
     engines_kept,
     keeps_weights,
     layers_to_keep,
+    spreads_kept,
 )
 from c2c.policies.load import (
     Resident,
@@ -138,6 +140,7 @@ __all__ = [
     "ByProbability",
     "ByQueue",
     "ByScore",
+    "ByShare",
     "ChunkChoice",
     "ExpertMap",
     "Feedback",
@@ -218,6 +221,7 @@ __all__ = [
     "route",
     "sets_aside",
     "should_drain",
+    "spreads_kept",
     "step_parts",
     "swaps_weights",
     "takes_turns",

@@ -1,4 +1,4 @@
-"""Which streamed weights stay in a slice's HBM, by layer."""
+"""Which streamed weights stay in a slice's HBM: whole layers, or a share of every matrix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from c2c.errors import SettingError
 from c2c.policies.decision import decision
 from c2c.policies.returns import LAYERS, YES_OR_NO
 
-__all__ = ["NothingKept", "WhileRoom", "engines_kept", "keeps_weights", "layers_to_keep"]
+__all__ = [
+    "ByShare",
+    "NothingKept",
+    "WhileRoom",
+    "engines_kept",
+    "keeps_weights",
+    "layers_to_keep",
+    "spreads_kept",
+]
 
 
 def _yes(policy: Any) -> bool:
@@ -29,11 +37,21 @@ def engines_kept(policy: Any) -> int:
     """Return how many engines of a slice may have layers in HBM, those that ran last; 0: all."""
 
 
+def _no(policy: Any) -> bool:
+    return False
+
+
+@decision(default=_no, returns=YES_OR_NO)
+def spreads_kept(policy: Any) -> bool:
+    """Return whether so many layers' worth of weights is a share of every matrix."""
+
+
 @decision(returns=LAYERS)
 def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
     """Return how many more layers the next step leaves in HBM.
 
-    The step copies each of them ahead of its product, which costs link and HBM traffic.
+    The step copies each of them ahead of its product, which costs link and HBM traffic. Where kept
+    weights are spread, it is so many layers' worth, left by the products that read it.
 
     Args:
       policy: decides.
@@ -41,6 +59,11 @@ def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int
       layer_bytes: weights of a layer.
       left: layers of the model that are not kept.
     """
+
+
+def _check_spare(spare_bytes: float, where: str) -> None:
+    if not spare_bytes >= 0.0:
+        raise SettingError(f"{where}.spare_bytes", spare_bytes, "bytes, at least 0")
 
 
 class NothingKept(NamedTuple):
@@ -72,14 +95,37 @@ class WhileRoom(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
-        if not self.spare_bytes >= 0.0:
-            raise SettingError(f"{where}.spare_bytes", self.spare_bytes, "bytes, at least 0")
+        _check_spare(self.spare_bytes, where)
         if self.engines < 0:
             raise SettingError(f"{where}.engines", self.engines, "a whole number, at least 0")
 
 
+class ByShare(NamedTuple):
+    """As much as fits beside the KV caches, as an equal share of every matrix.
+
+    A launch reads its share from HBM and the rest over the link at the same time, where whole
+    layers leave the link idle while they are read. Ours; Source: DAK (2026), the share of an
+    operation's weights that stays in device memory.
+
+    Attributes:
+      spare_bytes: HBM that is left free for the next requests' KV caches.
+    """
+
+    spare_bytes: float = 1.5e9
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_spare(self.spare_bytes, where)
+
+
+@spreads_kept.by(ByShare)
+def _share(policy: ByShare) -> bool:
+    return True
+
+
+@layers_to_keep.by(ByShare)
 @layers_to_keep.by(WhileRoom)
-def _while_room(policy: WhileRoom, room_bytes: float, layer_bytes: float, left: int) -> int:
+def _while_room(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
     return min(left, max(0, int((room_bytes - policy.spare_bytes) // layer_bytes)))
 
 

@@ -29,6 +29,8 @@ class KeptTables(NamedTuple):
 
     copied: StepTable
     kept: StepTable
+    # With equal steps of every matrix in HBM, from none to all; none where layers stay whole.
+    spread: tuple[StepTable, ...] = ()
 
 
 class CostTables(NamedTuple):
@@ -44,6 +46,8 @@ class CostTables(NamedTuple):
     # Empty where no weights are ever kept.
     filled_body: Any
     filled_head: Any
+    # f8[P, S, T+1, A]: seconds with 0 to all of every matrix in HBM; empty where layers stay whole.
+    spread_body: Any
     overhead_s: Any  # f8[P]
     kv_read_s: Any
     pair_s: Any
@@ -85,6 +89,7 @@ def stack_tables(
         head_hbm=np.stack([t.head_hbm_bytes for t in flat]),
         filled_body=_filled(filled, "body"),
         filled_head=_filled(filled, "head"),
+        spread_body=_spread(filled),
         overhead_s=per_pair("step_overhead_s"),
         kv_read_s=per_pair("kv_read_s_per_token"),
         pair_s=per_pair("attn_s_per_pair"),
@@ -102,8 +107,18 @@ def _filled(tables: Sequence[KeptTables], part: str) -> np.ndarray:
     if not tables:
         return np.zeros((0, 0, 2, 3))
     fields = [f"{part}_{what}" for what in ("s", "link_bytes", "hbm_bytes")]
-    return np.array([[[getattr(t, f)[:, 0] for f in fields] for t in pair] for pair in tables])\
-        .transpose(0, 3, 1, 2).copy()  # fmt: skip
+    return np.array(
+        [
+            [[getattr(t, f)[:, 0] for f in fields] for t in (pair.copied, pair.kept)]
+            for pair in tables
+        ]
+    ).transpose(0, 3, 1, 2).copy()  # fmt: skip
+
+
+def _spread(tables: Sequence[KeptTables]) -> np.ndarray:
+    if not any(t.spread for t in tables):
+        return np.zeros((0, 0, 0, 0))
+    return np.array([[s.body_s for s in t.spread] for t in tables])
 
 
 @inlined
@@ -112,7 +127,8 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
 
     Args:
       plan: a row of `state.PLAN_DTYPE`.
-      layers: of the model; `plan.kept` of them are read from HBM, `plan.copied` copied there.
+      layers: of the model; `plan.kept` of them are read from HBM, `plan.copied` copied there, or
+        so many layers' worth of all matrices.
       variant: position on the alpha grid.
 
     Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
@@ -130,12 +146,25 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
             + costs.kv_read_s[pair] * plan.decode_kv
             + prefill
         )
-    gemms = _mixed(
-        costs, pair, plan, layers, 0,
-        costs.body_s[pair, tokens, variant], costs.head_s[pair, plan.rows, variant],
-    )  # fmt: skip
+    body = costs.body_s[pair, tokens, variant]
+    head = costs.head_s[pair, plan.rows, variant]
+    if len(costs.spread_body) > 0 and plan.kept < layers:
+        gemms = _spread_s(costs, pair, plan.kept / layers, tokens, variant) + head
+    else:
+        gemms = _mixed(costs, pair, plan, layers, 0, body, head)
     attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
     return float(gemms + attention)
+
+
+@jitable
+def _spread_s(costs: CostTables, pair: int, share: float, tokens: int, variant: int) -> float:
+    # A launch draws on HBM and on the link at once, so its time is convex in the share.
+    steps = costs.spread_body.shape[1] - 1
+    below = min(int(share * steps), steps - 1)
+    beyond = share * steps - below
+    less = costs.spread_body[pair, below, tokens, variant]
+    more = costs.spread_body[pair, below + 1, tokens, variant]
+    return float((1.0 - beyond) * less + beyond * more)
 
 
 @jitable

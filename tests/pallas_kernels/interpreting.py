@@ -6,9 +6,9 @@ reaches. So it runs in a thread that can be given up.
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,13 +43,20 @@ def within[T](run: Callable[[], T], seconds: float = SECONDS) -> T:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        # jax waits for the stuck kernel when Python ends; this comes before it
-        atexit.register(os._exit, 1)
+        # When Python ends it waits for the stuck kernel's pool of threads; this comes before that,
+        # where `atexit` comes after it and the process would never end.
+        threading._register_atexit(_end)  # type: ignore[attr-defined]
         pytest.fail(f"no result after {seconds} s: a barrier is waited for and never arrives")
     if failed:
         reset()
         raise failed[0]
     return done[0]
+
+
+def _end() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def reset() -> None:

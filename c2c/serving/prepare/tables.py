@@ -29,6 +29,7 @@ from c2c.policies import (
     keeps_weights,
     largest_chunk,
     link_demand_gbps,
+    spreads_kept,
     swaps_weights,
     weights_in,
 )
@@ -36,6 +37,7 @@ from c2c.serving.costs import KeptTables
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 
 __all__ = [
+    "SPREAD_SHARES",
     "Homes",
     "activation_bytes",
     "chunk_choice",
@@ -55,6 +57,9 @@ __all__ = [
     "shared_room_bytes",
     "switch_s",
 ]
+
+SPREAD_SHARES = np.linspace(0.0, 1.0, 9)
+"""Of every matrix in HBM; between two of them a step's time is taken to be a straight line."""
 
 
 def head_bytes(spec: ModelSpec) -> float:
@@ -87,7 +92,12 @@ def first_variant(system: SystemSpec, table: StepTable) -> int:
 
 
 def _table(
-    setup: ServingSetup, spec: ModelSpec, kind: Slice, shared_gbps: float, weights: str
+    setup: ServingSetup,
+    spec: ModelSpec,
+    kind: Slice,
+    shared_gbps: float,
+    weights: str,
+    resident: float = 0.0,
 ) -> StepTable:
     system = setup.system
     return step_table(
@@ -100,6 +110,7 @@ def _table(
         weights=weights,  # type: ignore[arg-type]
         cluster=getattr(system.load, "cluster", 1),
         routing=setup.routing,
+        resident=resident,
     )
 
 
@@ -117,13 +128,17 @@ def kept_tables(
     """Return the step costs [arch][kind] of weights on their way into HBM, and in it."""
     if not keeps_weights(setup.system.keep):
         return ()
-    return tuple(
-        tuple(
-            KeptTables(*(_table(setup, s, k, shared_gbps, where) for where in ("staged", "hbm")))
-            for k in kinds
-        )
-        for s in specs
-    )
+
+    def of(spec: ModelSpec, kind: Slice) -> KeptTables:
+        copied, kept = (_table(setup, spec, kind, shared_gbps, at) for at in ("staged", "hbm"))
+        if not spreads_kept(setup.system.keep):
+            return KeptTables(copied, kept)
+        spread = [
+            _table(setup, spec, kind, shared_gbps, "host", float(share)) for share in SPREAD_SHARES
+        ]
+        return KeptTables(copied, kept, tuple(spread))
+
+    return tuple(tuple(of(spec, kind) for kind in kinds) for spec in specs)
 
 
 def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels.attention import (
+    Partial,
     decode_attention,
     partial_decode,
     partial_prefill,
@@ -22,48 +24,46 @@ from pallas_kernels.attention import (
 from pallas_kernels.attention.numerics import exact_attention, visible_keys
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
 
+# Each is compiled once for each block: offsets, lengths and windows are run-time values.
+SHAPES: tuple[dict[str, Any], ...] = (
+    {"queries": 33, "keys": 90, "heads": 6, "kv_heads": 2},
+    {"queries": 1, "keys": 17, "dim": 80, "dtype": "float16"},
+    {"queries": 40, "keys": 61, "dim": 1, "dtype": "float32", "causal": False},
+)
+
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    rows, keys = draw(st.integers(1, 3)), draw(st.integers(1, 90))
-    kv_heads = draw(st.integers(1, 3))
-    causal = draw(st.booleans())
+    shape = draw(st.sampled_from(SHAPES))
     return Case(
-        queries=draw(st.integers(1, 40)),
-        keys=keys,
-        heads=kv_heads * draw(st.integers(1, 4)),
-        kv_heads=kv_heads,
-        dim=draw(st.sampled_from([1, 16, 64, 80])),
-        dtype=draw(st.sampled_from(["bfloat16", "float16", "float32"])),
-        causal=causal,
-        window=draw(st.none() | st.integers(1, 100)) if causal else None,
-        offsets=tuple(draw(st.lists(st.integers(-50, 120), min_size=rows, max_size=rows))),
-        lengths=tuple(draw(st.lists(st.integers(0, keys), min_size=rows, max_size=rows))),
+        **shape,
+        window=draw(st.none() | st.integers(1, 100)) if shape.get("causal", True) else None,
+        offsets=draw(st.tuples(*[st.integers(-50, 120)] * 2)),
+        lengths=draw(st.tuples(*[st.integers(0, shape["keys"])] * 2)),
         seed=draw(st.integers(0, 2**32 - 1)),
     )
 
 
-@settings(max_examples=15)
+@functools.cache
+def in_blocks(block: int, causal: bool, scale: float) -> Any:
+    """Return the reference with blocks of this size, compiled once for each shape."""
+
+    def run(bounds: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array) -> Partial:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reference, "KEY_BLOCK", block)
+            patch.setattr(reference, "QUERY_BLOCK", block)
+            return reference.prefill(q, k, v, bounds, causal=causal, scale=scale)
+
+    return jax.jit(run)
+
+
+@settings(max_examples=30)
 @given(cases(), st.sampled_from([16, 512]))
 def test_prefill_within_the_bound(case: Case, block: int) -> None:
     # blocks of 16 as well, so that small arrays have several, the last one ragged
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference, "KEY_BLOCK", block)
-        patch.setattr(reference, "QUERY_BLOCK", block)
-        bounds = np.stack(
-            [
-                case.offsets,
-                case.row_lengths,
-                np.full(len(case.offsets), case.window or 1 << 30),
-            ],
-            axis=1,
-        ).astype(np.int32)
-        part = reference.prefill(
-            *map(jnp.asarray, case.arrays),
-            jnp.asarray(bounds),
-            causal=case.causal,
-            scale=case.dim**-0.5,
-        )
+    widths = np.full(2, case.window or 1 << 30)
+    bounds = np.stack([case.offsets, case.row_lengths, widths], axis=1).astype(np.int32)
+    part = in_blocks(block, case.causal, case.dim**-0.5)(bounds, *case.arrays)
     merges = case.keys // block + 1  # blocks smaller than the bound's: each counts as a merge
     assert case.exact("float32", merges=merges).worst(part.out, part.lse) <= 1
 
@@ -71,14 +71,13 @@ def test_prefill_within_the_bound(case: Case, block: int) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_several_blocks_of_queries_and_keys(dtype: str) -> None:
     case = Case(
-        queries=300,
-        keys=1100,
-        heads=4,
-        kv_heads=2,
+        queries=140,
+        keys=600,
+        heads=2,
         dtype=dtype,
-        window=400,
-        offsets=(700, -40),
-        lengths=(900, 1100),
+        window=300,
+        offsets=(420, -40),
+        lengths=(500, 600),
     )
     part = partial_prefill(*case.arrays, **case.options(), backend="reference")
     assert case.exact("float32").worst(part.out, part.lse) <= 1
@@ -96,22 +95,24 @@ def test_the_bound_notices_one_dropped_key() -> None:
     assert case.exact().worst(case.exact().out, wrong.lse) > 1
 
 
-@settings(max_examples=12)
+@settings(max_examples=30)
 @given(
-    page=st.sampled_from([1, 5, 16, 64]),
-    each=st.integers(1, 6),
-    lengths=st.lists(st.integers(0, 320), min_size=1, max_size=4),
-    group=st.integers(1, 5),
+    # page, pages of a sequence, sequences, queries of a head: each is compiled once
+    shape=st.sampled_from([(1, 6, 4, 1), (5, 3, 2, 5), (16, 6, 3, 2), (64, 5, 1, 3)]),
+    lengths=st.tuples(*[st.integers(0, 320)] * 4),
     window=st.none() | st.integers(1, 60),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_pages_in_any_order(
-    page: int, each: int, lengths: list[int], group: int, window: int | None, seed: int
+    shape: tuple[int, int, int, int],
+    lengths: tuple[int, ...],
+    window: int | None,
+    seed: int,
 ) -> None:
-    keys = page * each
+    page, each, rows, group = shape
     case = decoding(
-        tuple(min(length, keys) for length in lengths),
-        keys,
+        tuple(length % (page * each + 1) for length in lengths[:rows]),
+        page * each,
         heads=2 * group,
         kv_heads=2,
         window=window,
@@ -125,8 +126,8 @@ def test_pages_in_any_order(
 
 
 def test_decode_over_several_blocks_of_pages() -> None:
-    case = decoding((1300, 513, 0), 1344, heads=8, kv_heads=2, window=700)
-    out = decode_attention(*paged(case, 16).arguments, window=700)
+    case = decoding((400, 150, 0), 416, heads=4, kv_heads=2, window=200)
+    out = decode_attention(*paged(case, 16).arguments, window=200)
     assert case.exact().worst(out[:, None]) <= 1
 
 

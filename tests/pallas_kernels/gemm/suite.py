@@ -42,11 +42,10 @@ QUANTISED = {
     "int8, one row, any K and N": Case(m=1, k=100, n=50, weights=Quantised(), config=OUTPUT_ONLY),
     "int8, groups of 64, [cluster of 2]": Case(
         m=72,
-        k=500,
+        k=300,
         n=192,
         weights=Quantised(group=64, scale_dtype="bfloat16"),
         config=clustered(replace(CONVERTING, tk=64), 2),
-        alphas=EVERY,
     ),
     "int8, groups of 256, two warpgroups, f16": Case(
         m=70,
@@ -66,8 +65,8 @@ QUANTISED = {
     ),
     "groups of 96, offsets, cluster of 2": Case(
         m=140,
-        k=900,
-        n=192,
+        k=500,
+        n=128,
         weights=Quantised(group=96, offset_dtype="float16"),
         config=clustered(replace(CONVERTING, kc=384), 2),
         alphas=(0.4,),
@@ -119,7 +118,7 @@ EXPERTS = {
     ),
     "int8": Case(m=80, k=384, n=128, sizes=(0, 71, 3, 0), weights=Quantised(), config=CONVERTING),
     "int4, groups of 32, offsets": Case(
-        m=75, k=384, n=70, sizes=(66, 0, 3), weights=GGUF, config=CONVERTING
+        m=70, k=300, n=70, sizes=(0, 65, 3), weights=GGUF, config=CONVERTING
     ),
     "fp8, groups, cluster of 2, to float32": Case(
         m=40,

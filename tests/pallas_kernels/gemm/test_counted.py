@@ -17,7 +17,7 @@ from tests.pallas_kernels.interpreting import SMALL, count_copies
 COUNTED = {
     "both paths, a short last slice": Case(m=256, k=192, n=256, alphas=(0.5,)),
     "tiles of K converted": Case(
-        m=136, k=384, n=128, weights=INT4, config=CONVERTING, alphas=(0.0, 0.5, 1.0)
+        m=136, k=384, n=128, weights=INT4, config=CONVERTING, alphas=(0.5,)
     ),
     "offsets, cluster of 2": Case(
         m=130, k=384, n=128, weights=GGUF, config=clustered(CONVERTING, 2), alphas=(0.5,)
@@ -25,7 +25,7 @@ COUNTED = {
     "per channel, offsets": Case(
         m=130,
         k=640,
-        n=128,
+        n=64,
         weights=Quantised(offset_dtype="float32"),
         config=CONVERTING,
         alphas=(0.0, 1.0),
@@ -37,7 +37,7 @@ COUNTED = {
         weights=Quantised(group=64),
         config=clustered(replace(OUTPUT_ONLY, tm=8, tk=64), 8),
     ),
-    "experts": Case(m=160, k=192, n=128, sizes=(5, 0, 150, 1), alphas=(0.0, 0.5, 1.0)),
+    "experts": Case(m=160, k=192, n=128, sizes=(5, 0, 150, 1), alphas=(0.5,)),
     "experts, one row more: a second reading": Case(
         m=257, k=64, n=64, sizes=(130, 127), alphas=(1.0,)
     ),

@@ -82,7 +82,7 @@ CASES = {
     ),
     "int8 tiles of K": Case(m=72, k=500, n=250, weights=INT4, config=CONVERTING, alphas=(0.4,)),
     "offsets, cluster of 2": Case(
-        m=140, k=384, n=250, weights=GGUF, config=clustered(CONVERTING, 2), alphas=(0.5,)
+        m=140, k=384, n=190, weights=GGUF, config=clustered(CONVERTING, 2), alphas=(0.5,)
     ),
     "experts": Case(m=75, k=128, n=192, sizes=(66, 0, 3), alphas=EVERY),
     "experts, quantised": Case(
@@ -202,7 +202,8 @@ def test_counted_bytes_are_the_models(case: Case, monkeypatch: pytest.MonkeyPatc
     case = replace(case, config=replace(case.config, tm=128, warpgroups=warpgroups, stagger=False))
     config, tn = case.config, case.config.tn
     w_tile = (tn, config.tk if case.weights is None else config.tk * case.gemm.w_bits // 8)
-    for resident, end in ((0, 3), (3, 4)):
+    strips = -(-case.gemm.n // config.tn)
+    for resident, end in ((0, strips - 1), (strips - 1, strips)):
         columns, fill = columns_of(case, resident), columns_of(case, end)
         one = cached(case, columns, spoil_host=False)
         given = Resident(
