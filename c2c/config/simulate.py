@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.config.build import RunSetup
-from c2c.metrics import Records, Room, judge, summarise, utilisation
+from c2c.metrics import (
+    Records,
+    Room,
+    judge,
+    looks_at,
+    summarise,
+    summarised_parts,
+    utilisation,
+)
 from c2c.serving import Prepared
 from c2c.simulator import (
     RunStats,
@@ -75,12 +83,14 @@ def summary_of(
       setup: what ran.
       records: of all its requests.
       totals: of the run, kept under "run".
-      each: how a function is applied to the records' parts, see `c2c.metrics.summarise`.
+      each: how a function is applied to the records' parts, see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
-    summary = summarise(records, {**totals, **plan}, each)
-    attainment = setup.settings["slo"]["attainment"]
-    summary["verdict"] = judge(records, _room(setup.prepared), attainment, each)
+    room, attainment = _room(setup.prepared), setup.settings["slo"]["attainment"]
+    parts = summarised_parts(records, each)
+    looks = looks_at(records, room, attainment, each)  # other processes look while this one goes on
+    summary = summarise(records, {**totals, **plan}, parts)
+    summary["verdict"] = judge(records, room, attainment, looks)
     return summary
 
 

@@ -23,9 +23,9 @@ from c2c.metrics.schema import (
     phase_table,
     record_table,
 )
-from c2c.metrics.summary import SUMMARY_COLUMNS, summarise, utilisation
+from c2c.metrics.summary import SUMMARY_COLUMNS, summarise, summarised_parts, utilisation
 from c2c.metrics.timeline import write_timeline
-from c2c.metrics.verdict import judge
+from c2c.metrics.verdict import judge, looks_at
 
 __all__ = [
     "PERCENTILES",
@@ -41,6 +41,7 @@ __all__ = [
     "e2e_s",
     "goodput_rps",
     "judge",
+    "looks_at",
     "meets_tpot",
     "meets_ttft",
     "percentiles",
@@ -48,6 +49,7 @@ __all__ = [
     "record_table",
     "span_s",
     "summarise",
+    "summarised_parts",
     "tpot_s",
     "ttft_s",
     "utilisation",

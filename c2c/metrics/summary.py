@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from c2c.metrics.latency import (
 from c2c.metrics.records import Records
 from c2c.metrics.schema import START_KINDS
 
-__all__ = ["SUMMARY_COLUMNS", "summarise", "utilisation"]
+__all__ = ["SUMMARY_COLUMNS", "Part", "summarise", "summarised_parts", "utilisation"]
 
 # All `summarise` reads: give pyarrow.parquet.read_table these columns to spare memory.
 SUMMARY_COLUMNS = (
@@ -108,7 +108,7 @@ class _Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class Part:
     """What one part says: of each model its totals and latencies; first and last event."""
 
     models: Mapping[str, tuple[_Totals, Mapping[str, dict[str, float]]]]
@@ -120,7 +120,7 @@ class _Part:
 def summarise(
     records: pa.Table | Records,
     run_stats: Mapping[str, Any] | None = None,
-    each: Callable[..., Iterable[Any]] = map,
+    parts: Sequence[Part] | None = None,
 ) -> dict[str, Any]:
     """Return the JSON-able summary of a run; NaN becomes None.
 
@@ -130,7 +130,7 @@ def summarise(
     Args:
       records: with at least `SUMMARY_COLUMNS`.
       run_stats: totals of the run (plain numbers, arrays, mappings), kept under "run".
-      each: how a function is applied to the parts, such as the `map` of several processes.
+      parts: what `summarised_parts` returned of the same records; None: it is called here.
 
     Returns:
       requests, finished, failed, failures (by reason), span_s, arrival_rps, throughput_rps,
@@ -140,12 +140,9 @@ def summarise(
     Raises:
       DataError: a column is missing.
     """
-    if isinstance(records, pa.Table):
-        if missing := [c for c in SUMMARY_COLUMNS if c not in records.column_names]:
-            raise DataError("records", f"missing columns: {', '.join(missing)}")
-        records = Records((records,))
-    numbers = range(len(records.parts))
-    parts: list[_Part] = list(each(partial(_summarise_part, records), numbers))
+    records = _checked(records)
+    if parts is None:
+        parts = summarised_parts(records)
     first_s, last_s = min(p.first_s for p in parts), max(p.last_s for p in parts)
     span = last_s - first_s if first_s < np.inf else 0.0
     whole, failures = _Totals(), Counter[str]()
@@ -166,7 +163,31 @@ def summarise(
     return cleaned
 
 
-def _summarise_part(records: Records, part: int) -> _Part:
+def summarised_parts(
+    records: pa.Table | Records, each: Callable[..., Iterable[Part]] = map
+) -> list[Part]:
+    """Return what each part of the records says, for `summarise`.
+
+    Args:
+      records: see `summarise`.
+      each: how a function is applied to the parts, such as the `map` of several processes.
+
+    Raises:
+      DataError: a column is missing.
+    """
+    records = _checked(records)
+    return list(each(partial(_summarise_part, records), range(len(records.parts))))
+
+
+def _checked(records: pa.Table | Records) -> Records:
+    if isinstance(records, Records):
+        return records
+    if missing := [c for c in SUMMARY_COLUMNS if c not in records.column_names]:
+        raise DataError("records", f"missing columns: {', '.join(missing)}")
+    return Records((records,))
+
+
+def _summarise_part(records: Records, part: int) -> Part:
     def read(*columns: str) -> pa.Table:  # few at a time: a part may be millions of rows
         return records.read(part, columns)
 
@@ -188,7 +209,7 @@ def _summarise_part(records: Records, part: int) -> _Part:
             latencies = {n: percentiles(getattr(mine, n), mean=totals.mean(n)) for n in _LATENCIES}
             models[name] = totals, latencies
     failed = np.bincount(reason[~columns.finished], minlength=len(reasons))
-    return _Part(
+    return Part(
         models=models,
         failures=Counter({n: int(c) for n, c in zip(reasons, failed, strict=True) if c}),
         first_s=first_s,

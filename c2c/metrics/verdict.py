@@ -40,7 +40,7 @@ from c2c.metrics.growth import FEWEST, Growth, growth_of
 from c2c.metrics.records import Records
 from c2c.metrics.resources import DETAIL_COLUMNS, Room, models_of, shares_of
 
-__all__ = ["judge"]
+__all__ = ["Look", "judge", "looks_at"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -94,7 +94,7 @@ def judge(
     records: pa.Table | Records,
     room: Room,
     attainment: float = 0.99,
-    each: Callable[..., Iterable[Any]] = map,
+    looks: Iterable[Look] | None = None,
 ) -> dict[str, Any] | None:
     """Return what became of a load, as plain data; None where there was none.
 
@@ -104,7 +104,7 @@ def judge(
       records: of `c2c.metrics.RECORD_SCHEMA`.
       room: what the fleet has.
       attainment: share of the requests that is to meet both targets.
-      each: how a function is applied to the parts, such as the `map` of several processes.
+      looks: what `looks_at` returned of the same; None: it is called here.
 
     Returns:
       `state`: served, missed or overload; `met`: the share that met both targets, and `wanted`;
@@ -116,11 +116,9 @@ def judge(
     """
     held = Records((records,)) if isinstance(records, pa.Table) else records
     only = _run(held, room, 0) if len(held.parts) == 1 else None
-    looks: list[_Look]
-    if only is None:
-        looks = list(each(partial(_look_at, held, room, attainment), range(len(held.parts))))
-    else:
+    if only is not None:
         looks = [_look(only, room, attainment)]
+    looks = list(looks_at(held, room, attainment) if looks is None else looks)
     count = sum(look.requests for look in looks)
     if not count:
         return None
@@ -146,7 +144,7 @@ _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class Look:
     """How bad a part is: by rank, and among equals by the requests that waited or missed."""
 
     rank: int
@@ -155,18 +153,35 @@ class _Look:
     missed: int
 
 
-def _look_at(records: Records, room: Room, attainment: float, part: int) -> _Look:
+def looks_at(
+    records: Records,
+    room: Room,
+    attainment: float,
+    each: Callable[..., Iterable[Look]] = map,
+) -> Iterable[Look]:
+    """Return how bad each part of the records is, for `judge`, as soon as it is asked for.
+
+    Args:
+      records, room, attainment: see `judge`.
+      each: how a function is applied to the parts; the `map` of several processes begins at once.
+    """
+    if len(records.parts) == 1:  # `judge` looks at it anyway
+        return ()
+    return each(partial(_look_at, records, room, attainment), range(len(records.parts)))
+
+
+def _look_at(records: Records, room: Room, attainment: float, part: int) -> Look:
     return _look(_run(records, room, part), room, attainment)
 
 
-def _look(run: _Run, room: Room, attainment: float) -> _Look:
+def _look(run: _Run, room: Room, attainment: float) -> Look:
     count, missed = len(run.arrival_s), int(np.count_nonzero(run.missed))
     rank, amount = _SERVED, 0
     if count and (grown := _grown(run, room)) is not None:
         rank, amount = _OVERLOAD, grown[0].waiting
     elif count and missed > (1.0 - attainment) * count:
         rank, amount = _MISSED, missed
-    return _Look(rank=rank, amount=amount, requests=count, missed=missed)
+    return Look(rank=rank, amount=amount, requests=count, missed=missed)
 
 
 def _run(records: Records, room: Room, part: int) -> _Run:

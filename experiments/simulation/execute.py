@@ -21,6 +21,7 @@ from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
 from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key
 from c2c.simulator import RunStats, phases_table
 from c2c.simulator.shards import Shard, split
+from experiments.simulation.freed_memory import keep_freed_memory
 from experiments.simulation.serving import Served, serve, serve_in_shards
 from experiments.worker_process import available_cores, worker_pool
 
@@ -215,7 +216,8 @@ def _simulate(
     records = Records(tuple((file,) for file in every) if is_long else (every,))
     totals = _totals(setup, served.stats)
     if len(shards) > 1 and is_long:
-        with worker_pool(len(shards)) as pool:
+        keep_freed_memory()
+        with worker_pool(len(shards), keep_freed_memory) as pool:
             summary = summary_of(setup, records, totals, pool.map)
     else:
         summary = summary_of(setup, records, totals)

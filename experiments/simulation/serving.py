@@ -21,6 +21,7 @@ from c2c.runs import ParquetStream
 from c2c.simulator import RunStats, Simulation, build_machine, requests_table, run_blocks
 from c2c.simulator.shards import Shard, merged_stats, merged_timeline, only
 from experiments.ray_cluster import cluster_is_named, started_ray
+from experiments.simulation.freed_memory import keep_freed_memory
 from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Served", "serve", "serve_in_shards"]
@@ -188,6 +189,7 @@ _INHERITED: dict[str, Any] = {}
 
 def _inherit(done: Any) -> None:
     _INHERITED["done"] = done
+    keep_freed_memory()
 
 
 def _drop(records: Any) -> None:
