@@ -44,9 +44,9 @@ def test_one_engine_is_a_gpu_of_its_own_to_the_byte() -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_turn_takes_the_weights_over_the_link_less_what_came_ahead(ahead: bool) -> None:
+def test_a_turn_that_nobody_asked_for_before_takes_the_weights_over_the_link(ahead: bool) -> None:
     what = shared("llama-3-3b", "llama-3-8b", load=Swapped(ahead=ahead))
-    # both engines exist when the last request comes; the one before has just run
+    # Both engines exist when the last request comes; none waited for it, so nothing came ahead.
     block = requests([0.0, 1.0, 5.0, 5.5], model=[0, 1, 0, 1], prompt=10, output=1)
     records, _, simulation = simulate(what, block, timeline_rows=100)
     own, _, _ = simulate(setup("llama-3-3b", "llama-3-8b", mig="2x48gb", **OWN), block)
@@ -55,11 +55,8 @@ def test_a_turn_takes_the_weights_over_the_link_less_what_came_ahead(ahead: bool
     alone_s = records.first_token_s[3] - 5.5
     step_s = float(simulation.timeline().end_s[-1] - simulation.timeline().start_s[-1])
     assert alone_s == pytest.approx(step_s)
-    if ahead:  # half a second since the turn before is more than the copy takes
-        assert alone_s < 0.5 * copy_s
-    else:
-        assert copy_s < alone_s < copy_s + 0.05
-        assert records.link_bytes[3] == pytest.approx(weight_bytes(load_spec("llama-3-8b")))
+    assert copy_s < alone_s < copy_s + 0.05
+    assert records.link_bytes[3] == pytest.approx(weight_bytes(load_spec("llama-3-8b")))
 
 
 def test_decodes_of_several_engines_share_the_time_as_their_targets_ask() -> None:
