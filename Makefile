@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot driver peer peer-simulator warm reproduce test soak docs browser check platforms lint format-check types imports notebook-sync \
+.PHONY: help env aot driver ray peer peer-simulator warm reproduce test soak docs browser check platforms lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -34,7 +34,10 @@ aot: env ## install the compiler that checks GPU kernels without a GPU (0.7 GB, 
 	@if [ "$(AOT)" != 0 ]; then .ci/make-aot; fi
 
 driver: env ## install the driver's calls from Python (33 MB, .venv-driver)
-	@.ci/make-driver
+	@.ci/make-beside driver
+
+ray: env ## install Ray beside (270 MB, .venv-ray), for the tests of sweeps and shards on it
+	@.ci/make-beside ray
 
 peer: env ## install torch and transformers, to compare with (.venv-peer)
 	@.ci/make-peer
@@ -42,7 +45,7 @@ peer: env ## install torch and transformers, to compare with (.venv-peer)
 peer-simulator: env ## install Vidur, to compare with (.venv-peer-simulator)
 	@.ci/make-extra peer-simulator
 
-test: warm aot driver ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
+test: warm aot driver ray ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
 	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 $(TESTS) $(ARGS)
 
 soak: warm ## run the tests that take minutes: fifty kills of a sweep, the wheel in an empty environment
@@ -86,6 +89,6 @@ gpu: ## measure and check this machine's GPU and the kernels on it (ARGS="kernel
 	@.ci/gpu $(ARGS)
 
 clean: ## remove .venv and caches; run folders and results stay
-	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-peer .venv-peer-simulator .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-aot .venv-aot.partial .venv-driver .venv-driver.partial .venv-ray .venv-ray.partial .venv-peer .venv-peer-simulator .venv-docs .venv-browser .venv-lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
 		.benchmarks build dist c2c.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

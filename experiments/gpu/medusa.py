@@ -1,7 +1,7 @@
 """Section `medusa`: graphs captured by two processes, restored by a third, outputs compared.
 
 Kernels that compute come from images; every word that restoring could get wrong shows in what they
-leave. Needs .venv-driver (.ci/make-driver, can be copied) and a driver; no jax runs here.
+leave. Needs .venv-driver (`make driver`, can be copied) and a driver; no jax runs here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     """Capture, analyse and restore one program in processes of their own."""
     del context
     if not BINDINGS.is_dir():
-        raise Unmeasurable("the driver's calls are not installed: .ci/make-driver")
+        raise Unmeasurable("the driver's calls are not installed: make driver")
     paths = (str(ROOT), str(BINDINGS), os.environ.get("PYTHONPATH", ""))
     env = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:

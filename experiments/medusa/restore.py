@@ -5,7 +5,7 @@
 
 Two processes capture, one analyses, another restores at its own addresses; what its graphs leave on
 three random inputs must be, byte for byte, what the first one's left. `device=driver` needs
-.venv-driver (.ci/make-driver) in PYTHONPATH and a driver: a GPU's, or one that pretends to be one.
+.venv-driver (`make driver`) in PYTHONPATH and a driver: a GPU's, or one that pretends to be one.
 Writes JSON with provenance to a folder in runs/bench.
 """
 

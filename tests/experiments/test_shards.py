@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 
 from c2c.config import build, load
 from c2c.errors import SettingError
-from experiments.ray_cluster import INSTALL_RAY
 from experiments.simulation import execute
 from experiments.simulation.execute import chosen_shards
 
@@ -128,18 +127,39 @@ def test_told_to_stop_all_processes_end_and_nothing_is_left(tmp_path: Path) -> N
     assert (tmp_path / "here" / "requests.parquet").is_file()
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: " + INSTALL_RAY)
-def test_shards_on_a_cluster_give_the_results_of_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
+CLUSTER = """
+import sys
+import ray
+cluster = ray.init(num_cpus=2, include_dashboard=False)
+print(cluster.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
 
-    cluster = ray.init(num_cpus=2, include_dashboard=False)
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address_info["gcs_address"])
-    try:
-        sharded = _done(tmp_path / "two", "cells=4", "shards=2", requests=600)
-    finally:
-        ray.shutdown()
+
+@pytest.fixture
+def cluster(ray_installed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cluster of Ray that the environment names, of a process that may fork (jax's may not)."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # the token is not handed to other processes
+    command = [sys.executable, "-c", CLUSTER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as head:
+        assert head.stdin is not None
+        assert head.stdout is not None
+        address = head.stdout.readline().strip()
+        assert address, "the cluster did not start"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        yield
+        import ray
+
+        ray.shutdown()  # before the cluster goes
+        head.stdin.close()
+        assert head.wait(timeout=60) == 0
+
+
+@pytest.mark.usefixtures("cluster")
+def test_shards_on_a_cluster_give_the_results_of_one_process(tmp_path: Path) -> None:
+    sharded = _done(tmp_path / "two", "cells=4", "shards=2", requests=600)
     assert sharded.speed.shards == 2
     _done(tmp_path / "one", "cells=4", requests=600)
     _equal(tmp_path / "one", tmp_path / "two")

@@ -26,7 +26,7 @@ def test_without_the_bindings_it_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(medusa, "BINDINGS", tmp_path / "none")
-    with pytest.raises(Unmeasurable, match=r"\.ci/make-driver"):
+    with pytest.raises(Unmeasurable, match="make driver"):
         medusa.measure({"program": "computing:0"}, Context(scale="tiny"))
 
 

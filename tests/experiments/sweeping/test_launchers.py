@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,7 @@ LAUNCHERS = [
     pytest.param((), id="basic"),
     pytest.param(("hydra/launcher=cores",), id="joblib"),
     pytest.param(("hydra/launcher=jobs", "hydra.sweeper.max_batch_size=4"), id="submitit"),
-    pytest.param(
-        ("hydra/launcher=ray", "+hydra.launcher.init.num_cpus=2"),
-        id="ray",
-        marks=pytest.mark.skipif(
-            find_spec("ray") is None,
-            reason="ray is not installed: pip install -c constraints-ray.txt -e '.[ray]'",
-        ),
-    ),
+    pytest.param(("hydra/launcher=ray", "+hydra.launcher.init.num_cpus=2"), id="ray"),
 ]
 
 
@@ -66,7 +58,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return digests(out)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.fixture(params=LAUNCHERS)
+def launcher(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The settings that choose a launcher; skips where what it needs is not installed."""
+    settings: tuple[str, ...] = request.param
+    if "hydra/launcher=ray" in settings:
+        request.getfixturevalue("ray_installed")
+    return settings
+
+
 def test_a_sweep_with_a_bad_point_that_is_killed_ends_as_if_undisturbed(
     tmp_path: Path, launcher: tuple[str, ...], undisturbed: dict[str, str]
 ) -> None:

@@ -30,7 +30,7 @@ def bindings() -> Any:
         from cuda.bindings import driver
     except ImportError as problem:
         raise DataError(
-            "device=driver", f"needs the extra `driver` ({problem})", "Run .ci/make-driver."
+            "device=driver", f"needs the extra `driver` ({problem})", "Run `make driver`."
         ) from problem
     return driver
 

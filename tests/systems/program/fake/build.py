@@ -22,7 +22,7 @@ def environment(folder: Path) -> dict[str, str]:
     """Return the environment of processes that use the fake driver; skips what cannot be."""
     bindings = ROOT / ".venv-driver"
     if not bindings.is_dir():
-        pytest.skip("the extra `driver` is missing: .ci/make-driver")
+        pytest.skip("the extra `driver` is missing: make driver")
     paths = os.pathsep.join((str(ROOT), str(bindings)))
     return os.environ | {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": paths}
 
