@@ -41,6 +41,7 @@ def main(overrides: list[str]) -> None:
         "slo_attainment": summary["attainment"]["both"],
         "steps": summary["run"]["steps"],
         "walked": summary["run"]["walked"],
+        "switches": summary["starts"]["switch"],
         "link_utilisation": summary["run"]["utilisation"]["link_mean"],
         "most_per_chip_gbps": summary["run"]["link_peak_gbps"],
     }

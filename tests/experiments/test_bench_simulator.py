@@ -10,7 +10,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from c2c.config import build, load
-from experiments.bench.simulator import BenchSettings, by_instances, by_size, main, measure_point
+from experiments.bench.simulator import (
+    BenchSettings,
+    by_chips,
+    by_instances,
+    by_size,
+    main,
+    measure_point,
+)
 
 
 def test_points_compose_and_keep_their_rate() -> None:
@@ -21,6 +28,8 @@ def test_points_compose_and_keep_their_rate() -> None:
     setups = [build(load(o)) for o in by_instances(settings)]
     assert [len(s.prepared.kind_of) for s in setups] == [7, 14]
     assert [len(s.serving.deployments) for s in setups] == [16, 32]
+    chips = [load(o).workload.rate_rps for o in by_chips(settings)]
+    assert chips == [0.19, 0.38]
 
 
 def test_a_point_measures_a_run_that_happened() -> None:
@@ -48,7 +57,7 @@ def test_the_whole_benchmark_leaves_its_numbers(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "simulator.json").read_text())
     assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
     assert found["start"]["peak_mb"] < 500
-    assert pq.read_table(tmp_path / "points.parquet").num_rows == 6
+    assert pq.read_table(tmp_path / "points.parquet").num_rows == 7
     assert all(p["walked"] <= p["steps"] for p in found["by_requests"])
     assert found["by_turns"][0]["walked"] > 0
     assert (tmp_path / "provenance.json").exists()
