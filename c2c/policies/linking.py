@@ -20,7 +20,11 @@ from typing import Any, Final
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
+from c2c.policies import flags
+
 __all__ = ["InnerCompiler", "OuterCompiler"]
+
+flags.install()
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
