@@ -3,9 +3,11 @@
     python -m experiments.layout mig=3g_4x1g
     python -m experiments.layout hardware=h100_sxm mig=custom 'mig.parts=[3g.40gb,2x2g.20gb]' gpu=1
     python -m experiments.layout mig=planned workload=file workload.path=trace.csv   # the best one
+    python -m experiments.layout mig=3g_4x1g before=7x12gb     # what changing from one to it takes
 
-Takes the settings of `experiments.simulate`, and `gpu`: its number in nvidia-smi. The lines may be
-piped to a shell on the machine that has the GPU, by somebody who may administer it.
+Takes the settings of `experiments.simulate`, `gpu` (its number in nvidia-smi) and `before` (a layout
+it has now). The lines may be piped to a shell on the machine that has the GPU, by somebody who may
+administer it; with `before` what stays serves on, so the ids of what goes have to be filled in.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from collections.abc import Iterator, Sequence
 
 from c2c.config import Layout, build_layout, load
 from c2c.errors import SettingError
-from c2c.hardware import Placed, placed, reconfiguration
+from c2c.hardware import Placed, Reconfiguration, placed, reconfiguration
 from experiments.command import command
 
-__all__ = ["commands", "main"]
+__all__ = ["changing", "commands", "main"]
 
-GPU = "gpu"
+GPU, BEFORE = "gpu", "before"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,8 +35,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(arguments: Sequence[str]) -> int:
-    gpu, rest = _gpu(arguments)
-    for line in commands(build_layout(load(rest)), gpu):
+    gpu, rest = _taken(arguments, GPU, "0", "a GPU's number in nvidia-smi")
+    before, rest = _taken(rest, BEFORE, "", "a layout that the GPU has now")
+    if not gpu.isascii() or not gpu.isdigit():
+        raise SettingError(GPU, gpu, "a GPU's number in nvidia-smi, given once")
+    layout = build_layout(load(rest))
+    lines = changing(layout, before, int(gpu)) if before else commands(layout, int(gpu))
+    for line in lines:
         print(line)
     return 0
 
@@ -52,23 +59,69 @@ def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
     if platform.partition is None:
         raise SettingError("hardware", platform.name, "a GPU that can be cut into MIG slices")
     instances = placed(platform, layout.mig)
-    count = Counter(one.profile.name for one in instances)
-    what = " + ".join(p if n == 1 else f"{n}x{p}" for p, n in count.items()) or "the whole GPU"
     for note in layout.notes:
         yield f"# {note}"
-    yield f"# {name} on {platform.name}: {what}"
+    yield f"# {name} on {platform.name}: {_counted(instances) or 'the whole GPU'}"
     if not instances:
         yield f"sudo nvidia-smi -i {gpu} -mig 0"
         return
-    if any(text.startswith("derived") for o in instances for text in o.profile.source.values()):
-        yield "# some profiles are derived, not listed by the vendor: nvidia-smi mig -lgip has them"
+    yield from _derived(instances)
     change = reconfiguration(platform, platform.mig[0], layout.mig)
-    origin = f", as timed on {change.carried_from}" if change.carried_from else ""
-    yield f"# creating them takes about {change.seconds:.1f} s{origin}"
+    yield f"# creating them takes about {change.seconds:.1f} s{_origin(change)}"
     yield f"sudo nvidia-smi -i {gpu} -mig 1"
     yield "# where it is cut already, first: sudo nvidia-smi mig -dci; sudo nvidia-smi mig -dgi"
     yield f"sudo nvidia-smi mig -i {gpu} -cgi {_tuples(instances)} -C"
     yield f"nvidia-smi mig -i {gpu} -lgi"
+
+
+def changing(layout: Layout, before: str, gpu: int = 0) -> Iterator[str]:
+    """Yield the lines that change a GPU from a layout to another, with what stays and how long.
+
+    Raises:
+      SettingError: the GPU cannot be cut, or not like this.
+    """
+    platform = layout.platform
+    try:
+        change = reconfiguration(platform, before, layout.mig)
+    except SettingError as error:
+        if error.field == "mig" and error.value == before:
+            raise SettingError(BEFORE, before, error.allowed) from None
+        raise
+    if not placed(platform, before):
+        yield from commands(layout, gpu)
+        return
+    yield f"# from {before} to {layout.mig.name} on {platform.name}"
+    yield f"# stay and go on serving: {_counted(change.kept) or 'none'}"
+    gone, come = _counted(change.destroyed), _counted(change.created)
+    yield f"# go: {gone or 'none'}; come: {come or 'none'}"
+    yield from _derived(change.created)
+    yield f"# takes about {change.seconds:.1f} s once what goes is idle{_origin(change)}"
+    mig = f"sudo nvidia-smi mig -i {gpu}"
+    if not placed(platform, layout.mig):
+        yield f"{mig} -dci && {mig} -dgi && sudo nvidia-smi -i {gpu} -mig 0"
+        return
+    if change.destroyed:
+        yield f"nvidia-smi mig -i {gpu} -lgi  # the ids of what goes, by profile and start"
+    for one in change.destroyed:
+        yield f"{mig} -dci -gi ID && {mig} -dgi -gi ID  # {one.profile.name} at {one.start}"
+    if change.created:
+        places = ",".join(f"{one.profile.name}:{one.start}" for one in change.created)
+        yield f"{mig} -cgi {places} -C"
+    yield f"nvidia-smi mig -i {gpu} -lgi"
+
+
+def _counted(instances: Sequence[Placed]) -> str:
+    count = Counter(one.profile.name for one in instances)
+    return " + ".join(p if n == 1 else f"{n}x{p}" for p, n in count.items())
+
+
+def _derived(instances: Sequence[Placed]) -> Iterator[str]:
+    if any(text.startswith("derived") for o in instances for text in o.profile.source.values()):
+        yield "# some profiles are derived, not listed by the vendor: nvidia-smi mig -lgip has them"
+
+
+def _origin(change: Reconfiguration) -> str:
+    return f", as timed on {change.carried_from}" if change.carried_from else ""
 
 
 def _tuples(instances: Sequence[Placed]) -> str:
@@ -82,12 +135,13 @@ def _tuples(instances: Sequence[Placed]) -> str:
     return ",".join(f"{one.profile.name}:{one.start}" for one in instances)
 
 
-def _gpu(arguments: Sequence[str]) -> tuple[int, list[str]]:
-    given = [a.removeprefix(f"{GPU}=") for a in arguments if a.startswith(f"{GPU}=")]
-    if any(not text.isascii() or not text.isdigit() for text in given) or len(given) > 1:
-        raise SettingError(GPU, given[-1], "a GPU's number in nvidia-smi, given once")
-    rest = [a for a in arguments if not a.startswith(f"{GPU}=")]
-    return int(given[0]) if given else 0, rest
+def _taken(arguments: Sequence[str], key: str, default: str, allowed: str) -> tuple[str, list[str]]:
+    """Return the value of a key of this command's own, and the other arguments."""
+    given = [a.removeprefix(f"{key}=") for a in arguments if a.startswith(f"{key}=")]
+    if len(given) > 1:
+        raise SettingError(key, given[-1], f"{allowed}, given once")
+    rest = [a for a in arguments if not a.startswith(f"{key}=")]
+    return (given or [default])[0], rest
 
 
 if __name__ == "__main__":

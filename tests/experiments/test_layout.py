@@ -51,9 +51,32 @@ def test_the_whole_gpu_needs_no_mig(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sudo nvidia-smi -i 2 -mig 0\n" in capsys.readouterr().out
 
 
+def test_a_change_keeps_what_stays_at_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mig=3g_4x1g", "before=7x12gb", "gpu=1"]) == 0
+    out = capsys.readouterr().out
+    assert "# stay and go on serving: 4x1g.12gb\n" in out
+    assert [line.split("# ")[1] for line in out.splitlines() if "-dgi" in line] == [
+        f"1g.12gb at {start}" for start in (4, 5, 6)
+    ]
+    assert "sudo nvidia-smi mig -i 1 -cgi 3g.48gb:4 -C\n" in out
+
+
+def test_a_change_from_or_to_the_whole_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mig=7x12gb"]) == 0
+    cut_anew = capsys.readouterr().out
+    assert main(["mig=7x12gb", "before=1x96gb"]) == 0
+    assert capsys.readouterr().out == cut_anew
+    assert main(["mig=1x96gb", "before=7x12gb"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("sudo nvidia-smi -i 0 -mig 0")
+    assert main(["mig=7x12gb", "before=7x12gb"]) == 0
+    assert "takes about 0.0 s" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["before=7x10gb"], "before='7x10gb': expected a layout of gh200"),
+        (["gpu=0", "gpu=1"], "gpu='1': expected a GPU's number in nvidia-smi, given once"),
         (["hardware=l40s"], "hardware='l40s': expected a GPU that can be cut"),
         (["gpu=-1"], "gpu='-1': expected a GPU's number"),
         (["mig=7x10gb"], "mig='7x10gb': expected a layout of gh200"),
