@@ -5,9 +5,10 @@
     python -m experiments.layout mig=planned workload=file workload.path=trace.csv   # the best one
     python -m experiments.layout mig=3g_4x1g before=7x12gb     # what changing from one to it takes
 
-Takes the settings of `experiments.simulate`, `gpu` (its number in nvidia-smi) and `before` (a layout
-it has now). The lines may be piped to a shell on the machine that has the GPU, by somebody who may
-administer it; with `before` what stays serves on, so the ids of what goes have to be filled in.
+Takes the settings of `experiments.simulate`, `gpu` (its number in nvidia-smi) and `before` (the
+layout it has now). The lines may be piped to a shell on the machine that has the GPU, by somebody
+who may administer it; with `before` what stays serves on, so the ids of what goes have to be filled
+in.
 """
 
 from __future__ import annotations
