@@ -19,6 +19,7 @@ from c2c.metrics import (
     summarised_parts,
     utilisation,
 )
+from c2c.policies import link_is_promised
 from c2c.serving import Prepared
 from c2c.simulator import (
     RunStats,
@@ -96,7 +97,7 @@ def summary_of(
 
 def _room(prepared: Prepared) -> Room:
     deployments, kinds = prepared.setup.deployments, prepared.kind_of
-    arch = np.asarray(prepared.fleet.deployment.arch)
+    arch, system = np.asarray(prepared.fleet.deployment.arch), prepared.setup.system
     return Room(
         models=tuple(d.name for d in deployments),
         chips=prepared.setup.superchips,
@@ -104,6 +105,10 @@ def _room(prepared: Prepared) -> Room:
         hbm_gbps=np.array([prepared.slice_kinds[k].hbm_gbps for k in kinds]),
         kv_tokens=prepared.fleet.kv_capacity[np.ix_(arch, kinds)],
         max_batch=prepared.fleet.max_batch,
+        promise_gbps=np.array(
+            prepared.fleet.deployment.demand_gbps if link_is_promised(system.place) else ()
+        ),
+        budget_gbps=prepared.budget_gbps,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ class Room:
       hbm_gbps: [slices].
       kv_tokens: [models, slices], of that model alone.
       max_batch: requests in an instance's batch.
+      promise_gbps: [models], what placement promises each engine of the link; empty: nothing.
+      budget_gbps: of a chip's link, what may be promised.
     """
 
     models: tuple[str, ...]
@@ -40,6 +42,8 @@ class Room:
     hbm_gbps: Floats
     kv_tokens: Ints
     max_batch: int
+    promise_gbps: Floats = field(default_factory=lambda: np.empty(0))
+    budget_gbps: float = np.inf
 
 
 def shares_of(
@@ -57,7 +61,9 @@ def shares_of(
       link (of the fullest chip), hbm, kv and batch (of the fullest slice) as shares; `engines` of a
       slice that ran steps, at the same time; `occupied` and `idle_slices`; of the requests'
       waiting the part before a slice had their model (`waited_for_a_slice`); and of their time to
-      the first token the part before their first step (`waited`).
+      the first token the part before their first step (`waited`); of the fullest chip's link what
+      is promised to engines (`promised`), and what one more of a model that waits needs (`asked`),
+      as shares of what may be promised.
     """
     since, until = span
     seconds = until - since
@@ -100,6 +106,10 @@ def shares_of(
     chip = numbers_of(table, "chip").astype(np.int64)
     moved = np.bincount(chip[served], weights=(link_bytes * share)[served], minlength=room.chips)
     link = moved.max() / (room.link_gbps * 1e9 * seconds)
+    promised, asked = _promised(
+        room, chip[served], engine * len(room.models) + model[served], started[served],
+        finished[served], span, model[concerned],
+    )  # fmt: skip
     return {
         # A request's bytes are spread evenly over its time, so a sum may come out above the whole.
         "link": min(1.0, float(link)),
@@ -111,7 +121,29 @@ def shares_of(
         "engines": float(running.sum() / max(occupied.sum(), 1e-12)),
         "waited_for_a_slice": elsewhere,
         "waited": float(waited.sum() / max(to_first.sum(), 1e-12)),
+        "promised": promised,
+        "asked": asked,
     }
+
+
+def _promised(
+    room: Room,
+    chip: Ints,
+    engine: Ints,
+    start_s: Floats,
+    end_s: Floats,
+    span: tuple[float, float],
+    waiting: Ints,
+) -> tuple[float, float]:
+    # `engine` counts engines of different models apart: behind each other they share a place.
+    if not len(room.promise_gbps) or not len(engine) or not len(waiting):
+        return 0.0, 0.0
+    found, first, rows = np.unique(engine, return_index=True, return_inverse=True)
+    running = _covered(rows, start_s, end_s, span, len(found))
+    rates = room.promise_gbps[found % len(room.models)] * running
+    fullest = np.bincount(chip[first], weights=rates, minlength=room.chips).max()
+    asked = room.promise_gbps[waiting].min()
+    return float(fullest / room.budget_gbps), float(asked / room.budget_gbps)
 
 
 def _covered(

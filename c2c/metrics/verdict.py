@@ -18,10 +18,11 @@ The rule, for all requests together and for each model:
 5. What binds is looked for while the queue grew, or while targets were missed (in the worst
    twentieth if they were not steady), of a long run in a stretch of about a million requests, the
    last of the growth or where most were missed; in this order: slices that stood idle beside a
-   queue; the link; room for KV caches; places in batches; HBM; and if nothing of that is full, by
-   where the requests were late. Before their first step: slices that other models held, or starting
-   models if slices were free. Else turns, where several engines share a slice, or the slices'
-   compute. A share counts as full from 90 %.
+   queue, because placement had no link left to promise to an engine on them, or for other reasons;
+   the link; room for KV caches; places in batches; HBM; and if nothing of that is full, by where the
+   requests were late. Before their first step: slices that other models held, or starting models if
+   slices were free. Else turns, where several engines share a slice, or the slices' compute. A share
+   counts as full from 90 %.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ MOSTLY = 0.5
 
 _BINDS = {
     "idle_slices": "slices stand idle beside the queue: a busy model gets no more of them",
+    "promises": "the link: slices stand idle, but what decode targets need of it is promised",
     "link": "the link",
     "kv": "room for KV caches",
     "batch": "places in batches",
@@ -331,7 +333,9 @@ def _used_by_late(
 
 def _idle(shares: dict[str, float], slices: int) -> str:
     few = shares["idle_slices"] < max(1.0, 0.1 * slices)
-    return "" if few or shares["link"] >= FULL else "idle_slices"
+    if few or shares["link"] >= FULL:
+        return ""
+    return "promises" if shares["promised"] + shares["asked"] > 1.0 else "idle_slices"
 
 
 def _full(shares: dict[str, float]) -> str:
@@ -360,8 +364,12 @@ def _named(models: Sequence[str] | dict[str, Growth], room: Room, before: str) -
 
 
 def _why(verdict: dict[str, Any]) -> str:
+    binds = _BINDS[verdict["binds"]]
+    if verdict["binds"] == "promises":
+        promised, asked = 100 * verdict["promised"], 100 * verdict["asked"]
+        binds += f", {promised:.4g} %, and one more engine asks {asked:.4g} %"
     return (
-        f"what binds: {_BINDS[verdict['binds']]} (meanwhile link {100 * verdict['link']:.0f} %, "
+        f"what binds: {binds} (meanwhile link {100 * verdict['link']:.0f} %, "
         f"HBM {100 * verdict['hbm']:.0f} %, KV {100 * verdict['kv']:.0f} %, batch "
         f"{100 * verdict['batch']:.0f} %, {verdict['engines']:.1f} engines on a busy slice, "
         f"{verdict['idle_slices']:.1f} of {verdict['slices']} slices idle)"

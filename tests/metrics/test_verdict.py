@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,12 @@ def test_a_load_that_is_too_high_is_said_with_its_rates(load: float, seed: int) 
     assert found["sustainable_rps"] == pytest.approx(1.0 / SERVICE_S, rel=0.02)
     assert found["binds"] == "idle_slices"  # the second slice has nothing to do
     assert found["idle_slices"] == pytest.approx(1.0, abs=0.05)
+    # Where placement has promised 60 of 100 GB/s to the first, no other finds room.
+    promised = replace(ROOM, promise_gbps=np.array([60.0, 60.0]), budget_gbps=100.0)
+    found = overload(table(**served(poisson(load / SERVICE_S, 4000, seed))), promised)
+    assert found["binds"] == "promises"
+    assert found["promised"] == pytest.approx(0.6, abs=0.03)
+    assert found["asked"] == 0.6
     both = overload(table(**served(poisson(2 * load / SERVICE_S, 8000, seed), servers=2)))
     assert (both["binds"], both["slices"]) == ("compute", 2)
     assert both["sustainable_rps"] == pytest.approx(2.0 / SERVICE_S, rel=0.02)
