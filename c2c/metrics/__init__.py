@@ -25,9 +25,10 @@ from c2c.metrics.schema import (
 )
 from c2c.metrics.summary import SUMMARY_COLUMNS, summarise, summarised_parts, utilisation
 from c2c.metrics.timeline import write_timeline
-from c2c.metrics.verdict import judge, looks_at
+from c2c.metrics.verdict import BINDS, judge, looks_at
 
 __all__ = [
+    "BINDS",
     "PERCENTILES",
     "PHASE_KINDS",
     "PHASE_SCHEMA",

@@ -18,11 +18,11 @@ The rule, for all requests together and for each model:
 5. What binds is looked for while the queue grew, or while targets were missed (in the worst
    twentieth if they were not steady), of a long run in a stretch of about a million requests, the
    last of the growth or where most were missed; in this order: slices that stood idle beside a
-   queue, because placement had no link left to promise to an engine on them, or for other reasons;
-   the link; room for KV caches; places in batches; HBM; and if nothing of that is full, by where the
-   requests were late. Before their first step: slices that other models held, or starting models if
-   slices were free. Else turns, where several engines share a slice, or the slices' compute. A share
-   counts as full from 90 %.
+   queue, because placement had no link left to promise to an engine on them, or for other
+   reasons; the link; room for KV caches; places in batches; HBM; and if nothing of that is full,
+   by where the requests were late. Before their first step: slices that other models held, or
+   starting models if slices were free. Else turns, where several engines share a slice, or the
+   slices' compute. A share counts as full from 90 %.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from c2c.metrics.growth import FEWEST, Growth, growth_of
 from c2c.metrics.records import Records
 from c2c.metrics.resources import DETAIL_COLUMNS, Room, models_of, shares_of
 
-__all__ = ["Look", "judge", "looks_at"]
+__all__ = ["BINDS", "Look", "judge", "looks_at"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -56,7 +56,8 @@ MOST = 1_000_000  # requests that tell what binds
 SEVERAL = 1.5  # engines at the same time on a slice, on average
 MOSTLY = 0.5
 
-_BINDS = {
+# What `binds` may be, in words.
+BINDS = {
     "idle_slices": "slices stand idle beside the queue: a busy model gets no more of them",
     "promises": "the link: slices stand idle, but what decode targets need of it is promised",
     "link": "the link",
@@ -364,7 +365,7 @@ def _named(models: Sequence[str] | dict[str, Growth], room: Room, before: str) -
 
 
 def _why(verdict: dict[str, Any]) -> str:
-    binds = _BINDS[verdict["binds"]]
+    binds = BINDS[verdict["binds"]]
     if verdict["binds"] == "promises":
         promised, asked = 100 * verdict["promised"], 100 * verdict["asked"]
         binds += f", {promised:.4g} %, and one more engine asks {asked:.4g} %"

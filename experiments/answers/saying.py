@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from c2c.config import RunSetup
+from c2c.metrics import BINDS
 from experiments.answers.capacity import Capacity
 from experiments.answers.quantity import override_of
 
 __all__ = ["answer_line", "answer_of", "caution"]
 
 SHORT_S = 60.0  # of arrivals: a queue that only begins to grow is not seen
-
-_RESOURCE = {
-    "idle_slices": "that a busy model gets no more slices",
-    "link": "the link",
-    "kv": "room for KV caches",
-    "batch": "places in batches",
-    "hbm": "HBM bandwidth",
-    "slices": "slices that other models hold",
-    "starts": "starting models",
-    "turns": "turns on shared slices",
-    "compute": "compute of the slices",
-}
 
 
 def answer_of(capacity: Capacity, setup: RunSetup) -> dict[str, Any]:
@@ -65,7 +54,7 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
         line += f" ({setting})"
     if (binds := capacity.binds) is not None:
         beyond = "beyond that" if quantity.more_is_harder else "with less"
-        line += f"; what binds {beyond}: {_RESOURCE[binds]}"
+        line += f"; what binds {beyond}: {BINDS[binds]}"
     return line
 
 
