@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from c2c.cost import load_constants
-from experiments.claims import Row, totals
+from experiments.claims import NEAR, Improvement, Row, totals
 from experiments.claims.fidelity import brief
 from experiments.gpu.cli import RESULTS
 from experiments.gpu.report import findings, read
@@ -51,6 +51,7 @@ def report_html(
     provenance: Mapping[str, Any],
     *,
     profile: str,
+    improvements: Sequence[Improvement] = (),
     results: Path = RESULTS,
 ) -> str:
     """Return the page; pictures are inside it, so that it can be sent as one file.
@@ -61,6 +62,7 @@ def report_html(
       rows: the fidelity table.
       provenance: see `c2c.runs.provenance`.
       profile: quick or full.
+      improvements: what ours adds to the paper's rules.
       results: of `make gpu`, one folder a device.
     """
     parts = [
@@ -71,13 +73,18 @@ def report_html(
         f"{escape(str((provenance.get('git') or {}).get('commit'))[:12])}.</p>",
         _tiles(rows),
         _constants(),
-        "<p><a href='#claims'>Claim by claim</a> · <a href='#gpu'>On a GPU</a> · "
+        "<p><a href='#claims'>Claim by claim</a> · <a href='#misses'>Misses</a> · "
+        "<a href='#improvements'>What ours adds</a> · <a href='#gpu'>On a GPU</a> · "
         "<a href='#provenance'>Provenance</a></p>",
         *(_figure(out, figure) for figure in figures),
         "<h2 id='claims'>Claim by claim</h2>",
         _table([r for r in rows if r.comparison is not None]),
         "<details><summary>Claims without a result yet, and constants of the papers' setups"
         f"</summary>{_table([r for r in rows if r.comparison is None])}</details>",
+        "<h2 id='misses'>Misses, and why</h2>",
+        _misses(rows),
+        "<h2 id='improvements'>What ours adds</h2>",
+        _improvements(improvements),
         "<h2 id='gpu'>On a GPU</h2>",
         *_gpu(results),
         "<h2 id='provenance'>Provenance</h2><div class='scroll'><table>",
@@ -183,12 +190,64 @@ def _table(rows: Sequence[Row]) -> str:
     )
 
 
+def _misses(rows: Sequence[Row]) -> str:
+    """Return the out-of-sample misses: why, and how far the nearest single number is."""
+    body = []
+    for row in (r for r in rows if r.is_miss):
+        plain = row.as_dict()
+        why = escape(row.why) or "<span class='no'>no reason is known</span>"
+        body.append(
+            f"<tr><td><code>{escape(row.claim.id)}</code></td>"
+            f"<td>{escape(brief(plain['published']))}</td><td>{escape(brief(plain['ours']))}</td>"
+            f"<td>{why}</td><td>{escape(_how_far(row))}</td></tr>"
+        )
+    head = "".join(f"<th>{h}</th>" for h in ("claim", "published", "ours", "why", "how far"))
+    return (
+        "<p class='soft'>Out of sample. How far: the smallest change of one constant, rate or "
+        f"setting that would mend it; within {NEAR:g} the miss is a near one, and its reason may "
+        "be a constant.</p><div class='scroll'><table>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _how_far(row: Row) -> str:
+    if not row.takes:
+        return "not searched in this profile"
+    if row.nearest is None:
+        return f"No single number does. {row.takes}"
+    return f"{'Near' if row.nearest <= NEAR else 'Far'}: {row.takes}"
+
+
+def _improvements(improvements: Sequence[Improvement]) -> str:
+    """Return a table of ours against the paper's rules on the same requests."""
+    if not improvements:
+        return "<p class='soft'>None of the figures here compares.</p>"
+    heads = ("what", "ours", "against", "ours", "against", "gain", "verdict")
+    colour = {"better": "yes", "worse": "no"}
+    body = []
+    for one in improvements:
+        *cells, verdict = (escape(cell) for cell in one.cells())
+        kind = colour.get(verdict.split(",")[0], "soft")
+        body.append(
+            f"<tr>{''.join(f'<td>{c}</td>' for c in cells)}<td class='{kind}'>{verdict}</td></tr>"
+        )
+    return (
+        "<p class='soft'>The same requests under both. Median and range over seeds; better or "
+        "worse only if every seed says so.</p><div class='scroll'><table><thead><tr>"
+        f"{''.join(f'<th>{h}</th>' for h in heads)}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
 def _row(row: Row) -> str:
     plain = row.as_dict()
     agrees = {True: "<td class='yes'>yes</td>", False: "<td class='no'>no</td>", None: "<td></td>"}
     ratio = "" if plain["ratio"] is None else f"{plain['ratio']:.2f}"
     published = f"{plain['qualifier']} {brief(plain['published'])} {plain['unit']}".strip()
     ours = "" if plain["ours"] is None else brief(plain["ours"])
+    seeds = row.result.by_seed if row.result else ()
+    if len(seeds) > 1 and all(isinstance(v, int | float) for v in seeds):
+        ours += f" ({brief(min(seeds))} to {brief(max(seeds))})"
     says = escape(plain["says"], quote=True)
     takes = plain["what_would_it_take"]
     takes = f"<p><b>What it would take:</b> {escape(takes)}</p>" if takes else ""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from c2c.errors import SettingError
 from c2c.hardware import LinkVariant
-from experiments.claims import Result
+from experiments.claims import Improvement, Result, Takes
 
 __all__ = ["PROFILES", "Computed", "Context"]
 
@@ -53,11 +53,13 @@ class Computed:
     """Tidy tables by name, answers to claims, and the caption with its assumptions.
 
     `report`: rows of a table that the report shows below the figure, the header first. `takes`: by
-    claim, what it would take for ours to agree with it.
+    claim, what it would take for ours to agree with it. `improvements`: what ours adds to the
+    paper's rules, where a figure compares the two.
     """
 
     tables: Mapping[str, pa.Table]
     results: tuple[Result, ...]
     caption: str
     report: tuple[tuple[str, ...], ...] = ()
-    takes: Mapping[str, str] = field(default_factory=dict)
+    takes: Mapping[str, Takes] = field(default_factory=dict)
+    improvements: tuple[Improvement, ...] = ()

@@ -13,6 +13,7 @@ from c2c.hardware import load_mig, load_platform, slices
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures
 from experiments.c2cserve.replay import describe, replay
+from experiments.claims import Improvement, improvements_of
 
 __all__ = ["OPPONENTS", "OURS", "SYSTEMS", "catalog", "compute"]
 
@@ -94,7 +95,24 @@ def compute(context: Context) -> Computed:
         results=(),
         caption=caption,
         report=_report(rows),
+        improvements=_improvements(rows),
     )
+
+
+def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
+    """Return what plus adds to the paper's system at each size, and to the quickest opponent."""
+    uncapped = [r for r in rows if r["draw_gbps"] is None]
+    return tuple(
+        one
+        for at in dict.fromkeys((r["models"], r["compression"]) for r in uncapped)
+        for base in ("c2cserve", "ServerlessLLM, 4x24gb, 50 ms")
+        for one in improvements_of(
+            [r for r in uncapped if (r["models"], r["compression"]) == at], "plus", base,
+            {"both_percent": ("both targets met", "%", "more"),
+             "ttft_p99_s": ("p99 TTFT", "s", "less"), "tpot_p50_s": ("median TPOT", "s", "less")},
+            where=f"{at[0]} models, compression {at[1]:g}",
+        )
+    )  # fmt: skip
 
 
 def catalog(models: int) -> tuple[str, ...]:

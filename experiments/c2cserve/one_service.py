@@ -10,6 +10,7 @@ import pyarrow as pa
 from c2c.config import build, load, simulate
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures
+from experiments.claims import improvements_of
 
 __all__ = ["TRACE", "compute"]
 
@@ -74,7 +75,17 @@ def compute(context: Context) -> Computed:
         results=(),
         caption=caption,
         report=_report(rows),
-    )
+        improvements=tuple(
+            one
+            for setting in dict.fromkeys(r["setting"] for r in rows)
+            for one in improvements_of(
+                [r for r in rows if r["setting"] == setting], "plus", "c2cserve",
+                {"both_percent": ("both targets met", "%", "more"),
+                 "ttft_p99_s": ("p99 TTFT", "s", "less")},
+                where=f"one service, {setting}",
+            )
+        ),
+    )  # fmt: skip
 
 
 def _has_trace(context: Context) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve import fig4, fig6, fig12, fig14, starts
+from experiments.c2cserve import fig4, fig6, fig8, fig12, fig14, starts
 from experiments.c2cserve.baselines import DENSE, MOE, serve_alone
 from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result, claim
@@ -93,6 +94,7 @@ def _lone_requests(context: Context) -> list[Result]:
 SEARCHED: Final[Mapping[str, Searched]] = {
     "fig4": Searched(results=lambda c: fig4.compute(c).results, constants=GEMM, quick=True),
     "fig6": Searched(results=lambda c: fig6.compute(c).results, constants=STEPS, quick=True),
+    "fig8": Searched(results=lambda c: fig8.compute(c).results, constants=GEMM, quick=True),
     "fig9": Searched(
         results=_lone_requests,
         constants=("link_efficiency", "gemm_hbm_efficiency", "step_overhead_s"),
@@ -152,8 +154,13 @@ def compute(context: Context, figure: str) -> Computed:
             f"rest as it is. Shares do not go above 1. Link variant '{context.link_variant}'."
         ),
         report=_report(found),
-        takes={wanted.claim_id: said(wanted) for wanted in found},
+        takes={w.claim_id: (said(w), _nearest(w)) for w in found},
     )
+
+
+def _nearest(wanted: Wanted) -> float | None:
+    """Return the smallest factor of one number that would do, above 1 both ways."""
+    return math.exp(wanted.changes[0].distance) if wanted.changes else None
 
 
 def said(wanted: Wanted) -> str:

@@ -2,27 +2,34 @@
 
 from experiments.claims.compare import Comparison, Result, Sample, compare
 from experiments.claims.fidelity import (
+    NEAR,
     Row,
+    Takes,
     fidelity_rows,
     fidelity_table,
     print_fidelity,
     totals,
 )
+from experiments.claims.improvement import Improvement, improvements_of
 from experiments.claims.load import Claim, Explanation, claim, explanations, load_claims
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
+    "NEAR",
     "Claim",
     "Comparison",
     "Explanation",
+    "Improvement",
     "Result",
     "Row",
     "Sample",
+    "Takes",
     "claim",
     "compare",
     "explanations",
     "fidelity_rows",
     "fidelity_table",
+    "improvements_of",
     "load_claims",
     "predicate_holds",
     "print_fidelity",

@@ -25,7 +25,8 @@ class Result:
     `ours` has the shape of the claim's value: a number, [low, high] (or one number inside), or a
     mapping; for predicates what `predicate_holds` takes. `sample`: "in-sample" if the claim, or
     numbers it follows from by arithmetic, were inputs of ours; "identity" if it is arithmetic of
-    public inputs alone, such as bytes of a shape, and any model would agree.
+    public inputs alone, such as bytes of a shape, and any model would agree. `by_seed`: what each
+    seed alone gives, in the shape of `ours`; empty if no seed enters or one was used.
     """
 
     claim_id: str
@@ -34,6 +35,7 @@ class Result:
     sample: Sample
     link_variant: str = ""
     note: str = ""
+    by_seed: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         if self.sample not in get_args(Sample):
@@ -45,12 +47,14 @@ class Comparison:
     """`ratio` is ours over published (the worst one of several, None for predicates).
 
     `agrees`: within 20% (`within_20`; large shares by their complement, see `compare`), or on the
-    right side of a bound, or the predicate holds.
+    right side of a bound, or the predicate holds. `in_band`: a trend that holds for `ours` and not
+    with every seed, so that its effect is no larger than what seeds change; it does not agree.
     """
 
     ratio: float | None
     within_20: bool | None
     agrees: bool
+    in_band: bool = False
 
 
 def compare(claim: Claim, result: Result) -> Comparison:
@@ -65,6 +69,8 @@ def compare(claim: Claim, result: Result) -> Comparison:
     points, and anything from 76 agree with it. Ours must lie within 20% of the complement or within
     one percentage point, whichever is more. Gains have no such complement and stay numbers.
 
+    A trend (a claim without a number to divide by) must hold with each seed of `by_seed` as well.
+
     Raises:
       SettingError: ids or units differ, or ours has not the shape of the claim's value.
     """
@@ -74,10 +80,21 @@ def compare(claim: Claim, result: Result) -> Comparison:
         raise SettingError(f"{claim.id}.unit", result.unit, claim.unit)
     parts = list(_parts(claim.value, result.ours, claim, claim.id))
     ratios = [p.ratio for p in parts if p.ratio is not None]
+    agrees = all(p.agrees for p in parts)
+    in_band = (
+        agrees
+        and not ratios
+        and not all(
+            part.agrees
+            for seed, ours in enumerate(result.by_seed)
+            for part in _parts(claim.value, ours, claim, f"{claim.id}.by_seed[{seed}]")
+        )
+    )
     return Comparison(
         ratio=max(ratios, key=_distance) if ratios else None,
         within_20=all(p.within_20 for p in parts if p.within_20 is not None) if ratios else None,
-        agrees=all(p.agrees for p in parts),
+        agrees=agrees and not in_band,
+        in_band=in_band,
     )
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from experiments.claims.beside import members_of_orders, reasons_of_misses
 from experiments.claims.compare import Comparison, Result, compare
 from experiments.claims.load import Claim, claim, explanations
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Row", "fidelity_rows", "fidelity_table", "print_fidelity", "totals"]
+__all__ = ["NEAR", "Row", "Takes", "fidelity_rows", "fidelity_table", "print_fidelity", "totals"]
 
 Status = Literal["in-sample", "out-of-sample", "identity", "explained", "not-yet", "not-applicable"]
 # Status -> its details' key in the totals.
@@ -26,6 +27,9 @@ ANSWERED: dict[Status, str] = {
     "in-sample": "in_sample",
     "identity": "identities",
 }
+# What a claim would take in words, and the smallest factor of one number that would do.
+type Takes = tuple[str, float | None]
+NEAR = 1.25  # a miss that one number changed by a quarter would mend is a near one
 STATUSES: tuple[Status, ...] = (*ANSWERED, "explained", "not-yet", "not-applicable")
 
 
@@ -38,7 +42,31 @@ class Row:
     result: Result | None
     comparison: Comparison | None
     takes: str = ""  # what it would take for ours to agree, of those that do not
-    why: str = ""  # there is no result, of those that are explained
+    nearest: float | None = None  # the smallest factor of one number that would do; None: none
+    why: str = ""  # there is no result, of those that are explained; ours misses, of those that do
+    missing_members: tuple[str, ...] = ()  # of an order that holds: members that do not agree
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether ours agrees, an order with all of its members; None without a result."""
+        if self.comparison is None:
+            return None
+        return self.comparison.agrees and not self.missing_members
+
+    @property
+    def is_miss(self) -> bool:
+        """Whether ours misses a number or trend that nothing was chosen with in view."""
+        return self.status == "out-of-sample" and self.agrees is False
+
+    @property
+    def note(self) -> str:
+        """Return the result's note, and why a trend that holds is not counted."""
+        parts = [self.result.note if self.result else self.why]
+        if self.comparison is not None and self.comparison.in_band:
+            parts.append("Not counted: it does not hold with every seed.")
+        if self.missing_members:
+            parts.append(f"Not counted: {', '.join(self.missing_members)} do not agree.")
+        return " ".join(part for part in parts if part)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain data."""
@@ -55,11 +83,14 @@ class Row:
             "ours": r.ours if r else None,
             "ratio": found.ratio if found else None,
             "within_20": found.within_20 if found else None,
-            "agrees": found.agrees if found else None,
+            "agrees": self.agrees,
             "status": self.status,
+            "by_seed": list(r.by_seed) if r else [],
             "link_variant": r.link_variant if r else "",
-            "note": r.note if r else self.why,
+            "note": self.note,
+            "why_missed": self.why if self.is_miss else "",
             "what_would_it_take": self.takes,
+            "nearest_factor": self.nearest,
         }
 
 
@@ -67,7 +98,7 @@ def fidelity_rows(
     claims: Mapping[str, Claim],
     results: Sequence[Result],
     in_sample: AbstractSet[str],
-    takes: Mapping[str, str] | None = None,
+    takes: Mapping[str, Takes] | None = None,
 ) -> list[Row]:
     """Return one row a claim, in the order of the claims.
 
@@ -75,17 +106,19 @@ def fidelity_rows(
       claims: all claims by id.
       results: ours; of several for one claim the first counts.
       in_sample: claims some constant was fitted to: never out-of-sample, whatever a result says.
-      takes: by claim, what it would take for ours to agree, as a search found it.
+      takes: by claim, what it would take for ours to agree, as a search found it, and the smallest
+        factor of one number that would do.
 
     Raises:
       SettingError: a result for an unknown claim, or one that does not fit its claim.
     """
     first: dict[str, Result] = {}
-    explained = explanations()
+    explained, reasons, orders = explanations(), reasons_of_misses(), members_of_orders()
     for result in results:
         if result.claim_id not in claims:
             claim(result.claim_id)  # raises, naming the closest id
         first.setdefault(result.claim_id, result)
+    compared = {name: compare(claims[name], found) for name, found in first.items()}
     rows = []
     for item in claims.values():
         found = first.get(item.id)
@@ -95,9 +128,14 @@ def fidelity_rows(
                 status = "explained"
         else:
             status = "in-sample" if item.id in in_sample else found.sample
-        comparison = compare(item, found) if found else None
-        missed = comparison is not None and not comparison.agrees
-        told = (takes or {}).get(item.id, "") if missed else ""
+        comparison = compared.get(item.id)
+        missing: tuple[str, ...] = ()
+        if comparison is not None and comparison.agrees:
+            members = orders.get(item.id, ())
+            missing = tuple(m for m in members if m not in compared or not compared[m].agrees)
+        missed = comparison is not None and (not comparison.agrees or bool(missing))
+        told, nearest = (takes or {}).get(item.id, ("", None)) if missed else ("", None)
+        why = reasons.get(item.id, "") if missed else ""
         rows.append(
             Row(
                 claim=item,
@@ -105,7 +143,9 @@ def fidelity_rows(
                 result=found,
                 comparison=comparison,
                 takes=told,
-                why=explained[item.id].why if status == "explained" else "",
+                nearest=nearest,
+                why=explained[item.id].why if status == "explained" else why,
+                missing_members=missing,
             )
         )
     return rows
@@ -119,16 +159,22 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
     counted = Counter(row.status for row in rows)
     out: dict[str, Any] = {"claims": len(rows), **{s: counted[s] for s in STATUSES}}
     for status, key in ANSWERED.items():
-        found = [r.comparison for r in rows if r.status == status and r.comparison]
-        numbers = [c for c in found if c.ratio is not None]
-        trends = [c for c in found if c.ratio is None]
+        found = [(r.comparison, r.agrees) for r in rows if r.status == status and r.comparison]
+        numbers = [(c, agrees) for c, agrees in found if c.ratio is not None]
+        trends = [agrees for c, agrees in found if c.ratio is None]
         out[key] = {
             "numbers": len(numbers),
-            "numbers_within_20": sum(bool(c.within_20) for c in numbers),
-            "numbers_agree": sum(c.agrees for c in numbers),
+            "numbers_within_20": sum(bool(c.within_20) for c, _ in numbers),
+            "numbers_agree": sum(bool(agrees) for _, agrees in numbers),
             "trends": len(trends),
-            "trends_agree": sum(c.agrees for c in trends),
+            "trends_agree": sum(map(bool, trends)),
         }
+    misses = [r for r in rows if r.is_miss]
+    out["misses"] = {
+        "all": len(misses),
+        "with_a_reason": sum(bool(r.why) for r in misses),
+        "one_number_would_do": sum(r.nearest is not None and r.nearest <= NEAR for r in misses),
+    }
     return out
 
 
@@ -136,7 +182,7 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
     """Return the rows as a table; values that are not numbers as JSON text."""
     plain = [row.as_dict() for row in rows]
     for row in plain:
-        for name in ("published", "ours"):
+        for name in ("published", "ours", "by_seed"):
             row[name] = None if row[name] is None else json.dumps(row[name], ensure_ascii=False)
     return pa.Table.from_pylist(
         plain,
@@ -147,8 +193,9 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
                 ("ratio", pa.float64()),
                 ("within_20", pa.bool_()),
                 ("agrees", pa.bool_()),
-                *((n, pa.string()) for n in ("status", "link_variant", "note")),
-                ("what_would_it_take", pa.string()),
+                *((n, pa.string()) for n in ("status", "by_seed", "link_variant", "note")),
+                *((n, pa.string()) for n in ("why_missed", "what_would_it_take")),
+                ("nearest_factor", pa.float64()),
             ]
         ),
     )

@@ -12,7 +12,10 @@ from experiments.figures.style import (
     BLUE,
     GREEN,
     GREY,
+    INK,
     ORANGE,
+    PUBLISHED,
+    SKY,
     VERMILION,
     Tables,
     canvas,
@@ -29,7 +32,13 @@ SHOWN = {
     "moe_infinity": ("MoE-Infinity", GREY),
     "finemoe": ("FineMoE", VERMILION),
 }
-SHARE = 0.4  # of the HBM left, for the cache in (b)
+SHARE = 0.4  # of the HBM left, for the caches in (c) and (d)
+SHORT = {"dense6": "dense6", "qwen3-30b-a3b": "Qwen3-30B", "mixtral-8x7b": "Mixtral"}
+CACHES = {
+    "moe_infinity_code": "MoE-Infinity, public code",
+    "moe_infinity": "MoE-Infinity",
+    "finemoe": "FineMoE",
+}
 PARTS = {
     "wait_s": ("waiting for a turn", GREY),
     "link_s": ("link", BLUE),
@@ -63,30 +72,41 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
 
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
-    """Draw TTFT with and without HybridGEMM by its parts, and over the cache's size."""
-    figure, (turns, misses, right) = canvas(12.6, 5.6, columns=3, width_ratios=[0.7, 1.3, 1.0])
+    """Draw TTFT with and without HybridGEMM by its parts, and what the caches' parts hang on.
+
+    As wide as a page's text, so that it is read in print at the size it is drawn.
+    """
+    figure = Figure(figsize=(7.2, 7.6), layout="constrained")
+    panels = figure.subplot_mosaic(
+        [["key", "key"], ["turns", "host"], ["misses", "routers"]],
+        height_ratios=[0.12, 1, 2.2], width_ratios=[1.1, 1],
+    )  # fmt: skip
+    turns, misses = panels["turns"], panels["misses"]
     rows = rows_of(tables["ttft"])
     _draw_parts(turns, [r for r in rows if r["system"].startswith("aegaeon")])
-    turns.set_title("(a) Engines that take turns", fontsize=9.5)
-    _draw_parts(misses, [r for r in rows if not r["system"].startswith("aegaeon")])
+    turns.plot([r["p99_s"] for r in rows[:2]], range(2), "o", color=INK, markersize=5,
+               label="p99, ours")  # fmt: skip
+    turns.legend(handles=turns.lines[-1:], fontsize=7.5, loc="center right")
+    turns.set_title("(a) Turns (paper: p99)", fontsize=9.5)
+    of_caches = [r for r in rows if not r["system"].startswith("aegaeon")]
+    # what is compared stands together: with and without, a system and model
+    _draw_parts(misses, sorted(of_caches, key=lambda r: (_base(r), r["model"], r["host_for"] ==
+                                                         "fetch", r["system"])))  # fmt: skip
     misses.set_xscale("symlog", linthresh=0.5)
     misses.set_xticks([0.0, 0.1, 0.2, 0.3, 0.4, 1.0, 6.0], ["0", "", ".2", "", ".4", "1", "6"])
     misses.set_title("(b) Caches of experts", fontsize=9.5)
-    figure.legend(*turns.get_legend_handles_labels(), loc="outside right upper")
-    sizes = rows_of(tables["sizes"])
-    for model in dict.fromkeys(r["model"] for r in sizes):
-        for system, style in (("moe_infinity", "-"), ("moe_infinity_hybrid", "--")):
-            chosen = [r for r in sizes if r["model"] == model and r["system"] == system
-                      and r["share"] == SHARE]  # fmt: skip
-            chosen.sort(key=lambda r: r["host_each_s"])
-            label = f"{model}{' + HybridGEMM' if style == '--' else ''}"
-            right.plot([1e3 * r["host_each_s"] for r in chosen], [r["ttft_s"] for r in chosen],
-                       style, marker="o", markersize=3, label=label)  # fmt: skip
-    right.set_yscale("log")
-    right.set(xlabel="host's work for an expert (ms)", ylabel="TTFT (s)")
-    right.set_title(f"(c) MoE-Infinity, {100 * SHARE:.0f}% cached", fontsize=9.5)
-    right.legend(fontsize=7.5)
+    misses.plot([], [], label="paper (model not named)", **PUBLISHED)
+    panels["key"].axis("off")
+    panels["key"].legend(
+        *misses.get_legend_handles_labels(), loc="center", ncols=5, columnspacing=1.2
+    )
+    _draw_host(panels["host"], rows_of(tables["sizes"]))
+    _draw_found(panels["routers"], rows_of(tables["routers"]))
     return finish(figure, "Fig. 13: HybridGEMM in other systems", caption)
+
+
+def _base(row: dict[str, Any]) -> str:
+    return str(row["system"]).removesuffix("_hybrid")
 
 
 def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
@@ -96,17 +116,54 @@ def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
         values = np.array([r[part] for r in rows])
         axes.barh(range(len(rows)), values, 0.7, left=bottom, color=colour, label=label)
         bottom += values
-    axes.set_yticks(range(len(rows)), [_name(r) for r in rows], fontsize=7.5)
+    known = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
+    axes.plot([k[1] for k in known], [k[0] for k in known], **PUBLISHED)
+    axes.set_yticks(range(len(rows)), [_name(r) for r in rows], fontsize=8)
     axes.invert_yaxis()
     axes.grid(axis="x")
     axes.set(xlabel="TTFT (s)")
 
 
 def _name(row: dict[str, Any]) -> str:
-    base = row["system"].removesuffix("_hybrid")
-    plus = " + HybridGEMM" if row["system"].endswith("_hybrid") else ""
-    of_fetch = ", host works a fetch" if row["host_for"] == "fetch" else ""
-    return f"{SHOWN[base][0]}{plus}\n{row['model']}{of_fetch}"
+    if row["system"].endswith("_hybrid"):
+        return "+ HybridGEMM"
+    return f"{SHOWN[_base(row)][0]},\n{SHORT[row['model']]}{'*' * (row['host_for'] == 'fetch')}"
+
+
+def _draw_host(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Draw TTFT over the host's work for an expert, with and without HybridGEMM."""
+    for model, colour in zip(dict.fromkeys(r["model"] for r in rows), (BLUE, ORANGE), strict=True):
+        for system, style in (("moe_infinity", "-"), ("moe_infinity_hybrid", "--")):
+            chosen = [r for r in rows if r["model"] == model and r["system"] == system
+                      and r["share"] == SHARE]  # fmt: skip
+            chosen.sort(key=lambda r: r["host_each_s"])
+            plus = style == "--"
+            axes.plot([1e3 * r["host_each_s"] for r in chosen], [r["ttft_s"] for r in chosen],
+                      style, marker="o", markersize=3, label=None if plus else SHORT[model],
+                      color=INK if plus else colour, linewidth=1.2 if plus else 2.6)  # fmt: skip
+    axes.plot([], [], "--", color=INK, linewidth=1.2, label="+ HybridGEMM")
+    axes.set_yscale("log")
+    axes.set(xlabel="host's work for an expert (ms)", ylabel="TTFT (s)")
+    axes.set_title(f"(c) MoE-Infinity, {100 * SHARE:.0f}% cached", fontsize=9.5)
+    axes.legend(fontsize=7.5, loc="lower right")
+    axes.set_ylim(bottom=0.02)
+
+
+def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Draw the share of experts that each cache had, for each way of drawing experts."""
+    routers = list(dict.fromkeys((r["skew"], r["locality"]) for r in rows))
+    caches = list(dict.fromkeys(r["system"] for r in rows))
+    for i, (cache, colour) in enumerate(zip(caches, (SKY, GREY, VERMILION), strict=True)):
+        chosen = {(r["skew"], r["locality"]): r for r in rows if r["system"] == cache}
+        at = [j + 0.27 * (i - 1) for j in range(len(routers))]
+        shares = [100 * chosen[router]["found_share"] for router in routers]
+        bars = axes.bar(at, shares, 0.25, color=colour, label=CACHES[cache])
+        axes.bar_label(bars, fmt="%.0f", padding=1, fontsize=7)
+    axes.set_xticks(range(len(routers)), [f"{s:g}\n{p:g}" for s, p in routers])
+    axes.set(xlabel="skew of the experts drawn\nlocality from token to token", ylim=(0, 119))
+    axes.set(ylabel="experts found in HBM (%)")
+    axes.set_title("(d) Mixtral, 40% cached", fontsize=9.5)
+    axes.legend(fontsize=7.5, loc="upper left")
 
 
 def draw_anchors(tables: Tables, caption: str) -> Figure:

@@ -1,4 +1,4 @@
-"""What misses would take, and what headlines hang on."""
+"""What misses would take, what headlines hang on, and what is left without a fitted figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures.style import BLUE, GREY, ORANGE, SKY, Tables, canvas, finish, rows_of
 
-__all__ = ["draw_takes", "draw_tornado"]
+__all__ = ["draw_left_out", "draw_takes", "draw_tornado"]
 
 LEAST = 0.01  # of the logarithm: less is not shown
 TICKS = (1 / 16, 1 / 4, 1 / 2, 1, 2, 4, 16)
@@ -59,6 +59,41 @@ def draw_takes(tables: Tables, caption: str) -> Figure:
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     return finish(figure, "What would it take", caption)
+
+
+def draw_left_out(tables: Tables, caption: str) -> Figure:
+    """Draw ours over published with each fit (hollow) and without it (filled)."""
+    rows = rows_of(tables["folds"])
+    lines: list[tuple[str, dict[str, Any] | None]] = []
+    for fold in dict.fromkeys(r["left_out"] for r in rows):
+        lines += [(fold, None), *((r["claim"], r) for r in rows if r["left_out"] == fold)]
+    figure, (axes,) = canvas(7.2, 2.2 + 0.24 * len(lines))
+    for y, (_, row) in enumerate(lines):
+        if row is None:
+            continue
+        fitted, without = row["ratio"], row["ratio_without"]
+        axes.plot([fitted, without], [y, y], color=GREY, linewidth=1.4)
+        axes.plot(fitted, y, "o", color=BLUE, markerfacecolor="white")
+        axes.plot(without, y, "o", color=BLUE if row["agrees_without"] else ORANGE)
+    axes.axvline(1, color=GREY, linewidth=0.8)
+    axes.axvspan(0.8, 1.2, color=GREY, alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    ratios = [r[k] for r in rows for k in ("ratio", "ratio_without")]
+    low, high = 0.8 * min([0.5, *ratios]), 1.25 * max([2.0, *ratios])
+    ticks = [(t, label) for t, label in zip(TICKS, LABELS, strict=True) if low < t < high]
+    axes.set_xticks([t for t, _ in ticks], [label for _, label in ticks])
+    axes.set_xlim(low, high)
+    axes.set_yticks(
+        range(len(lines)),
+        [f"without {n}" if r is None else n.removeprefix("c2cserve.") for n, r in lines],
+        fontsize=8,
+    )
+    for label, (_, row) in zip(axes.get_yticklabels(), lines, strict=True):
+        label.set_fontweight("bold" if row is None else "normal")
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("ours over published; hollow: fitted, filled: left out; band: 20%")
+    return finish(figure, "Leave one figure out", caption)
 
 
 def draw_tornado(tables: Tables, caption: str) -> Figure:

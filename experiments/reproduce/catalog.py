@@ -22,6 +22,7 @@ from experiments.c2cserve import (
     fig13,
     fig14,
     fleets,
+    left_out,
     one_service,
     projection,
     replay,
@@ -265,6 +266,13 @@ FIGURES: dict[str, FigureSpec] = {
             title="What the headlines hang on",
             compute=tornado.compute,
             draw=sensitivity.draw_tornado,
+            packages=SIMULATOR,
+        ),
+        FigureSpec(
+            name="left_out",
+            title="Each fitted figure left out in turn",
+            compute=left_out.compute,
+            draw=sensitivity.draw_left_out,
             packages=SIMULATOR,
         ),
         *(

@@ -18,8 +18,10 @@ from c2c.hardware import conf_dir
 from c2c.runs import RunDir, progress_bar
 from experiments.c2cserve.context import Context
 from experiments.claims import (
+    Improvement,
     Result,
     Row,
+    Takes,
     fidelity_rows,
     fidelity_table,
     load_claims,
@@ -115,14 +117,16 @@ def _report(
     out = report.path
     results: list[Result] = []
     shown: list[dict[str, Any]] = []
-    takes: dict[str, str] = {}
+    takes: dict[str, Takes] = {}
+    improvements: list[Improvement] = []
     stale = []
     for spec in FIGURES.values():
         made = any(o.name == spec.name and not o.error for o in outcomes)
         if made or RunDir.is_current(out / spec.name, **_inputs(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
             results += [Result(**r) for r in found.pop("results")]
-            takes |= found.pop("takes")
+            takes |= {name: (said, nearest) for name, (said, nearest) in found.pop("takes").items()}
+            improvements += [Improvement(**i) for i in found.pop("improvements")]
             shown.append({**found, "name": spec.name, "title": spec.title})
         elif (out / spec.name).is_dir():
             stale.append(spec.name)
@@ -135,12 +139,13 @@ def _report(
             "profile": context.profile,
             "link_variant": context.link_variant,
             "totals": totals(rows),
+            "improvements": [asdict(i) | {"verdict": i.verdict} for i in improvements],
             "claims": [row.as_dict() for row in rows],
         },
     )
     report.write_table("fidelity", fidelity_table(rows))
     record = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
-    page = report_html(out, shown, rows, record, profile=context.profile)
+    page = report_html(out, shown, rows, record, profile=context.profile, improvements=improvements)
     report.write_text("index.html", page)
     return rows
 
@@ -198,6 +203,7 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
             "results": [asdict(r) for r in computed.results],
             "report": computed.report,
             "takes": dict(computed.takes),
+            "improvements": [asdict(i) for i in computed.improvements],
         },
     )
     # drawn from the files, so that what is drawn is what is kept

@@ -12,16 +12,20 @@ from rich.console import Console
 from c2c.errors import DataError, SettingError
 from experiments.claims import (
     Claim,
+    Improvement,
     Result,
+    Row,
     claim,
     compare,
     fidelity_rows,
     fidelity_table,
+    improvements_of,
     load_claims,
     predicate_holds,
     print_fidelity,
     totals,
 )
+from experiments.claims.beside import members_of_orders, reasons_of_misses
 from experiments.claims.load import read_claims
 
 
@@ -234,3 +238,78 @@ def test_table_holds_all_claims_and_prints() -> None:
 def test_result_for_an_unknown_claim() -> None:
     with pytest.raises(SettingError, match="claim"):
         fidelity_rows(load_claims(), [result(1.0)], frozenset())
+
+
+def test_a_trend_must_hold_with_every_seed() -> None:
+    item = made({"asym": "< sym"}, unit="relation", kind="trend")
+    middle = {"asym": 1.0, "sym": 2.0}
+    sure = [{"asym": 0.9, "sym": 1.8}, {"asym": 1.1, "sym": 2.2}]
+    found = compare(item, result(middle, unit="relation", by_seed=sure))
+    assert found.agrees
+    assert not found.in_band
+    unsure = [*sure, {"asym": 2.1, "sym": 2.0}]
+    found = compare(item, result(middle, unit="relation", by_seed=unsure))
+    assert not found.agrees
+    assert found.in_band
+    # a number is compared by its middle, whatever single seeds give
+    assert compare(made(2.0), result(2.1, by_seed=[1.0, 2.1, 9.0])).agrees
+
+
+def test_an_order_counts_only_if_its_members_do() -> None:
+    order, sizes = "c2cserve.fig14.order", {"default_chunk": 2.83, "random_placement": 1.94}
+    answers = [
+        Result(claim_id=order, ours={"order": ["chunk", "placement", "alpha"]}, unit="relation",
+               sample="out-of-sample"),
+        *(Result(claim_id=f"c2cserve.fig14.{name}.ratio", ours=value, unit="x",
+                 sample="out-of-sample") for name, value in sizes.items()),
+    ]  # fmt: skip
+
+    def row_with(static: float) -> Row:
+        last = Result(claim_id="c2cserve.fig14.static_gemm.ratio", ours=static, unit="x",
+                      sample="out-of-sample")  # fmt: skip
+        rows = fidelity_rows(load_claims(), [*answers, last], frozenset())
+        return next(r for r in rows if r.claim.id == order)
+
+    assert row_with(1.48).agrees
+    missed = row_with(0.9)
+    assert missed.comparison is not None
+    assert missed.comparison.agrees
+    assert missed.is_miss
+    assert "c2cserve.fig14.static_gemm.ratio do not agree" in missed.note
+    assert totals([missed])["out_of_sample"]["trends_agree"] == 0
+
+
+def test_what_stands_beside_the_claims_is_of_claims() -> None:
+    assert len(members_of_orders()["c2cserve.fig14.order"]) == 3
+    for name, why in reasons_of_misses().items():
+        assert name in load_claims()
+        assert why.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("ours", "base", "better", "verdict"),
+    [
+        ([1.0, 1.1], [2.0, 1.2], "less", "better"),
+        ([1.0, 1.3], [2.0, 1.2], "less", "no difference"),
+        ([1.0, 1.1], [2.0, 1.2], "more", "worse"),
+        ([1.0], [2.0], "less", "better, one seed"),
+        ([1.0], [1.0], "less", "no difference"),
+    ],
+)
+def test_improvements_are_larger_than_what_seeds_change(
+    ours: list[float], base: list[float], better: Any, verdict: str
+) -> None:
+    one = Improvement(what="TTFT", unit="s", better=better, ours="a", base="b",
+                      ours_by_seed=ours, base_by_seed=base)  # fmt: skip
+    assert one.verdict == verdict
+
+
+def test_improvements_compare_the_same_seeds() -> None:
+    rows = [{"system": s, "seed": i, "ttft_s": v + i} for s, v in (("a", 1.0), ("b", 2.0))
+            for i in (1, 0)]  # fmt: skip
+    (one,) = improvements_of(rows, "a", "b", {"ttft_s": ("TTFT", "s", "less")}, where="here")
+    assert one.gains == (1.0, 1.0)
+    assert (one.ours_by_seed, one.what) == ([1.0, 2.0], "TTFT, here")
+    with pytest.raises(SettingError, match="ours_by_seed"):
+        Improvement(what="", unit="", better="less", ours="", base="", ours_by_seed=[1.0],
+                    base_by_seed=[])  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from c2c.cost import load_constants
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
-from experiments.claims import Result, claim, fidelity_rows, load_claims
+from experiments.claims import Result, Takes, claim, fidelity_rows, load_claims
 from experiments.sensitivity import Search, chip_knobs, constant_knobs
 
 WEIGHTS = "c2cserve.sec2.70b_weights"  # 140 GB: ours agrees from 112 to 168
@@ -91,12 +91,13 @@ def test_what_agrees_is_not_searched_and_nothing_is_computed_twice() -> None:
 
 
 def test_rows_carry_it_only_where_the_claim_is_missed() -> None:
-    told = {WEIGHTS: "a larger model"}
+    told: dict[str, Takes] = {WEIGHTS: ("a larger model", 1.1)}
     for ours, expected in ((141.0, ""), (14.0, "a larger model")):
         result = Result(claim_id=WEIGHTS, ours=ours, unit="GB", sample="identity")
         rows = fidelity_rows(load_claims(), [result], frozenset(), told)
         (row,) = [r for r in rows if r.claim.id == WEIGHTS]
         assert row.as_dict()["what_would_it_take"] == expected
+        assert row.nearest == (1.1 if expected else None)
 
 
 def test_a_figures_search_says_how_far_its_misses_are() -> None:
@@ -105,8 +106,9 @@ def test_a_figures_search_says_how_far_its_misses_are() -> None:
 
     found = takes.compute(Context(profile="quick", link_variant="measured", seeds=(0,)), "fig4")
     assert set(found.takes) == {"c2cserve.fig3.hybrid_interpolates"}
-    (told,) = found.takes.values()
+    ((told, nearest),) = found.takes.values()
     assert told.startswith("None of")
+    assert nearest is None
     (row,) = found.tables["takes"].to_pylist()
     assert row["knob"] is None
     assert row["matter"] <= row["tried"] == len(takes.knobs_of("fig4"))

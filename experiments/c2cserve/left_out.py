@@ -1,0 +1,179 @@
+"""Each figure that constants were fitted to left out in turn: what the model says without it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from c2c.cost import load_constants
+from c2c.hardware import load_platform
+from experiments.c2cserve import fig4, fig6, starts
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, claim, compare
+from experiments.claims.fidelity import brief
+from experiments.sensitivity import changed, constant_knobs
+
+__all__ = ["FOLDS", "Fold", "compute"]
+
+MEASURED: Final = Path(__file__).parents[1] / "measured" / "gh200_measured.csv"
+READS: Final = "link_gpu_kernel_reads"  # kernels that read pinned or paged host memory
+MOVED: Final = 0.01  # a claim is shown if it changes by more than a hundredth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """A figure left out, what its constants are without it, and why those values.
+
+    Attributes:
+      left_out: the claims that were fitted to, in words.
+      constants: the values without them, from the settings as they are.
+      why: where the values come from.
+      serving: they enter starts, which are simulated: the full profile has them.
+    """
+
+    left_out: str
+    constants: Callable[[], Mapping[str, float]]
+    why: str
+    serving: bool = False
+
+
+def _reads_alone() -> dict[str, float]:
+    """Return link efficiency from public measurements of kernels that read host memory."""
+    with MEASURED.open(encoding="utf-8") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        rates = [float(r["value"]) for r in rows if r["quantity"].startswith(READS)]
+    return {"link_efficiency": sum(rates) / len(rates) / load_platform("gh200").link.datasheet_gbps}
+
+
+def _reductions_at_hbm() -> dict[str, float]:
+    """Return the rate of reductions if each byte pushed is read and written in HBM."""
+    gpu = load_platform("gh200").gpu
+    rate = gpu.hbm_gbps * load_constants().hbm_efficiency / 2.0 / gpu.sm_count
+    return {"reduce_gbps_per_sm": rate}
+
+
+FOLDS: Final[Sequence[Fold]] = (
+    Fold(
+        left_out="Fig. 4(a), SymGEMM's 16.4 ms",
+        constants=_reads_alone,
+        why="the mean of public measurements of kernels that read Grace's memory",
+    ),
+    Fold(
+        left_out="Fig. 4(a), AsymGEMM's 4.0 ms",
+        constants=_reductions_at_hbm,
+        why="HBM's measured rate, each byte pushed being read and written, over the SMs",
+    ),
+    Fold(
+        left_out="Fig. 11, C2CServe's dense switch",
+        constants=lambda: {"switch_dense_s": load_constants().switch_moe_s},
+        why="that of mixtures, the only other switch of its own that it prints",
+        serving=True,
+    ),
+    Fold(
+        left_out="Fig. 11, ServerlessLLM's switches",
+        constants=lambda: dict.fromkeys(
+            ("sllm_init_dense_s", "sllm_init_moe_s"), load_constants().engine_init_s
+        ),
+        why="vLLM's loading phase without weights, as MEDUSA prints it",
+        serving=True,
+    ),
+    Fold(
+        left_out="MEDUSA, Fig. 8(a)",
+        constants=lambda: {"engine_init_s": load_constants().sllm_init_dense_s},
+        why="what ServerlessLLM's dense switch takes beside its weights (Fig. 11)",
+        serving=True,
+    ),
+)
+
+
+def compute(context: Context) -> Computed:
+    """Return for each fold the claims that change, with and without the figure left out."""
+    folds = [f for f in FOLDS if not (context.quick and f.serving)]
+    rows: list[dict[str, Any]] = []
+    for done, fold in enumerate(folds):
+        base = {r.claim_id: r for r in _results(context, fold)}
+        values = fold.constants()
+        with _set(values):
+            without = {r.claim_id: r for r in _results(context, fold)}
+        for name, ours in base.items():
+            rows += _rows(fold, values, ours, without[name])
+        if context.progress is not None:
+            context.progress(done + 1, len(folds))
+    rest = "" if len(folds) == len(FOLDS) else "The full profile leaves out starts as well. "
+    lost = sum(r["agrees"] and not r["agrees_without"] for r in rows)
+    said = " ".join(f"{f.left_out}: {f.why}." for f in folds)
+    caption = (
+        "Each printed number that constants of the cost model were fitted to is left out in turn; "
+        f"they then have the value of the best other source. {said} {rest}Shown are numbers of the "
+        f"figures that hang on them and change by more than {100 * MOVED:g}%, ours over published, "
+        f"with the fit and without. {lost} of {len(rows)} agree with it and not without. Link "
+        f"variant '{context.link_variant}'."
+    )
+    return Computed(
+        tables={"folds": pa.Table.from_pylist(rows)},
+        results=(),
+        caption=caption,
+        report=_report(rows),
+    )
+
+
+def _results(context: Context, fold: Fold) -> list[Result]:
+    if fold.serving:
+        return [*starts.compute_switch(context).results, *starts.compute_cold(context).results]
+    return [*fig4.compute(context).results, *fig6.compute(context).results]
+
+
+@contextmanager
+def _set(values: Mapping[str, float]) -> Iterator[None]:
+    """Have constants of the cost model be these."""
+    knobs = {knob.name: knob for knob in constant_knobs()}
+    with ExitStack() as stack:
+        for name, value in values.items():
+            stack.enter_context(changed(knobs[name], value / knobs[name].value))
+        yield
+
+
+def _rows(
+    fold: Fold, values: Mapping[str, float], ours: Result, without: Result
+) -> list[dict[str, Any]]:
+    """Return the row of a claim with a number, if it changes."""
+    published = claim(ours.claim_id)
+    before, after = (compare(published, r) for r in (ours, without))
+    if before.ratio is None or after.ratio is None:
+        return []
+    if abs(after.ratio / before.ratio - 1.0) <= MOVED:
+        return []
+    return [
+        {
+            "left_out": fold.left_out,
+            "constants": ", ".join(f"{n} {v:.4g}" for n, v in values.items()),
+            "claim": ours.claim_id,
+            "published": brief(published.value),
+            "ours": brief(ours.ours),
+            "without": brief(without.ours),
+            "ratio": before.ratio,
+            "ratio_without": after.ratio,
+            "agrees": before.agrees,
+            "agrees_without": after.agrees,
+        }
+    ]
+
+
+def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    head = ("left out", "constants without it", "claim", "published", "ours", "without", "agrees",
+            "without")  # fmt: skip
+    keys = ("left_out", "constants", "claim", "published", "ours", "without")
+    return (
+        head,
+        *(
+            (*(str(r[k]) for k in keys), *("yes" if r[k] else "no" for k in
+                                           ("agrees", "agrees_without")))
+            for r in rows
+        ),
+    )  # fmt: skip

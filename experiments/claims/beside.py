@@ -1,0 +1,54 @@
+"""What stands beside the claims in files of ours: members of orders, and why ours misses some."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from c2c.errors import DataError
+from experiments.claims.load import load_claims
+
+__all__ = ["members_of_orders", "reasons_of_misses"]
+
+ORDERS_PATH = Path(__file__).with_name("orders.yaml")
+MISSES_PATH = Path(__file__).with_name("misses.yaml")
+
+
+@cache
+def members_of_orders() -> dict[str, tuple[str, ...]]:
+    """Return the claims whose numbers an order is about, by the order's id.
+
+    Raises:
+      DataError: an order or a member is no claim, or an order has fewer than two members.
+    """
+    entries = _read(ORDERS_PATH)
+    for name, members in entries.items():
+        known = isinstance(members, list) and set(members) <= set(load_claims())
+        if not known or len(members) < 2:
+            raise DataError(ORDERS_PATH.name, f"{name}: expected two ids of claims or more")
+    return {name: tuple(members) for name, members in entries.items()}
+
+
+@cache
+def reasons_of_misses() -> dict[str, str]:
+    """Return why ours misses a claim, by the claim's id.
+
+    Raises:
+      DataError: an entry of no claim, or without text.
+    """
+    entries = _read(MISSES_PATH)
+    for name, why in entries.items():
+        if not isinstance(why, str) or not why.strip():
+            raise DataError(MISSES_PATH.name, f"{name}: expected why")
+    return {name: why.strip() for name, why in entries.items()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    entries = yaml.safe_load(path.read_bytes())
+    for name in entries:
+        if name not in load_claims():
+            raise DataError(path.name, f"{name}: expected the id of a claim")
+    return dict(entries)

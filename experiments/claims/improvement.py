@@ -1,0 +1,112 @@
+"""What ours adds to the paper's rules: one quantity under both, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal, get_args
+
+from c2c.errors import SettingError
+
+__all__ = ["Improvement", "improvements_of"]
+
+Better = Literal["less", "more"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Improvement:
+    """One quantity of a rule of ours and of what it would replace, on the same requests.
+
+    Attributes:
+      what: the quantity, and of what workload.
+      unit: of the values.
+      better: which way is an improvement.
+      ours, base: names of what is compared; `base` is the paper's, or the best opponent.
+      ours_by_seed, base_by_seed: the values, one a seed, in the same order.
+    """
+
+    what: str
+    unit: str
+    better: Better
+    ours: str
+    base: str
+    ours_by_seed: Sequence[float]
+    base_by_seed: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if self.better not in get_args(Better):
+            raise SettingError("better", self.better, f"one of {', '.join(get_args(Better))}")
+        if not self.ours_by_seed or len(self.ours_by_seed) != len(self.base_by_seed):
+            raise SettingError("ours_by_seed", self.ours_by_seed, "a value for each one of base")
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """How much better ours is, a seed at a time: below 0 it is worse."""
+        sign = 1.0 if self.better == "more" else -1.0
+        return tuple(
+            sign * (ours - base)
+            for ours, base in zip(self.ours_by_seed, self.base_by_seed, strict=True)
+        )
+
+    @property
+    def verdict(self) -> str:
+        """Say whether ours is better, worse, or no different for all that the seeds tell.
+
+        The same requests are served both times, so that a difference of one sign with every seed is
+        larger than what seeds change.
+        """
+        gains = self.gains
+        if min(gains) <= 0.0 <= max(gains):
+            return "no difference"
+        word = "better" if gains[0] > 0.0 else "worse"
+        return word if len(gains) > 1 else f"{word}, one seed"
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of a table: what, ours, base, values with ranges, gain, verdict."""
+        values = (self.ours_by_seed, self.base_by_seed, self.gains)
+        return (
+            self.what,
+            self.ours,
+            self.base,
+            *(f"{_with_range(v)} {self.unit}" for v in values),
+            self.verdict,
+        )
+
+
+def improvements_of(
+    rows: Iterable[Mapping[str, Any]],
+    ours: str,
+    base: str,
+    columns: Mapping[str, tuple[str, str, Better]],
+    *,
+    where: str,
+    by: str = "system",
+) -> tuple[Improvement, ...]:
+    """Return the improvements of one rule over another from a figure's rows, one row a seed.
+
+    Args:
+      rows: the figure's rows; each has `seed`.
+      ours: value of the column `by` that is ours.
+      base: value that it is compared with.
+      columns: column of the rows -> (name, unit, which way is better).
+      where: workload in words.
+      by: the column that names the rule.
+    """
+    of = {name: {r["seed"]: r for r in rows if r[by] == name} for name in (ours, base)}
+    seeds = sorted(of[ours].keys() & of[base].keys())
+    if not seeds:
+        return ()
+    return tuple(
+        Improvement(
+            what=f"{name}, {where}", unit=unit, better=better, ours=ours, base=base,
+            ours_by_seed=[float(of[ours][s][column]) for s in seeds],
+            base_by_seed=[float(of[base][s][column]) for s in seeds],
+        )
+        for column, (name, unit, better) in columns.items()
+    )  # fmt: skip
+
+
+def _with_range(values: Sequence[float]) -> str:
+    middle = f"{median(values):.3g}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.3g} to {max(values):.3g})"
