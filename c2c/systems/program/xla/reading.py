@@ -59,6 +59,7 @@ class XlaStep:
       results: of each launch, what it gives.
       def_use: from a launch to a later one that takes its result.
       carried: slices that a caller hands to the next step: the result's, and the parameter's.
+      input_kinds: types of the program's inputs as HLO writes them, such as `s32[4,1]`.
     """
 
     program: Program
@@ -67,6 +68,7 @@ class XlaStep:
     results: tuple[tuple[Slice, ...], ...]
     def_use: frozenset[tuple[int, int]]
     carried: tuple[Slice, ...]
+    input_kinds: tuple[str, ...]
 
 
 def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
@@ -123,6 +125,7 @@ class _Reader:
     results: list[tuple[Slice, ...]] = field(default_factory=list)
     def_use: set[tuple[int, int]] = field(default_factory=set)
     contents: dict[int, bytes] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)
 
     def read(self, thunks: list[Thunk]) -> XlaStep:
         memory = [a for a in self.assignment.allocations if not a.is_local]
@@ -151,7 +154,7 @@ class _Reader:
         )
         return XlaStep(
             program, tuple(self.names), tuple(self.operands), tuple(self.results),
-            frozenset(self.def_use), tuple(carried),
+            frozenset(self.def_use), tuple(carried), tuple(self.kinds),
         )  # fmt: skip
 
     def _limit(self, kernel: str) -> int:
@@ -165,9 +168,12 @@ class _Reader:
 
     def _parameters(self) -> list[_Tree]:
         found: dict[int, _Tree] = {}
+        kinds: dict[int, str] = {}
         for instruction in self.module.computations[self.module.entry]:
             if instruction.opcode == "parameter":
                 found[int(instruction.inside)] = _Value(self._slice(instruction.name, ()))
+                kinds[int(instruction.inside)] = instruction.kind
+        self.kinds = [kinds[k] for k in range(len(kinds))]
         return [found[k] for k in range(len(found))]
 
     def _walk(

@@ -1,0 +1,150 @@
+"""Steps of several batch sizes as programs of one process: memory that they share, and accesses.
+
+XLA plans each step alone. A process that serves several batch sizes has one set of weights and one
+cache, gives every step's inputs in buffers that suffice for the largest, and takes temporary memory
+for as long as a step runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from c2c.errors import DataError, SettingError
+from c2c.systems.program.image import Access
+from c2c.systems.program.program import Argument, Buffer, Copy, Fill, Kernel, Launch, Program, Slice
+from c2c.systems.program.xla.reading import XlaStep
+
+__all__ = ["over_one_memory", "stated_kernels"]
+
+
+def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
+    """Return a program a batch size, all over the same standing buffers.
+
+    Parameter n of every step is one buffer of the largest one's size, likewise result n; constants
+    are one buffer where they are equal. Everything else lives while its step runs. Integers
+    (tokens, positions, page tables) stand at zero and are no inputs: every value is not allowed.
+
+    Raises:
+      SettingError: no steps.
+      DataError: a kernel's launches do not read and write the same (see `stated_kernels`).
+    """
+    if not steps:
+        raise SettingError("steps", steps, "at least one batch size")
+    memory = _Memory()
+    placed = {batch: memory.place(step) for batch, step in steps.items()}
+    return {b: _moved(steps[b], where, memory.buffers) for b, where in placed.items()}
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Standing buffers, by what stands in them."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    numbers: dict[tuple[str, object], int] = field(default_factory=dict)
+
+    def place(self, step: XlaStep) -> dict[int, int]:
+        """Return where a step's standing buffers are; grow those that are too small."""
+        program = step.program
+        where: dict[int, int] = {}
+        for n, part in enumerate(program.inputs):
+            where[part.buffer] = self._at(("parameter", n), program.buffers[part.buffer].nbytes)
+            if step.input_kinds[n].startswith(("s", "u", "pred")):
+                number = where[part.buffer]
+                grown = self.buffers[number]
+                self.buffers[number] = replace(grown, content=bytes(grown.nbytes))
+        for k, buffer in enumerate(program.buffers):
+            if buffer.content and k not in where:
+                where[k] = self._at(("constant", buffer.content), buffer.nbytes)
+                self.buffers[where[k]] = buffer
+        for n, part in enumerate(program.outputs):
+            if part.buffer not in where:
+                nbytes = program.buffers[part.buffer].nbytes
+                where[part.buffer] = self._at(("result", n), nbytes)
+        return where
+
+    def _at(self, what: tuple[str, object], nbytes: int) -> int:
+        number = self.numbers.setdefault(what, len(self.buffers))
+        if number == len(self.buffers):
+            self.buffers.append(Buffer(nbytes))
+        elif self.buffers[number].nbytes < nbytes:
+            self.buffers[number] = replace(self.buffers[number], nbytes=nbytes)
+        return number
+
+
+def _moved(step: XlaStep, standing: Mapping[int, int], buffers: Sequence[Buffer]) -> Program:
+    program = step.program
+    where, own = dict(standing), list(buffers)
+    for k, buffer in enumerate(program.buffers):
+        if k not in where:
+            where[k] = len(own)
+            own.append(replace(buffer, first=0, last=len(program.launches) - 1))
+
+    def at(part: Slice) -> Slice:
+        return replace(part, buffer=where[part.buffer])
+
+    def moved(launch: Launch | Copy | Fill) -> Launch | Copy | Fill:
+        if isinstance(launch, Copy):
+            return Copy(at(launch.target), at(launch.source))
+        if isinstance(launch, Fill):
+            return replace(launch, target=at(launch.target))
+        arguments = tuple(
+            Argument(a.data, tuple(replace(p, slice=at(p.slice)) for p in a.places))
+            for a in launch.arguments
+        )
+        return replace(launch, arguments=arguments)
+
+    kinds = zip(program.inputs, step.input_kinds, strict=True)
+    return Program(
+        buffers=tuple(own),
+        kernels=stated_kernels(step),
+        launches=tuple(moved(launch) for launch in program.launches),
+        inputs=tuple(at(part) for part, kind in kinds if not buffers[where[part.buffer]].content),
+        outputs=tuple(at(part) for part in program.outputs),
+    )
+
+
+def stated_kernels(step: XlaStep) -> tuple[Kernel, ...]:
+    """Return the kernels with images that say, for devices without a GPU, what is accessed.
+
+    By HLO a kernel reads its operands and writes its results, each as a whole; what it updates in
+    place, it does both with. The comments change nothing for an assembler.
+
+    Raises:
+      DataError: two launches of a kernel differ in that.
+    """
+    found: dict[int, tuple[Access, ...]] = {}
+    for number, launch in enumerate(step.program.launches):
+        if not isinstance(launch, Launch):
+            continue
+        accesses = _accesses(launch, step.operands[number], step.results[number])
+        if found.setdefault(launch.kernel, accesses) != accesses:
+            entry = step.program.kernels[launch.kernel].entry
+            raise DataError(f"kernel {entry}", f"launch {number} accesses other bytes than others")
+    return tuple(
+        replace(kernel, image=_stated(kernel, found[k]))
+        for k, kernel in enumerate(step.program.kernels)
+    )
+
+
+def _accesses(
+    launch: Launch, operands: tuple[Slice, ...], results: tuple[Slice, ...]
+) -> tuple[Access, ...]:
+    arguments = [argument.places[0].slice for argument in launch.arguments]
+    is_whole = arguments == [*operands, *results]  # else each slice is given once
+    accesses = []
+    for k, part in enumerate(arguments):
+        reads = k < len(operands) if is_whole else part in operands
+        writes = k >= len(operands) if is_whole else part in results
+        mode = "rw" if reads and writes else "r" if reads else "w"
+        accesses.append(Access(k, 0, "pointer", mode, part.nbytes))
+    return tuple(accesses)
+
+
+def _stated(kernel: Kernel, accesses: Sequence[Access]) -> bytes:
+    lines = (f"// access {a.parameter} {a.at} {a.kind} {a.mode} {a.nbytes}\n" for a in accesses)
+    head = f".visible .entry {kernel.entry}(".encode()
+    before, entry, after = kernel.image.partition(head)
+    if not entry:
+        raise DataError(f"kernel {kernel.entry}", "its PTX does not begin it as XLA does")
+    return before + "".join(lines).encode() + entry + after
