@@ -3,18 +3,22 @@
     python -m experiments.medusa.one_process <role> <device> <what> <folder>
 
 Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
-leave. `what` is a model of Table 1, `random:<seed>`, or `computing:<seed>`: for a GPU.
+leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or
+`xla:<folder>`: of steps by batch size, as `experiments.medusa.steps` leaves them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from c2c.errors import SettingError, unknown_name
 from c2c.runs import write_json
@@ -30,6 +34,7 @@ from c2c.systems.medusa import (
 )
 from c2c.systems.medusa.artefact import artefact_path
 from c2c.systems.program import AllocationId, Device, Program
+from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
 from experiments.medusa.processes import Process, key_of
@@ -48,8 +53,17 @@ def programs_of(what: str) -> dict[int, Program]:
 
     Raises:
       SettingError: no such model.
+      DataError: a folder of steps that cannot be read.
     """
     kind, _, seed = what.partition(":")
+    if kind == "xla":
+        folders = sorted((p for p in Path(seed).glob("*") if p.name.isdigit()), key=_batch)
+        if not folders:
+            raise SettingError(
+                "models", what, "xla:<folder> with a step for each batch size",
+                "Make one with `python -m experiments.medusa.steps`.",
+            )  # fmt: skip
+        return over_one_memory({_batch(folder): read_dump(folder) for folder in folders})
     if kind in ("random", "computing") and seed.isdigit():
         shape = Shape(
             seed=int(seed), launches=20, has_dag=int(seed) % 2 == 1, is_for_gpu=kind == "computing"
@@ -62,6 +76,10 @@ def programs_of(what: str) -> dict[int, Program]:
     spec = model.load()
     counts = nodes_a_layer(model.nodes, spec.layers)
     return {b: step_program(spec, b, n) for b, n in zip(BATCH_SIZES, counts, strict=True)}
+
+
+def _batch(folder: Path) -> int:
+    return int(folder.name)
 
 
 def work(role: str, device: str, what: str, folder: Path) -> None:
@@ -86,12 +104,17 @@ def work(role: str, device: str, what: str, folder: Path) -> None:
     if role != "restore":
         begin = time.perf_counter()
         write_capture(folder / f"{role}.capture", process.capture())
-        said = {"capture_s": time.perf_counter() - begin}
+        said: dict[str, Any] = {
+            "capture_s": time.perf_counter() - begin, "warm_s": process.warm_s,
+        }  # fmt: skip
         if role == "capture":
             regions = {b: process.regions(b) for b in programs}
             addresses = process.recorder.addresses
             said |= {"outputs": _outputs(process.device, process.graphs, regions, addresses)}
             write_json(folder / "regions.json", {str(b): _plain(r) for b, r in regions.items()})
+            if device == "driver":
+                runs = {b: process.running.of(p).run for b, p in programs.items()}
+                said["one_by_one_s"] = {str(b): _median_s(run) for b, run in runs.items()}
         write_json(folder / f"{role}.json", said)
         return
     artefact = load_artefact(folder, key)
@@ -104,12 +127,16 @@ def work(role: str, device: str, what: str, folder: Path) -> None:
     told = json.loads((folder / "regions.json").read_text("utf-8"))
     regions = {int(b): _regions(r) for b, r in told.items()}
     addresses = dict(zip(artefact.allocations, restored.addresses, strict=True))
+    outputs = _outputs(process.device, restored.graphs, regions, addresses)
+    # after them: a launch changes what buffers hold
+    begun = _begun(process.device, restored.graphs) if device == "driver" else {}
     write_json(
         folder / "restore.json",
         {
             "restore_s": seconds,
             "nodes": restored.nodes,
-            "outputs": _outputs(process.device, restored.graphs, regions, addresses),
+            "outputs": outputs,
+            **begun,
         },
     )
 
@@ -128,9 +155,11 @@ def _outputs(
     regions: Mapping[int, Regions],
     addresses: Mapping[AllocationId, int],
 ) -> dict[str, list[str]]:
-    """Return, by batch size, a digest of what each of the random inputs leaves."""
-    import numpy as np
+    """Return, by batch size, a digest of what each of the random inputs leaves.
 
+    As floats of any type the inputs are finite, which keeps kernels that compute from drowning
+    every difference in NaN.
+    """
     found = {}
     for batch, graph in graphs.items():
         executable = device.instantiate(graph)
@@ -139,13 +168,51 @@ def _outputs(
         for seed in INPUTS:
             draw = np.random.default_rng(seed)
             for name, at, nbytes in regions[batch].given:
-                device.write(addresses[name] + at, draw.bytes(nbytes))
+                values = np.frombuffer(draw.bytes(nbytes), np.uint8).copy()
+                values[1::2] &= 0xBF  # the exponent's highest bit
+                device.write(addresses[name] + at, values.tobytes())
             device.launch_graph(executable)
             device.synchronise()
             left = [device.read(addresses[n] + at, size) for n, at, size in regions[batch].left]
             digests.append(hashlib.sha256(b"".join(left)).hexdigest())
         found[str(batch)] = digests
     return found
+
+
+def _begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
+    """Return seconds to instantiate and upload all graphs, and by batch size of launches."""
+    begin = time.perf_counter()
+    executables = {batch: device.instantiate(graph) for batch, graph in graphs.items()}
+    instantiated = time.perf_counter()
+    for executable in executables.values():
+        device.upload(executable)
+    device.synchronise()
+    uploaded = time.perf_counter()
+    first, later = {}, {}
+    for batch, executable in executables.items():
+
+        def launch(executable: int = executable) -> None:
+            device.launch_graph(executable)
+            device.synchronise()
+
+        launched = time.perf_counter()
+        launch()
+        first[str(batch)] = time.perf_counter() - launched
+        later[str(batch)] = _median_s(launch)
+        device.destroy_executable(executable)
+    return {
+        "instantiate_s": instantiated - begin, "upload_s": uploaded - instantiated,
+        "first_launch_s": first, "launch_s": later,
+    }  # fmt: skip
+
+
+def _median_s(run: Callable[[], None], repeats: int = 5) -> float:
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 def _plain(regions: Regions) -> dict[str, Any]:

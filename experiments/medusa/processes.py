@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import time
 from collections.abc import Mapping
 
 from c2c.errors import DataError
@@ -80,6 +81,7 @@ class Process:
         self.running.start(_interleaved(some, draw))
         self.graphs: dict[int, int] = {}
         self.functions: dict[int, int] = {}
+        self.warm_s = 0.0  # of captures, what running each program once before took
         self.names: dict[tuple[int, int], AllocationId] = {}  # by batch size and buffer
 
     def hidden(self, kernel: Kernel) -> int:
@@ -109,7 +111,9 @@ class Process:
         graphs = CapturedGraphs(self.recorder, self.running.images, libraries)
         for batch, program in self.programs.items():
             running = self.running.of(program)
+            begin = time.perf_counter()
             running.run()
+            self.warm_s += time.perf_counter() - begin
             self.graphs[batch] = running.capture()
             graphs.add(batch, self.graphs[batch])
             for part in (*program.inputs, *program.outputs):

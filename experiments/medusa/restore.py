@@ -40,7 +40,7 @@ class RestoreSettings:
 
     Attributes:
       device: emulated, or driver.
-      models: of Table 1, or random:<seed>.
+      models: of Table 1, random:<seed>, or xla:<folder> (see `experiments.medusa.steps`).
       out: folder of the result; None for a new one in runs/bench.
       overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """

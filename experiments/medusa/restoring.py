@@ -25,7 +25,7 @@ from experiments.medusa.models import BATCH_SIZES, TableModel, nodes_a_layer, st
 from experiments.medusa.processes import Process, key_of
 from experiments.medusa.synthetic import Shape
 
-__all__ = ["ModelRow", "Restoring", "classifier_rows", "restore_model"]
+__all__ = ["ModelRow", "Restoring", "classifier_rows", "is_same", "restore_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def restore_model(
     restore_s = time.perf_counter() - begin
     made = Restoring(original, first, artefact, process, restored)
     for batch in validated:
-        if not _is_same(made, batch):
+        if not is_same(made, batch):
             raise RuntimeError(f"{model.spec}, batch size {batch}: the restored graph differs")
     sources = [artefact.kernels[n.kernel].source for g in artefact.graphs for n in g.nodes]
     return made, ModelRow(
@@ -122,14 +122,15 @@ def restore_model(
     )
 
 
-def _is_same(made: Restoring, batch: int) -> bool:
+def is_same(made: Restoring, batch: int, *, inputs: int = 3) -> bool:
+    """Return whether a restored graph leaves what the original leaves on random inputs."""
     one, two = sides(
         made.capture, made.original.functions, made.original.device, made.artefact,
         made.restored, made.process.device, batch,
     )  # fmt: skip
     pair = (one, made.original.device.instantiate(made.original.graphs[batch]))
     other = (two, made.process.device.instantiate(made.restored.graphs[batch]))
-    return validate(pair, other, made.original.regions(batch))
+    return validate(pair, other, made.original.regions(batch), range(inputs))
 
 
 PROGRAMS: Final = {

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from c2c.systems.program.xla import read_dump
 from experiments.gpu import medusa
 from experiments.gpu.cases import Context, Unmeasurable
 from experiments.gpu.sections import DEFAULT, SECTIONS
 from tests.systems.program.fake.build import build, environment
+from tests.systems.program.xla.make import DECODE
 
 
 def test_a_case_restores_what_was_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
     build(tmp_path, ())
-    (case,) = medusa.cases("tiny")
+    case, xla = medusa.cases("tiny")
+    assert xla.spec["program"] == "xla"
     (row,) = medusa.measure(case.spec, Context(scale="tiny", backend="reference"))
     assert row["graphs"] == 1
     assert row["refused"] == 0
     assert row["nodes"] >= 20
+
+
+def test_xlas_steps_are_restored_by_the_drivers_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
+    build(tmp_path, ())
+
+    def compiled(folder: Path, *_: object) -> None:
+        for rows in ("4", "8"):  # the compiler may not be here; one step stands for two
+            shutil.copytree(DECODE, folder / rows)
+
+    monkeypatch.setattr(medusa.steps, "compile_steps", compiled)
+    spec = {"program": "xla", "batch_sizes": "4 8", **medusa.SMALL}
+    (row,) = medusa.measure(spec, Context(scale="tiny", backend="reference"))
+    assert (row["graphs"], row["refused"]) == (2, 0)
+    assert row["nodes"] == 2 * len(read_dump(DECODE).program.launches)
+    assert min(row["launch_s"], row["first_launch_s"], row["one_by_one_s"]) > 0
 
 
 def test_without_the_bindings_it_says_what_is_missing(

@@ -1,0 +1,124 @@
+"""Compile decode steps of a transformer at several batch sizes, for a GPU that need not be here.
+
+    python -m experiments.medusa.steps out=steps batch_sizes=[1,2,4,8] step.layers=2 step.hidden=512
+    python -m experiments.medusa.restore models=[xla:steps]
+
+Takes half a minute a batch size. XLA's compiler for GPUs comes from .venv-aot (.ci/make-aot) or
+with jax. What each folder holds, by batch size, is what `c2c.systems.program.xla` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import OmegaConf
+
+from c2c.errors import DataError, SettingError
+from c2c.runs import progress_bar
+from c2c.systems.program.xla import StepShape
+from experiments.command import command
+
+__all__ = ["StepsSettings", "compile_steps", "main"]
+
+ROOT: Final = Path(__file__).parents[2]
+BATCH_SIZES: Final = (1, 2, 4, 8)
+
+
+@dataclass
+class StepsSettings:
+    """Settings, as key=value on the command line.
+
+    Attributes:
+      out: folder that is made.
+      batch_sizes: sequences of each step, ascending.
+      step: of `StepShape`, all but rows and chunk.
+    """
+
+    out: str = "steps"
+    batch_sizes: list[int] = field(default_factory=lambda: list(BATCH_SIZES))
+    step: dict[str, Any] = field(default_factory=dict)
+
+
+def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, StepShape]:
+    """Return the decode step of each batch size.
+
+    Raises:
+      SettingError: batch sizes are not ascending, or the step has no such field or value.
+    """
+    sizes = list(batch_sizes)
+    if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
+        raise SettingError("batch_sizes", sizes, "numbers above 0, ascending, each once")
+    known = set(StepShape.__dataclass_fields__) - {"rows", "chunk"}
+    if other := sorted(step.keys() - known):
+        raise SettingError(f"step.{other[0]}", step[other[0]], f"one of {', '.join(sorted(known))}")
+    return {rows: StepShape(rows=rows, **step) for rows in sizes}
+
+
+def compile_steps(
+    folder: Path, batch_sizes: Sequence[int], step: Mapping[str, Any], env: Mapping[str, str]
+) -> None:
+    """Leave in `folder` a folder a batch size; those that are there stay.
+
+    Args:
+      folder: made if it is not there.
+      batch_sizes: see `StepsSettings`.
+      step: likewise.
+      env: of the compiling processes.
+
+    Raises:
+      SettingError: see `shapes_of`.
+      DataError: it does not compile.
+    """
+    shapes = shapes_of(batch_sizes, step)
+    with progress_bar("steps", len(shapes)) as advance:
+        for done, (rows, shape) in enumerate(shapes.items()):
+            if not (folder / str(rows)).is_dir():
+                _compile(folder / str(rows), shape, env)
+            advance(done + 1)
+
+
+def _compile(folder: Path, shape: StepShape, env: Mapping[str, str]) -> None:
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was ended
+    fields = {name: getattr(shape, name) for name in StepShape.__dataclass_fields__}
+    line = [sys.executable, "-m", "c2c.systems.program.xla.compile", str(partial)]
+    done = subprocess.run(  # noqa: S603 - our own module
+        [*line, json.dumps(fields)], env=dict(env), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise DataError(f"step of batch size {shape.rows}", last)
+    partial.rename(folder)
+
+
+def environment(bindings: Path = ROOT / ".venv-aot") -> dict[str, str]:
+    """Return this environment with the compiler of GPU code in its path, where it is apart."""
+    parts = [str(ROOT), str(bindings) if bindings.is_dir() else "", os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(p for p in parts if p)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile what the command line asks for; return the exit status."""
+
+    def run() -> int:
+        merged = OmegaConf.merge(
+            OmegaConf.structured(StepsSettings), OmegaConf.from_dotlist(list(arguments))
+        )
+        settings: Any = OmegaConf.to_object(merged)
+        compile_steps(Path(settings.out), settings.batch_sizes, settings.step, environment())
+        print(f"python -m experiments.medusa.restore 'models=[xla:{settings.out}]'")
+        return 0
+
+    return command(run, arguments=arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
