@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from experiments.figures.style import (
     BLUE,
     GREEN,
     GREY,
+    INK,
     ORANGE,
     PURPLE,
     SKY,
@@ -31,15 +33,17 @@ _NAMES: Final = {
 }
 _COLOURS: Final = {"vllm": BLUE, "vllm_async": SKY, "no_graph": GREY, "medusa": VERMILION}
 _STAGES: Final = {
-    "structure": GREY,
-    "weights": BLUE,
-    "tokenizer": GREEN,
-    "kv_profile": ORANGE,
-    "kv_restore": ORANGE,
-    "capture": VERMILION,
-    "first_layer": PURPLE,
-    "restore": PURPLE,
+    "structure": ("structure", GREY),
+    "weights": ("weights", BLUE),
+    "tokenizer": ("tokenizer", GREEN),
+    "kv_profile": ("KV cache, profiled", ORANGE),
+    "kv_restore": ("KV cache, restored", INK),
+    "capture": ("graphs, captured", VERMILION),
+    "first_layer": ("first layer, captured", PURPLE),
+    "restore": ("graphs, restored", SKY),
 }
+_FAMILIES: Final = {"falcon": "Falcon", "llama2": "Llama2", "qwen15": "Qwen1.5", "yi": "Yi"}
+_CLASSIFIERS: Final = {"paper": "paper's", "ptx": "PTX", "differential": "ours"}
 
 
 def draw_timeline(tables: Tables, caption: str) -> Figure:
@@ -51,11 +55,21 @@ def draw_timeline(tables: Tables, caption: str) -> Figure:
     for k, (start, name) in enumerate(_NAMES.items()):
         seconds = [r[f"{start}_s"] for r in rows]
         right.bar(x + 0.2 * (k - 1.5), seconds, 0.2, color=_COLOURS[start], label=name)
-    right.set_xticks(x, [r["model"].replace("_", " ") for r in rows], rotation=40, ha="right")
+    right.set_xticks(x, [_title(r["model"]) for r in rows], rotation=40, ha="right")
     right.set_ylabel("loading phase (s)")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right lower")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, columnspacing=1.0)
+    left.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=4, columnspacing=1.0)
     return finish(figure, "MEDUSA: loading phase by stage and by model", caption)
+
+
+def _title(row: str) -> str:
+    """Return a model's name as Table 1 prints it.
+
+    >>> _title("qwen15_0p5b")
+    'Qwen1.5 0.5B'
+    """
+    family, _, size = row.partition("_")
+    return f"{_FAMILIES[family]} {size.replace('p', '.').upper()}"
 
 
 def _gantt(axes: Any, spans: list[dict[str, Any]]) -> None:
@@ -64,13 +78,14 @@ def _gantt(axes: Any, spans: list[dict[str, Any]]) -> None:
     for span in spans:
         y = -lanes.index((span["start"], span["on"]))
         length = span["end_s"] - span["begin_s"]
-        name = span["stage"].replace("_", " ")
+        name, colour = _STAGES[span["stage"]]
         axes.barh(
-            y, length, left=span["begin_s"], height=0.8, color=_STAGES[span["stage"]],
+            y, length, left=span["begin_s"], height=0.8, color=colour,
             label=None if name in seen else name, edgecolor="white",
         )  # fmt: skip
         seen.add(name)
-    labels = [f"{_NAMES[start]}, {on}" for start, on in lanes]
+    units = {"cpu": "CPU", "disk": "disk", "gpu": "GPU"}
+    labels = [f"{_NAMES[start]}, {units[on]}" for start, on in lanes]
     axes.set_yticks([-k for k in range(len(lanes))], labels, fontsize=7.5)
     axes.set_xlabel("seconds (Qwen1.5 4B)")
     axes.grid(axis="x")
@@ -91,7 +106,7 @@ def draw_traces(tables: Tables, caption: str) -> Figure:
         high = np.array([r["p99_high_s"] for r in mine]) - mid
         x = np.arange(len(groups)) + 0.2 * (k - 1.5)
         axes[0].bar(x, mid, 0.2, yerr=[low, high], color=_COLOURS[start], label=name, capsize=2)
-    axes[0].set_xticks(range(len(groups)), [f"{m}\n{r:g} RPS" for m, r in groups])
+    axes[0].set_xticks(range(len(groups)), [f"{_spec(m)}\n{r:g} RPS" for m, r in groups])
     axes[0].set_ylabel("p99 TTFT (s)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     swept = rows_of(tables["sweep"])
@@ -101,29 +116,57 @@ def draw_traces(tables: Tables, caption: str) -> Figure:
         axes[1].plot(served, p99, color=_COLOURS[start], marker="o", markersize=3, label=name)
     axes[1].set_yscale("log")
     axes[1].set_xscale("log")
+    for axis, ticks in ((axes[1].xaxis, (0.5, 1, 2, 5, 10, 20, 40)),
+                        (axes[1].yaxis, (1, 2, 3, 5, 10, 20, 50, 100))):  # fmt: skip
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_locator(NullLocator())
+    axes[1].set_ylabel("p99 TTFT (s)")
     axes[1].set_xlabel("requests served a second (Llama2 7B)")
     return finish(figure, "MEDUSA: tail of TTFT from no instance on", caption)
+
+
+def _spec(name: str) -> str:
+    family, _, size = name.rpartition("-")
+    return f"{_FAMILIES[family.replace('-', '').replace('.', '')]} {size.upper()}"
 
 
 def draw_restore(tables: Tables, caption: str) -> Figure:
     """Draw nodes restored and what became of the classifiers."""
     figure, (left, right) = canvas(10.0, 3.8, 2)
     rows = rows_of(tables["models"])
-    left.barh([r["model"].replace("_", " ") for r in rows], [r["restored"] for r in rows],
+    left.barh([_title(r["model"]) for r in rows], [r["restored"] / 1e3 for r in rows],
               color=VERMILION)  # fmt: skip
-    left.plot([r["nodes"] for r in rows], range(len(rows)), "D", color="black", markersize=4,
+    left.plot([r["nodes"] / 1e3 for r in rows], range(len(rows)), "D", color="black", markersize=4,
               markerfacecolor="none")  # fmt: skip
-    left.set_xlabel("nodes restored (diamonds: captured)")
+    left.set_xlabel("thousand nodes restored (diamonds: captured)")
     left.grid(axis="x")
-    cases = rows_of(tables["classifiers"])
-    x = np.arange(len(cases))
-    right.bar(x - 0.2, [r["wrong_share"] for r in cases], 0.4, color=VERMILION, label="wrong")
-    right.bar(x + 0.2, [r["refused_share"] for r in cases], 0.4, color=GREY, label="refused")
-    names = [f"{r['classifier']}, {r['programs']}" for r in cases]
-    right.set_xticks(x, names, fontsize=7.5, rotation=35, ha="right")
-    right.set_ylabel("share of programs")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper")
+    _classifiers(right, rows_of(tables["classifiers"]))
     return finish(figure, "MEDUSA: graphs restored on the emulated device", caption)
+
+
+def _classifiers(axes: Any, cases: list[dict[str, Any]]) -> None:
+    kinds = list(dict.fromkeys(r["programs"] for r in cases))
+    places, labels = [], []
+    for group, kind in enumerate(kinds):
+        rows = [r for r in cases if r["programs"] == kind]
+        for k, row in enumerate(rows):
+            x = group * (len(rows) + 1) + k
+            wrong, refused = row["wrong_share"], row["refused_share"]
+            seen = bool(places)
+            axes.bar(x - 0.2, wrong, 0.4, color=VERMILION, label=None if seen else "wrong")
+            axes.bar(x + 0.2, refused, 0.4, color=GREY, label=None if seen else "refused")
+            for at, share in ((x - 0.2, wrong), (x + 0.2, refused)):
+                if not share:
+                    axes.text(at, 0.01, "0", ha="center", fontsize=7)
+            places.append(x)
+            labels.append(_CLASSIFIERS[row["classifier"]])
+        middle = group * (len(rows) + 1) + (len(rows) - 1) / 2
+        axes.text(middle, -0.16, kind.replace(" like ", "\nlike ").replace(", ", ",\n"), ha="center",
+                  va="top", transform=axes.get_xaxis_transform())  # fmt: skip
+    axes.set_xticks(places, labels, fontsize=7.5)
+    axes.set_ylabel("share of programs")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def draw_switch(tables: Tables, caption: str) -> Figure:
