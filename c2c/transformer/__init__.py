@@ -4,7 +4,7 @@ from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.executables import Executables
 from c2c.transformer.forward import forward
-from c2c.transformer.generate import Bucket, buckets_of, buckets_up_to
+from c2c.transformer.generate import Bucket, Wanted, buckets_of, buckets_up_to
 from c2c.transformer.kv_pool import KvPool, Lease, block_elements, superblock_elements
 from c2c.transformer.linear import Hybrid, Linear, Reference, Staged
 from c2c.transformer.loading import Described, describe, load
@@ -41,6 +41,7 @@ __all__ = [
     "Shapes",
     "Staged",
     "Step",
+    "Wanted",
     "Warmed",
     "best_columns",
     "block_elements",

@@ -24,6 +24,7 @@ from c2c.transformer.shapes import BUDGETS, Shapes, bucket, pieces
 __all__ = [
     "CHUNK",
     "Bucket",
+    "Wanted",
     "buckets_of",
     "buckets_up_to",
     "budgets_for",
@@ -185,6 +186,21 @@ class Bucket:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Of what may be run, that which will be: for `warm`.
+
+    Attributes:
+      buckets: shapes.
+      draws: whether tokens are drawn at a temperature; by default both ways.
+      scores: whether log probabilities are told, too.
+    """
+
+    buckets: tuple[Bucket, ...]
+    draws: tuple[bool, ...] = (False, True)
+    scores: bool = True
+
+
 def buckets_of(prompt: int, new: int) -> tuple[Bucket, ...]:
     """Return what `stream` runs for a prompt of so many tokens and so many new ones.
 
@@ -216,24 +232,26 @@ def warm(
     spec: ModelSpec,
     linear: Linear,
     executables: Executables,
-    buckets: Sequence[Bucket],
+    wanted: Wanted,
     *,
     done: Callable[[Bucket], None] = lambda _: None,
 ) -> None:
-    """Have ready what `stream` runs for these buckets, greedy or drawing; nothing is computed.
+    """Have ready what `stream` runs for these shapes; nothing is computed.
 
     Args:
       params: of the model.
       spec: the model.
       linear: how projections are multiplied.
       executables: where compiled stages come from.
-      buckets: the shapes.
+      wanted: what.
       done: is told each.
     """
-    for context in dict.fromkeys(each.context for each in buckets):
-        here = [each for each in buckets if each.context == context]
+    for context in dict.fromkeys(each.context for each in wanted.buckets):
+        here = [each for each in wanted.buckets if each.context == context]
         budgets = tuple(sorted({each.tokens for each in here} - {0})) or BUDGETS[:1]
         runner = _runner(params, spec, linear, budgets, context // PAGE_TOKENS, executables)
-        runner.warm()
+        runner.warm(
+            decodes=any(not each.tokens for each in here), draws=wanted.draws, scores=wanted.scores
+        )
         for each in here:
             done(each)

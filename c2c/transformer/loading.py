@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,9 +13,10 @@ from c2c.errors import DataError, SettingError
 from c2c.hardware import memory_bytes
 from c2c.models import ModelSpec, from_hf_config, param_count, read_json_object
 from c2c.transformer.executables import executables_at
+from c2c.transformer.generate import Wanted, warm
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.model import Model
-from c2c.transformer.weights.checkpoint import load_params
+from c2c.transformer.weights.checkpoint import expected_params, load_params
 from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.weights.fused_experts import split_experts
 from c2c.transformer.weights.layout import FAMILIES, check_supported
@@ -24,7 +26,7 @@ from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf
     from c2c.transformer.text.tokenizer import Tokenizer
 
-__all__ = ["Described", "describe", "load"]
+__all__ = ["Ahead", "Described", "describe", "load"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,22 @@ class Described:
     eos_ids: tuple[int, ...]
 
 
+# What will be run, told from the model and its tokenizer; see `load`.
+type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """A checkpoint of which neither weights nor tokenizer are read.
+
+    `texts` reads the tokenizer, None where there is none, and the tokens that end an answer.
+    """
+
+    spec: ModelSpec
+    source: Source
+    texts: Callable[[], tuple[Tokenizer | None, tuple[int, ...]]]
+
+
 def load(
     path: Path | str,
     dtype: str = "auto",
@@ -46,6 +64,7 @@ def load(
     pool: Path | str | None = None,
     progress: bool | None = None,
     executables: Literal["auto"] | Path | str | None = "auto",
+    ahead: Ahead | None = None,
 ) -> Model:
     """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
 
@@ -63,6 +82,9 @@ def load(
       executables: folder where compiled executables are kept, for any process and any model of
         this architecture; "auto" for that of `pallas_kernels.repository`, which if it cannot be
         written to is done without; None to compile for this process only.
+      ahead: gives what executables are made ready for meanwhile; None: nothing.
+
+    Weights are read beside everything else: the tokenizer, then executables.
 
     Raises:
       SettingError: a setting or the architecture is not supported.
@@ -72,29 +94,49 @@ def load(
     strategy = linear_by_name(linear) if isinstance(linear, str) else linear
     if isinstance(strategy, Hybrid) and dtype == "float32":
         raise SettingError("dtype", dtype, "bfloat16 or float16 with linear='hybrid'")
-    found = describe(path)
+    found = _open(path)
     spec = found.spec
     if dtype == "auto":
         dtype = _fastest(spec, strategy)
-    params = load_params(
-        found.source,
-        spec,
-        dtype=dtype,
-        placement=strategy.placement,
-        quantization=quantization_by_name(quantize)
-        if quantize is None or isinstance(quantize, str)
-        else quantize,
-        pool=pool,
-        progress=sys.stderr.isatty() if progress is None else progress,
-    )
+    if quantize is None or isinstance(quantize, str):
+        quantize = quantization_by_name(quantize)
+    store = executables_at(executables)
+    wanted: dict[str, Any] = {
+        "dtype": dtype, "placement": strategy.placement, "quantization": quantize,
+    }  # fmt: skip
+
+    def beside() -> tuple[Tokenizer | None, tuple[int, ...]]:
+        tokenizer, eos = _told(path, found.texts)
+        if ahead is not None and store is not None:
+            params = expected_params(found.source, spec, **wanted)
+            warm(params, spec, strategy, store, ahead(spec, tokenizer))
+        return tokenizer, eos
+
+    with ThreadPoolExecutor(1, "beside-weights") as others:
+        ready = others.submit(beside)
+        params = load_params(
+            found.source,
+            spec,
+            **wanted,
+            pool=pool,
+            progress=sys.stderr.isatty() if progress is None else progress,
+            between=lambda: _raise_early(ready),
+        )
+        tokenizer, eos = ready.result()
     return Model(
         spec=spec,
         params=params,
         linear=strategy,
-        tokenizer=found.tokenizer,
-        eos_ids=found.eos_ids,
-        executables=executables_at(executables),
+        tokenizer=tokenizer,
+        eos_ids=eos,
+        executables=store,
     )
+
+
+def _raise_early(ready: Future[Any]) -> None:
+    """Raise what went wrong beside the weights, before more of them are read."""
+    if ready.done() and (error := ready.exception()) is not None:
+        raise error
 
 
 def _fastest(spec: ModelSpec, linear: Linear) -> str:
@@ -112,7 +154,21 @@ def describe(path: Path | str) -> Described:
       DataError: files are missing or damaged, or the model is not supported; names file and field.
     """
     path = Path(path)
+    found = _open(path)
+    tokenizer, eos = _told(path, found.texts)
+    return Described(spec=found.spec, source=found.source, tokenizer=tokenizer, eos_ids=eos)
+
+
+def _told[T](path: Path, read: Callable[[], T]) -> T:
     try:
+        return read()
+    except OSError as error:
+        name = error.filename or path
+        raise DataError(str(name), f"cannot be read: {error.strerror or error}") from None
+
+
+def _open(path: Path) -> _Opened:
+    def opened() -> _Opened:
         if path.is_file() and path.suffix == ".gguf":
             return _open_gguf(path)
         config = path / "config.json"
@@ -121,36 +177,41 @@ def describe(path: Path | str) -> Described:
                 str(path), "no config.json: expected the folder of a checkpoint, or a GGUF file"
             )
         return _open_folder(path, config)
-    except OSError as error:
-        name = error.filename or path
-        raise DataError(str(name), f"cannot be read: {error.strerror or error}") from None
+
+    return _told(path, opened)
 
 
-def _open_gguf(path: Path) -> Described:
+def _open_gguf(path: Path) -> _Opened:
     from c2c.transformer.gguf.file import GgufCheckpoint
     from c2c.transformer.gguf.source import GgufSource
-    from c2c.transformer.text.tokenizer import tokenizer_from_gguf
 
     checkpoint = GgufCheckpoint(path)
+
+    def texts() -> tuple[Tokenizer | None, tuple[int, ...]]:
+        from c2c.transformer.text.tokenizer import tokenizer_from_gguf
+
+        if "tokenizer.ggml.model" not in checkpoint.metadata:  # weights only
+            return None, ()
+        tokenizer = tokenizer_from_gguf(checkpoint.metadata, str(path))
+        return tokenizer, tokenizer.eos_ids
+
     spec = _spec(checkpoint.config, path.stem, path)
-    if "tokenizer.ggml.model" not in checkpoint.metadata:  # weights only
-        return Described(spec=spec, source=GgufSource(checkpoint), tokenizer=None, eos_ids=())
-    tokenizer = tokenizer_from_gguf(checkpoint.metadata, str(path))
-    return Described(
-        spec=spec, source=GgufSource(checkpoint), tokenizer=tokenizer, eos_ids=tokenizer.eos_ids
-    )
+    return _Opened(spec=spec, source=GgufSource(checkpoint), texts=texts)
 
 
-def _open_folder(path: Path, config: Path) -> Described:
-    from c2c.transformer.text.eos import eos_ids
-    from c2c.transformer.text.tokenizer import tokenizer_from_folder
-
+def _open_folder(path: Path, config: Path) -> _Opened:
     spec = _spec(read_json_object(config), path.resolve().name, config)
     source = SafetensorsCheckpoint(path)
     split_experts(source, spec.family)
-    has_one = (path / "tokenizer.json").is_file()
-    tokenizer = tokenizer_from_folder(path) if has_one else None
-    return Described(spec=spec, source=source, tokenizer=tokenizer, eos_ids=eos_ids(path))
+
+    def texts() -> tuple[Tokenizer | None, tuple[int, ...]]:
+        from c2c.transformer.text.eos import eos_ids
+        from c2c.transformer.text.tokenizer import tokenizer_from_folder
+
+        has_one = (path / "tokenizer.json").is_file()
+        return tokenizer_from_folder(path) if has_one else None, eos_ids(path)
+
+    return _Opened(spec=spec, source=source, texts=texts)
 
 
 def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:

@@ -14,7 +14,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec, param_count
 from c2c.transformer.batch import Drawn, Request, stream_batch
 from c2c.transformer.executables import Executables
-from c2c.transformer.generate import Bucket, buckets_up_to, prompt_logits, stream, warm
+from c2c.transformer.generate import Bucket, Wanted, buckets_up_to, prompt_logits, stream, warm
 from c2c.transformer.linear import Linear
 from c2c.transformer.params import Params
 from c2c.transformer.rope import context_tokens
@@ -115,7 +115,8 @@ class Model:
         before = self.executables.loaded, self.executables.compiled
         start = time.perf_counter()
         chosen = buckets_up_to(_WARM_CONTEXT) if buckets is None else buckets
-        warm(self.params, self.spec, self.linear, self.executables, chosen, done=done)
+        wanted = Wanted(buckets=tuple(chosen))
+        warm(self.params, self.spec, self.linear, self.executables, wanted, done=done)
         return Warmed(
             loaded=self.executables.loaded - before[0],
             compiled=self.executables.compiled - before[1],

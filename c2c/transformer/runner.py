@@ -317,8 +317,19 @@ class Runner:
                 scores[stay.request] = _score(told, row, stay.scores)
         return Result(tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores)
 
-    def warm(self) -> None:
+    def warm(
+        self,
+        *,
+        decodes: bool = True,
+        draws: Sequence[bool] = (False, True),
+        scores: bool = True,
+    ) -> None:
         """Have ready all that steps of these shapes run; nothing is computed.
+
+        Args:
+          decodes: steps without a prompt, too.
+          draws: whether tokens are drawn at a temperature; by default both ways.
+          scores: whether what draws them is told with log probabilities, too.
 
         Raises:
           SettingError: there are no executables to have ready.
@@ -329,7 +340,7 @@ class Runner:
         seen, drawn = self._seated or self._fresh()
         ahead(SEAT)(seen, np.int32(0), np.zeros(self.spec.vocab, bool))
         wide = self.shapes.rows[-1]
-        calls = [(0, rows) for rows in self.shapes.rows]
+        calls = [(0, rows) for rows in self.shapes.rows if decodes]
         calls += [(budget, wide) for budget in self.shapes.budgets]
         for chunk, rows in calls:
             flat = np.zeros(chunk + rows, np.int32)
@@ -349,13 +360,14 @@ class Runner:
                 executables=self._executables,
                 ahead=True,
             )
-            for hot in (False, True):
+            for hot in draws:
                 settings = sampling_rows([Sampling()] * len(wanted))
                 token, *_ = ahead(DRAW)(
                     logits, seen, drawn, settings, wanted, wanted,
                     np.zeros((len(wanted), BARRED), np.int32), hot=hot,
                 )  # fmt: skip
-            ahead(SCORE)(logits, token)
+            if scores:
+                ahead(SCORE)(logits, token)
 
     def _compiled(self, stage: Stage) -> Callable[..., Any]:
         if self._executables is None:

@@ -147,7 +147,8 @@ def draw_restore(tables: Tables, caption: str) -> Figure:
 
 def _classifiers(axes: Any, cases: list[dict[str, Any]]) -> None:
     kinds = list(dict.fromkeys(r["programs"] for r in cases))
-    places, labels = [], []
+    places: list[int] = []
+    labels: list[str] = []
     for group, kind in enumerate(kinds):
         rows = [r for r in cases if r["programs"] == kind]
         for k, row in enumerate(rows):
@@ -162,8 +163,9 @@ def _classifiers(axes: Any, cases: list[dict[str, Any]]) -> None:
             places.append(x)
             labels.append(_CLASSIFIERS[row["classifier"]])
         middle = group * (len(rows) + 1) + (len(rows) - 1) / 2
-        axes.text(middle, -0.16, kind.replace(" like ", "\nlike ").replace(", ", ",\n"), ha="center",
-                  va="top", transform=axes.get_xaxis_transform())  # fmt: skip
+        name = kind.replace(" like ", "\nlike ").replace(", ", ",\n")
+        below = axes.get_xaxis_transform()
+        axes.text(middle, -0.16, name, ha="center", va="top", transform=below)
     axes.set_xticks(places, labels, fontsize=7.5)
     axes.set_ylabel("share of programs")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from c2c.transformer import Hybrid, Linear, Model, Request, load
 from c2c.transformer.linear import linear_by_name
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.generation.settings import LinearSettings, Settings
-from experiments.generation.text import Answer, Asked, asked, tokenizer_of
+from experiments.generation.text import Answer, Asked, asked, tokenizer_of, wanted_of
 
 __all__ = ["Generated", "Loaded", "Screen", "generate"]
 
@@ -88,6 +89,7 @@ class Loaded:
                 linear=linear,
                 pool=settings.pool,
                 executables=settings.executables,
+                ahead=partial(wanted_of, settings.prompts),
                 **more,
             )
             self._key = key

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from c2c.errors import DataError, SettingError
-from c2c.transformer import Model
+from c2c.models import ModelSpec
+from c2c.transformer import Model, Wanted, buckets_of
+from c2c.transformer.rope import context_tokens, depends_on_length
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
 from experiments.generation.prompts import Prompt
 
-__all__ = ["Answer", "Asked", "asked", "is_sentence", "tokenizer_of"]
+__all__ = ["Answer", "Asked", "asked", "encoded", "is_sentence", "tokenizer_of", "wanted_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +56,7 @@ def asked(model: Model, prompt: Prompt) -> Asked:
       DataError: there is no chat template, or it refuses the messages.
     """
     tokenizer = tokenizer_of(model)
-    chat = prompt.chat == "true" or (
-        prompt.chat == "auto"
-        and tokenizer.chat_template is not None
-        and (prompt.system is not None or is_sentence(prompt.text))
-    )
-    if prompt.system is not None and not chat:
-        raise SettingError("system", prompt.system, "null, since there is no chat template")
-    if chat:
-        messages = [{"role": "user", "content": prompt.text}]
-        if prompt.system is not None:
-            messages.insert(0, {"role": "system", "content": prompt.system})
-        ids = tokenizer.encode_chat(messages)
-    else:
-        ids = tokenizer.encode(prompt.text)
+    ids, chat = encoded(tokenizer, prompt)
     context = model.context
     if not 0 < len(ids) < context:
         raise SettingError(
@@ -86,6 +76,47 @@ def asked(model: Model, prompt: Prompt) -> Asked:
         new=min(prompt.max_new_tokens, context - len(ids)),
         stops=eos | _stop_tokens(prompt, tokenizer, model.spec.vocab),
         eos=eos,
+    )
+
+
+def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
+    """Return a prompt's tokens, and whether they are of a chat.
+
+    Raises:
+      SettingError: a system message without a chat.
+      DataError: there is no chat template, or it refuses the messages.
+    """
+    chat = prompt.chat == "true" or (
+        prompt.chat == "auto"
+        and tokenizer.chat_template is not None
+        and (prompt.system is not None or is_sentence(prompt.text))
+    )
+    if prompt.system is not None and not chat:
+        raise SettingError("system", prompt.system, "null, since there is no chat template")
+    if chat:
+        messages = [{"role": "user", "content": prompt.text}]
+        if prompt.system is not None:
+            messages.insert(0, {"role": "system", "content": prompt.system})
+        return tokenizer.encode_chat(messages), True
+    return tokenizer.encode(prompt.text), False
+
+
+def wanted_of(prompts: Sequence[Prompt], spec: ModelSpec, tokenizer: Tokenizer | None) -> Wanted:
+    """Return what a single prompt will run; nothing of several, which share steps.
+
+    Nothing either where frequencies depend on the length: every length has shapes of its own.
+    """
+    if len(prompts) != 1 or tokenizer is None or depends_on_length(spec):
+        return Wanted(buckets=())
+    (prompt,) = prompts
+    ids, _ = encoded(tokenizer, prompt)
+    room = context_tokens(spec) - len(ids)
+    if not ids or room < 1:  # what is asked for is refused later, with all that is wrong
+        return Wanted(buckets=())
+    return Wanted(
+        buckets=buckets_of(len(ids), min(prompt.max_new_tokens, room)),
+        draws=(prompt.temperature > 0,),
+        scores=False,
     )
 
 

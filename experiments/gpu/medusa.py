@@ -1,9 +1,9 @@
 """Section `medusa`: graphs captured by two processes, restored by a third, outputs compared.
 
 Kernels that compute come from images; every word that restoring could get wrong shows in what they
-leave. Random programs first, then decode steps of a transformer as XLA compiles them, at several batch
-sizes over one memory. Needs .venv-driver (make driver, can be copied) and a driver; jax compiles
-the steps, in a process that ends before any other begins.
+leave. Random programs first, then decode steps of a transformer as XLA compiles them, at several
+batch sizes over one memory. Needs .venv-driver (`make driver`, can be copied) and a driver; jax
+compiles the steps, in a process that ends before any other begins.
 """
 
 from __future__ import annotations

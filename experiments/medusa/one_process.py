@@ -94,8 +94,8 @@ def work(role: str, device: str, what: str, folder: Path) -> None:
         analysed = analyse(one, two, replace_address)
         seconds = time.perf_counter() - begin
         write_artefact(artefact_path(folder, key), make_artefact(key, one, analysed))
-        said = {"analysis_s": seconds, "refused": [str(r) for r in analysed.refusals]}
-        write_json(folder / "analyse.json", said)
+        refused = [str(r) for r in analysed.refusals]
+        write_json(folder / "analyse.json", {"analysis_s": seconds, "refused": refused})
         return
     process = Process(
         programs, SEEDS[role], has_whims=device == "emulated", has_guards=role == "recapture",

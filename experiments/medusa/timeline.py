@@ -125,8 +125,8 @@ def _of_models(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
         "fig8b.models_with_bubble": (bubbles, ""),
         "fig3.graph_speedup_max": (
             fastest["graph_speedup"],
-            f"{fastest['model']}, decode of one sequence. A launch costs half of what capture does a "
-            "node, and the host's other work of a step is that of a newer engine.",
+            f"{fastest['model']}, decode of one sequence. A launch costs half of what a node of a "
+            "capture does, and the host's other work of a step is that of a newer engine.",
         ),
     }
     return tuple(_result(name, value, note) for name, (value, note) in found.items())

@@ -25,6 +25,7 @@ from c2c.transformer import (
     Model,
     Reference,
     Staged,
+    Wanted,
     buckets_of,
     buckets_up_to,
     load,
@@ -135,6 +136,34 @@ def test_a_second_model_of_one_architecture_compiles_nothing(name: str, folder: 
         assert replace(second, executables=fresh).generate(IDS, 4) == texts[1]
     assert events == []
     assert (fresh.compiled, fresh.loaded) == (0, shared.compiled)
+
+
+@pytest.mark.parametrize("linear", ["reference", "staged"])
+def test_what_will_run_is_made_ready_while_weights_are_read(
+    folder: Path, tmp_path: Path, linear: str
+) -> None:
+    config = config_of("llama")
+    checkpoint = write(tmp_path / "checkpoint", config, tensors_of(config))
+    wanted = Wanted(buckets=buckets_of(len(IDS), 4), draws=(False,), scores=False)
+    model = load(checkpoint, linear=linear, executables=folder, ahead=lambda _spec, _texts: wanted)
+    assert model.executables is not None
+    before = model.executables.compiled
+    with compilations(traced=True) as events:
+        model.generate(IDS, 4)
+    assert events == []
+    assert model.executables.compiled == before > 0
+    assert model.warm(wanted.buckets).compiled > 0  # those at a temperature were not asked for
+
+
+def test_what_goes_wrong_beside_the_weights_is_told(folder: Path, tmp_path: Path) -> None:
+    config = config_of("llama")
+    checkpoint = write(tmp_path / "checkpoint", config, tensors_of(config))
+
+    def ahead(_spec: object, _texts: object) -> Wanted:
+        raise SettingError("prompt", "", "one that can be computed")
+
+    with pytest.raises(SettingError, match="prompt=''"):
+        load(checkpoint, executables=folder, ahead=ahead)
 
 
 def test_warm_leaves_nothing_to_do(folder: Path) -> None:

@@ -29,7 +29,7 @@ from c2c.transformer.weights.random_source import RandomSource
 from pallas_kernels.host_memory import HostArray, SharedPool, TensorSpec
 from pallas_kernels.hybrid_gemm import PackedWeights
 
-__all__ = ["DTYPES", "abstract_params", "load_params", "random_params"]
+__all__ = ["DTYPES", "abstract_params", "expected_params", "load_params", "random_params"]
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -49,6 +49,7 @@ def load_params(
     quantization: Quantization | None = None,
     pool: Path | str | None = None,
     progress: bool = False,
+    between: Callable[[], None] = lambda: None,
 ) -> Params:
     """Read a checkpoint into parameters.
 
@@ -61,6 +62,7 @@ def load_params(
       pool: file for what is in host memory, which processes that name the same one share; made by
         the first of them. It knows the checkpoint's files by name, size and time.
       progress: whether to draw a bar.
+      between: is called before each array; what it raises ends the reading.
 
     Raises:
       SettingError: `dtype`, the model or the quantisation is not supported, or `pool` is given for
@@ -86,6 +88,7 @@ def load_params(
             arrays |= _in_pool(pool, pooled, source, kind, done)
         for leaf in wanted:
             if leaf.name not in arrays:
+                between()
                 buffers = {end: _pages(spec) for end, spec in leaf.arrays(kind).items()}
                 leaf.fill(buffers, source, done)
                 arrays[leaf.name] = {end: _placed(buffers.pop(end), leaf) for end in tuple(buffers)}
@@ -131,10 +134,41 @@ def abstract_params(
     kind = DTYPES[dtype]
     source = RandomSource(spec, np.random.default_rng(0))
     wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
+    return _abstract(wanted, placement, spec, kind, lambda _, *array: make(*array))
+
+
+def expected_params(
+    source: Source,
+    spec: ModelSpec,
+    *,
+    dtype: str,
+    placement: Placement,
+    quantization: Quantization | None = None,
+) -> Params:
+    """Return what `load_params` will, as shapes and types in their places; reads no weights.
+
+    Executables that are found for these are found for the parameters themselves.
+    """
+    kind = DTYPES[dtype]
+    wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
+    struct: Any = jax.ShapeDtypeStruct  # jax leaves it untyped
+    return _abstract(
+        wanted, placement, spec, kind,
+        lambda leaf, *array: struct(*array, sharding=_sharding(leaf)),
+    )  # fmt: skip
+
+
+def _abstract(
+    wanted: Sequence[Leaf],
+    placement: Placement,
+    spec: ModelSpec,
+    kind: np.dtype[Any],
+    make: Callable[[Leaf, tuple[int, ...], Any], Any],
+) -> Params:
     arrays: dict[str, dict[str, Any]] = {}
     for leaf in wanted:
         made = {
-            end: make(array.shape, jnp.dtype(array.dtype))
+            end: make(leaf, array.shape, jnp.dtype(array.dtype))
             for end, array in leaf.arrays(kind).items()
         }
         if leaf.in_host_memory:
@@ -196,12 +230,14 @@ def _pages(array: TensorSpec) -> np.ndarray:
 
 def _placed(buffer: np.ndarray, leaf: Leaf) -> Any:
     """Hand a filled buffer to jax: no copy on a CPU, one on a GPU, where the buffer is freed."""
-    sharding = jax.sharding.SingleDeviceSharding(
-        jax.devices()[0], memory_kind=_HOST_KIND if leaf.in_host_memory else _DEVICE_KIND
-    )
-    array = jax.device_put(buffer, sharding, may_alias=True)
+    array = jax.device_put(buffer, _sharding(leaf), may_alias=True)
     array.block_until_ready()
     return HostArray(array) if leaf.in_host_memory else array
+
+
+def _sharding(leaf: Leaf) -> jax.sharding.Sharding:
+    kind = _HOST_KIND if leaf.in_host_memory else _DEVICE_KIND
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind=kind)
 
 
 def _in_pool(

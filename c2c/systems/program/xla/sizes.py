@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from c2c.errors import DataError, SettingError
 from c2c.systems.program.image import Access
@@ -136,7 +137,7 @@ def _accesses(
     for k, part in enumerate(arguments):
         reads = k < len(operands) if is_whole else part in operands
         writes = k >= len(operands) if is_whole else part in results
-        mode = "rw" if reads and writes else "r" if reads else "w"
+        mode: Literal["r", "w", "rw"] = "rw" if reads and writes else "r" if reads else "w"
         accesses.append(Access(k, 0, "pointer", mode, part.nbytes))
     return tuple(accesses)
 
