@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from c2c.systems.medusa import (
     stages_of,
     start_works,
 )
-from c2c.workloads import build_workload, workload_config
+from c2c.workloads import Workload, build_workload, workload_config
 
 __all__ = ["GPUS", "Fleet", "Tail", "disk_gbps", "tail_of"]
 
@@ -109,20 +109,26 @@ def _always_from_disk(works: tuple[StartWork, ...]) -> tuple[StartWork, ...]:
     )
 
 
+@lru_cache(maxsize=256)  # all starts and thresholds see the same requests, for every seed
+def _workload(
+    names: tuple[tuple[str, str], ...], lengths: str, rate_rps: float, requests: int, seed: int
+) -> Workload:
+    wanted: dict[str, Any] = {
+        "kind": "poisson", "name": "poisson", "requests": requests, "rate_rps": rate_rps,
+        "models": 0, "zipf_exponent": 1.0, "lengths": lengths,
+    }  # fmt: skip
+    models, specs = zip(*names, strict=True)
+    return build_workload(workload_config(wanted), list(models), seed, list(specs))
+
+
 def tail_of(
     fleet: Fleet, rate_rps: float, requests: int, seed: int, *, compiled: bool = True
 ) -> Tail:
     """Serve one Poisson trace, from no instance on. Of 116 requests p99 is the second largest."""
     ready = prepared(fleet)
-    wanted: dict[str, Any] = {
-        "kind": "poisson", "name": "poisson", "requests": requests, "rate_rps": rate_rps,
-        "models": 0, "zipf_exponent": 1.0, "lengths": fleet.lengths,
-    }  # fmt: skip
     deployments = ready.setup.deployments
-    workload = build_workload(
-        workload_config(wanted), [d.name for d in deployments], seed,
-        [d.spec.name for d in deployments],
-    )  # fmt: skip
+    names = tuple((d.name, d.spec.name) for d in deployments)
+    workload = _workload(names, fleet.lengths, rate_rps, requests, seed)
     got = simulate_in_memory(ready, workload, compiled=compiled)
     records = got.records
     served = records[records["failure"] == FAIL_NONE]
