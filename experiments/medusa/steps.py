@@ -3,7 +3,7 @@
     python -m experiments.medusa.steps out=steps batch_sizes=[1,2,4,8] step.layers=2 step.hidden=512
     python -m experiments.medusa.restore models=[xla:steps]
 
-Takes half a minute a batch size. XLA's compiler for GPUs comes from .venv-aot (.ci/make-aot) or
+Takes half a minute a batch size. XLA's compiler for GPUs comes from .venv-aot (`make aot`) or
 with jax. What each folder holds, by batch size, is what `c2c.systems.program.xla` reads.
 """
 
