@@ -14,7 +14,8 @@ from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.events import new_tournament, set_end
-from c2c.simulator.experts import Experts, fill_experts, walk_experts
+from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
+from c2c.simulator.miss_table import MissTable, steps_missing
 from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
 from c2c.simulator.resources import DRAWS, Resources, new_resources, share
 from c2c.simulator.works import (
@@ -86,6 +87,7 @@ class Machine(NamedTuple):
     is_ahead: Any  # bool[D, kind] they are on their way since the turn before
     tick_s: float  # loads begin at whole multiples of it; 0: at once
     starts: Starts
+    misses: MissTable
 
 
 class World(NamedTuple):
@@ -257,6 +259,18 @@ def _begin_works(
 
 
 @jitable
+def _move_kv(machine: Machine, state: Serving, world: World, d: int, copied_s: float) -> None:
+    # KV caches come and go before the step or the load. What goes takes the link's other way,
+    # beside the copies that take `copied_s`; what comes follows block by block into its room.
+    p, plan, cap = world.phase[d], state.plan[d], machine.link_cap[state.device[d].kind]
+    p.base_s += max(plan.kv_in_bytes, plan.kv_out_bytes - copied_s * cap) / cap
+    p.link_bytes += plan.kv_in_bytes
+    p.hbm_bytes += plan.kv_in_bytes + plan.kv_out_bytes
+    p.total_kv_in += plan.kv_in_bytes
+    p.total_kv_out += plan.kv_out_bytes
+
+
+@jitable
 def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> None:
     dev, p = state.device[d], world.phase[d]
     inst = state.instance[state.plan[d].instance]
@@ -279,6 +293,7 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
         link = world.link[dev.chip]
         link.disk_free_s = max(link.disk_free_s, now_s) + machine.weight_bytes[m] / machine.disk
         p.base_s += link.disk_free_s - now_s + machine.cold_init_s
+    _move_kv(machine, state, world, d, p.base_s)
     _begin(world, state, d, now_s)
 
 
@@ -337,19 +352,28 @@ def _begin_run(
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
     system = rules.system
     if caches_experts(system.experts):
-        waits_s, fetched = walk_experts(
-            system.experts, system.prefetch, experts, fleet, state, d, p.base_s
-        )
+        if machine.misses.is_used:
+            nth = nth_request(experts, state, d)
+            waits_s, fetched = steps_missing(machine.misses, fleet, state, d, nth)
+            experts.cache[d].wait_s += waits_s * p.steps
+            experts.cache[d].fetched_bytes += fetched * p.steps
+        else:
+            waits_s, fetched = walk_experts(
+                system.experts, system.prefetch, experts, fleet, state, d, p.base_s
+            )
         p.base_s += waits_s
         p.link_bytes += fetched
     if plan.parts > 1:
         p.base_s /= plan.parts
         p.link_bytes /= plan.parts
         p.hbm_bytes /= plan.parts
+    computed_s = p.base_s
     if plan.is_turn != 0:
         p.base_s += machine.turn_s
         if machine.turn_bytes[state.instance[plan.instance].model] > 0.0:
             _swap(machine, state, world, d, plan.instance, state.device[d].kind, now_s)
+    if plan.kv_in_bytes + plan.kv_out_bytes > 0.0:
+        _move_kv(machine, state, world, d, p.base_s - computed_s)
     _begin(world, state, d, now_s)
 
 

@@ -41,6 +41,8 @@ PHASE_DTYPE = np.dtype(
         ("load_s", "f8"),
         ("total_link", "f8"),
         ("total_hbm", "f8"),
+        ("total_kv_in", "f8"),  # KV caches that came from host memory
+        ("total_kv_out", "f8"),
         ("total_runs", "i8"),  # phases of steps; more steps than runs were not walked one by one
         ("total_steps", "i8"),
         ("total_prefill", "i8"),
