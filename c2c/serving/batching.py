@@ -216,8 +216,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     _plan_weights(fleet, rules, s, i)
     _plan_alpha(fleet, rules, s, i, pair)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
-    if plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0:
-        plan.steps = 1  # what comes before the step is paid once
+    if not fleet.folds_turns and (plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0):
+        plan.steps = 1  # what comes before the step shares the link, and is paid once
     inst.last_used_s = now_s
     inst.state = RUNNING
     dev.running = i

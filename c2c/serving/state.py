@@ -342,6 +342,7 @@ class Fleet(NamedTuple):
     instances: int  # of all devices
     engine_bytes: float  # HBM of each beyond the first
     kv_host_bytes: float  # host memory of a chip for KV caches of engines that do not run
+    folds_turns: bool  # a turn and the steps after it are one run: nobody shares the link
     folds_experts: bool  # steps that lack experts are not walked one by one
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
     costs: CostTables

@@ -19,7 +19,7 @@ from c2c.errors import SettingError
 from c2c.policies import inlined, jitable
 from c2c.serving import Prepared
 from c2c.serving.costs import step_alone_s
-from c2c.serving.state import ENDS_AT, PLAN_DTYPE, SLOT, Fleet, Serving
+from c2c.serving.state import ENDS_AT, LENGTH, PLAN_DTYPE, SLOT, Fleet, Serving
 from c2c.workloads import RequestBlock
 
 __all__ = ["DECODES", "MissTable", "measured_misses", "no_misses", "steps_missing"]
@@ -78,9 +78,9 @@ def steps_missing(
     if plan.prefill > 0:
         tokens = min(int(plan.prefill), table.prompt.shape[2] - 1)
         return table.prompt[arch, row, tokens, 0], table.prompt[arch, row, tokens, 1]
-    req = state.request[state.decoding[i, 0, SLOT]]
     left = state.decoding[i, 0, ENDS_AT] - state.instance[i].decode_clock
-    done = int(req.output - 1 - left)
+    length = state.decoding[i, 0, LENGTH] - left
+    done = int(length - state.request[state.decoding[i, 0, SLOT]].prompt - 1)
     steps = int(plan.steps)
     seconds = _decodes_until(table, arch, row, done + steps, 0)
     moved = _decodes_until(table, arch, row, done + steps, 1)

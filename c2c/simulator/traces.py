@@ -35,6 +35,7 @@ class Traces(NamedTuple):
     embedding: Any  # f8[R, EMBEDDING]
     seen: Any  # scratch f8[R] sum of the cosines of the layers that have run
     own: Any  # scratch f8[EMBEDDING]
+    taken: Any  # scratch i8[E] experts that tokens took in a layer
 
 
 def new_traces(rows: int, layers: int, experts: int) -> Traces:
@@ -47,6 +48,7 @@ def new_traces(rows: int, layers: int, experts: int) -> Traces:
         embedding=np.zeros((rows, EMBEDDING)),
         seen=np.zeros(rows),
         own=np.zeros(EMBEDDING),
+        taken=np.zeros(experts, np.int64),
     )
 
 
@@ -59,14 +61,27 @@ def _length(matrix: Any, k: int, layer: int) -> float:
 
 
 @jitable
-def _cosine(traces: Traces, row: int, matrix: Any, k: int, layer: int, length: float) -> float:
+def _taken(traces: Traces, matrix: Any, k: int, layer: int) -> int:
+    # Writes which experts have counts: few of many, and hundreds of rows are compared by them.
+    n = 0
+    for e in range(matrix.shape[2]):
+        if matrix[k, layer, e] != 0.0:
+            traces.taken[n] = e
+            n += 1
+    return n
+
+
+@jitable
+def _cosine(
+    traces: Traces, row: int, matrix: Any, k: int, layer: int, length: float, taken: int
+) -> float:  # fmt: skip
     both = length * traces.length[row, layer]
     if both <= 0.0:
         return 0.0
     total = 0.0
-    for e in range(matrix.shape[2]):
-        if matrix[k, layer, e] != 0.0:
-            total += float(matrix[k, layer, e]) * float(traces.rows[row, layer, e])
+    for j in range(taken):
+        e = traces.taken[j]
+        total += float(matrix[k, layer, e]) * float(traces.rows[row, layer, e])
     return float(total / both)
 
 
@@ -98,11 +113,12 @@ def compare_layer(
     """
     best, most = _NONE, 0.0
     length = _length(matrix, k, layer) if compares_seen else 0.0
+    taken = _taken(traces, matrix, k, layer) if compares_seen else 0
     for row in range(traces.count[0]):
         if traces.model[row] != model:
             continue
         if compares_seen:
-            traces.seen[row] += _cosine(traces, row, matrix, k, layer, length)
+            traces.seen[row] += _cosine(traces, row, matrix, k, layer, length, taken)
         if best < 0 or traces.seen[row] > most:
             best, most = row, traces.seen[row]
     return best, most / (layer + 1)
@@ -173,14 +189,17 @@ def predict(
 @jitable
 def _redundant(traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float) -> int:
     # The stored row of the model that is most like the new one.
+    begin_compare(traces)
+    for layer in range(layers):
+        length, taken = _length(matrix, k, layer), _taken(traces, matrix, k, layer)
+        for row in range(traces.count[0]):
+            if traces.model[row] == model:
+                traces.seen[row] += _cosine(traces, row, matrix, k, layer, length, taken)
     best, most = 0, -1.0
     for row in range(traces.count[0]):
         if traces.model[row] != model:
             continue
-        total = 0.0
-        for layer in range(layers):
-            total += _cosine(traces, row, matrix, k, layer, _length(matrix, k, layer))
-        alike = share * _alike(traces, row) + (1.0 - share) * total / layers
+        alike = share * _alike(traces, row) + (1.0 - share) * traces.seen[row] / layers
         if alike > most:
             best, most = row, alike
     return best

@@ -11,7 +11,10 @@ import pytest
 from c2c.errors import SettingError
 from c2c.policies import ActivationTrace, AllExperts, ByProbability, ByScore, ExpertMap, NoPrefetch
 from c2c.serving import prepare
+from c2c.simulator import build_machine
+from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import Router
+from tests.contracts.watching import serve
 from tests.simulator.test_experts import world
 from tests.simulator.worlds import requests, setup, simulate
 
@@ -51,6 +54,16 @@ def test_a_table_has_the_latency_and_the_bytes_of_the_exact_walk(
     )
     assert again.expert_bytes == pytest.approx(stats.expert_bytes, rel=0.1)
     assert again.chip_link_bytes.sum() == pytest.approx(stats.chip_link_bytes.sum(), rel=0.1)
+
+
+def test_the_table_is_read_alike_over_the_port_interpreted_and_compiled() -> None:
+    what = prepare(world(40e6, experts=ByScore(), expert_misses="table"))
+    block = requests(np.linspace(0.0, 0.2, 30), prompt=G.integers(1, 900, 30), output=7)
+    over_port, _, _ = serve(what, SimulatorBackend(what, build_machine(what), block))
+    interpreted, _, _ = simulate(what, block)
+    compiled, stats, _ = simulate(what, block, compiled=True)
+    assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()
+    assert stats.expert_wait_s > 0.0
 
 
 @pytest.mark.parametrize(

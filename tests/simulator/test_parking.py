@@ -63,13 +63,10 @@ def test_a_turn_takes_the_time_of_what_comes_back() -> None:
 
     def turned_s(kv_host_bytes: float, caches: float, link: float) -> tuple[float, float]:
         what = short_of_room(caches, kv_host_bytes=kv_host_bytes)
-        slow = replace(
-            what.platform.link,
-            measured_gbps=what.platform.link.measured_gbps * link,
-            datasheet_gbps=what.platform.link.datasheet_gbps * link,
+        slow = replace(what.platform.link, measured_gbps=375.0 * link, datasheet_gbps=450.0 * link)
+        records, stats, simulation = simulate(
+            replace(what, platform=replace(what.platform, link=slow)), block
         )
-        slow = replace(what, platform=replace(what.platform, link=slow))
-        records, stats, simulation = simulate(slow, block)
         rate = float(simulation.machine.link_cap[0])
         copies_s = (stats.chip_link_bytes[0] - stats.kv_in_bytes) / rate
         return records.finished_s.max() - copies_s, stats.kv_in_bytes / rate

@@ -13,7 +13,7 @@ import numpy as np
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps, slices
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import ChunkChoice, link_headroom, step_parts
+from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
@@ -180,6 +180,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         instances=setup.superchips * len(per_chip) * system.residents,
         engine_bytes=float(system.engine_bytes),
         kv_host_bytes=float(system.kv_host_bytes),
+        folds_turns=swaps_weights(system.load) and len(per_chip) == 1,
         folds_experts=system.expert_misses == "table",
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
