@@ -255,7 +255,7 @@ def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
     traces = new_traces(2, 1, 4)
     for k in range(3):
         store(traces, router, 0, 0, k, rows, k, 0.0)
-    np.testing.assert_array_equal(traces.rows[:, 0], [[1, 0, 0, 0], [0, 9, 1, 0]])
+    np.testing.assert_array_equal(traces.rows[0].T, [[1, 0, 0, 0], [0, 9, 1, 0]])
 
 
 def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
