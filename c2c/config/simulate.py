@@ -135,6 +135,13 @@ def _experts(stats: RunStats) -> dict[str, Any]:
     }
 
 
+def _parked(stats: RunStats) -> dict[str, Any]:
+    """Return what KV caches moved to host memory and back, where some did."""
+    if stats.kv_out_bytes == 0.0:
+        return {}
+    return {"kv": {"in_bytes": stats.kv_in_bytes, "out_bytes": stats.kv_out_bytes}}
+
+
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
@@ -155,6 +162,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "link_bytes": float(stats.chip_link_bytes.sum()),
         "hbm_bytes": float(stats.instance_hbm_bytes.sum()),
         **_experts(stats),
+        **_parked(stats),
         "link_variant": prepared.setup.link_variant,
         "link_gbps": stats.link_capacity_gbps,
         "link_peak_gbps": float(stats.chip_peak_gbps.max()),

@@ -205,6 +205,10 @@ def fleet_of(
         raise SettingError(
             "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
         )
+    if system.kv_host_bytes > 0.0:
+        raise SettingError(
+            "system.kv_host_bytes", system.kv_host_bytes, "0: a worker's KV caches stay in its pool"
+        )
     system = replace(
         system,
         max_batch=options.rows[-1],

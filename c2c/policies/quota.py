@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import jitable
-from c2c.policies.turn import turn_taken, urgency
+from c2c.policies.turn import reads_token_lines, turn_taken, urgency
 
 __all__ = ["Quota", "quota_s", "round_alpha"]
 
@@ -98,6 +98,11 @@ def _by_quota(policy: Quota, own: Any, row: Any, now_s: float) -> float:
     if row.is_last != 0 and own.until[i] - row.decode_clock >= 1.0:
         return _GOES_ON
     return float(row.order)
+
+
+@reads_token_lines.by(Quota)
+def _reads_none(policy: Quota) -> bool:
+    return False
 
 
 @turn_taken.by(Quota)

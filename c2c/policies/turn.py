@@ -17,6 +17,7 @@ __all__ = [
     "RoundRobin",
     "link_gate",
     "protected_share",
+    "reads_token_lines",
     "takes_turns",
     "token_due_s",
     "turn_taken",
@@ -30,7 +31,8 @@ ENGINE_DTYPE = np.dtype(
         ("order", "i8"),  # its distance behind the engine that ran last, in the order of places
         ("has_prompt", "i8"),  # 1: its next step has prompt tokens
         ("prompt_due_s", "f8"),  # earliest TTFT target of its prompts, less what they still take
-        ("token_due_s", "f8"),  # earliest line of its decodes, less a step; inf: none is kept up
+        # earliest line of its decodes, less a step; inf: none is kept up, or the policy reads none
+        ("token_due_s", "f8"),
         ("last_token_s", "f8"),  # when its decodes last got a token
         ("is_last", "i8"),  # 1: it ran last on its slice
         ("prompt_since_s", "f8"),  # arrival of the earliest of its prompts
@@ -119,6 +121,11 @@ def protected_share(policy: Any) -> float:
     """Return the share of the link up to which active engines are protected; 0: none is."""
 
 
+@decision(default=_yes, returns=YES_OR_NO)
+def reads_token_lines(policy: Any) -> bool:
+    """Return whether `token_due_s` of engines' rows is read; it takes a look at every sequence."""
+
+
 @decision(default=_on_the_line, returns=A_NUMBER)
 def token_due_s(
     policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
@@ -152,6 +159,11 @@ def _no(policy: One) -> bool:
 
 class RoundRobin(NamedTuple):
     """Engines with work take one step each, in turn."""
+
+
+@reads_token_lines.by(RoundRobin)
+def _reads_none(policy: RoundRobin) -> bool:
+    return False
 
 
 @urgency.by(RoundRobin)

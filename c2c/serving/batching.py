@@ -32,6 +32,7 @@ from c2c.serving.hbm import (
     room_bytes,
 )
 from c2c.serving.instances import make_room_for
+from c2c.serving.parking import bring_in
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
 
@@ -194,16 +195,19 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
       most: decode steps of the run; 1 where something else waits for the device or the link.
     """
     inst = s.instance[i]
-    if inst.draining == 0:
-        _admit(fleet, rules, s, i, now_s)
     dev = s.device[inst.on_device]
     plan = s.plan[inst.on_device]
+    plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
+    if inst.parked_bytes > 0.0:
+        bring_in(fleet, rules, s, i)
+    if inst.draining == 0:
+        _admit(fleet, rules, s, i, now_s)
     pair = pair_of(fleet, s, i)
     plan.instance = i
     _plan_prefill(fleet, rules, s, i, pair, now_s)
     _plan_decode(fleet, s, i, pair)
     plan.steps = min(plan.steps, most)
-    if caches_experts(rules.system.experts):
+    if caches_experts(rules.system.experts) and not fleet.folds_experts:
         plan.steps = 1  # each takes other experts
     plan.part = 0
     plan.parts = 1
@@ -212,8 +216,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     _plan_weights(fleet, rules, s, i)
     _plan_alpha(fleet, rules, s, i, pair)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
-    if plan.is_turn != 0:
-        plan.steps = 1  # the turn is paid once
+    if not fleet.folds_turns and (plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0):
+        plan.steps = 1  # what comes before the step shares the link, and is paid once
     inst.last_used_s = now_s
     inst.state = RUNNING
     dev.running = i
@@ -229,6 +233,7 @@ def next_part(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
         return False
     plan.part += 1
     plan.is_turn = 0
+    plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     _plan_alpha(fleet, rules, s, plan.instance, pair_of(fleet, s, plan.instance))
     emit(s, ACT_RUN, d)
     return True

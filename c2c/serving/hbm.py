@@ -15,6 +15,7 @@ __all__ = [
     "is_in_use",
     "kept_bytes",
     "measure",
+    "movable_bytes",
     "pair_of",
     "request_bytes",
     "room_bytes",
@@ -74,27 +75,59 @@ def room_bytes(s: Serving, d: int) -> float:
     return float(dev.capacity_bytes - dev.kv_bytes - dev.weight_bytes)
 
 
+@inlined
+def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
+    """Return the HBM that other engines' KV caches could leave to instance `i` if it ran.
+
+    Less what of its own has to come back from host memory. 0 where KV caches stay in HBM.
+    """
+    inst = s.instance[i]
+    host = s.chip[inst.chip].kv_room_bytes + inst.parked_bytes
+    if host == 0.0:
+        return 0.0
+    others = s.device[inst.on_device].kv_bytes
+    if inst.kv_used > 0:
+        others -= request_bytes(fleet, s, i, inst.kv_used) - inst.parked_bytes
+    return float(min(others, host) - inst.parked_bytes)
+
+
+@jitable
+def _largest_other(fleet: Fleet, s: Serving, i: int) -> float:
+    # The most KV cache that an engine beside instance i needs in HBM when it runs.
+    most = 0.0
+    first = s.device[s.instance[i].on_device].first
+    for j in range(first, first + fleet.residents):
+        if j != i and s.instance[j].kv_used > 0:
+            most = max(most, request_bytes(fleet, s, j, s.instance[j].kv_used))
+    return most
+
+
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     """Return whether instance `i` could have so much HBM if kept weights and idle engines went.
 
-    Where no request has KV cache on the device, engines that only wait for room may go as well:
-    nothing that runs would ever make any.
+    Other engines' KV caches may move to host memory as far as there is room, but each must fit HBM
+    when its engine runs. Where no request has KV cache on the device, engines that only wait for
+    room may go as well: nothing that runs would ever make any.
     """
     dev = s.device[s.instance[i].on_device]
-    if need_bytes <= dev.capacity_bytes - dev.kv_bytes:
+    used = dev.kv_bytes - movable_bytes(fleet, s, i)
+    largest = _largest_other(fleet, s, i) if fleet.kv_host_bytes > 0.0 else 0.0
+    if need_bytes <= dev.capacity_bytes - used and largest <= dev.capacity_bytes:
         return True
     least = math.inf
     n = 0
     for j in range(dev.first, dev.first + fleet.residents):
         state = s.instance[j].state
         goes = state == IDLE or (state == READY and dev.kv_bytes == 0.0)
+        goes = goes and s.instance[j].kv_used == 0
         if state != FREE and (j == i or not goes):
             least = min(
                 least, s.instance[j].kv_capacity * fleet.costs.kv_bytes[pair_of(fleet, s, j)]
             )
             n += 1
-    return bool(need_bytes <= least - (n - 1) * fleet.engine_bytes - dev.kv_bytes)
+    room = least - (n - 1) * fleet.engine_bytes
+    return bool(need_bytes <= room - used and largest <= room)
 
 
 @jitable

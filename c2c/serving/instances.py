@@ -5,6 +5,7 @@ from __future__ import annotations
 from c2c.policies import goes_before, initial_alpha, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
 from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, measure, room_bytes
+from c2c.serving.parking import move_out
 from c2c.serving.pools import entry_of, hold, let_go
 from c2c.serving.queues import return_waiting
 from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
@@ -92,7 +93,7 @@ def _youngest_queue(fleet: Fleet, s: Serving, d: int, but: int) -> int:
     # Of the engines of device d that wait for room, other than `but`, the one that began last.
     best = -1
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
-        if i == but or s.instance[i].state != READY:
+        if i == but or s.instance[i].state != READY or s.instance[i].kv_used > 0:
             continue
         head = s.request[s.instance[i].wait_head]
         if best < 0 or head.arrival_s > s.request[s.instance[best].wait_head].arrival_s:
@@ -104,11 +105,16 @@ def _youngest_queue(fleet: Fleet, s: Serving, d: int, but: int) -> int:
 def make_room_for(
     fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: float, now_s: float
 ) -> None:
-    """Free HBM for instance `i`: kept weights go first, then what `could_hold` counts."""
+    """Free HBM for instance `i`.
+
+    Kept weights go first, then other engines' KV caches as far as host memory has room, and then
+    what else `could_hold` counts.
+    """
     d = s.instance[i].on_device
     if need_bytes <= room_bytes(s, d) or not could_hold(fleet, s, i, need_bytes):
         return
     drop_weights(fleet, rules, s, d, need_bytes, False)
+    move_out(fleet, s, i, need_bytes - room_bytes(s, d))
     while room_bytes(s, d) < need_bytes:
         victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
         if victim < 0 and s.device[d].kv_bytes == 0.0:

@@ -270,7 +270,13 @@ def _action(s: Serving, code: int, where: int) -> Action:
     i = int(plan.instance)
     inst = s.instance[i]
     if code == ACT_LOAD:
-        return Load(device=where, instance=i, model=int(inst.model), is_cold=bool(inst.cold))
+        return Load(
+            device=where,
+            instance=i,
+            model=int(inst.model),
+            is_cold=bool(inst.cold),
+            kv_out_bytes=float(plan.kv_out_bytes),
+        )
     prefills = [s.request[k] for k in s.prefilling[i, : inst.n_prefill]]
     return RunSteps(
         device=where,

@@ -79,7 +79,8 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
         never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     inst.wait_head, inst.wait_tail = -1, -1
     inst.n_wait, inst.n_prefill, inst.n_decode = 0, 0, 0
-    inst.backlog, inst.kv_used = 0, 0
+    s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
+    inst.backlog, inst.kv_used, inst.parked_bytes = 0, 0, 0.0
     vacate(fleet, s, i, now_s)
     return slots
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from c2c.policies import jitable, link_is_promised, look_every_s, place, should_drain
-from c2c.serving.hbm import is_in_use, room_bytes
+from c2c.serving.hbm import is_in_use, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of
 from c2c.serving.queues import take_pending
@@ -140,7 +140,7 @@ def _add_candidates(
         row.fits_now = 1
         if fleet.residents > 1:
             need = tokens * fleet.costs.kv_bytes[arch * fleet.costs.kinds + inst.kind]
-            free = room_bytes(s, d) + s.device[d].weight_bytes
+            free = room_bytes(s, d) + s.device[d].weight_bytes + movable_bytes(fleet, s, i)
             row.fits_now = 1 if s.device[d].residents == 0 or need <= free else 0
             row.load_s = device_load_s(fleet, s, d)
             if row.is_resident != 0:

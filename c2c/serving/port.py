@@ -144,6 +144,7 @@ class Load:
     instance: int
     model: int
     is_cold: bool  # the weights are not in host memory yet
+    kv_out_bytes: float = 0.0  # KV caches of other engines that leave the device before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,13 @@ def release_kv(fleet: Fleet, s: Serving, i: int, tokens: int) -> None:
     """Give back the KV cache of so many tokens that was reserved on instance `i`."""
     inst = s.instance[i]
     inst.kv_used -= tokens
-    s.device[inst.on_device].kv_bytes -= request_bytes(fleet, s, i, tokens)
+    freed = request_bytes(fleet, s, i, tokens)
+    if inst.parked_bytes > 0.0:
+        parked = min(inst.parked_bytes, freed)
+        inst.parked_bytes -= parked
+        s.chip[inst.chip].kv_room_bytes += parked
+        freed -= parked
+    s.device[inst.on_device].kv_bytes -= freed
 
 
 @inlined

@@ -105,7 +105,7 @@ DEVICE_DTYPE = np.dtype(
         ("residents", "i8"),
         ("is_held", "i8"),  # 1: it has work that waits for the link
         ("is_asked", "i8"),  # 1: to look for work when the event is taken in
-        ("kv_bytes", "f8"),  # reserved by all its instances
+        ("kv_bytes", "f8"),  # reserved in its HBM by all its instances
         ("weight_bytes", "f8"),  # kept in its HBM
         ("capacity_bytes", "f8"),  # for both
     ],
@@ -132,6 +132,7 @@ INSTANCE_DTYPE = np.dtype(
         ("backlog", "i8"),  # prompt tokens that are not prefilled yet, of waiting requests too
         ("kv_used", "i8"),  # tokens
         ("kv_capacity", "i8"),  # tokens, with nothing else on the device
+        ("parked_bytes", "f8"),  # of its KV caches, in host memory
         ("kept", "i8"),  # layers whose weights are in HBM
         ("decode_clock", "i8"),  # decode steps this instance has taken
         ("last_step_s", "f8"),  # when its last step ended
@@ -168,6 +169,8 @@ PLAN_DTYPE = np.dtype(
         ("kept", "i8"),  # layers read from HBM
         ("copied", "i8"),  # layers copied into HBM ahead of their products
         ("is_turn", "i8"),  # 1: another engine than the one before
+        ("kv_in_bytes", "f8"),  # KV caches of its own that come from host memory before it
+        ("kv_out_bytes", "f8"),  # of other engines, that go there
         ("slo_s", "f8"),
         ("link_gbps", "f8"),  # what the first step draws alone
     ],
@@ -199,6 +202,7 @@ CHIP_DTYPE = np.dtype(
         ("host_bytes", "f8"),  # host memory for weights
         ("free_bytes", "f8"),  # of it
         ("pinned_bytes", "f8"),  # of models that have an instance on the chip
+        ("kv_room_bytes", "f8"),  # host memory that is free for KV caches
         ("claim", "i8"),  # model that waits for a slice here before all others, or -1
         ("next_look_s", "f8"),
     ],
@@ -337,6 +341,9 @@ class Fleet(NamedTuple):
     residents: int  # instances a device may hold
     instances: int  # of all devices
     engine_bytes: float  # HBM of each beyond the first
+    kv_host_bytes: float  # host memory of a chip for KV caches of engines that do not run
+    folds_turns: bool  # a turn and the steps after it are one run: nobody shares the link
+    folds_experts: bool  # steps that lack experts are not walked one by one
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
     costs: CostTables
 
@@ -420,7 +427,7 @@ def new_serving(
     model = _records(MODEL_DTYPE, len(fleet.deployment))
     for field in ("active", "wait_head", "wait_tail", "claim_chip"):
         model[field] = -1
-    chip.host_bytes = host_bytes
+    chip.host_bytes, chip.kv_room_bytes = host_bytes, fleet.kv_host_bytes
     hold = _records(HOLD_DTYPE, len(fleet.home_chip))
     hold.state = np.where(held, HELD, ABSENT)
     used = np.bincount(fleet.home_chip, fleet.weight_bytes[fleet.home_model] * held, n_chips)

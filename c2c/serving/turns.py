@@ -11,6 +11,7 @@ from c2c.policies import (
     link_gate,
     may_join,
     protected_share,
+    reads_token_lines,
     takes_turns,
     token_due_s,
     turn_taken,
@@ -48,7 +49,7 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     head = s.request[inst.wait_head]
     need = request_bytes(fleet, s, i, head.prompt + head.output)
     batch = inst.n_prefill + inst.n_decode
-    room = room_bytes(s, inst.on_device)
+    room = room_bytes(s, inst.on_device) - inst.parked_bytes
     if need > room and could_hold(fleet, s, i, need):
         room = need
     return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
@@ -80,9 +81,10 @@ def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     if inst.state != ASSIGNED:
         compose(fleet, rules, s, i, most, now_s)
         return
+    plan = s.plan[inst.on_device]
+    plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     make_room_for(fleet, rules, s, i, 0.0, now_s)
     inst.state = LOADING
-    plan = s.plan[inst.on_device]
     plan.instance = i
     plan.link_gbps = 0.0
     plan.steps = 1
@@ -130,6 +132,8 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
     row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
     kept_up = inst.n_wait + inst.n_prefill
+    if not reads_token_lines(rules.system.turn):
+        return int(kept_up)
     for k in range(inst.n_decode):
         req = s.request[s.decoding[i, k, SLOT]]
         generated = req.output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)

@@ -14,7 +14,8 @@ from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.events import new_tournament, set_end
-from c2c.simulator.experts import Experts, fill_experts, walk_experts
+from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
+from c2c.simulator.miss_table import MissTable, steps_missing
 from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
 from c2c.simulator.resources import DRAWS, Resources, new_resources, share
 from c2c.simulator.works import (
@@ -86,6 +87,7 @@ class Machine(NamedTuple):
     is_ahead: Any  # bool[D, kind] they are on their way since the turn before
     tick_s: float  # loads begin at whole multiples of it; 0: at once
     starts: Starts
+    misses: MissTable
 
 
 class World(NamedTuple):
@@ -158,7 +160,7 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
         advance(p, now_s)
         p.rate = rate
         p.limit_s = limit
-        set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
+        set_end(world.tree, world.end_s, i, p.at_s + remaining_s(p))
     link = world.link[c]
     link.rate = total
     link.peak = max(link.peak, total)
@@ -202,7 +204,7 @@ def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now
             p.rate = r.flow[n]
             # Steps that a higher rank leaves nothing stand still until shares are found again.
             p.limit_s = 0.0 if p.rate >= p.demand else p.link_bytes / max(p.rate, 1.0)
-            set_end(world.tree, world.end_s, i, now_s + remaining_s(p))
+            set_end(world.tree, world.end_s, i, p.at_s + remaining_s(p))
             n += 1
         if world.busy[i] != 0:
             total += p.rate
@@ -233,6 +235,9 @@ def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p.done = 0
     p.part = 0.0
     p.limit_s = 0.0
+    p.lead_s = 0.0
+    p.lead_link = 0.0
+    p.lead_hbm = 0.0
     p.moved_at_start = world.link[c].moved
     p.demand = p.link_bytes / p.base_s if p.base_s > 0.0 else 0.0
     world.end_s[d] = np.inf  # marks it as not yet timed
@@ -254,6 +259,18 @@ def _begin_works(
         p.hbm_bytes = p.link_bytes
     _begin(world, state, d, now_s)
     p.demand = 0.0
+
+
+@jitable
+def _move_kv(machine: Machine, state: Serving, world: World, d: int, copied_s: float) -> None:
+    # KV caches come and go before the step or the load. What goes takes the link's other way,
+    # beside the copies that take `copied_s`; what comes follows block by block into its room.
+    p, plan, cap = world.phase[d], state.plan[d], machine.link_cap[state.device[d].kind]
+    p.base_s += max(plan.kv_in_bytes, plan.kv_out_bytes - copied_s * cap) / cap
+    p.link_bytes += plan.kv_in_bytes
+    p.hbm_bytes += plan.kv_in_bytes + plan.kv_out_bytes
+    p.total_kv_in += plan.kv_in_bytes
+    p.total_kv_out += plan.kv_out_bytes
 
 
 @jitable
@@ -279,6 +296,7 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
         link = world.link[dev.chip]
         link.disk_free_s = max(link.disk_free_s, now_s) + machine.weight_bytes[m] / machine.disk
         p.base_s += link.disk_free_s - now_s + machine.cold_init_s
+    _move_kv(machine, state, world, d, p.base_s)
     _begin(world, state, d, now_s)
 
 
@@ -337,20 +355,49 @@ def _begin_run(
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
     system = rules.system
     if caches_experts(system.experts):
-        waits_s, fetched = walk_experts(
-            system.experts, system.prefetch, experts, fleet, state, d, p.base_s
-        )
+        if machine.misses.is_used:
+            nth = nth_request(experts, state, d)
+            waits_s, fetched = steps_missing(machine.misses, fleet, state, d, nth)
+            experts.cache[d].wait_s += waits_s * p.steps
+            experts.cache[d].fetched_bytes += fetched * p.steps
+        else:
+            waits_s, fetched = walk_experts(
+                system.experts, system.prefetch, experts, fleet, state, d, p.base_s
+            )
         p.base_s += waits_s
         p.link_bytes += fetched
     if plan.parts > 1:
         p.base_s /= plan.parts
         p.link_bytes /= plan.parts
         p.hbm_bytes /= plan.parts
+    computed_s, streamed, read = p.base_s, p.link_bytes, p.hbm_bytes
     if plan.is_turn != 0:
         p.base_s += machine.turn_s
         if machine.turn_bytes[state.instance[plan.instance].model] > 0.0:
             _swap(machine, state, world, d, plan.instance, state.device[d].kind, now_s)
+    if plan.kv_in_bytes + plan.kv_out_bytes > 0.0:
+        _move_kv(machine, state, world, d, p.base_s - computed_s)
+    lead_s, lead_link, lead_hbm = p.base_s - computed_s, p.link_bytes - streamed, p.hbm_bytes - read
+    if plan.steps > 1 and lead_s > 0.0:
+        p.base_s, p.link_bytes, p.hbm_bytes = computed_s, streamed, read
+        _begin(world, state, d, now_s)
+        _lead(world, state, d, lead_s, lead_link, lead_hbm)
+        return
     _begin(world, state, d, now_s)
+
+
+@jitable
+def _lead(
+    world: World, state: Serving, d: int, seconds: float, link_bytes: float, hbm_bytes: float
+) -> None:
+    # Several steps begin after what is paid once, on a chip whose link nobody else uses.
+    p, link = world.phase[d], world.link[state.device[d].chip]
+    p.lead_s = seconds
+    p.lead_link = link_bytes
+    p.lead_hbm = hbm_bytes
+    p.at_s += seconds
+    link.moved += link_bytes
+    link.peak = max(link.peak, link_bytes / seconds)
 
 
 @inlined
@@ -368,7 +415,7 @@ def submit(
         if code == ACT_INTERRUPT:
             p = world.phase[d]
             stop_at_boundary(p, now_s)
-            set_end(world.tree, world.end_s, d, now_s + remaining_s(p))
+            set_end(world.tree, world.end_s, d, p.at_s + remaining_s(p))
         elif code == ACT_LOAD:
             _begin_load(machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
@@ -404,7 +451,7 @@ def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rat
     row.steps = p.steps
     row.alpha = inst.alpha if p.is_load != 0 else plan.alpha / max(1, len(state.alone_s) - 1)
     seconds = now_s - p.start_s
-    row.link_gbps = p.link_bytes * p.steps / seconds / 1e9 if seconds > 0.0 else 0.0
+    row.link_gbps = (p.link_bytes * p.steps + p.lead_link) / seconds / 1e9 if seconds > 0.0 else 0.0
     row.chip_link_gbps = chip_rate / 1e9
     world.n_timeline[0] = n + 1
 
@@ -418,10 +465,10 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     link = world.link[c]
     seconds = now_s - p.start_s
     steps = float(p.steps)
-    hbm = steps * p.hbm_bytes + p.hbm_growth * steps * (steps - 1.0) / 2.0
+    hbm = steps * p.hbm_bytes + p.hbm_growth * steps * (steps - 1.0) / 2.0 + p.lead_hbm
     report.steps = p.steps
     report.latency_s = seconds / steps
-    report.link_bytes = p.link_bytes * steps
+    report.link_bytes = p.link_bytes * steps + p.lead_link
     report.hbm_bytes = hbm
     chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
     if p.is_load == 0:  # a `Ready` says nothing of it

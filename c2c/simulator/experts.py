@@ -33,7 +33,14 @@ from c2c.simulator.traces import (
 )
 from c2c.workloads import RouterTables, token_experts, token_key, topic_of
 
-__all__ = ["ExpertTables", "Experts", "fill_experts", "new_experts", "walk_experts"]
+__all__ = [
+    "ExpertTables",
+    "Experts",
+    "fill_experts",
+    "new_experts",
+    "nth_request",
+    "walk_experts",
+]
 
 _STALE: Final = -2  # of `Experts.worst`: to be found again
 _NONE: Final = -1
@@ -314,6 +321,19 @@ def _lead(state: Serving, i: int) -> int:
     if inst.n_decode > 0:
         return int(state.request[state.decoding[i, 0, SLOT]].id)
     return int(state.request[state.prefilling[i, 0]].id)
+
+
+@jitable
+def nth_request(x: Experts, state: Serving, d: int) -> int:
+    """Return how many requests device `d` has begun since its cache was filled, before this one.
+
+    Where steps are not walked, and the cache counts nothing else.
+    """
+    cache, lead = x.cache[d], _lead(state, int(state.plan[d].instance))
+    if cache.request != lead:
+        cache.request = lead
+        cache.clock += 1
+    return int(cache.clock - 1)
 
 
 @jitable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from c2c.cost import kernel_link_gbps
@@ -9,12 +11,16 @@ from c2c.models import weight_bytes
 from c2c.policies import caches_experts, fetches_ahead, swaps_weights, weights_in
 from c2c.serving import RESOURCES, START_WHEN, Prepared, Serving, expert_bytes, expert_layers
 from c2c.simulator.backend import Machine
+from c2c.simulator.compiled import is_compiled
 from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
+from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
 from c2c.simulator.resources import DRAWS
 from c2c.simulator.works import Starts
-from c2c.workloads import router_tables
+from c2c.workloads import ClosedLoop, RequestBlock, router_tables
 
 __all__ = ["build_experts", "build_machine"]
+
+_INTERPRETED_LAYERS = 16  # more are walked sooner by code that has to be compiled first
 
 
 def build_machine(prepared: Prepared) -> Machine:
@@ -55,7 +61,30 @@ def build_machine(prepared: Prepared) -> Machine:
         is_ahead=_are_ahead(prepared, weights),
         tick_s=float(setup.system.tick_s),
         starts=_starts(prepared, weights, np.array(cap)),
+        misses=_misses(prepared),
     )
+
+
+def _misses(prepared: Prepared) -> MissTable:
+    if not prepared.fleet.folds_experts:
+        return no_misses()
+    return measured_misses(prepared, _phases)
+
+
+def _phases(prepared: Prepared, block: RequestBlock) -> Any:
+    """Return the phases of requests that are served one after another."""
+    from c2c.simulator.run import Simulation, run_blocks  # which is built on this module
+
+    layers = sum(expert_layers(s) for s in prepared.architectures)
+    simulation = Simulation.start(
+        prepared,
+        build_machine(prepared),
+        loop=ClosedLoop(concurrency=1),
+        compiled=is_compiled() or layers > _INTERPRETED_LAYERS,
+        timeline_rows=len(block) * (DECODES + 2),
+    )
+    run_blocks(simulation, [block], lambda _: None)
+    return simulation.timeline()
 
 
 def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ PHASE_DTYPE = np.dtype(
         ("rate", "f8"),  # bytes/s granted
         ("limit_s", "f8"),  # seconds a step that the link share imposes
         ("link_bytes", "f8"),  # a step
-        ("at_s", "f8"),  # progress below holds at this time
+        ("at_s", "f8"),  # progress below holds at this time; before it, none is made
         ("done", "i8"),  # whole steps done
         ("part", "f8"),  # share of the next step done, in [0, 1)
         ("steps", "i8"),
@@ -34,6 +34,9 @@ PHASE_DTYPE = np.dtype(
         ("start_s", "f8"),
         ("hbm_bytes", "f8"),  # the first step
         ("hbm_growth", "f8"),
+        ("lead_s", "f8"),  # what comes before the first step, at a rate that nobody shares
+        ("lead_link", "f8"),  # bytes
+        ("lead_hbm", "f8"),
         ("turned_s", "f8"),  # when its device last turned to another engine
         ("moved_at_start", "f8"),  # the chip's link bytes when the phase began
         # totals over all phases of the instance
@@ -41,6 +44,8 @@ PHASE_DTYPE = np.dtype(
         ("load_s", "f8"),
         ("total_link", "f8"),
         ("total_hbm", "f8"),
+        ("total_kv_in", "f8"),  # KV caches that came from host memory
+        ("total_kv_out", "f8"),
         ("total_runs", "i8"),  # phases of steps; more steps than runs were not walked one by one
         ("total_steps", "i8"),
         ("total_prefill", "i8"),
@@ -115,8 +120,10 @@ def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
 def advance(p: Any, now_s: float) -> None:
     """Bring the progress of phase `p` up to `now_s` at the share it had until now."""
     seconds = now_s - p.at_s
+    if seconds <= 0.0:
+        return
     p.at_s = now_s
-    if seconds <= 0.0 or p.done >= p.steps:
+    if p.done >= p.steps:
         return
     this = _step_s(p, p.done)
     if seconds < (1.0 - p.part) * this:

@@ -99,7 +99,9 @@ class SimulatorBackend:
         if isinstance(action, Interrupt):
             return ACT_INTERRUPT, action.device
         if isinstance(action, Load):
-            mirror.plan[action.device].instance = action.instance
+            plan = mirror.plan[action.device]
+            plan.instance = action.instance
+            plan.kv_in_bytes, plan.kv_out_bytes = 0.0, action.kv_out_bytes
             mirror.instance[action.instance].model = action.model
             mirror.instance[action.instance].cold = int(action.is_cold)
             return ACT_LOAD, action.device
@@ -127,6 +129,7 @@ class SimulatorBackend:
             mirror.prefilling[run.instance, k] = request
             req = mirror.request[request]
             req.id, req.prefilled, req.step_tokens = request, first, tokens
+            req.prompt = first + tokens  # as far as it is known
             req.arrival_s = self._came_s[request]
         for k, request in enumerate(run.decodes):
             length = self._arrivals.prompt_tokens[request] + self._made[request]

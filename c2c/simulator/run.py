@@ -47,6 +47,8 @@ class RunStats:
     chip_link_bytes: np.ndarray  # integral of the granted rates
     chip_peak_gbps: np.ndarray
     link_capacity_gbps: float
+    kv_in_bytes: float  # KV caches that came back from host memory
+    kv_out_bytes: float
     expert_uses: int  # experts that layers ran, where HBM holds some only
     expert_misses: int
     expert_ahead: int  # fetched before their layer
@@ -209,6 +211,8 @@ class Simulation:
             chip_link_bytes=np.array(link.moved),
             chip_peak_gbps=np.array(link.peak) / 1e9,
             link_capacity_gbps=self.machine.capacity / 1e9,
+            kv_in_bytes=float(phase.total_kv_in.sum()),
+            kv_out_bytes=float(phase.total_kv_out.sum()),
             expert_uses=int(cache.uses.sum()),
             expert_misses=int(cache.misses.sum()),
             expert_ahead=int(cache.ahead.sum()),

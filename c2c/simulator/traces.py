@@ -26,27 +26,29 @@ _NONE: Final = -1
 
 
 class Traces(NamedTuple):
-    """R rows of [layer, expert]."""
+    """R rows of [layer, expert], a row's numbers apart: all rows are compared at once."""
 
     count: Any  # i8[1] rows in use
-    rows: Any  # f4[R, L, E]
-    length: Any  # f8[R, L] of a row's layer as a vector
+    rows: Any  # f4[L, E, R]
+    length: Any  # f8[L, R] of a row's layer as a vector
     model: Any  # i8[R]
     embedding: Any  # f8[R, EMBEDDING]
     seen: Any  # scratch f8[R] sum of the cosines of the layers that have run
     own: Any  # scratch f8[EMBEDDING]
+    dots: Any  # scratch f8[R]
 
 
 def new_traces(rows: int, layers: int, experts: int) -> Traces:
     """Return an empty store."""
     return Traces(
         count=np.zeros(1, np.int64),
-        rows=np.zeros((rows, layers, experts), np.float32),
-        length=np.zeros((rows, layers)),
+        rows=np.zeros((layers, experts, rows), np.float32),
+        length=np.zeros((layers, rows)),
         model=np.zeros(rows, np.int64),
         embedding=np.zeros((rows, EMBEDDING)),
         seen=np.zeros(rows),
         own=np.zeros(EMBEDDING),
+        dots=np.zeros(rows),
     )
 
 
@@ -59,15 +61,21 @@ def _length(matrix: Any, k: int, layer: int) -> float:
 
 
 @jitable
-def _cosine(traces: Traces, row: int, matrix: Any, k: int, layer: int, length: float) -> float:
-    both = length * traces.length[row, layer]
-    if both <= 0.0:
-        return 0.0
-    total = 0.0
+def _compare(traces: Traces, matrix: Any, k: int, layer: int, model: int) -> None:
+    # Adds the cosine of a layer to what each row of the model has. All rows in one go for each
+    # expert that tokens took: few did, and what is read lies side by side.
+    n, length = traces.count[0], _length(matrix, k, layer)
+    for row in range(n):
+        traces.dots[row] = 0.0
     for e in range(matrix.shape[2]):
-        if matrix[k, layer, e] != 0.0:
-            total += float(matrix[k, layer, e]) * float(traces.rows[row, layer, e])
-    return float(total / both)
+        tokens = float(matrix[k, layer, e])
+        if tokens != 0.0:
+            for row in range(n):
+                traces.dots[row] += tokens * float(traces.rows[layer, e, row])
+    for row in range(n):
+        both = length * traces.length[layer, row]
+        if traces.model[row] == model and both > 0.0:
+            traces.seen[row] += traces.dots[row] / both
 
 
 @jitable
@@ -97,12 +105,11 @@ def compare_layer(
       The row, -1 without any, and the mean cosine.
     """
     best, most = _NONE, 0.0
-    length = _length(matrix, k, layer) if compares_seen else 0.0
+    if compares_seen:
+        _compare(traces, matrix, k, layer, model)
     for row in range(traces.count[0]):
         if traces.model[row] != model:
             continue
-        if compares_seen:
-            traces.seen[row] += _cosine(traces, row, matrix, k, layer, length)
         if best < 0 or traces.seen[row] > most:
             best, most = row, traces.seen[row]
     return best, most / (layer + 1)
@@ -150,9 +157,9 @@ def predict(
     experts = chance.shape[1]
     total = 0.0
     for e in range(experts):
-        total += float(traces.rows[row, layer, e])
+        total += float(traces.rows[layer, e, row])
     for e in range(experts):
-        share = float(traces.rows[row, layer, e]) / total if total > 0.0 else 0.0
+        share = float(traces.rows[layer, e, row]) / total if total > 0.0 else 0.0
         chance[layer, e] = share
         want[layer, e] = share if mass >= 1.0 else 0.0
     if mass >= 1.0:
@@ -173,14 +180,14 @@ def predict(
 @jitable
 def _redundant(traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float) -> int:
     # The stored row of the model that is most like the new one.
+    begin_compare(traces)
+    for layer in range(layers):
+        _compare(traces, matrix, k, layer, model)
     best, most = 0, -1.0
     for row in range(traces.count[0]):
         if traces.model[row] != model:
             continue
-        total = 0.0
-        for layer in range(layers):
-            total += _cosine(traces, row, matrix, k, layer, _length(matrix, k, layer))
-        alike = share * _alike(traces, row) + (1.0 - share) * total / layers
+        alike = share * _alike(traces, row) + (1.0 - share) * traces.seen[row] / layers
         if alike > most:
             best, most = row, alike
     return best
@@ -206,7 +213,7 @@ def store(
     embed(router, request, traces.own)
     layers = router.layers[arch]
     row = traces.count[0]
-    if row < len(traces.rows):
+    if row < len(traces.seen):
         traces.count[0] = row + 1
     else:
         row = _redundant(traces, matrix, k, model, layers, share)
@@ -214,6 +221,6 @@ def store(
     for j in range(len(traces.own)):
         traces.embedding[row, j] = traces.own[j]
     for layer in range(layers):
-        traces.length[row, layer] = _length(matrix, k, layer)
+        traces.length[layer, row] = _length(matrix, k, layer)
         for e in range(matrix.shape[2]):
-            traces.rows[row, layer, e] = matrix[k, layer, e]
+            traces.rows[layer, e, row] = matrix[k, layer, e]

@@ -63,6 +63,7 @@ MIXES: dict[str, dict[str, Any]] = {
     "round_robin_3": SPREAD | {"residents": 3, "turn_s": 0.002},
     "triage_1": TURNS | {"residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
     "triage_3": TURNS | {"residents": 3},
+    "parked_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9},
     "graph_start": {"load": Resident(), "start": START},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
@@ -108,6 +109,8 @@ def prepared(system: str, fleet: str) -> Prepared:
     if tight:  # the smallest model that must fit leaves room for two or three requests
         changes["hbm_reserve_bytes"] = {"hbm": 7.5e9, "staged": 22.8e9, "host": 23.75e9}[where]
         changes["engine_bytes"] = 0.04e9
+        if made.system.kv_host_bytes > 0.0:
+            changes["kv_host_bytes"] = 0.2e9
     mig = ("4x24gb" if tight else "1x96gb") if resident else ("3x24gb" if tight else "7x12gb")
     if tight:  # for two or three of six models
         host = replace(made.platform.host, memory_bytes=int(40e9))

@@ -30,7 +30,7 @@ from c2c.serving.port import (
     StepEnd,
     Unload,
 )
-from c2c.serving.state import ABSENT, ASSIGNED, FREE, LOST
+from c2c.serving.state import ABSENT, ASSIGNED, FREE, LOST, RUNNING
 
 __all__ = ["Watch", "serve"]
 
@@ -186,8 +186,10 @@ class Watch:
                 arch[[e.model for e in here]] * fleet.costs.kinds + kinds[d]
             ]
             capacity = fleet.kv_capacity[arch[[e.model for e in here]], kinds[d]] * token
-            used = sum(t * sum(e.kv.values()) for t, e in zip(token, here, strict=True))
-            assert used + (len(here) - 1) * fleet.engine_bytes <= capacity.min()
+            used = np.array([t * sum(e.kv.values()) for t, e in zip(token, here, strict=True)])
+            room = capacity.min() - (len(here) - 1) * fleet.engine_bytes
+            assert used.max() <= room
+            assert used.sum() <= room + fleet.kv_host_bytes
 
     def end(self) -> None:
         """Check that nothing is left, once the backend has no more events."""
@@ -232,6 +234,8 @@ def _check_pools(prepared: Prepared, state: Serving) -> None:
         np.testing.assert_allclose(chips["free_bytes"][c], chips["host_bytes"][c] - held)
         np.testing.assert_allclose(chips["pinned_bytes"][c], pinned)
         assert held <= chips["host_bytes"][c]
+        parked = inst["parked_bytes"][inst["chip"] == c]
+        assert chips["kv_room_bytes"][c] == fleet.kv_host_bytes - parked.sum() >= 0.0
 
 
 def _check_room(prepared: Prepared, state: Serving) -> None:
@@ -246,6 +250,12 @@ def _check_room(prepared: Prepared, state: Serving) -> None:
     device = np.asarray(state.device)
     used = device["kv_bytes"] + device["weight_bytes"]
     assert (used + np.maximum(0, engines - 1) * fleet.engine_bytes <= room).all()
+    own = np.where(inst["kv_used"] > 0, inst["kv_used"] * token, 0.0)
+    assert ((inst["parked_bytes"] >= 0.0) & (inst["parked_bytes"] <= own)).all()
+    in_hbm = (own - inst["parked_bytes"]).reshape(-1, fleet.residents).sum(axis=1)
+    np.testing.assert_array_equal(device["kv_bytes"], in_hbm)
+    runs = inst["state"] == RUNNING
+    assert not inst["parked_bytes"][runs].any(), "a step's KV caches are in HBM"
     assert not used[engines == 0].any()
 
 
@@ -267,7 +277,7 @@ def _check_end(watch: Watch, records: Any, state: Serving) -> None:
     # everything is free again
     assert count.pending == 0
     assert count.free_slots == len(state.request)
-    for field_ in ("n_wait", "n_prefill", "n_decode", "backlog", "kv_used"):
+    for field_ in ("n_wait", "n_prefill", "n_decode", "backlog", "kv_used", "parked_bytes"):
         assert not state.instance[field_].any(), field_
     assert not state.device.kv_bytes.any()
     assert (state.device.running == -1).all()

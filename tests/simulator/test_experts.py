@@ -138,16 +138,15 @@ def test_the_public_codes_order_is_a_poor_one() -> None:
 
 def test_without_skew_and_locality_misses_and_time_are_the_closed_form() -> None:
     what = world(experts=LongestUnused(), expert_miss="stream")
-    records, stats, simulation = simulate(what, requests(np.arange(30.0), prompt=1, output=200))
+    block = requests(np.arange(30.0), prompt=1, output=200)
+    records, stats, simulation = simulate(what, block, compiled=True)
     slots = int(simulation.prepared.expert_slots[0, 0])
     share = 1.0 - slots / (LAYERS * EXPERTS)
     assert stats.expert_misses / stats.expert_uses == pytest.approx(share, rel=0.01)
     read_s = float(simulation.experts.tables.read_s[0, 0])
     assert stats.expert_wait_s == pytest.approx(stats.expert_uses * share * read_s, rel=0.01)
     everything = replace(what.system, **with_room(what, "1x96gb", 1e9))
-    at_once, none, _ = simulate(
-        replace(what, system=everything), requests(np.arange(30.0), prompt=1, output=200)
-    )
+    at_once, none, _ = simulate(replace(what, system=everything), block, compiled=True)
     assert none.expert_misses == 0
     longer = served_s(records) - served_s(at_once)
     assert longer == pytest.approx(stats.expert_wait_s, rel=1e-6)
@@ -255,7 +254,7 @@ def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
     traces = new_traces(2, 1, 4)
     for k in range(3):
         store(traces, router, 0, 0, k, rows, k, 0.0)
-    np.testing.assert_array_equal(traces.rows[:, 0], [[1, 0, 0, 0], [0, 9, 1, 0]])
+    np.testing.assert_array_equal(traces.rows[0].T, [[1, 0, 0, 0], [0, 9, 1, 0]])
 
 
 def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:

@@ -13,10 +13,10 @@ import numpy as np
 from c2c.cost import StepTable
 from c2c.hardware import Slice, link_gbps, slices
 from c2c.models import ModelSpec, weight_bytes
-from c2c.policies import ChunkChoice, link_headroom, step_parts
+from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
-from c2c.serving.prepare.checks import check
+from c2c.serving.prepare.checks import check, check_memory
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import RESOURCES, START_WHEN, StartWork
@@ -99,7 +99,7 @@ class Prepared:
             self.kind_of,
             link_gbps=self.link_capacity_gbps,
             budget_gbps=self.budget_gbps,
-            host_bytes=float(self.setup.platform.host.memory_bytes),
+            host_bytes=self.setup.weight_memory_bytes,
             held=self.held,
             slots=slots,
             buffer=buffer,
@@ -120,6 +120,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         whose KV cache or weights fit no slice, an SLO that no slice can meet even when alone.
     """
     system = setup.system
+    check_memory(setup)
     shared_gbps = link_gbps(setup.platform.link, setup.link_variant)
     per_chip = slices(setup.platform, setup.mig)
     kinds = tuple(dict.fromkeys(per_chip))
@@ -178,6 +179,9 @@ def prepare(setup: ServingSetup) -> Prepared:
         residents=system.residents,
         instances=setup.superchips * len(per_chip) * system.residents,
         engine_bytes=float(system.engine_bytes),
+        kv_host_bytes=float(system.kv_host_bytes),
+        folds_turns=swaps_weights(system.load) and len(per_chip) == 1,
+        folds_experts=system.expert_misses == "table",
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
     )

@@ -14,7 +14,19 @@ from c2c.policies import caches_experts, tracing
 from c2c.serving.prepare.settings import ServingSetup
 from c2c.serving.prepare.tables import expert_layers
 
-__all__ = ["check"]
+__all__ = ["check", "check_memory"]
+
+
+def check_memory(setup: ServingSetup) -> None:
+    """Raise SettingError where KV caches would take all of a chip's host memory."""
+    if setup.weight_memory_bytes > 0.0:
+        return
+    raise SettingError(
+        "system.kv_host_bytes",
+        setup.system.kv_host_bytes,
+        f"less than the host memory of {setup.platform.name}, "
+        f"{float(setup.platform.host.memory_bytes) / 1e9:.1f} GB",
+    )
 
 
 def check(
@@ -35,6 +47,8 @@ def check(
             True,
             f"at most as many models as slices; there are {len(setup.deployments)} on {count}",
         )
+    if setup.system.expert_misses == "table" and len(kinds) > 1:
+        raise SettingError("system.expert_misses", "table", "exact where slices are unlike")
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}
     best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]

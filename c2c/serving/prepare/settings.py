@@ -61,6 +61,8 @@ class SystemSpec:
       max_batch: most requests in an instance's batch.
       residents: engines a slice may hold.
       engine_bytes: HBM of each engine beyond the first.
+      kv_host_bytes: of a chip's host memory for KV caches of engines that wait for their turn,
+        which go there when another engine needs the room; 0: KV caches stay in HBM.
       turn_s: what changing the engine between two steps takes.
       expert_share: of the HBM beside dense weights and activations, for cached experts; the rest is
         for KV caches. 1 leaves them what does not make an expert.
@@ -69,6 +71,8 @@ class SystemSpec:
       expert_host_s: the host's work for an expert, which copies hide and which hides copies.
       expert_host: it is done for each expert that a layer runs (use), or for each that it copies
         from host memory (fetch).
+      expert_misses: what a step lacks is found by walking its layers (exact), or taken from a table
+        that the exact walk makes before the start (table), for long traces: one request at a time.
       tick_s: starts of engines begin at whole multiples of it; 0: at once.
       on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
         requests fail (fail).
@@ -101,11 +105,13 @@ class SystemSpec:
     max_batch: int = 128
     residents: int = 1
     engine_bytes: float = 0.5e9
+    kv_host_bytes: float = 0.0
     turn_s: float = 0.0
     expert_share: float = 0.9
     expert_miss: str = "copy"
     expert_host_s: float = 0.0
     expert_host: str = "use"
+    expert_misses: str = "exact"
     tick_s: float = 0.0
     on_oom: str = "refuse"
     one_each: bool = False
@@ -139,9 +145,7 @@ class SystemSpec:
             raise SettingError(
                 where + "load.start_s", self.load.start_s, "null where system.start says how long"
             )
-        for name in ("engine_bytes", "turn_s", "hbm_reserve_bytes", "expert_host_s", "tick_s"):
-            if not getattr(self, name) >= 0.0:
-                raise SettingError(where + name, getattr(self, name), "at least 0")
+        self._check_amounts(where)
         if self.on_oom not in ("refuse", "fail"):
             raise SettingError(where + "on_oom", self.on_oom, "refuse or fail")
         if not self.tick_s < math.inf:
@@ -158,6 +162,18 @@ class SystemSpec:
             )
         self._check_experts(copied)
 
+    def _check_amounts(self, where: str) -> None:
+        names = ("engine_bytes", "kv_host_bytes", "turn_s", "hbm_reserve_bytes")
+        for name in (*names, "expert_host_s", "tick_s"):
+            if not getattr(self, name) >= 0.0:
+                raise SettingError(where + name, getattr(self, name), "at least 0")
+        if self.kv_host_bytes > 0.0 and (self.start or self.residents == 1):
+            raise SettingError(
+                where + "kv_host_bytes",
+                self.kv_host_bytes,
+                "0 where a slice has one engine, or system.start is a graph",
+            )
+
     def _check_experts(self, copied: bool) -> None:
         if not 0.0 < self.expert_share <= 1.0:
             raise SettingError("system.expert_share", self.expert_share, "a number in (0, 1]")
@@ -165,6 +181,16 @@ class SystemSpec:
             raise SettingError("system.expert_miss", self.expert_miss, "copy or stream")
         if self.expert_host not in ("use", "fetch"):
             raise SettingError("system.expert_host", self.expert_host, "use or fetch")
+        if self.expert_misses not in ("exact", "table"):
+            raise SettingError("system.expert_misses", self.expert_misses, "exact or table")
+        if self.expert_misses == "table" and (
+            not caches_experts(self.experts) or self.max_batch > 1
+        ):
+            raise SettingError(
+                "system.expert_misses",
+                "table",
+                "exact where system.experts caches none, or system.max_batch is above 1",
+            )
         if caches_experts(self.experts):
             if not copied:
                 raise SettingError(
@@ -219,3 +245,8 @@ class ServingSetup:
             raise SettingError("weights_start", self.weights_start, "'host' or 'disk'")
         if self.seed < 0:
             raise SettingError("seed", self.seed, "a whole number, at least 0")
+
+    @property
+    def weight_memory_bytes(self) -> float:
+        """A chip's host memory for weights."""
+        return float(self.platform.host.memory_bytes) - self.system.kv_host_bytes

@@ -170,7 +170,7 @@ def homes(setup: ServingSetup) -> Homes:
     Raises:
       SettingError: a model larger than a chip's host memory.
     """
-    memory = float(setup.platform.host.memory_bytes)
+    memory = setup.weight_memory_bytes
     sizes = [float(weight_bytes(d.spec)) for d in setup.deployments]
     for deployment, size in zip(setup.deployments, sizes, strict=True):
         if size > memory:

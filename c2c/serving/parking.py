@@ -1,0 +1,53 @@
+"""KV caches of engines that do not run wait in host memory for their turn.
+
+Only as much goes as another engine needs: the loop says how many bytes, the backend which blocks.
+"""
+
+from __future__ import annotations
+
+from c2c.policies import jitable
+from c2c.serving.hbm import drop_weights, request_bytes, room_bytes
+from c2c.serving.state import Fleet, Rules, Serving
+
+__all__ = ["bring_in", "move_out"]
+
+
+@jitable
+def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
+    """Let KV caches of other engines leave HBM for instance `i`, as far as host memory has room.
+
+    Those go first whose turn comes last if engines take turns in the order of their places.
+    """
+    dev = s.device[s.instance[i].on_device]
+    chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
+    left = min(missing_bytes, chip.kv_room_bytes)
+    for back in range(1, fleet.residents):
+        other = s.instance[dev.first + (i - dev.first - back) % fleet.residents]
+        if left <= 0.0:
+            return
+        if other.kv_used == 0:
+            continue
+        j = dev.first + (i - dev.first - back) % fleet.residents
+        moved = min(left, request_bytes(fleet, s, j, other.kv_used) - other.parked_bytes)
+        other.parked_bytes += moved
+        dev.kv_bytes -= moved
+        chip.kv_room_bytes -= moved
+        plan.kv_out_bytes += moved
+        left -= moved
+
+
+@jitable
+def bring_in(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
+    """Bring the KV caches of instance `i`, which runs next, back to HBM; others make room.
+
+    Block by block, so that what leaves finds room in host memory where what comes has been.
+    """
+    inst = s.instance[i]
+    d = inst.on_device
+    s.device[d].kv_bytes += inst.parked_bytes
+    s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
+    s.plan[d].kv_in_bytes = inst.parked_bytes
+    inst.parked_bytes = 0.0
+    if room_bytes(s, d) < 0.0:
+        drop_weights(fleet, rules, s, d, 0.0, False)
+        move_out(fleet, s, i, -room_bytes(s, d))

@@ -1,0 +1,187 @@
+"""What missing experts cost, as a table: for traces too long to walk every layer of every token.
+
+The table is made by the exact walk: one request after another of each architecture, alone on a
+slice, and what its steps take longer and move, by tokens since the request began and by prompt
+tokens of a step. The first request after a start has rows of its own. Between two of the prompts
+tried a straight line is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from c2c.cost import attention_pairs, chunk_kv_tokens, decode_kv_tokens
+from c2c.errors import SettingError
+from c2c.policies import inlined, jitable
+from c2c.serving import Prepared
+from c2c.serving.costs import step_alone_s
+from c2c.serving.state import ENDS_AT, LENGTH, PLAN_DTYPE, SLOT, Fleet, Serving
+from c2c.workloads import RequestBlock
+
+__all__ = ["DECODES", "MissTable", "measured_misses", "no_misses", "steps_missing"]
+
+FIRST: Final = 6  # starts whose first request is measured
+THEN: Final = 48  # requests after one start, of which the first third is not counted
+DECODES: Final = 128  # steps of each; later ones take what the last quarter of them does
+_SECONDS: Final = 0
+_BYTES: Final = 1
+
+PhasesOf = Callable[[Prepared, RequestBlock], Any]
+
+
+class MissTable(NamedTuple):
+    """Seconds and bytes by architecture; axis 1: the first request after a start, all others."""
+
+    is_used: bool
+    decode: Any  # f8[A, 2, DECODES + 1, 2] of all decode steps up to this one
+    prompt: Any  # f8[A, 2, tokens + 1, 2] of a step with so many prompt tokens
+
+
+def no_misses() -> MissTable:
+    """Return the table of a system whose steps are walked, or that caches no experts."""
+    return MissTable(False, np.zeros((1, 2, 2, 2)), np.zeros((1, 2, 2, 2)))
+
+
+@jitable
+def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int) -> float:
+    # Of the first `steps` decode steps of a request.
+    known = table.decode.shape[2] - 1
+    if steps <= known:
+        return float(table.decode[arch, row, steps, what])
+    late = known - known // 4
+    last = table.decode[arch, row, known, what]
+    each = (last - table.decode[arch, row, late, what]) / (known - late)
+    return float(last + (steps - known) * each)
+
+
+@inlined
+def steps_missing(
+    table: MissTable, fleet: Fleet, state: Serving, d: int, nth: int
+) -> tuple[float, float]:
+    """Return what a step that device `d` begins takes longer and moves, the mean of its run.
+
+    Args:
+      table: of misses.
+      fleet: the models.
+      state: whose plan of the device is the run.
+      d: the device.
+      nth: request since the start of the engine, from 0.
+    """
+    plan = state.plan[d]
+    i = int(plan.instance)
+    arch = int(fleet.deployment[state.instance[i].model].arch)
+    row = 1 if nth > 0 else 0
+    if plan.prefill > 0:
+        tokens = min(int(plan.prefill), table.prompt.shape[2] - 1)
+        return table.prompt[arch, row, tokens, 0], table.prompt[arch, row, tokens, 1]
+    left = state.decoding[i, 0, ENDS_AT] - state.instance[i].decode_clock
+    length = state.decoding[i, 0, LENGTH] - left
+    done = int(length - state.request[state.decoding[i, 0, SLOT]].prompt - 1)
+    steps = int(plan.steps)
+    seconds = _decodes_until(table, arch, row, done + steps, 0)
+    moved = _decodes_until(table, arch, row, done + steps, 1)
+    seconds -= _decodes_until(table, arch, row, done, 0)
+    moved -= _decodes_until(table, arch, row, done, 1)
+    return seconds / steps, moved / steps
+
+
+def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
+    """Return the table of a system, made by the exact walk.
+
+    Args:
+      prepared: a system whose `expert_misses` is table.
+      phases_of: serves a block one request after another and returns the phases
+        (`c2c.simulator.backend.TIMELINE_DTYPE`) in order.
+    """
+    exact = replace(
+        prepared,
+        setup=replace(prepared.setup, system=replace(prepared.setup.system, expert_misses="exact")),
+        fleet=prepared.fleet._replace(folds_experts=False),
+    )
+    arch_of = prepared.fleet.deployment.arch.tolist()
+    longest = prepared.fleet.costs.body_s.shape[1] - 1
+    decode = np.zeros((len(prepared.architectures), 2, DECODES + 1, 2))
+    prompt = np.zeros((len(prepared.architectures), 2, longest + 1, 2))
+    for arch in range(len(prepared.architectures)):
+        m = arch_of.index(arch)
+        tried = _prompts(prepared, arch, m)
+        first = [
+            _beside(exact, arch, phases_of(exact, _one_by_one(m, [tokens], start)))
+            for start, tokens in enumerate(tried[:: max(1, len(tried) // FIRST)])
+        ]
+        then = _beside(exact, arch, phases_of(exact, _one_by_one(m, tried * THEN, 100, THEN)))
+        for row, rows in enumerate((np.concatenate(first), then)):
+            decode[arch, row, 1:], prompt[arch, row] = _means(rows, row * THEN // 3, longest)
+    return MissTable(True, decode, prompt)
+
+
+def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
+    """Return the prompts that are tried: powers of two up to a chunk."""
+    fleet = prepared.fleet
+    most = min(int(fleet.kv_capacity[arch].max()), int(fleet.deployment[m].max_context))
+    most = min(most - DECODES - 1, int(fleet.chunk[arch].max()))
+    if most < 1:
+        raise SettingError(
+            "system.expert_misses",
+            "table",
+            f"exact where HBM or the context of {prepared.architectures[arch].name} has no room "
+            f"for {DECODES + 2} tokens",
+        )
+    return [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
+
+
+def _one_by_one(m: int, prompts: list[int], first_id: int, most: int = 1) -> RequestBlock:
+    n = min(most, len(prompts))
+    return RequestBlock(
+        arrival_s=np.zeros(n),
+        model=np.full(n, m, np.int32),
+        prompt_tokens=np.array(prompts[:n], np.int32),
+        output_tokens=np.full(n, DECODES + 1, np.int32),
+        ids=np.arange(first_id, first_id + n),
+    )
+
+
+def _beside(exact: Prepared, arch: int, phases: Any) -> np.ndarray:
+    """Return request, prompt tokens, decode step, seconds and bytes beside an exact cache's."""
+    costs, layers = exact.fleet.costs, int(exact.fleet.layers[arch])
+    plan = np.zeros(1, PLAN_DTYPE).view(np.recarray)[0]
+    window = int(costs.window[arch * costs.kinds])
+    rows = []
+    request, cached, step = -1, 0, 0
+    for phase in phases[phases["is_load"] == 0]:
+        tokens = int(phase["prefill_tokens"])
+        if tokens > 0:
+            request, cached, step = request + 1, tokens, 0
+            plan.prefill, plan.decodes, plan.decode_kv = tokens, 0, 0
+            plan.pairs = attention_pairs(0, tokens, window)
+            plan.prefill_kv = chunk_kv_tokens(0, tokens, window)
+        else:
+            cached, step = cached + 1, step + 1
+            plan.prefill, plan.decodes = 0, 1
+            plan.decode_kv = decode_kv_tokens(cached, window)
+            plan.pairs, plan.prefill_kv = 0.0, 0
+        plan.rows = 1
+        pair = arch * costs.kinds
+        seconds = float(phase["end_s"] - phase["start_s"])
+        beyond_s = seconds - step_alone_s(costs, pair, plan, layers, 0)
+        moved = float(phase["link_gbps"]) * 1e9 * seconds
+        rows.append((request, tokens, step, beyond_s, moved))
+    return np.array(rows)
+
+
+def _means(rows: np.ndarray, skip: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums over decode steps and the means by prompt tokens."""
+    rows = rows[rows[:, 0] >= skip] if skip else rows
+    decodes, prompts = rows[rows[:, 1] == 0], rows[rows[:, 1] > 0]
+    each = np.array([decodes[decodes[:, 2] == k + 1, 3:].mean(axis=0) for k in range(DECODES)])
+    sizes = np.unique(prompts[:, 1])
+    of_size = np.array([prompts[prompts[:, 1] == n, 3:].mean(axis=0) for n in sizes])
+    every = np.arange(longest + 1)
+    by_prompt = np.stack(
+        [np.interp(every, sizes, of_size[:, what]) for what in (_SECONDS, _BYTES)], axis=1
+    )
+    return np.cumsum(each, axis=0), by_prompt

@@ -1,0 +1,94 @@
+"""Misses from a table, for long traces: as the exact walk has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from c2c.errors import SettingError
+from c2c.policies import ActivationTrace, AllExperts, ByProbability, ByScore, ExpertMap, NoPrefetch
+from c2c.serving import prepare
+from c2c.simulator import build_machine
+from c2c.simulator.port import SimulatorBackend
+from c2c.workloads import Router
+from tests.contracts.watching import serve
+from tests.simulator.test_experts import world
+from tests.simulator.worlds import requests, setup, simulate
+
+G = np.random.default_rng(3)
+BLOCK = requests(
+    np.sort(G.uniform(0.0, 60.0, 120)),
+    prompt=G.integers(1, 300, 120),
+    output=G.integers(1, 300, 120),
+)
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "experts", "router"),
+    [
+        (NoPrefetch(), ByScore(), Router(skew=0.6, locality=0.5)),
+        (ActivationTrace(capacity=20), ByScore(), Router(skew=1.2, topics=6)),
+        (ExpertMap(capacity=20, distance=1), ByProbability(), Router(skew=1.0, locality=0.9)),
+    ],
+)
+def test_a_table_has_the_latency_and_the_bytes_of_the_exact_walk(
+    prefetch: Any, experts: Any, router: Router
+) -> None:
+    """The link is slow, so that misses take much of a step."""
+    exact = world(40e6, router=router, experts=experts, prefetch=prefetch)
+    link = replace(exact.platform.link, measured_gbps=8.0, datasheet_gbps=8.0)
+    exact = replace(exact, platform=replace(exact.platform, link=link))
+    table = replace(exact, system=replace(exact.system, expert_misses="table"))
+    walked, stats, _ = simulate(exact, BLOCK, compiled=True)
+    found, again, _ = simulate(table, BLOCK, compiled=True)
+    assert again.runs.sum() < 2.1 * len(BLOCK) < 0.1 * stats.runs.sum()
+    assert stats.expert_wait_s > 0.3 * stats.busy_s.sum()
+    for first, last in (("started_s", "finished_s"), ("started_s", "first_token_s")):
+        exact_s, ours_s = ((r[last] - r[first]).mean() for r in (walked, found))
+        assert ours_s == pytest.approx(exact_s, rel=0.03)
+    assert (found.finished_s - found.arrival_s).mean() == pytest.approx(
+        (walked.finished_s - walked.arrival_s).mean(), rel=0.03
+    )
+    assert again.expert_bytes == pytest.approx(stats.expert_bytes, rel=0.1)
+    assert again.chip_link_bytes.sum() == pytest.approx(stats.chip_link_bytes.sum(), rel=0.1)
+
+
+def test_the_table_is_read_alike_over_the_port_interpreted_and_compiled() -> None:
+    what = prepare(world(40e6, experts=ByScore(), expert_misses="table"))
+    block = requests(np.linspace(0.0, 0.2, 30), prompt=G.integers(1, 900, 30), output=7)
+    over_port, _, _ = serve(what, SimulatorBackend(what, build_machine(what), block))
+    interpreted, _, _ = simulate(what, block)
+    compiled, stats, _ = simulate(what, block, compiled=True)
+    assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()
+    assert stats.expert_wait_s > 0.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"expert_misses": "guessed"},
+        {"expert_misses": "table", "max_batch": 2},
+        {"expert_misses": "table", "experts": AllExperts()},
+    ],
+)
+def test_what_no_table_can_say_is_refused_by_name(changes: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=r"system\.expert_misses"):
+        world(**({"experts": ByScore()} | changes))
+
+
+def test_a_context_without_room_for_the_table_is_refused() -> None:
+    what = world(40e6, experts=ByScore(), expert_misses="table")
+    (one,) = what.deployments
+    short = replace(one, spec=replace(one.spec, max_position=100))
+    with pytest.raises(SettingError, match=r"system\.expert_misses.*exact where"):
+        simulate(prepare(replace(what, deployments=(short,))), requests([0.0]))
+
+
+def test_unlike_slices_are_refused() -> None:
+    what = world(40e6, experts=ByScore(), expert_misses="table")
+    with pytest.raises(SettingError, match=r"system\.expert_misses.*unlike"):
+        prepare(replace(what, mig="3g_4x1g"))
+    assert not prepare(setup("llama-3-3b")).fleet.folds_experts
