@@ -95,7 +95,7 @@ def measure(settings: PlannerSettings, count: int) -> list[dict[str, Any]]:
             [k.layer for k in kernels], [k.kind for k in kernels], settings.blocks
         )
         ways: list[tuple[str, Policy, dict[str, Any]]] = [
-            ("milp", "throughput", {}),
+            ("milp", "throughput", {"first": tied}),
             (f"milp, {settings.blocks} blocks", "throughput", {"tied": tied}),
             ("cut", "latency", {}),
             # an option that binds nothing makes it an integer program
