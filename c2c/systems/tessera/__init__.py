@@ -13,16 +13,29 @@ from c2c.systems.tessera.monitor import (
     tick,
     wanted,
 )
+from c2c.systems.tessera.other_models import (
+    MAMBA,
+    SD35,
+    VISION,
+    diffusion_kernels,
+    mamba_kernels,
+    vision_kernels,
+)
+from c2c.systems.tessera.pair import Pair, load_pair
 from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
+from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
-from c2c.systems.tessera.ways import WAYS, Load, Way, best_way, ways
+from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
 
 __all__ = [
+    "MAMBA",
     "MODES",
+    "SD35",
+    "VISION",
     "WAYS",
     "Batch",
     "Carried",
@@ -36,6 +49,8 @@ __all__ = [
     "Monitor",
     "MonitorState",
     "Options",
+    "Pair",
+    "Phase",
     "Piece",
     "Pieces",
     "Placed",
@@ -43,6 +58,7 @@ __all__ = [
     "Policy",
     "Ran",
     "Sent",
+    "Served",
     "Stage",
     "StepKernel",
     "Touch",
@@ -56,12 +72,17 @@ __all__ = [
     "check_solver",
     "cost",
     "cut",
+    "decoder",
+    "diffusion",
+    "diffusion_kernels",
     "finish",
     "graph_of",
     "groups_of",
     "joined",
     "kernel_s",
     "kernels_of",
+    "load_pair",
+    "mamba_kernels",
     "memory_of",
     "plan",
     "program_key",
@@ -70,11 +91,13 @@ __all__ = [
     "run_interpreted",
     "run_placed",
     "stages_of",
+    "state_space",
     "step_kernels",
     "sweep",
     "tick",
     "touches_of",
     "transfers_of",
+    "vision_kernels",
     "wanted",
     "ways",
     "work_of",
