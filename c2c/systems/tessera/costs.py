@@ -62,7 +62,7 @@ def kernel_s(kernel: StepKernel, gpu: Gpu, efficiency: Efficiency | None = None)
         from_memory / (gpu.hbm_gbps * 1e9 * e.hbm),
         (near + far) / (l2 * 1e9 * e.l2),
     )
-    return work + e.launch_s * _REFERENCE_GHZ / clock
+    return work + kernel.wire_s + e.launch_s * _REFERENCE_GHZ / clock
 
 
 def work_of(

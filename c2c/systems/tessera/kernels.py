@@ -52,6 +52,7 @@ class StepKernel:
       read_bytes: of what other kernels of the step wrote.
       write_bytes: of its result.
       takes: kernels whose results it reads.
+      wire_s: seconds on wires between GPUs of a group, of a collective.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class StepKernel:
     read_bytes: float = 0.0
     write_bytes: float = 0.0
     takes: tuple[int, ...] = ()
+    wire_s: float = 0.0
 
     @property
     def is_attention(self) -> bool:
@@ -71,7 +73,18 @@ class StepKernel:
 
 
 _ATTENTION = frozenset(
-    {"norm1", "qkv", "rope_q", "rope_k", "kv_write", "attention", "merge", "o", "add1"}
+    {
+        "norm1",
+        "qkv",
+        "rope_q",
+        "rope_k",
+        "kv_write",
+        "attention",
+        "merge",
+        "o",
+        "all_reduce_o",
+        "add1",
+    }
 )
 
 
