@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +18,8 @@ from experiments.tessera.workloads import PAIRS
 
 __all__ = ["compute"]
 
-LOADS: Final = (0.1, 0.4, 0.7, 1.0, 1.3, 1.6, 2.0, 2.4)  # of what the left GPU alone sustains
-_REQUESTS: Final = {"quick": 300, "full": 1500}
+LOADS: Final = (0.1, 0.6, 1.0, 1.4, 1.8, 2.2, 2.6)  # of what the left GPU alone sustains
+_REQUESTS: Final = {"quick": 600, "full": 3000}
 
 
 def compute(context: Context) -> Computed:
@@ -67,7 +68,7 @@ def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> list[tuple[fl
 
 def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float:
     """Return the rate at which the latency reaches the target, between points in proportion."""
-    for (a, low), (b, high) in zip(points, points[1:], strict=False):
+    for (a, low), (b, high) in pairwise(points):
         if low <= slo_s < high:
             return a + (b - a) * (slo_s - low) / (high - low)
     return points[-1][0] if points[-1][1] <= slo_s else points[0][0]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -38,31 +37,42 @@ IN_FLIGHT: Final = 2  # batches that share the continuous batch under the throug
 _CONTEXT: Final = 1020 + 129 // 2
 
 
-@dataclass(frozen=True, slots=True)
 class OnPair:
-    """Lanes of a pair: each GPU's, attention on either, the two policies' placements."""
+    """GPT-oss 20B on a pair: lanes of each way, made when they are asked for."""
 
-    lanes: Lanes
-    single: tuple[Lane, Lane]
-    attention: tuple[Lane, Lane]
-    latency: Lane
-    throughput: Lane
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+
+    @cached_property
+    def single(self) -> tuple[Lane, Lane]:
+        """Each GPU alone."""
+        return self.lanes.single(0), self.lanes.single(1)
+
+    @cached_property
+    def attention(self) -> tuple[Lane, Lane]:
+        """Attention on the left GPU, and on the right one."""
+        return self.lanes.attention_ffn(0), self.lanes.attention_ffn(1)
+
+    @cached_property
+    def latency(self) -> Lane:
+        """The placement under the latency policy."""
+        return self.lanes.placed("latency")
+
+    @cached_property
+    def throughput(self) -> Lane:
+        """The placement under the throughput policy."""
+        return self.lanes.placed("throughput")
 
 
 @cache
 def on_pair(name: str, gbps: float | None = None) -> OnPair:
     """Return GPT-oss 20B on a pair, at another rate of the link where one is given."""
-    lanes = Lanes(
-        spec=load_spec(GPT_OSS), pair=load_pair(name), context=_CONTEXT,
-        expert_bytes=MXFP4_BYTES, gbps=gbps,
-    )  # fmt: skip
     return OnPair(
-        lanes=lanes,
-        single=(lanes.single(0), lanes.single(1)),
-        attention=(lanes.attention_ffn(0), lanes.attention_ffn(1)),
-        latency=lanes.placed("latency"),
-        throughput=lanes.placed("throughput"),
-    )
+        Lanes(
+            spec=load_spec(GPT_OSS), pair=load_pair(name), context=_CONTEXT,
+            expert_bytes=MXFP4_BYTES, gbps=gbps,
+        )
+    )  # fmt: skip
 
 
 def capacity_rps(pair: OnPair) -> float:
@@ -79,7 +89,10 @@ def tessera_on(pair: OnPair, monitor: Monitor) -> Server:
 
 
 def latency_s(pair: OnPair, way: str, arrivals: Sequence[Arrival]) -> float:
-    """Return the mean latency a token; PD and AF in their better direction."""
+    """Return the mean latency a token; PD and AF in their better direction.
+
+    `way` is one of `ONLINE`, or "light": Tessera's latency policy for good.
+    """
     if way == "pd":
         return min(_apart(pair, arrivals, u) for u in (0, 1))
     if way == "af":
@@ -88,6 +101,8 @@ def latency_s(pair: OnPair, way: str, arrivals: Sequence[Arrival]) -> float:
         servers = [Server({"latency": pair.single[:1]})]
     elif way == "replicas":
         servers = [Server({"latency": pair.single})]
+    elif way == "light":
+        servers = [Server({"latency": (pair.latency,)})]
     else:
         servers = [tessera_on(pair, Monitor())]
     return min(_mean(server, arrivals) for server in servers)

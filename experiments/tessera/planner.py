@@ -23,7 +23,7 @@ from rich.table import Table
 
 from c2c.errors import SettingError
 from c2c.hardware import Gpu, load_platform
-from c2c.models import load_spec
+from c2c.models import ModelSpec, load_spec
 from c2c.runs import RunDir, progress_bar
 from c2c.systems.tessera import (
     Batch,
@@ -79,17 +79,20 @@ class PlannerSettings:
     overwrite: bool = False
 
 
-def measure(settings: PlannerSettings, count: int) -> list[dict[str, Any]]:
+def measure(
+    settings: PlannerSettings, count: int, steps: Sequence[str] = tuple(STEPS)
+) -> list[dict[str, Any]]:
     """Return a row for each step and way to plan, for about so many kernels."""
     gpus = _gpus(settings)
     machines = Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
     spec = load_spec(settings.model)
     rows = []
-    for name, batch in STEPS.items():
-        one = len(step_kernels(replace(spec, layers=1), batch))
-        each = len(step_kernels(replace(spec, layers=2), batch)) - one
+    for name in steps:
+        batch = STEPS[name]
+        one = len(step_kernels(_with_layers(spec, 1), batch))
+        each = len(step_kernels(_with_layers(spec, 2), batch)) - one
         layers = max(1, round((count - one) / each) + 1)
-        kernels = step_kernels(replace(spec, layers=layers), batch)
+        kernels = step_kernels(_with_layers(spec, layers), batch)
         work = work_of(kernels, gpus)
         tied = blocks_of_layers(
             [k.layer for k in kernels], [k.kind for k in kernels], settings.blocks
@@ -108,6 +111,14 @@ def measure(settings: PlannerSettings, count: int) -> list[dict[str, Any]]:
             )
             rows.append(_row(work, name, how, time.perf_counter() - begin, made))
     return rows
+
+
+def _with_layers(spec: ModelSpec, layers: int) -> ModelSpec:
+    """Return a model of so many layers, all alike."""
+    return replace(
+        spec, layers=layers, partial_window=0, partial_window_layers=0, window_layers=(),
+        dense_layers=(),
+    )  # fmt: skip
 
 
 def _gpus(settings: PlannerSettings) -> list[Gpu]:
@@ -156,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
             raise SettingError("pair", settings.pair, "two names of conf/hardware")
         Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
         spec = load_spec(settings.model)
-        kernels = step_kernels(replace(spec, layers=1), STEPS["decode"])
+        kernels = step_kernels(_with_layers(spec, 1), STEPS["decode"])
         work = work_of(kernels, _gpus(settings))
         blocks_of_layers([0], ["all"], settings.blocks)
         check_solver(settings.gap, settings.time_limit_s)
