@@ -76,7 +76,7 @@ def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
     shares = rows_of(tables["shares"])
     count, time = ([r["percent"] for r in shares if r["weighting"] == w] for w in ("count", "time"))
     groups = {r["what"]: r["percent"] for r in shares if r["weighting"] == "group"}
-    names = ["all models,\ncount", "all models,\ntime", "SD3.5,\ntime", "prefill", "decode",
+    names = ["all,\ncount", "all,\ntime", "SD3.5,\ntime", "prefill", "decode",
              "attention", "FFN"]  # fmt: skip
     ours = [float(np.mean(count)), float(np.mean(time)), time[-1],
             *(groups[g] for g in ("prefill", "decode", "attention", "ffn"))]  # fmt: skip
@@ -102,7 +102,7 @@ def _last(axes: Any) -> tuple[list[Any], list[str]]:
 
 def draw_offline(tables: Tables, caption: str) -> Figure:
     """Draw throughput cell by cell, and what it is for the price."""
-    figure, axes = canvas(12.0, 6.4, 2, 2)
+    figure, axes = canvas(12.5, 6.2, 2, 2)
     rows = rows_of(tables["cells"])
     for ax, pair in zip(axes, PAIRS, strict=False):
         for k, (way, (label, colour)) in enumerate(_WAYS.items()):
@@ -129,13 +129,13 @@ def draw_offline(tables: Tables, caption: str) -> Figure:
     last.set_ylabel("for the price, left GPU = 1")
     last.set_title("Cost efficiency, means (Table III)")
     last.legend(loc="upper right")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return finish(figure, "Tessera, Fig. 6 and Table III: offline throughput", caption)
 
 
 def draw_online(tables: Tables, caption: str) -> Figure:
     """Draw latency a token over the rate of requests, a panel a pair."""
-    figure, axes = canvas(11.0, 3.9, 3)
+    figure, axes = canvas(12.0, 3.7, 3)
     rows = rows_of(tables["latency"])
     slo = _published("fig7.slo")
     for ax, pair in zip(axes, PAIRS, strict=True):
@@ -151,7 +151,7 @@ def draw_online(tables: Tables, caption: str) -> Figure:
         ax.set_xlabel("requests a second")
         ax.set_title(LABELS[pair])
     axes[0].set_ylabel("latency (ms a token)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return finish(figure, "Tessera, Fig. 7: GPT-oss 20B online", caption)
 
 
@@ -164,7 +164,7 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
         found = {r["way"]: r["relative"] for r in rows_of(tables["clusters"], cluster=cluster)}
         bars = ax.bar(range(len(CLUSTER)), [found[w] for w in CLUSTER], 0.65,
                       color=[colours[w] for w in CLUSTER])  # fmt: skip
-        ax.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+        ax.bar_label(bars, fmt="%.2f", fontsize=8, label_type="center", color="white")
         printed = [_published(f"fig8{'a' if cluster == 'three' else 'b'}.vs_{base}")
                    for base in ("pd", "af")]  # fmt: skip
         names = list(CLUSTER)
@@ -209,7 +209,7 @@ def draw_pipelining(tables: Tables, caption: str) -> Figure:
 
 def draw_switching(tables: Tables, caption: str) -> Figure:
     """Draw latency a token and switches over the window and the threshold."""
-    figure, axes = canvas(10.0, 4.2, 2)
+    figure, axes = canvas(11.0, 3.9, 2)
     rows = rows_of(tables["settings"])
     lines = {"latency only": PURPLE, "throughput only": GREEN, "two GPUs apart": BLUE}
     marks = {
@@ -224,7 +224,7 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
         latency = [1e3 * r["per_token_s"] for r in mine]
         ax.plot(range(len(mine)), latency, color=VERMILION, marker="o", label="the monitor")
         for r, y, k in zip(mine, latency, range(len(mine)), strict=True):
-            ax.annotate(f"{r['switches']}", (k, y), (0, -13), textcoords="offset points",
+            ax.annotate(f"{r['switches']}", (k, y), (0, 8), textcoords="offset points",
                         ha="center", fontsize=7.5, color=VERMILION)  # fmt: skip
         usual = latency[values.index({"window": 0.3, "threshold": 1.5}[varied])]
         at = [values.index(v) for v in marks[varied]]
@@ -233,10 +233,10 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
             y = 1e3 * next(r["per_token_s"] for r in rows if r["varied"] == name)
             ax.axhline(y, color=colour, linestyle="--", linewidth=1.2, label=name)
         ax.set_xticks(range(len(mine)), [f"{v:g}" for v in values])
-        ax.set_ylim(0, None)
+        ax.set_ylim(0, 1.15 * max(usual * _published("fig10.conservative_penalty"), *latency))
         ax.set_xlabel(f"{axis}; numbers: switches")
     axes[0].set_ylabel("latency (ms a token)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return finish(figure, "Tessera, Fig. 10: the monitor's window and threshold", caption)
 
 
@@ -275,5 +275,5 @@ def _planner(ax: Any, rows: Sequence[dict[str, Any]]) -> None:
     )
     ax.set_yscale("log")
     ax.set_xlabel("kernels")
-    ax.set_ylabel("seconds to plan")
-    ax.legend(loc="best")
+    ax.set_ylabel("CPU seconds to plan")
+    ax.legend(loc="lower right")

@@ -33,7 +33,7 @@ _RANKS: Final = 8
 _GAP: Final = {"quick": 0.06, "full": 0.02}
 _LOAD: Final = Load(prompt=1020, output=129, rows=256, prompts=8)
 LABELS: Final = {
-    "left": "left group alone", "replicas": "replicas", "prefill_decode": "PD",
+    "left": "left", "replicas": "replicas", "prefill_decode": "PD",
     "attention_ffn": "AF", "kernels": "Tessera", "limit": "limit",
 }  # fmt: skip
 

@@ -62,7 +62,7 @@ def compute(context: Context) -> Computed:
         caption=(
             "GPT-oss 20B on A100 + L40s. Left: throughput offline, relative to the A100 alone. "
             f"Middle: latency a token at {_LIGHT:g} of the A100's rate, lengths of "
-            f"{source(context)}. Right: seconds of one plan of a decode step on this machine; "
+            f"{source(context)}. Right: CPU seconds of one plan of a decode step on this machine; "
             "diamonds: the paper, by Gurobi on another one."
         ),
     )
@@ -96,7 +96,7 @@ def _of_planner(times: list[dict[str, Any]]) -> tuple[Any, ...]:
         if (r["how"], r["policy"]) == ("milp", "throughput")
     }
     small, large = min(milp), min(milp, key=lambda n: abs(n - 1000))
-    clock = "Seconds of this machine, HiGHS to 1%, blocks of layers first."
+    clock = "CPU seconds of this machine, HiGHS to 1%, blocks of layers first."
     spec = load_spec(GPT_OSS)
     kernels = step_kernels(spec, STEPS["decode"])
     one = measure(PlannerSettings(model=GPT_OSS), len(kernels), steps=("decode",))

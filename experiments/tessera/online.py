@@ -18,8 +18,8 @@ from experiments.tessera.workloads import PAIRS
 
 __all__ = ["compute"]
 
-LOADS: Final = (0.1, 0.6, 1.0, 1.4, 1.8, 2.2, 2.6)  # of what the left GPU alone sustains
-_REQUESTS: Final = {"quick": 600, "full": 3000}
+LOADS: Final = (0.1, 0.7, 1.2, 1.7, 2.2, 2.7)  # of what the left GPU alone sustains
+_REQUESTS: Final = {"quick": 400, "full": 3000}
 
 
 def compute(context: Context) -> Computed:

@@ -1,4 +1,4 @@
-"""Seconds that the planner takes at real sizes, and how far from the best its plans may be.
+"""CPU seconds that the planner takes at real sizes, and how far from the best its plans may be.
 
     python -m experiments.tessera.planner                        # sizes of Fig. 11(b)
     python -m experiments.tessera.planner kernels=[452] gap=0.001 pair=[b200,h100_sxm]
@@ -105,11 +105,11 @@ def measure(
             ("milp", "latency", {"options": Options(max_cuts=len(work.transfers))}),
         ]
         for how, policy, more in ways:
-            begin = time.perf_counter()
+            begin = time.process_time()
             made = plan(
                 work, machines, policy, gap=settings.gap, time_limit_s=settings.time_limit_s, **more
             )
-            rows.append(_row(work, name, how, time.perf_counter() - begin, made))
+            rows.append(_row(work, name, how, time.process_time() - begin, made))
     return rows
 
 
@@ -143,7 +143,7 @@ def _row(work: Work, step: str, how: str, seconds: float, made: Plan) -> dict[st
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="the planner, seconds of this machine", box=SIMPLE_HEAD)
+    table = Table(title="the planner, CPU seconds of this machine", box=SIMPLE_HEAD)
     heads = ("kernels", "step", "policy", "how", "found by", "seconds", "gap", "of one GPU", "cuts")
     for head in heads:
         words = head in ("step", "policy", "how", "found by")
