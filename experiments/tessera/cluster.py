@@ -40,7 +40,7 @@ LABELS: Final = {
 
 def compute(context: Context) -> Computed:
     """Return throughput of each way in both clusters, relative to the left group alone."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for k, (name, made) in enumerate((("three", three), ("sixteen", sixteen))):
         found = made(_GAP[context.profile])
         rows += [

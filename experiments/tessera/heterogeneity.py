@@ -31,7 +31,7 @@ def compute(context: Context) -> Computed:
         rows += _kernels(name)
         if context.progress:
             context.progress(k + 1, len(WORKLOADS))
-    shares = [
+    shares: list[dict[str, Any]] = [
         {"workload": name, **_shares([r for r in rows if r["workload"] == name])}
         for name in WORKLOADS
     ]

@@ -29,7 +29,7 @@ def compute(context: Context) -> Computed:
     """Return the latency a token and the switches over windows and thresholds."""
     pair = on_pair(PAIR)
     arrivals = of_trace(context, _SECONDS, LOAD * capacity_rps(pair))
-    settings = [
+    settings: list[dict[str, Any]] = [
         *({"varied": "window", "value": w, "window": w, "threshold": _THRESHOLD} for w in _WINDOWS),
         *({"varied": "threshold", "value": b, "window": _WINDOW, "threshold": b}
           for b in _THRESHOLDS),

@@ -127,7 +127,13 @@ class _Pair:
         self.seconds = [[float(t) * steps for t in work.times.sum(0)] for work, steps in parts]
         self.whole = served.weight_bytes + served.state_bytes
         both = joined(parts)
-        self.both = replace(both, transfers=(*both.transfers, *served.handed), weights=served.kept)
+        self.both = replace(
+            both,
+            transfers=(*both.transfers, *served.handed),
+            weights=served.kept,
+            # collectives stay with the left GPU's group
+            pinned={n: 0 for n, kernel in enumerate(served.kernels) if kernel.wire_s},
+        )
 
     def single(self, gpu: int) -> Way:
         """One GPU, the other one not bought."""
