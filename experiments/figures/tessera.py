@@ -164,7 +164,7 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
         found = {r["way"]: r["relative"] for r in rows_of(tables["clusters"], cluster=cluster)}
         bars = ax.bar(range(len(CLUSTER)), [found[w] for w in CLUSTER], 0.65,
                       color=[colours[w] for w in CLUSTER])  # fmt: skip
-        ax.bar_label(bars, fmt="%.2f", fontsize=8, label_type="center", color="white")
+        ax.bar_label(bars, fmt="%.2f", fontsize=8, label_type="center", color=INK)
         printed = [_published(f"fig8{'a' if cluster == 'three' else 'b'}.vs_{base}")
                    for base in ("pd", "af")]  # fmt: skip
         names = list(CLUSTER)
@@ -274,6 +274,7 @@ def _planner(ax: Any, rows: Sequence[dict[str, Any]]) -> None:
         ax, [200, 1000], [_published("fig11b.solve_200"), _published("fig11b.solve_1000")]
     )
     ax.set_yscale("log")
+    ax.set_ylim(1e-3, 3)
     ax.set_xlabel("kernels")
     ax.set_ylabel("CPU seconds to plan")
     ax.legend(loc="lower right")

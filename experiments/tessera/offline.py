@@ -20,7 +20,7 @@ TABLE3: Final = {
     "left": "homo_left", "right": "homo_right", "prefill_decode": "pd", "attention_ffn": "af",
     "kernels": "tessera",
 }  # fmt: skip
-_GAP: Final = {"quick": 0.06, "full": 0.01}
+_GAP: Final = {"quick": 0.03, "full": 0.01}
 
 
 def compute(context: Context) -> Computed:

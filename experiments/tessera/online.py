@@ -18,7 +18,7 @@ from experiments.tessera.workloads import PAIRS
 
 __all__ = ["compute"]
 
-LOADS: Final = (0.1, 0.7, 1.2, 1.7, 2.2, 2.7)  # of what the left GPU alone sustains
+LOADS: Final = (0.1, 0.8, 1.4, 2.0, 2.7)  # of what the left GPU alone sustains
 _REQUESTS: Final = {"quick": 400, "full": 3000}
 
 
@@ -66,12 +66,15 @@ def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> list[tuple[fl
     return [(r["rate_rps"], r["per_token_s"]) for r in rows if (r["pair"], r["way"]) == (pair, way)]
 
 
-def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float:
-    """Return the rate at which the latency reaches the target, between points in proportion."""
+def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float | None:
+    """Return the rate at which the latency reaches the target, between points in proportion.
+
+    None: at no rate of those that were tried.
+    """
     for (a, low), (b, high) in pairwise(points):
         if low <= slo_s < high:
             return a + (b - a) * (slo_s - low) / (high - low)
-    return points[-1][0] if points[-1][1] <= slo_s else points[0][0]
+    return None if points[-1][1] <= slo_s else points[0][0]
 
 
 def _results(
@@ -83,10 +86,21 @@ def _results(
         way: float(np.mean([low[p, way] / low[p, "tessera"] for p in PAIRS]))
         for way in ("pd", "af", "replicas")
     }
-    best = max(held[p, "tessera"] / max(held[p, "pd"], held[p, "af"]) for p in PAIRS)
-    apart = max(held[p, "tessera"] / held[p, "replicas"] for p in PAIRS)
+    top = {p: max(r["rate_rps"] for r in rows if r["pair"] == p) for p in PAIRS}
+
+    def rate(pair: str, *ways: str) -> float:
+        return max(float(held[pair, way] or top[pair]) for way in ways)
+
+    # pairs where neither reaches the target say nothing; a way that does not counts with the
+    # highest rate tried
+    told = [p for p in PAIRS if held[p, "tessera"] or (held[p, "pd"] and held[p, "af"])]
+    best = max((rate(p, "tessera") / rate(p, "pd", "af") for p in told), default=1.0)
+    over = (
+        f"Of {', '.join(told) or 'no pair'}, where the target is reached up to {LOADS[-1]:g} of "
+        "the left GPU's rate; a way that never does counts with that. Over two GPUs apart: "
+        f"{max((rate(p, 'tessera') / rate(p, 'replicas') for p in told), default=1.0):.2f}."
+    )
     note = f"Mean over pairs; two GPUs apart: {ratio['replicas']:.2f}."
-    over = f"The best pair's; over two GPUs apart: {apart:.2f}."
     return (
         answer("fig7.low_vs_pd", ratio["pd"], note),
         answer("fig7.low_vs_af", ratio["af"], note),

@@ -140,9 +140,16 @@ def test_every_claim_of_the_paper_is_answered_or_explained() -> None:
 
 def test_the_rate_at_a_target_lies_between_points() -> None:
     assert online._rate_at([(1.0, 0.01), (2.0, 0.04), (4.0, 0.08)], 0.05) == pytest.approx(2.5)
-    assert online._rate_at([(1.0, 0.01), (2.0, 0.04)], 0.05) == 2.0
+    assert online._rate_at([(1.0, 0.01), (2.0, 0.04)], 0.05) is None
+    assert online._rate_at([(1.0, 0.06), (2.0, 0.09)], 0.05) == 1.0
     rows = [
-        {"pair": p, "way": w, "load": online.LOADS[0], "per_token_s": 0.012 if w == "pd" else 0.01}
+        {
+            "pair": p,
+            "way": w,
+            "load": online.LOADS[0],
+            "rate_rps": 9.0,
+            "per_token_s": 0.012 if w == "pd" else 0.01,
+        }
         for p in PAIRS
         for w in pairs_online.ONLINE
     ]
@@ -154,7 +161,9 @@ def test_the_rate_at_a_target_lies_between_points() -> None:
     found = {r.claim_id.removeprefix("tessera."): r for r in online._results(rows, rates)}
     assert found["fig7.low_vs_pd"].ours == pytest.approx(1.2)
     assert found["fig7.rate_at_slo"].ours == found["intro.slo_requests"].ours == 1.5
-    assert "apart: 1.50" in found["fig7.rate_at_slo"].note
+    assert "apart: 1.50." in found["fig7.rate_at_slo"].note
+    never = [{**r, "rate_rps": None} if r["way"] == "pd" else r for r in rates]
+    assert online._results(rows, never)[2].ours == pytest.approx(3 / 9)
 
 
 @pytest.mark.parametrize(("end_s", "is_u"), [(0.03, True), (0.01, False)])
