@@ -18,13 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from c2c.errors import SettingError
 from c2c.hardware import Gpu, load_platform
 from c2c.models import ModelSpec, load_spec
-from c2c.runs import RunDir, progress_bar
 from c2c.systems.tessera import (
     Batch,
     Gpus,
@@ -39,7 +37,7 @@ from c2c.systems.tessera import (
     step_kernels,
     work_of,
 )
-from experiments.bench.command import benchmark
+from experiments.bench.command import benchmark, measure_each
 
 __all__ = ["PlannerSettings", "main", "measure"]
 
@@ -177,15 +175,9 @@ def main(arguments: Sequence[str]) -> int:
                     "kernels", count, f"at least {len(work.names)}, those of a layer"
                 )
 
-    def work(settings: PlannerSettings, folder: RunDir, out: Console) -> None:
-        rows: list[dict[str, Any]] = []
-        with progress_bar("sizes", len(settings.kernels)) as advance:
-            for k, count in enumerate(settings.kernels):
-                rows += measure(settings, count)
-                advance(k + 1)
-        out.print(_table(rows))
-        folder.write_json("planner", {"rows": rows})
-
+    work = measure_each(
+        "sizes", lambda s: s.kernels, measure, lambda _, rows: _table(rows), "planner"
+    )
     return benchmark(
         PlannerSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
         name="planner",

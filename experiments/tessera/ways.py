@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
 from c2c.models import load_spec
-from c2c.runs import RunDir, progress_bar
 from c2c.systems.tessera import (
     Batch,
     Gpus,
@@ -37,7 +35,7 @@ from c2c.systems.tessera import (
     ways,
     work_of,
 )
-from experiments.bench.command import benchmark
+from experiments.bench.command import benchmark, measure_each
 from experiments.tessera.offline import published_for_price
 from experiments.tessera.workloads import PAIRS
 
@@ -157,15 +155,9 @@ def main(arguments: Sequence[str]) -> int:
             Gpus.alike(pair, gbps=settings.gbps, latency_s=settings.latency_s)
             work_of(step_kernels(spec, Batch(rows=1, chunk=1, context=load.prompt)), gpus)
 
-    def work(settings: WaysSettings, folder: RunDir, out: Console) -> None:
-        rows: list[dict[str, Any]] = []
-        with progress_bar("pairs", len(settings.pairs)) as advance:
-            for k, pair in enumerate(settings.pairs):
-                rows += measure(settings, pair)
-                advance(k + 1)
-        out.print(_table(rows, settings.model))
-        folder.write_json("ways", {"rows": rows})
-
+    work = measure_each(
+        "pairs", lambda s: s.pairs, measure, lambda s, rows: _table(rows, s.model), "ways"
+    )
     return benchmark(
         WaysSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
         name="ways",
