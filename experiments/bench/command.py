@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from c2c.errors import SettingError
-from c2c.runs import RunDir
+from c2c.runs import RunDir, progress_bar
 from experiments.command import command
 
-__all__ = ["benchmark"]
+__all__ = ["benchmark", "measure_each"]
 
 
 def benchmark(
@@ -62,6 +62,36 @@ def benchmark(
         return 0
 
     return command(run, arguments=arguments, goes_on=False)
+
+
+def measure_each(
+    what: str,
+    of: Callable[[Any], Sequence[Any]],
+    measure: Callable[[Any, Any], Sequence[dict[str, Any]]],
+    table: Callable[[Any, Sequence[dict[str, Any]]], RenderableType],
+    name: str,
+) -> Callable[[Any, RunDir, Console], None]:
+    """Return the work of a benchmark that measures several things, one after another.
+
+    Args:
+      what: they are, beside the bar.
+      of: returns them, from the settings.
+      measure: returns the rows of one, from settings and it.
+      table: shows all rows.
+      name: of the result, which holds the rows.
+    """
+
+    def work(settings: Any, folder: RunDir, out: Console) -> None:
+        items = of(settings)
+        rows: list[dict[str, Any]] = []
+        with progress_bar(what, len(items)) as advance:
+            for k, item in enumerate(items):
+                rows += measure(settings, item)
+                advance(k + 1)
+        out.print(table(settings, rows))
+        folder.write_json(name, {"rows": rows})
+
+    return work
 
 
 def _new_folder(name: str) -> Path:

@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from c2c.errors import DataError, unknown_name
-from c2c.runs import RunDir, progress_bar
-from experiments.bench.command import benchmark
+from experiments.bench.command import benchmark, measure_each
 from experiments.medusa.models import MODELS
 from experiments.medusa.one_process import DEVICES, ROLES, programs_of
 
@@ -115,15 +113,13 @@ def main(arguments: Sequence[str]) -> int:
         for what in settings.models:
             programs_of(what)
 
-    def work(settings: RestoreSettings, folder: RunDir, out: Console) -> None:
-        rows = []
-        with progress_bar("models", len(settings.models)) as advance:
-            for k, what in enumerate(settings.models):
-                rows.append(measure(settings.device, what))
-                advance(k + 1)
-        out.print(_table(rows))
-        folder.write_json("restore", {"rows": rows})
-
+    work = measure_each(
+        "models",
+        lambda s: s.models,
+        lambda s, what: [measure(s.device, what)],
+        lambda _, rows: _table(rows),
+        "restore",
+    )
     return benchmark(
         RestoreSettings, arguments, work, check=check, packages=("c2c", "experiments.medusa"),
         name="restore",

@@ -37,8 +37,19 @@ from experiments.c2cserve.context import PROFILES, Computed, Context
 from experiments.figures import baselines, gemm, hardware, sensitivity, serving, workload
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
+from experiments.figures import tessera as tessera_figures
 from experiments.figures import workload_map as map_figures
 from experiments.medusa import mechanism, switch, timeline, traces
+from experiments.tessera import (
+    arrivals,
+    cluster,
+    heterogeneity,
+    network,
+    offline,
+    online,
+    pipelining,
+    switching,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +73,7 @@ SIMULATOR = (
 OURS = (
     "experiments.c2cserve",
     "experiments.medusa",
+    "experiments.tessera",
     "experiments.figures",
     "experiments.claims",
     "experiments.sensitivity",
@@ -253,6 +265,58 @@ FIGURES: dict[str, FigureSpec] = {
             compute=switch.compute,
             draw=medusa_figures.draw_switch,
             packages=(*SIMULATOR, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="tessera.fig2",
+            title="Tessera, Figs. 2, 3, Table I: kernels by GPU",
+            compute=heterogeneity.compute,
+            draw=tessera_figures.draw_heterogeneity,
+            packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="tessera.fig6",
+            title="Tessera, Fig. 6, Table III: offline throughput",
+            compute=offline.compute,
+            draw=tessera_figures.draw_offline,
+            packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="tessera.fig7",
+            title="Tessera, Fig. 7: latency over the rate",
+            compute=online.compute,
+            draw=tessera_figures.draw_online,
+            packages=(*MODEL, "c2c.systems"),
+            traces=(arrivals.TRACE,),
+        ),
+        FigureSpec(
+            name="tessera.fig8",
+            title="Tessera, Fig. 8: clusters",
+            compute=cluster.compute,
+            draw=tessera_figures.draw_cluster,
+            packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="tessera.fig9",
+            title="Tessera, Fig. 9: pipelining",
+            compute=pipelining.compute,
+            draw=tessera_figures.draw_pipelining,
+            packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="tessera.fig10",
+            title="Tessera, Fig. 10: the monitor",
+            compute=switching.compute,
+            draw=tessera_figures.draw_switching,
+            packages=(*MODEL, "c2c.systems"),
+            traces=(arrivals.TRACE,),
+        ),
+        FigureSpec(
+            name="tessera.fig11",
+            title="Tessera, Fig. 11: slow links, time to plan",
+            compute=network.compute,
+            draw=tessera_figures.draw_network,
+            packages=(*MODEL, "c2c.systems"),
+            traces=(arrivals.TRACE,),
         ),
         FigureSpec(
             name="workload_map",

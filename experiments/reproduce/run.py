@@ -45,6 +45,7 @@ CONF_FOLDERS = (
     "policy",
     "starts",
     "workload",
+    "pair",
 )
 REPORT = ("fidelity.json", "fidelity.parquet", "index.html")
 

@@ -1,4 +1,4 @@
-"""Seconds that the planner takes at real sizes, and how far from the best its plans may be.
+"""CPU seconds that the planner takes at real sizes, and how far from the best its plans may be.
 
     python -m experiments.tessera.planner                        # sizes of Fig. 11(b)
     python -m experiments.tessera.planner kernels=[452] gap=0.001 pair=[b200,h100_sxm]
@@ -18,13 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from c2c.errors import SettingError
 from c2c.hardware import Gpu, load_platform
-from c2c.models import load_spec
-from c2c.runs import RunDir, progress_bar
+from c2c.models import ModelSpec, load_spec
 from c2c.systems.tessera import (
     Batch,
     Gpus,
@@ -39,7 +37,7 @@ from c2c.systems.tessera import (
     step_kernels,
     work_of,
 )
-from experiments.bench.command import benchmark
+from experiments.bench.command import benchmark, measure_each
 
 __all__ = ["PlannerSettings", "main", "measure"]
 
@@ -79,35 +77,46 @@ class PlannerSettings:
     overwrite: bool = False
 
 
-def measure(settings: PlannerSettings, count: int) -> list[dict[str, Any]]:
+def measure(
+    settings: PlannerSettings, count: int, steps: Sequence[str] = tuple(STEPS)
+) -> list[dict[str, Any]]:
     """Return a row for each step and way to plan, for about so many kernels."""
     gpus = _gpus(settings)
     machines = Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
     spec = load_spec(settings.model)
     rows = []
-    for name, batch in STEPS.items():
-        one = len(step_kernels(replace(spec, layers=1), batch))
-        each = len(step_kernels(replace(spec, layers=2), batch)) - one
+    for name in steps:
+        batch = STEPS[name]
+        one = len(step_kernels(_with_layers(spec, 1), batch))
+        each = len(step_kernels(_with_layers(spec, 2), batch)) - one
         layers = max(1, round((count - one) / each) + 1)
-        kernels = step_kernels(replace(spec, layers=layers), batch)
+        kernels = step_kernels(_with_layers(spec, layers), batch)
         work = work_of(kernels, gpus)
         tied = blocks_of_layers(
             [k.layer for k in kernels], [k.kind for k in kernels], settings.blocks
         )
         ways: list[tuple[str, Policy, dict[str, Any]]] = [
-            ("milp", "throughput", {}),
+            ("milp", "throughput", {"first": tied}),
             (f"milp, {settings.blocks} blocks", "throughput", {"tied": tied}),
             ("cut", "latency", {}),
             # an option that binds nothing makes it an integer program
             ("milp", "latency", {"options": Options(max_cuts=len(work.transfers))}),
         ]
         for how, policy, more in ways:
-            begin = time.perf_counter()
+            begin = time.process_time()
             made = plan(
                 work, machines, policy, gap=settings.gap, time_limit_s=settings.time_limit_s, **more
             )
-            rows.append(_row(work, name, how, time.perf_counter() - begin, made))
+            rows.append(_row(work, name, how, time.process_time() - begin, made))
     return rows
+
+
+def _with_layers(spec: ModelSpec, layers: int) -> ModelSpec:
+    """Return a model of so many layers, all alike."""
+    return replace(
+        spec, layers=layers, partial_window=0, partial_window_layers=0, window_layers=(),
+        dense_layers=(),
+    )  # fmt: skip
 
 
 def _gpus(settings: PlannerSettings) -> list[Gpu]:
@@ -132,7 +141,7 @@ def _row(work: Work, step: str, how: str, seconds: float, made: Plan) -> dict[st
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="the planner, seconds of this machine", box=SIMPLE_HEAD)
+    table = Table(title="the planner, CPU seconds of this machine", box=SIMPLE_HEAD)
     heads = ("kernels", "step", "policy", "how", "found by", "seconds", "gap", "of one GPU", "cuts")
     for head in heads:
         words = head in ("step", "policy", "how", "found by")
@@ -156,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
             raise SettingError("pair", settings.pair, "two names of conf/hardware")
         Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
         spec = load_spec(settings.model)
-        kernels = step_kernels(replace(spec, layers=1), STEPS["decode"])
+        kernels = step_kernels(_with_layers(spec, 1), STEPS["decode"])
         work = work_of(kernels, _gpus(settings))
         blocks_of_layers([0], ["all"], settings.blocks)
         check_solver(settings.gap, settings.time_limit_s)
@@ -166,15 +175,9 @@ def main(arguments: Sequence[str]) -> int:
                     "kernels", count, f"at least {len(work.names)}, those of a layer"
                 )
 
-    def work(settings: PlannerSettings, folder: RunDir, out: Console) -> None:
-        rows: list[dict[str, Any]] = []
-        with progress_bar("sizes", len(settings.kernels)) as advance:
-            for k, count in enumerate(settings.kernels):
-                rows += measure(settings, count)
-                advance(k + 1)
-        out.print(_table(rows))
-        folder.write_json("planner", {"rows": rows})
-
+    work = measure_each(
+        "sizes", lambda s: s.kernels, measure, lambda _, rows: _table(rows), "planner"
+    )
     return benchmark(
         PlannerSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
         name="planner",

@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
 from c2c.models import load_spec
-from c2c.runs import RunDir, progress_bar
 from c2c.systems.tessera import (
     Batch,
     Gpus,
@@ -31,24 +29,19 @@ from c2c.systems.tessera import (
     Way,
     best_way,
     check_solver,
+    decoder,
+    load_pair,
     step_kernels,
     ways,
     work_of,
 )
-from experiments.bench.command import benchmark
-from experiments.claims import claim
+from experiments.bench.command import benchmark, measure_each
+from experiments.tessera.offline import published_for_price
+from experiments.tessera.workloads import PAIRS
 
 __all__ = ["WaysSettings", "main", "measure", "published"]
 
-_CLAIMED: Final = {
-    ("a100_80", "l40s"): "a100_l40s",
-    ("h100_sxm", "rtx_pro_6000"): "h100_rtx",
-    ("b200", "h100_sxm"): "b200_h100",
-}
-_CLAIMS: Final = {
-    "left": "homo_left", "right": "homo_right", "prefill_decode": "pd", "attention_ffn": "af",
-    "kernels": "tessera",
-}  # fmt: skip
+_PAIRS: Final = {(p.left, p.right): p.name for p in map(load_pair, PAIRS)}
 
 
 @dataclass
@@ -70,7 +63,7 @@ class WaysSettings:
     """
 
     model: str = "llama-3-8b"
-    pairs: list[Any] = field(default_factory=lambda: [list(pair) for pair in _CLAIMED])
+    pairs: list[Any] = field(default_factory=lambda: [list(pair) for pair in _PAIRS])
     gbps: float = 25.0
     latency_s: float = 5e-6
     prompt: int = 1020
@@ -84,22 +77,15 @@ class WaysSettings:
 
 def published(pair: Sequence[str], way: str) -> float | None:
     """Return Table III's requests a second for the price, relative to the left GPU."""
-    name, column = _CLAIMED.get((pair[0], pair[1])), _CLAIMS.get(way)
-    if name is None:
-        return None
-    if way == "replicas":  # both apart, by the prices and the two GPUs' own columns
-        left, right = (load_platform(each).gpu.price or 0.0 for each in pair)
-        alone = float(claim(f"tessera.table3.{name}.homo_right").value)
-        return (left + alone * right) / (left + right)
-    return None if column is None else float(claim(f"tessera.table3.{name}.{column}").value)
+    name = _PAIRS.get((pair[0], pair[1]))
+    return None if name is None else published_for_price(name, way)
 
 
 def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for each way of a pair."""
     found = ways(
-        load_spec(settings.model),
+        decoder(load_spec(settings.model), _load(settings)),
         [(name, load_platform(name).gpu) for name in pair],
-        _load(settings),
         gbps=settings.gbps,
         latency_s=settings.latency_s,
         gap=settings.gap,
@@ -169,15 +155,9 @@ def main(arguments: Sequence[str]) -> int:
             Gpus.alike(pair, gbps=settings.gbps, latency_s=settings.latency_s)
             work_of(step_kernels(spec, Batch(rows=1, chunk=1, context=load.prompt)), gpus)
 
-    def work(settings: WaysSettings, folder: RunDir, out: Console) -> None:
-        rows: list[dict[str, Any]] = []
-        with progress_bar("pairs", len(settings.pairs)) as advance:
-            for k, pair in enumerate(settings.pairs):
-                rows += measure(settings, pair)
-                advance(k + 1)
-        out.print(_table(rows, settings.model))
-        folder.write_json("ways", {"rows": rows})
-
+    work = measure_each(
+        "pairs", lambda s: s.pairs, measure, lambda s, rows: _table(rows, s.model), "ways"
+    )
     return benchmark(
         WaysSettings, arguments, work, check=check, packages=("c2c", "experiments.tessera"),
         name="ways",

@@ -4,6 +4,7 @@ from c2c.systems.tessera.costs import Efficiency, kernel_s, work_of
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
+from c2c.systems.tessera.lanes import PRICE, Lanes
 from c2c.systems.tessera.monitor import (
     Group,
     Monitor,
@@ -13,38 +14,66 @@ from c2c.systems.tessera.monitor import (
     tick,
     wanted,
 )
+from c2c.systems.tessera.online import Arrival, Costs, Done, Lane, Server, decode_only, serve
+from c2c.systems.tessera.other_models import (
+    MAMBA,
+    SD35,
+    VISION,
+    diffusion_kernels,
+    mamba_kernels,
+    vision_kernels,
+)
+from c2c.systems.tessera.pair import Pair, load_pair
 from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
+from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
+from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
+from c2c.systems.tessera.tensor_parallel import ranked, tensor_parallel
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
-from c2c.systems.tessera.ways import WAYS, Load, Way, best_way, ways
+from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
 
 __all__ = [
+    "MAMBA",
     "MODES",
+    "PRICE",
+    "SD35",
+    "VISION",
     "WAYS",
+    "Arrival",
     "Batch",
     "Carried",
+    "Costs",
     "Dependency",
+    "Done",
     "Efficiency",
     "Gpus",
     "Graph",
     "Group",
+    "Lane",
+    "Lanes",
     "Load",
     "Mode",
     "Monitor",
     "MonitorState",
     "Options",
+    "Pair",
+    "Phase",
     "Piece",
     "Pieces",
+    "Pipelined",
     "Placed",
     "Plan",
     "Policy",
     "Ran",
     "Sent",
+    "Served",
+    "Server",
     "Stage",
     "StepKernel",
+    "Steps",
     "Touch",
     "Transfer",
     "Way",
@@ -56,25 +85,38 @@ __all__ = [
     "check_solver",
     "cost",
     "cut",
+    "decode_only",
+    "decoder",
+    "diffusion",
+    "diffusion_kernels",
     "finish",
     "graph_of",
     "groups_of",
     "joined",
     "kernel_s",
     "kernels_of",
+    "load_pair",
+    "mamba_kernels",
     "memory_of",
+    "pipelined",
     "plan",
     "program_key",
+    "ranked",
     "relaxation_s",
     "routes_of",
     "run_interpreted",
     "run_placed",
+    "serve",
     "stages_of",
+    "state_space",
     "step_kernels",
+    "steps_of",
     "sweep",
+    "tensor_parallel",
     "tick",
     "touches_of",
     "transfers_of",
+    "vision_kernels",
     "wanted",
     "ways",
     "work_of",

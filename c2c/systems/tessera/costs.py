@@ -62,16 +62,32 @@ def kernel_s(kernel: StepKernel, gpu: Gpu, efficiency: Efficiency | None = None)
         from_memory / (gpu.hbm_gbps * 1e9 * e.hbm),
         (near + far) / (l2 * 1e9 * e.l2),
     )
-    return work + e.launch_s * _REFERENCE_GHZ / clock
+    return work + kernel.wire_s + e.launch_s * _REFERENCE_GHZ / clock
 
 
 def work_of(
-    kernels: tuple[StepKernel, ...], gpus: Sequence[Gpu], efficiency: Efficiency | None = None
+    kernels: tuple[StepKernel, ...],
+    gpus: Sequence[Gpu],
+    efficiency: Efficiency | None = None,
+    shares: Sequence[float] | None = None,
 ) -> Work:
-    """Return a step as what the planner takes."""
+    """Return a step as what the planner takes.
+
+    Args:
+      kernels: of the step.
+      gpus: where they may run.
+      efficiency: of kernels, the same on all GPUs.
+      shares: of each GPU, how fast its kernels are relative to that; None: 1 for all.
+    """
+    fast = shares or (1.0,) * len(gpus)
+    if len(fast) != len(gpus) or min(fast) <= 0:
+        raise SettingError("shares", shares, f"{len(gpus)} numbers above 0")
     return Work(
         names=tuple(k.kind if k.layer < 0 else f"{k.layer}.{k.kind}" for k in kernels),
-        times_s=tuple(tuple(kernel_s(k, gpu, efficiency) for gpu in gpus) for k in kernels),
+        times_s=tuple(
+            tuple(kernel_s(k, gpu, efficiency) / f for gpu, f in zip(gpus, fast, strict=True))
+            for k in kernels
+        ),
         transfers=transfers_of(kernels),
         weights=tuple(
             Weights(k.weight_bytes + k.cache_bytes, (number,))

@@ -12,7 +12,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.systems.tessera.work import Transfer
 
-__all__ = ["Batch", "StepKernel", "step_kernels", "transfers_of"]
+__all__ = ["Batch", "KernelList", "StepKernel", "step_kernels", "transfers_of"]
 
 _ELEMENT_BYTES = 2  # bf16
 
@@ -48,10 +48,11 @@ class StepKernel:
       tensor_flops: on tensor cores.
       core_flops: on CUDA cores.
       weight_bytes: of parameters that it reads.
-      cache_bytes: of keys and values that it reads.
+      cache_bytes: of keys and values that it reads, or of states that it reads and writes.
       read_bytes: of what other kernels of the step wrote.
       write_bytes: of its result.
       takes: kernels whose results it reads.
+      wire_s: seconds on wires between GPUs of a group, of a collective.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class StepKernel:
     read_bytes: float = 0.0
     write_bytes: float = 0.0
     takes: tuple[int, ...] = ()
+    wire_s: float = 0.0
 
     @property
     def is_attention(self) -> bool:
@@ -71,13 +73,32 @@ class StepKernel:
 
 
 _ATTENTION = frozenset(
-    {"norm1", "qkv", "rope_q", "rope_k", "kv_write", "attention", "merge", "o", "add1"}
+    {
+        "norm1",
+        "qkv",
+        "rope_q",
+        "rope_k",
+        "kv_write",
+        "attention",
+        "merge",
+        "o",
+        "all_reduce_o",
+        "add1",
+    }
 )
 
 
-def step_kernels(spec: ModelSpec, batch: Batch) -> tuple[StepKernel, ...]:
-    """Return the kernels of a step: prefill where a row has several tokens, else decode."""
-    builder = _Builder(spec, batch)
+def step_kernels(
+    spec: ModelSpec, batch: Batch, *, expert_bytes: float = _ELEMENT_BYTES
+) -> tuple[StepKernel, ...]:
+    """Return the kernels of a step: prefill where a row has several tokens, else decode.
+
+    Args:
+      spec: the model.
+      batch: what the step works on.
+      expert_bytes: of a weight of an expert, which a kernel turns into 16 bits as it reads it.
+    """
+    builder = _Builder(spec, batch, expert_bytes)
     x = builder.add("embed", -1, read=0, write=spec.hidden, weight=batch.tokens * spec.hidden)
     for layer in range(spec.layers):
         x = builder.layer(layer, x)
@@ -101,34 +122,57 @@ def transfers_of(kernels: tuple[StepKernel, ...]) -> tuple[Transfer, ...]:
     )
 
 
-class _Builder:
-    """Adds kernels; elements are counted by token, or in total."""
+class KernelList:
+    """Kernels in program order; all that is said of one is a total, in elements of 16 bits."""
 
-    def __init__(self, spec: ModelSpec, batch: Batch) -> None:
-        self.spec, self.batch = spec, batch
+    def __init__(self) -> None:
         self.made: list[StepKernel] = []
 
     def add(
         self, kind: str, layer: int, *takes: int, tensor: float = 0.0, core: float = 0.0,
         weight: float = 0.0, cache: float = 0.0, read: float = 0.0, write: float = 0.0,
-        is_total: bool = False,
     ) -> int:  # fmt: skip
-        """Add a kernel; return its number. FLOPs, weights and cache are totals."""
-        tokens = 1 if is_total else self.batch.tokens
+        """Add a kernel that takes others' results; return its number."""
         self.made.append(
             StepKernel(
                 kind=kind, layer=layer, tensor_flops=tensor, core_flops=core,
                 weight_bytes=_ELEMENT_BYTES * weight, cache_bytes=_ELEMENT_BYTES * cache,
-                read_bytes=_ELEMENT_BYTES * tokens * read,
-                write_bytes=_ELEMENT_BYTES * tokens * write, takes=takes,
+                read_bytes=_ELEMENT_BYTES * read, write_bytes=_ELEMENT_BYTES * write, takes=takes,
             )
         )  # fmt: skip
         return len(self.made) - 1
 
+    def gemm(self, kind: str, layer: int, taken: int, m: float, k: int, n: int) -> int:
+        """Add a product of [m, k] with a matrix [k, n]."""
+        return self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
+                        write=m * n)  # fmt: skip
+
+
+class _Builder:
+    """Adds kernels of a decoder; what they read and write is counted by token, or in total."""
+
+    def __init__(self, spec: ModelSpec, batch: Batch, expert_bytes: float) -> None:
+        self.spec, self.batch = spec, batch
+        self.expert_share = expert_bytes / _ELEMENT_BYTES
+        self.kernels = KernelList()
+
+    @property
+    def made(self) -> list[StepKernel]:
+        return self.kernels.made
+
+    def add(
+        self, kind: str, layer: int, *takes: int, read: float = 0.0, write: float = 0.0,
+        is_total: bool = False, **totals: float,
+    ) -> int:  # fmt: skip
+        """Add a kernel; return its number. FLOPs, weights and cache are totals."""
+        tokens = 1 if is_total else self.batch.tokens
+        return self.kernels.add(
+            kind, layer, *takes, read=tokens * read, write=tokens * write, **totals
+        )
+
     def gemm(self, kind: str, layer: int, taken: int, k: int, n: int) -> int:
         """Add a product of all tokens with a matrix [k, n]."""
-        work = 2 * self.batch.tokens * k * n
-        return self.add(kind, layer, taken, tensor=work, weight=k * n, read=k, write=n)
+        return self.kernels.gemm(kind, layer, taken, self.batch.tokens, k, n)
 
     def layer(self, layer: int, x: int) -> int:
         """Add a layer that reads kernel `x`; return its last one."""
@@ -141,14 +185,17 @@ class _Builder:
         rope_k = self.add("rope_k", layer, qkv, core=6 * tokens * kv, read=kv, write=kv)
         stored = self.add("kv_write", layer, rope_k, qkv, read=2 * kv, write=2 * kv)
         is_decode = batch.chunk == 1
-        # of a row's new tokens the first sees context - chunk + 1 tokens, the last all
-        pairs = tokens * (batch.context - (batch.chunk - 1) / 2)
+        window = spec.sliding_window
+        if layer in spec.window_layers:
+            window = spec.partial_window
+        pairs = batch.rows * _pairs(batch.chunk, batch.context, window)
+        seen = min(batch.context, batch.chunk - 1 + window) if window else batch.context
         products = 4 * pairs * q
         attention = self.add(
             "attention", layer, rope_q, stored,
             tensor=0.0 if is_decode else products,
             core=(products if is_decode else 0.0) + 5 * pairs * spec.heads,
-            cache=2 * batch.rows * batch.context * kv, read=q, write=q,
+            cache=2 * batch.rows * seen * kv, read=q, write=q,
         )  # fmt: skip
         merge = self.add("merge", layer, attention, core=2 * tokens * q, read=q, write=q)
         o = self.gemm("o", layer, merge, q, d)
@@ -175,16 +222,29 @@ class _Builder:
         sorted_ = self.add("gather", layer, x, chosen, read=d + 2 * top, write=top * d)
         up = self.add(
             "experts_gate_up", layer, sorted_, tensor=4 * tokens * top * d * f,
-            weight=2 * touched * d * f, read=top * d, write=2 * top * f,
+            weight=2 * touched * d * f * self.expert_share, read=top * d, write=2 * top * f,
         )  # fmt: skip
         activated = self.add(
             "activate", layer, up, core=6 * tokens * top * f, read=2 * top * f, write=top * f
         )
         down = self.add(
             "experts_down", layer, activated, tensor=2 * tokens * top * d * f,
-            weight=touched * d * f, read=top * f, write=top * d,
+            weight=touched * d * f * self.expert_share, read=top * f, write=top * d,
         )  # fmt: skip
         return self.add(
             "combine", layer, down, chosen, core=2 * tokens * top * d, read=top * d + 2 * top,
             write=d,
         )  # fmt: skip
+
+
+def _pairs(chunk: int, context: int, window: int) -> float:
+    """Return how many tokens the new ones of a row see together, each itself and those before.
+
+    >>> _pairs(3, 5, 0), _pairs(3, 5, 4), _pairs(1, 9, 4)
+    (12.0, 11.0, 4.0)
+    """
+    first = context - chunk + 1
+    if not window or context <= window:
+        return chunk * (first + context) / 2
+    growing = max(0, window - first)  # tokens that see fewer than the window holds
+    return growing * (first + window - 1) / 2 + float((chunk - growing) * window)

@@ -215,13 +215,15 @@ class _Program:
                     [(k, float(v)) for k, v in enumerate(self.objective) if v], -math.inf, limit
                 )
             return
+        self.objective = self.options.price * costs
         self.objective[last] = 1.0
         for g in range(self.count):
             compute = [(self.x(group, g), float(times[group, g])) for group in range(self.groups)]
             self._row([*compute, (last, -1.0)], -math.inf, 0.0)
             self._row([*paid[g], (last, -1.0)], -math.inf, 0.0)
         if math.isfinite(limit):
-            self._row([(last, 1.0)], -math.inf, limit)
+            terms = [(k, float(v)) for k, v in enumerate(self.objective) if v]
+            self._row(terms, -math.inf, limit)
 
     def _row(self, terms: Sequence[tuple[int, float]], low: float, high: float) -> None:
         row = len(self.low)

@@ -24,15 +24,20 @@ class Options:
       one_transfer: what several kernels of a GPU read of one producer is sent once.
       senders_pay: a transfer also counts for the GPU that sends.
       max_cuts: transfers between GPUs, at most.
+      price: of a second of transfers under the throughput policy, in seconds of the slowest stage.
+        Without one, transfers that overlap are free, and a plan has more of them than it needs.
     """
 
     one_transfer: bool = False
     senders_pay: bool = False
     max_cuts: int | None = None
+    price: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_cuts is not None and self.max_cuts < 0:
             raise SettingError("max_cuts", self.max_cuts, "a whole number of at least 0, or null")
+        if not self.price >= 0:
+            raise SettingError("price", self.price, "a number of at least 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +124,11 @@ def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None
 
     Throughput: the slowest stage. Latency: all kernels and all transfers one after the other.
     """
+    options = options or Options()
+    sent = sum(s.communication_s for s in stages) / (2 if options.senders_pay else 1)
     if policy == "throughput":
-        return max(s.seconds for s in stages)
-    sides = 2 if options is not None and options.senders_pay else 1
-    return sum(s.compute_s for s in stages) + sum(s.communication_s for s in stages) / sides
+        return max(s.seconds for s in stages) + options.price * sent
+    return sum(s.compute_s for s in stages) + sent
 
 
 def memory_of(work: Work, gpu_of: Sequence[int], count: int) -> tuple[float, ...]:

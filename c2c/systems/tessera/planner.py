@@ -32,6 +32,7 @@ def plan(
     *,
     options: Options | None = None,
     tied: Sequence[int] | None = None,
+    first: Sequence[int] | None = None,
     gap: float = 0.01,
     time_limit_s: float = 60.0,
 ) -> Plan:
@@ -43,6 +44,8 @@ def plan(
       policy: throughput, for when requests queue; or latency.
       options: beyond the paper.
       tied: each kernel's group, kernels of one go together (`blocks_of_layers`); None: all apart.
+      first: groups of a smaller program that is solved before, coarser than `tied`. What it finds
+        is where the solver starts, and stands where it is known to be within the gap.
       gap: relative, at which the solver may stop.
       time_limit_s: of the solver; what it has then is returned, with its bound.
 
@@ -55,10 +58,8 @@ def plan(
     if len(work.times_s[0]) != count:
         raise SettingError("times_s", len(work.times_s[0]), f"times on {count} GPUs")
     check_solver(gap, time_limit_s)
-    wanted = range(len(work.names)) if tied is None else tied
-    if len(wanted) != len(work.names):
-        raise SettingError("tied", len(wanted), f"a group for each of {len(work.names)} kernels")
-    groups = np.unique(np.array(wanted), return_inverse=True)[1].tolist()
+    groups = _numbered("tied", range(len(work.names)) if tied is None else tied, work)
+    coarse = None if first is None else _numbered("first", first, work)
     _check_memory(work, gpus)
     best = _best_start(work, gpus, policy, options, groups)
     is_plain = options == Options() and gpus.memory_bytes is None and tied is None
@@ -67,18 +68,24 @@ def plan(
         found = _plan(work, gpus, policy, options, gpu_of, bound, "cut")
         # rounding to integers may have kept the cut from the better of two that are nearly equal
         return found if best is None or found.objective_s <= best.objective_s else _as(best, bound)
-    at_most = math.inf if best is None else best.objective_s
-    solved = solve(
-        work, gpus, policy, options=options, tied=groups, at_most_s=at_most, gap=gap,
-        time_limit_s=time_limit_s,
-    )  # fmt: skip
-    bound = solved.bound_s
-    if solved.gpu_of is not None:
-        found = _plan(work, gpus, policy, options, solved.gpu_of, bound, "milp")
-        if best is None or found.objective_s <= best.objective_s:
-            return found
-    if best is not None:
-        return _as(best, min(bound, best.objective_s) if not solved.is_infeasible else at_most)
+    least = relaxation_s(work) if policy == "throughput" else float(work.times.min(1).sum())
+    for tying in (groups,) if coarse is None else (coarse, groups):
+        if best is not None and best.objective_s * (1 - gap) <= least:
+            return _as(best, least)
+        whole = tying is groups
+        known = math.inf if best is None else best.objective_s
+        solved = solve(
+            work, gpus, policy, options=options, tied=tying, at_most_s=known, gap=gap,
+            time_limit_s=time_limit_s if whole else time_limit_s / 4,
+        )  # fmt: skip
+        if solved.gpu_of is not None:
+            how = "milp" if whole else "milp, tied first"
+            found = _plan(work, gpus, policy, options, solved.gpu_of, 0.0, how)
+            if found.objective_s <= known:
+                best = found
+    if best is not None:  # where the last program has no solution nothing costs less than known
+        bound = known if solved.is_infeasible else max(least, solved.bound_s)
+        return _as(best, min(bound, best.objective_s))
     why = "is infeasible" if solved.is_infeasible else f"has no solution after {time_limit_s:g} s"
     raise SettingError(
         "placement", policy, "one that keeps the limits",
@@ -164,6 +171,12 @@ def blocks_of_layers(
         key = ("apart", kernel) if layer < 0 else (kind, layer * blocks // layers)
         found.append(groups.setdefault(key, len(groups)))
     return tuple(found)
+
+
+def _numbered(name: str, groups: Sequence[int], work: Work) -> list[int]:
+    if len(groups) != len(work.names):
+        raise SettingError(name, len(groups), f"a group for each of {len(work.names)} kernels")
+    return list(map(int, np.unique(np.array(groups), return_inverse=True)[1]))
 
 
 def _best_start(

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from experiments.tessera.planner import main
+from tests.experiments.refused import is_refused
 
 
 def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([f"out={tmp_path / 'run'}", "kernels=[30,60]", "gap=0.001"]) == 0
+    assert main([f"out={tmp_path / 'run'}", "kernels=[30,60]", "gap=0.01"]) == 0
     rows = json.loads((tmp_path / "run" / "planner.json").read_text("utf-8"))["rows"]
     assert {(r["kernels"], r["step"], r["policy"]) for r in rows} == {
         (count, step, policy)
@@ -20,7 +21,7 @@ def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
         for policy in ("throughput", "latency")
     }
     for row in rows:
-        assert row["gap"] <= 0.001
+        assert row["gap"] <= 0.01
         assert row["no_communication_s"] <= row["objective_s"] * (1 + 1e-9)
         assert row["objective_s"] <= row["best_single_s"] * (1 + 1e-9)
     # the cut is what the integer program finds
@@ -28,7 +29,7 @@ def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
     for count in (32, 60):
         for step in ("decode", "prefill"):
             cut = by_way[count, step, "cut", "latency"]
-            assert cut == pytest.approx(by_way[count, step, "milp", "latency"], rel=2e-3)
+            assert cut == pytest.approx(by_way[count, step, "milp", "latency"], rel=0.011)
     assert "the planner" in capsys.readouterr().out
 
 
@@ -50,8 +51,4 @@ def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_settings_that_cannot_work_are_refused(
     given: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([f"out={tmp_path / 'run'}", given]) == 2
-    said = capsys.readouterr().err
-    assert why in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+    is_refused(main, given, why, tmp_path, capsys)

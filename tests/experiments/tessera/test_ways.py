@@ -10,6 +10,7 @@ import pytest
 from c2c.systems.tessera import WAYS
 from experiments.claims import claim
 from experiments.tessera.ways import main, published
+from tests.experiments.refused import is_refused
 
 
 def test_a_comparison_is_written(tmp_path: Path) -> None:
@@ -47,8 +48,4 @@ def test_the_papers_column() -> None:
 def test_settings_that_cannot_work_are_refused(
     given: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([f"out={tmp_path / 'run'}", given]) == 2
-    said = capsys.readouterr().err
-    assert why in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+    is_refused(main, given, why, tmp_path, capsys)

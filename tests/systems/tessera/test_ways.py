@@ -9,7 +9,7 @@ import pytest
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
 from c2c.models import load_spec
-from c2c.systems.tessera import WAYS, Load, best_way, ways
+from c2c.systems.tessera import WAYS, Load, best_way, decoder, ways
 
 SMALL = replace(load_spec("llama-3-8b"), layers=4)
 PAIR = [(name, load_platform(name).gpu) for name in ("a100_80", "l40s")]
@@ -17,7 +17,7 @@ LOAD = Load(prompt=1020, output=129)
 
 
 def found(spec=SMALL, pair=PAIR, load=LOAD, gbps=25.0):
-    return {w.name: w for w in ways(spec, pair, load, gbps=gbps, latency_s=5e-6)}
+    return {w.name: w for w in ways(decoder(spec, load), pair, gbps=gbps, latency_s=5e-6)}
 
 
 def test_ways_are_what_they_say() -> None:
@@ -70,7 +70,7 @@ def test_what_is_kept_is_the_model_and_its_cache() -> None:
     from c2c.models import kv_bytes_per_token, weight_bytes
 
     spec = load_spec("llama-3-8b")
-    made = {w.name: w for w in ways(spec, PAIR, LOAD, gbps=1e9, latency_s=0.0)}
+    made = {w.name: w for w in ways(decoder(spec, LOAD), PAIR, gbps=1e9, latency_s=0.0)}
     both = weight_bytes(spec) + kv_bytes_per_token(spec) * 64 * (1020 + 129)
     assert made["left"].held_bytes[0] == pytest.approx(both)
     assert sum(made["attention_ffn"].held_bytes) == pytest.approx(both, rel=0.001)
@@ -80,7 +80,7 @@ def test_the_load_must_be_one() -> None:
     with pytest.raises(SettingError, match=r"load\.prompt=0"):
         Load(prompt=0, output=1)
     with pytest.raises(SettingError, match="two GPUs"):
-        ways(SMALL, PAIR[:1], LOAD, gbps=25.0, latency_s=0.0)
+        ways(decoder(SMALL, LOAD), PAIR[:1], gbps=25.0, latency_s=0.0)
     free = [(PAIR[0][0], replace(PAIR[0][1], price=None)), PAIR[1]]
     with pytest.raises(SettingError, match=r"a100_80\.gpu\.price"):
         found(pair=free)

@@ -1,0 +1,110 @@
+"""Lanes of a decoder over a pair, for each way to use it: what a step takes, by its size.
+
+Each size has a plan of its own, as each CUDA graph has in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.systems.tessera.costs import work_of
+from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels
+from c2c.systems.tessera.online import Costs, Lane
+from c2c.systems.tessera.pair import Pair
+from c2c.systems.tessera.plan import Options, Policy, Stage, stages_of
+from c2c.systems.tessera.planner import blocks_of_layers, plan
+from c2c.systems.tessera.work import Gpus, Work
+
+__all__ = ["PRICE", "Lanes"]
+
+PRICE: Final = 0.1  # `Options.price`: of two plans that are nearly equal, the one that sends less
+_ROWS: Final = (1, 8, 32, 128)
+_TOKENS: Final = (128, 512, 1024, 4096)
+
+Placing = Callable[[Work, Sequence[StepKernel]], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """A decoder over a pair.
+
+    Attributes:
+      spec: the model.
+      pair: GPUs and what is between them.
+      context: tokens of a sequence, half of its output generated.
+      expert_bytes: of an expert's weight.
+      gbps: of the link; None: the pair's.
+      gap: at which the planner may stop.
+      rows: of a lane, at most.
+    """
+
+    spec: ModelSpec
+    pair: Pair
+    context: int
+    expert_bytes: float = 2
+    gbps: float | None = None
+    gap: float = 0.03
+    rows: int = 256
+
+    @property
+    def link(self) -> Gpus:
+        """GPUs and the link between them, as the planner takes them."""
+        return self.pair.link(self.gbps)
+
+    def single(self, gpu: int) -> Lane:
+        """One GPU."""
+        return self._lane(lambda work, _: (gpu,) * len(work.names))
+
+    def attention_ffn(self, attention: int) -> Lane:
+        """Attention on one GPU, the rest on the other."""
+        return self._lane(
+            lambda _, kernels: [attention if k.is_attention else 1 - attention for k in kernels]
+        )
+
+    def placed(self, policy: Policy) -> Lane:
+        """A placement of kernels for each size of step."""
+
+        def placing(work: Work, kernels: Sequence[StepKernel]) -> Sequence[int]:
+            if policy == "latency":
+                return plan(work, self.link, policy).gpu_of
+            blocks = blocks_of_layers([k.layer for k in kernels], [k.kind for k in kernels])
+            made = plan(
+                work, self.link, policy, tied=blocks, gap=self.gap, options=Options(price=PRICE)
+            )
+            return made.gpu_of
+
+        return self._lane(placing)
+
+    def handed_s(self, prompt: int, source: Literal[0, 1]) -> float:
+        """Return how long a prompt's keys and values are on the link to the other GPU."""
+        nbytes = float(kv_bytes_per_token(self.spec)) * prompt
+        return self.link.seconds(nbytes, source, 1 - source)
+
+    def _lane(self, placing: Placing) -> Lane:
+        return Lane(
+            prefill=self._costs(
+                _TOKENS, [Batch(rows=1, chunk=n, context=n) for n in _TOKENS], placing
+            ),
+            decode=self._costs(
+                _ROWS, [Batch(rows=n, chunk=1, context=self.context) for n in _ROWS], placing
+            ),
+            rows=self.rows,
+        )
+
+    def _costs(self, sizes: Sequence[int], batches: Sequence[Batch], placing: Placing) -> Costs:
+        gpus = [gpu for _, gpu in self.pair.gpus]
+        busy, alone = [], []
+        for batch in batches:
+            kernels = step_kernels(self.spec, batch, expert_bytes=self.expert_bytes)
+            work = work_of(kernels, gpus, shares=self.pair.shares)
+            stages, _ = stages_of(work, self.link, placing(work, kernels))
+            busy.append(tuple(_flat(stages)))
+            alone.append(sum(busy[-1]))
+        return Costs(tuple(map(float, sizes)), tuple(busy), tuple(alone))
+
+
+def _flat(stages: Sequence[Stage]) -> list[float]:
+    return [s for stage in stages for s in (stage.compute_s, stage.communication_s)]

@@ -1,0 +1,251 @@
+"""Kernels of models that are no decoder of text alone: state spaces, diffusion, a vision encoder.
+
+By their published shapes, as `kernels.step_kernels` does it for decoders. These models are placed,
+not served: nothing else here can run them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from c2c.systems.tessera.kernels import Batch, KernelList, StepKernel
+
+__all__ = [
+    "MAMBA",
+    "SD35",
+    "VISION",
+    "DiffusionShape",
+    "MambaShape",
+    "VisionShape",
+    "diffusion_kernels",
+    "mamba_kernels",
+    "vision_kernels",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaShape:
+    """Mamba-2: selective state spaces in place of attention."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    convolution: int
+    vocab: int
+    chunk: int = 256  # tokens that the scan takes at once
+
+    @property
+    def channels(self) -> int:
+        """Channels that the convolution mixes over tokens: x, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def state_elements(self) -> int:
+        """What a sequence keeps in a layer."""
+        return self.heads * self.head_dim * self.state + (self.convolution - 1) * self.channels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionShape:
+    """A multimodal diffusion transformer: an image's stream and a text's, attending jointly."""
+
+    blocks: int
+    dual_blocks: int  # the first ones, in which the image also attends to itself
+    hidden: int
+    latent: int  # channels of a patch of 2 x 2
+    image_tokens: int
+    text_tokens: int
+    text_width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionShape:
+    """An encoder of an image's patches, merged four by four for the decoder that reads them."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    patch_elements: int
+    window: int  # patches that see one another, in all but `full_layers`
+    full_layers: tuple[int, ...]
+    out: int
+
+
+# Source: Mamba-Codestral-7B-v0.1's public configuration.
+MAMBA: Final = MambaShape(
+    layers=64, hidden=4096, inner=8192, heads=128, head_dim=64, state=128, groups=8,
+    convolution=4, vocab=32768,
+)  # fmt: skip
+
+# Source: Stable Diffusion 3.5 Medium's public configuration; 1024 x 1024 pixels are 64 x 64 patches
+# of a latent eight times smaller; text is CLIP's 77 and T5's 256 tokens.
+SD35: Final = DiffusionShape(
+    blocks=24, dual_blocks=13, hidden=1536, latent=64, image_tokens=4096, text_tokens=333,
+    text_width=4096,
+)  # fmt: skip
+
+# Source: Qwen2.5-VL-7B-Instruct's public configuration, `vision_config`.
+VISION: Final = VisionShape(
+    layers=32, hidden=1280, intermediate=3420, patch_elements=3 * 2 * 14 * 14, window=64,
+    full_layers=(7, 15, 23, 31), out=3584,
+)  # fmt: skip
+
+
+def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
+    """Return the kernels of a step: prefill where a row has several tokens, else decode."""
+    made = KernelList()
+    tokens, d, inner = batch.tokens, shape.hidden, shape.inner
+    in_out = 2 * inner + 2 * shape.groups * shape.state + shape.heads
+    states = batch.rows * shape.heads * shape.head_dim * shape.state
+    x = made.add("embed", -1, weight=tokens * d, write=tokens * d)
+    for layer in range(shape.layers):
+        norm = made.add("norm", layer, x, core=6 * tokens * d, read=tokens * d, write=tokens * d)
+        split = made.gemm("in_proj", layer, norm, tokens, d, in_out)
+        mixed = made.add(
+            "convolution", layer, split, core=2 * shape.convolution * tokens * shape.channels,
+            cache=2 * batch.rows * (shape.convolution - 1) * shape.channels,
+            weight=shape.convolution * shape.channels, read=tokens * shape.channels,
+            write=tokens * shape.channels,
+        )  # fmt: skip
+        if batch.chunk == 1:
+            y = made.add(
+                "state_update", layer, mixed, split, core=7 * states, cache=2 * states,
+                read=tokens * (shape.channels + shape.heads), write=tokens * inner,
+            )  # fmt: skip
+        else:
+            y = _scan(made, shape, batch, layer, mixed, split)
+        gated = made.add("gated_norm", layer, y, split, core=10 * tokens * inner,
+                         read=2 * tokens * inner, write=tokens * inner)  # fmt: skip
+        out = made.gemm("out_proj", layer, gated, tokens, inner, d)
+        x = made.add("add", layer, out, x, core=tokens * d, read=2 * tokens * d, write=tokens * d)
+    last = batch.rows * d
+    norm = made.add("norm_end", -1, x, core=6 * last, read=last, write=last)
+    head = made.gemm("head", -1, norm, batch.rows, d, shape.vocab)
+    logits = batch.rows * shape.vocab
+    made.add("argmax", -1, head, core=logits, read=logits, write=batch.rows)
+    return tuple(made.made)
+
+
+def _scan(
+    made: KernelList, shape: MambaShape, batch: Batch, layer: int, mixed: int, split: int
+) -> int:
+    """Add the scan of a prompt: states of chunks, passed on, then read by every token."""
+    tokens, wide = batch.tokens, shape.heads * shape.head_dim
+    chunk = min(shape.chunk, batch.chunk)
+    chunks = batch.rows * -(-batch.chunk // chunk)
+    states = chunks * wide * shape.state
+    keys = tokens * shape.groups * shape.state
+    steps = made.add("chunk_cumsum", layer, split, core=4 * tokens * shape.heads,
+                     read=tokens * shape.heads, write=2 * tokens * shape.heads)  # fmt: skip
+    own = made.add("chunk_state", layer, mixed, steps, tensor=2 * tokens * wide * shape.state,
+                   read=tokens * wide + keys, write=states)  # fmt: skip
+    passed = made.add("state_passing", layer, own, core=2 * states, read=states, write=states)
+    scores = made.add("chunk_scores", layer, mixed, tensor=2 * keys * chunk, read=2 * keys,
+                      write=tokens * chunk * shape.groups)  # fmt: skip
+    return made.add(
+        "chunk_scan", layer, mixed, scores, passed, steps,
+        tensor=2 * tokens * wide * (chunk + shape.state),
+        read=tokens * (wide + chunk * shape.groups) + keys + states, write=tokens * wide,
+    )  # fmt: skip
+
+
+def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, ...]:
+    """Return the kernels of a denoising step of so many images, each with and without its text.
+
+    Text encoders before and the image's decoder after the steps are not part of it.
+    """
+    made = KernelList()
+    rows, d = 2 * images, shape.hidden
+    tokens = {"x": rows * shape.image_tokens, "c": rows * shape.text_tokens}
+    x = made.gemm("patch_embed", -1, made.add("latents", -1, write=tokens["x"] * shape.latent),
+                  tokens["x"], shape.latent, d)  # fmt: skip
+    c = made.gemm("text_embed", -1, made.add("texts", -1, write=tokens["c"] * shape.text_width),
+                  tokens["c"], shape.text_width, d)  # fmt: skip
+    when = made.gemm("time_embed", -1, made.add("times", -1, write=rows * d), rows, d, d)
+    for layer in range(shape.blocks):
+        x, c = _joint_block(made, shape, layer, rows, {"x": x, "c": c}, when, tokens)
+    scale = made.gemm("modulation_end", -1, when, rows, d, 2 * d)
+    norm = _elementwise(made, "norm_end", -1, 8, tokens["x"] * d, x, scale)
+    made.gemm("unpatch", -1, norm, tokens["x"], d, shape.latent)
+    return tuple(made.made)
+
+
+def _joint_block(
+    made: KernelList, shape: DiffusionShape, layer: int, rows: int, streams: dict[str, int],
+    when: int, tokens: dict[str, int],
+) -> tuple[int, int]:  # fmt: skip
+    d, seen = shape.hidden, shape.image_tokens + shape.text_tokens
+    is_dual = layer < shape.dual_blocks
+    scales, parts = {}, []
+    for s, stream in streams.items():
+        wide = (9 if s == "x" and is_dual else 6) * d
+        scales[s] = made.gemm(f"modulation_{s}", layer, when, rows, d, wide)
+        norm = _elementwise(made, f"norm1_{s}", layer, 8, tokens[s] * d, stream, scales[s])
+        qkv = made.gemm(f"qkv_{s}", layer, norm, tokens[s], d, 3 * d)
+        parts.append(_elementwise(made, f"qk_norm_{s}", layer, 6, 2 * tokens[s] * d, qkv))
+        if s == "x":
+            normed = norm
+    attention = made.add(
+        "attention", layer, *parts, tensor=4 * rows * seen * seen * d,
+        core=5 * rows * seen * seen * d / 64, read=3 * rows * seen * d, write=rows * seen * d,
+    )  # fmt: skip
+    out = {}
+    for s, stream in streams.items():
+        m = tokens[s]
+        o = made.gemm(f"o_{s}", layer, attention, m, d, d)
+        added = _elementwise(made, f"add1_{s}", layer, 2, 2 * m * d, o, stream, scales[s])
+        if s == "x" and is_dual:
+            qkv = made.gemm("qkv_self", layer, normed, m, d, 3 * d)
+            ready = _elementwise(made, "qk_norm_self", layer, 6, 2 * m * d, qkv)
+            pairs = rows * shape.image_tokens**2
+            alone = made.add("attention_self", layer, ready, tensor=4 * pairs * d,
+                             core=5 * pairs * d / 64, read=3 * m * d, write=m * d)  # fmt: skip
+            o = made.gemm("o_self", layer, alone, m, d, d)
+            added = _elementwise(made, "add_self", layer, 2, 2 * m * d, o, added, scales[s])
+        norm = _elementwise(made, f"norm2_{s}", layer, 8, m * d, added, scales[s])
+        up = made.gemm(f"up_{s}", layer, norm, m, d, 4 * d)
+        activated = _elementwise(made, f"activate_{s}", layer, 10, 4 * m * d, up)
+        down = made.gemm(f"down_{s}", layer, activated, m, 4 * d, d)
+        out[s] = _elementwise(made, f"add2_{s}", layer, 2, 2 * m * d, down, added, scales[s])
+    return out["x"], out["c"]
+
+
+def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepKernel, ...]:
+    """Return the kernels that encode images of so many patches each."""
+    made = KernelList()
+    m, d, f = images * patches, shape.hidden, shape.intermediate
+    x = made.gemm("patch_embed", -1, made.add("pixels", -1, write=m * shape.patch_elements), m,
+                  shape.patch_elements, d)  # fmt: skip
+    for layer in range(shape.layers):
+        norm = _elementwise(made, "vision_norm1", layer, 6, m * d, x)
+        qkv = made.gemm("vision_qkv", layer, norm, m, d, 3 * d)
+        turned = _elementwise(made, "vision_rope", layer, 6, 2 * m * d, qkv)
+        seen = patches if layer in shape.full_layers else min(shape.window, patches)
+        attention = made.add("vision_attention", layer, turned, tensor=4 * m * seen * d,
+                             core=5 * m * seen * d / 80, read=3 * m * d, write=m * d)  # fmt: skip
+        o = made.gemm("vision_o", layer, attention, m, d, d)
+        added = _elementwise(made, "vision_add1", layer, 1, 2 * m * d, o, x)
+        norm = _elementwise(made, "vision_norm2", layer, 6, m * d, added)
+        up = made.gemm("vision_gate_up", layer, norm, m, d, 2 * f)
+        activated = _elementwise(made, "vision_activate", layer, 6, m * f, up)
+        down = made.gemm("vision_down", layer, activated, m, f, d)
+        x = _elementwise(made, "vision_add2", layer, 1, 2 * m * d, down, added)
+    norm = _elementwise(made, "merge_norm", -1, 6, m * d, x)
+    up = made.gemm("merge_up", -1, norm, m / 4, 4 * d, 4 * d)
+    activated = _elementwise(made, "merge_activate", -1, 10, m * d, up)
+    made.gemm("merge_down", -1, activated, m / 4, 4 * d, shape.out)
+    return tuple(made.made)
+
+
+def _elementwise(
+    made: KernelList, kind: str, layer: int, flops: int, elements: float, *takes: int
+) -> int:
+    """Add a kernel that reads so many elements and writes as many."""
+    return made.add(
+        kind, layer, *takes, core=flops * elements, read=elements, write=elements
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""What GPUs are asked to serve: a model's steps, how often a request takes each, what they keep.
+
+A decoder has two phases, prefill and decode, with keys and values handed from one to the other; a
+state-space model hands states; a diffusion model has one phase. `ways` compares GPUs by this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from c2c.errors import SettingError
+from c2c.models import ModelSpec, kv_bytes_per_token, weight_bytes
+from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels
+from c2c.systems.tessera.other_models import (
+    DiffusionShape,
+    MambaShape,
+    diffusion_kernels,
+    mamba_kernels,
+)
+from c2c.systems.tessera.work import Transfer, Weights
+
+__all__ = ["Load", "Phase", "Served", "decoder", "diffusion", "state_space"]
+
+_ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests that are all alike.
+
+    Attributes:
+      prompt: tokens of each.
+      output: tokens generated for each.
+      rows: of a decode step.
+      prompts: of a prefill step.
+    """
+
+    prompt: int
+    output: int
+    rows: int = 64
+    prompts: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "output", "rows", "prompts"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"load.{name}", getattr(self, name), "a whole number above 0")
+
+    @property
+    def prefill(self) -> Batch:
+        """A prefill step."""
+        return Batch(rows=self.prompts, chunk=self.prompt, context=self.prompt)
+
+    @property
+    def decode(self) -> Batch:
+        """A decode step, half of the output generated."""
+        return Batch(rows=self.rows, chunk=1, context=self.prompt + max(1, self.output // 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A kind of step, and how many of it a request takes: less than 1 where requests share one."""
+
+    name: str
+    kernels: tuple[StepKernel, ...]
+    steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model under a load.
+
+    Attributes:
+      name: of the model.
+      phases: in order.
+      weight_bytes: of all parameters.
+      state_bytes: of caches or states of all rows of the last phase.
+      handed_bytes: of a request, from the first phase to the second.
+      prompts: requests of a step of the first phase.
+      handed: the same between kernels, numbered through all phases.
+      kept: memory that kernels need, numbered through all phases.
+      splits_attention: whether it has attention blocks and feed-forward blocks by turns.
+    """
+
+    name: str
+    phases: tuple[Phase, ...]
+    weight_bytes: float
+    state_bytes: float
+    handed_bytes: float
+    prompts: int
+    handed: tuple[Transfer, ...]
+    kept: tuple[Weights, ...]
+    splits_attention: bool
+
+    @property
+    def kernels(self) -> tuple[StepKernel, ...]:
+        """Those of all phases."""
+        return tuple(kernel for phase in self.phases for kernel in phase.kernels)
+
+
+def decoder(
+    spec: ModelSpec,
+    load: Load,
+    *,
+    expert_bytes: float = _ELEMENT_BYTES,
+    before: Sequence[StepKernel] = (),
+) -> Served:
+    """Return a decoder under a load.
+
+    Args:
+      spec: the model.
+      load: its requests.
+      expert_bytes: of an expert's weight.
+      before: kernels of an encoder whose result a prefill step's first kernel reads.
+    """
+    prefill = _after(before, step_kernels(spec, load.prefill, expert_bytes=expert_bytes))
+    decode = step_kernels(spec, load.decode, expert_bytes=expert_bytes)
+    every = step_kernels(spec, Batch(rows=2**20, chunk=1, context=1), expert_bytes=expert_bytes)
+    matrices = _matrices((*before, *every))
+    if not spec.tie_embeddings:
+        matrices["embed", -1] = matrices["head", -1]
+    cache = float(kv_bytes_per_token(spec)) * load.rows * (load.prompt + load.output)
+    handed = float(kv_bytes_per_token(spec)) * load.prompt
+    quantised = spec.experts * 3 * spec.hidden * spec.moe_intermediate * spec.layers
+    kept = {("attention", layer): cache / spec.layers for layer in range(spec.layers)}
+    keys = handed * load.prompts / spec.layers
+    return Served(
+        name=spec.name,
+        phases=_phases(load, prefill, decode),
+        weight_bytes=weight_bytes(spec)
+        - quantised * (spec.dtype_bytes - expert_bytes)
+        + sum(kernel.weight_bytes for kernel in before),
+        state_bytes=cache,
+        handed_bytes=handed,
+        prompts=load.prompts,
+        handed=_handed(prefill, decode, "kv_write", "attention", keys, 1 / load.prompts),
+        kept=_kept((*prefill, *decode), matrices | kept),
+        splits_attention=True,
+    )
+
+
+def state_space(name: str, shape: MambaShape, load: Load) -> Served:
+    """Return a state-space model under a load."""
+    prefill, decode = (mamba_kernels(shape, batch) for batch in (load.prefill, load.decode))
+    matrices = _matrices(decode)
+    matrices["embed", -1] = matrices["head", -1]
+    each = float(_ELEMENT_BYTES * shape.state_elements)  # of a sequence and layer
+    kept = {("state_update", layer): each * load.rows for layer in range(shape.layers)}
+    return Served(
+        name=name,
+        phases=_phases(load, prefill, decode),
+        weight_bytes=sum(matrices.values()),
+        state_bytes=each * shape.layers * load.rows,
+        handed_bytes=each * shape.layers,
+        prompts=load.prompts,
+        handed=_handed(
+            prefill, decode, "state_passing", "state_update", each * load.prompts, 1 / load.prompts
+        ),
+        kept=_kept((*prefill, *decode), matrices | kept),
+        splits_attention=False,
+    )
+
+
+def diffusion(name: str, shape: DiffusionShape, *, images: int, steps: int) -> Served:
+    """Return a diffusion model that makes so many images at once, in so many steps."""
+    kernels = diffusion_kernels(shape, images)
+    matrices = _matrices(kernels)
+    return Served(
+        name=name,
+        phases=(Phase(name="denoise", kernels=kernels, steps=steps / images),),
+        weight_bytes=sum(matrices.values()),
+        state_bytes=0.0,
+        handed_bytes=0.0,
+        prompts=images,
+        handed=(),
+        kept=_kept(kernels, matrices),
+        splits_attention=False,
+    )
+
+
+def _phases(
+    load: Load, prefill: tuple[StepKernel, ...], decode: tuple[StepKernel, ...]
+) -> tuple[Phase, ...]:
+    return (
+        Phase(name="prefill", kernels=prefill, steps=1 / load.prompts),
+        Phase(name="decode", kernels=decode, steps=load.output / load.rows),
+    )
+
+
+def _after(before: Sequence[StepKernel], kernels: Sequence[StepKernel]) -> tuple[StepKernel, ...]:
+    """Return kernels behind others; the first of them takes the last result of those."""
+    if not before:
+        return tuple(kernels)
+    at = len(before)
+    moved = [replace(k, takes=tuple(at + source for source in k.takes)) for k in kernels]
+    moved[0] = replace(moved[0], takes=(at - 1,))
+    return (*before, *moved)
+
+
+def _matrices(kernels: Iterable[StepKernel]) -> dict[tuple[str, int], float]:
+    return {
+        (k.kind, k.layer): k.weight_bytes for k in kernels if k.weight_bytes and k.kind != "embed"
+    }
+
+
+def _kept(
+    kernels: Sequence[StepKernel], nbytes: Mapping[tuple[str, int], float]
+) -> tuple[Weights, ...]:
+    """Return what kernels of one kind and layer keep together, in whatever phase."""
+    readers: dict[tuple[str, int], list[int]] = {}
+    for number, kernel in enumerate(kernels):
+        if (kernel.kind, kernel.layer) in nbytes:
+            readers.setdefault((kernel.kind, kernel.layer), []).append(number)
+    return tuple(Weights(nbytes[key], tuple(numbers)) for key, numbers in readers.items())
+
+
+def _handed(
+    first: Sequence[StepKernel], second: Sequence[StepKernel], writes: str, reads: str,
+    nbytes: float, weight: float,
+) -> tuple[Transfer, ...]:  # fmt: skip
+    """Return what a layer's kernel of the second phase takes from one of the first."""
+    writers = {k.layer: number for number, k in enumerate(first) if k.kind == writes}
+    return tuple(
+        Transfer(writers[kernel.layer], number, nbytes, weight)
+        for number, kernel in enumerate(second, len(first))
+        if kernel.kind == reads
+    )

@@ -1,0 +1,114 @@
+"""A decoder's step on one rank of several: what it computes, and the collectives between.
+
+Matrices of attention and of the feed-forward block are split over the ranks, norms and the residual
+stream are not; after each block the ranks' parts are added up. Of keys and values a rank has at
+least one head.
+
+Source: Tessera, section IV: each rank becomes a pair, collectives stay with the original group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from c2c.errors import SettingError
+from c2c.systems.tessera.kernels import StepKernel
+from c2c.systems.tessera.served import Served
+from c2c.systems.tessera.work import Transfer, Weights
+
+__all__ = ["ranked", "tensor_parallel"]
+
+_SPLIT: Final = frozenset(
+    {"qkv", "rope_q", "merge", "o", "gate_up", "activate", "down", "experts_gate_up",
+     "experts_down", "head"}
+)  # fmt: skip
+_OF_KEYS: Final = frozenset({"rope_k", "kv_write"})
+_SUMMED: Final = {"o": "all_reduce_o", "down": "all_reduce", "combine": "all_reduce"}
+
+
+def tensor_parallel(
+    kernels: Sequence[StepKernel], ranks: int, *, kv_heads: int, wire_gbps: float
+) -> tuple[tuple[StepKernel, ...], tuple[int, ...]]:
+    """Return one rank's kernels, and where each of the given ones now stands.
+
+    Args:
+      kernels: of the whole step.
+      ranks: over which it is split.
+      kv_heads: of the model.
+      wire_gbps: between the GPUs of a group, each way.
+
+    Raises:
+      SettingError: no rank, or a link of no rate.
+    """
+    if ranks < 1:
+        raise SettingError("ranks", ranks, "a whole number above 0")
+    if not wire_gbps > 0:
+        raise SettingError("wire_gbps", wire_gbps, "a number above 0")
+    found: list[StepKernel] = []
+    at: list[int] = []
+    stands: list[int] = []  # a kernel, or the sum over ranks of what it gives
+    for kernel in kernels:
+        moved = replace(kernel, takes=tuple(stands[k] for k in kernel.takes))
+        found.append(_of_rank(moved, ranks, min(ranks, kv_heads)))
+        at.append(len(found) - 1)
+        name = _SUMMED.get(kernel.kind)
+        if name and ranks > 1:
+            nbytes = kernel.write_bytes
+            found.append(
+                StepKernel(
+                    kind=name, layer=kernel.layer, read_bytes=nbytes, write_bytes=nbytes,
+                    takes=(len(found) - 1,),
+                    wire_s=2 * (ranks - 1) / ranks * nbytes / (wire_gbps * 1e9),
+                )
+            )  # fmt: skip
+        stands.append(len(found) - 1)
+    return tuple(found), tuple(at)
+
+
+def ranked(served: Served, ranks: int, *, kv_heads: int, wire_gbps: float) -> Served:
+    """Return what one rank of a model does under its load."""
+    phases, at, offset, keys = [], [], 0, min(ranks, kv_heads)
+    for phase in served.phases:
+        kernels, moved = tensor_parallel(
+            phase.kernels, ranks, kv_heads=kv_heads, wire_gbps=wire_gbps
+        )
+        phases.append(replace(phase, kernels=kernels))
+        at += [offset + k for k in moved]
+        offset += len(kernels)
+    made = served.kernels
+    return replace(
+        served,
+        phases=tuple(phases),
+        weight_bytes=served.weight_bytes / ranks,
+        state_bytes=served.state_bytes / keys,
+        handed_bytes=served.handed_bytes / keys,
+        handed=tuple(
+            Transfer(at[e.source], at[e.target], e.nbytes / keys, e.weight) for e in served.handed
+        ),
+        kept=tuple(
+            Weights(
+                w.nbytes / (keys if made[w.readers[0]].kind == "attention" else ranks),
+                tuple(at[k] for k in w.readers),
+            )
+            for w in served.kept
+        ),
+    )
+
+
+def _of_rank(kernel: StepKernel, ranks: int, keys: int) -> StepKernel:
+    if kernel.kind == "attention":
+        return replace(
+            kernel, tensor_flops=kernel.tensor_flops / ranks, core_flops=kernel.core_flops / ranks,
+            cache_bytes=kernel.cache_bytes / keys, read_bytes=kernel.read_bytes / ranks,
+            write_bytes=kernel.write_bytes / ranks,
+        )  # fmt: skip
+    share = ranks if kernel.kind in _SPLIT else keys if kernel.kind in _OF_KEYS else 1
+    row_wise = kernel.kind in ("o", "down", "experts_down")  # each rank gives a whole, to be added
+    return replace(
+        kernel, tensor_flops=kernel.tensor_flops / share, core_flops=kernel.core_flops / share,
+        weight_bytes=kernel.weight_bytes / share,
+        read_bytes=kernel.read_bytes / (share if row_wise or share == keys else 1),
+        write_bytes=kernel.write_bytes / (1 if row_wise else share),
+    )  # fmt: skip

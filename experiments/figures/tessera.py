@@ -1,0 +1,280 @@
+"""Tessera's figures: kernels by GPU, throughput, latency, pipelining, the monitor, slow links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.claims import claim
+from experiments.figures.style import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Tables,
+    canvas,
+    finish,
+    mark_published,
+    rows_of,
+)
+from experiments.tessera.cluster import LABELS as CLUSTER
+from experiments.tessera.pairs_online import ONLINE
+from experiments.tessera.workloads import LABELS, PAIRS, WORKLOADS
+
+__all__ = [
+    "draw_cluster",
+    "draw_heterogeneity",
+    "draw_network",
+    "draw_offline",
+    "draw_online",
+    "draw_pipelining",
+    "draw_switching",
+]
+
+_WAYS: Final = {
+    "right": ("right GPU alone", GREY),
+    "replicas": ("two GPUs apart", BLUE),
+    "prefill_decode": ("PD", SKY),
+    "attention_ffn": ("AF", ORANGE),
+    "kernels": ("Tessera", VERMILION),
+    "limit": ("limit of all placements", "#CFCFCF"),
+}
+_ONLINE: Final = {"left": GREY, "replicas": BLUE, "pd": SKY, "af": ORANGE, "tessera": VERMILION}
+_SHORT: Final = {"a100_l40s": "A100\n+ L40s", "h100_rtx": "H100 + RTX\nPro 6000",
+                 "b200_h100": "B200\n+ H100"}  # fmt: skip
+_TICKS: Final = {"llama-3-8b": "Llama-3\n8B", "gpt-oss-20b": "GPT-oss\n20B",
+                 "mamba-codestral-7b": "Mamba\n7B", "qwen2.5-vl-7b": "Qwen2.5\nVL 7B",
+                 "sd3.5-medium": "SD3.5"}  # fmt: skip
+
+
+def _published(name: str) -> float:
+    return float(claim(f"tessera.{name}").value)
+
+
+def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
+    """Draw how the ratio of times is spread over kernels, and shares of kernels."""
+    figure, (left, right) = canvas(10.0, 4.0, 2)
+    rows = rows_of(tables["kernels"])
+    for name, colour in zip(WORKLOADS, COLOURS, strict=False):
+        ratios = np.sort([r["ratio"] for r in rows if r["workload"] == name])
+        left.plot(ratios, np.linspace(0, 100, len(ratios)), color=colour, label=LABELS[name])
+    left.axvline(1, color=GREY, linestyle="--", linewidth=1)
+    left.set_xscale("log")
+    left.set_xticks([0.4, 0.6, 1, 1.5, 2.5], ["0.4", "0.6", "1", "1.5", "2.5"])
+    left.minorticks_off()
+    left.set_xlabel("time on L40s / time on A100")
+    left.set_ylabel("kernels up to that ratio (%)")
+    left.legend(loc="lower right")
+    shares = rows_of(tables["shares"])
+    count, time = ([r["percent"] for r in shares if r["weighting"] == w] for w in ("count", "time"))
+    groups = {r["what"]: r["percent"] for r in shares if r["weighting"] == "group"}
+    names = ["all,\ncount", "all,\ntime", "SD3.5,\ntime", "prefill", "decode",
+             "attention", "FFN"]  # fmt: skip
+    ours = [float(np.mean(count)), float(np.mean(time)), time[-1],
+            *(groups[g] for g in ("prefill", "decode", "attention", "ffn"))]  # fmt: skip
+    printed = ("fig2a.kernels_faster_l40s", "fig2b.time_share", "fig2b.time_share_diffusion",
+               "fig3a.prefill", "fig3a.decode", "fig3b.attention", "fig3b.ffn")  # fmt: skip
+    right.bar(range(len(names)), ours, 0.6, color=[BLUE] * 3 + [GREEN] * 4, label="ours")
+    mark_published(right, list(range(len(names))), [_published(p) for p in printed])
+    right.set_xticks(range(len(names)), names, fontsize=7.5)
+    right.set_ylim(0, 100)
+    right.set_ylabel("faster on L40s (%)")
+    right.text(4.5, 96, "GPT-oss 20B, by count", ha="center", va="top", fontsize=8, color=GREEN)
+    right.legend(*_last(right), loc="upper left")
+    return finish(figure, "Tessera, Figs. 2 and 3: kernels that the cheaper GPU runs faster",
+                  caption)  # fmt: skip
+
+
+def _last(axes: Any) -> tuple[list[Any], list[str]]:
+    """Return the legend's entry of the printed values alone."""
+    handles, labels = axes.get_legend_handles_labels()
+    kept = [(h, x) for h, x in zip(handles, labels, strict=True) if x == "paper"]
+    return [h for h, _ in kept], [x for _, x in kept]
+
+
+def draw_offline(tables: Tables, caption: str) -> Figure:
+    """Draw throughput cell by cell, and what it is for the price."""
+    figure, axes = canvas(12.5, 6.2, 2, 2)
+    rows = rows_of(tables["cells"])
+    for ax, pair in zip(axes, PAIRS, strict=False):
+        for k, (way, (label, colour)) in enumerate(_WAYS.items()):
+            found = {r["workload"]: r for r in rows if (r["pair"], r["way"]) == (pair, way)}
+            x = np.arange(len(WORKLOADS)) + 0.14 * (k - 2.5)
+            ax.bar(x, [found[w]["relative"] for w in WORKLOADS], 0.14, color=colour, label=label)
+            lost = [at for at, w in zip(x, WORKLOADS, strict=True) if not found[w]["applies"]]
+            ax.plot(lost, [0.06] * len(lost), "x", color="#C00000", markersize=5)
+        ax.axhline(1, color=INK, linewidth=0.8, linestyle=":")
+        ax.set_xticks(range(len(WORKLOADS)), [_TICKS[w] for w in WORKLOADS])
+        ax.set_ylim(0, 2.3)
+        ax.set_ylabel("requests/s, left GPU = 1")
+        ax.set_title(LABELS[pair])
+    means = rows_of(tables["means"])
+    last = axes[3]
+    for k, (way, (_, colour)) in enumerate(list(_WAYS.items())[:5]):
+        mine = [next(m for m in means if (m["pair"], m["way"]) == (p, way)) for p in PAIRS]
+        x = np.arange(len(PAIRS)) + 0.16 * (k - 2)
+        last.bar(x, [m["for_price"] for m in mine], 0.16, color=colour)
+        mark_published(last, list(x), [m["published_for_price"] for m in mine],
+                       "paper" if k == 0 else "_")  # fmt: skip
+    last.axhline(1, color=INK, linewidth=0.8, linestyle=":")
+    last.set_xticks(range(len(PAIRS)), [LABELS[p] for p in PAIRS])
+    last.set_ylabel("for the price, left GPU = 1")
+    last.set_title("Cost efficiency, means (Table III)")
+    last.legend(loc="upper right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    return finish(figure, "Tessera, Fig. 6 and Table III: offline throughput", caption)
+
+
+def draw_online(tables: Tables, caption: str) -> Figure:
+    """Draw latency a token over the rate of requests, a panel a pair."""
+    figure, axes = canvas(12.0, 3.7, 3)
+    rows = rows_of(tables["latency"])
+    slo = _published("fig7.slo")
+    for ax, pair in zip(axes, PAIRS, strict=True):
+        for way, colour in _ONLINE.items():
+            mine = [r for r in rows if (r["pair"], r["way"]) == (pair, way)]
+            ax.plot([r["rate_rps"] for r in mine], [1e3 * r["per_token_s"] for r in mine],
+                    color=colour, marker="o", markersize=3, label=ONLINE[way])  # fmt: skip
+        ax.axhline(slo, color="#C00000", linestyle="--", linewidth=1)
+        ax.set_yscale("log")
+        ax.set_ylim(1.5, 400)
+        ax.set_yticks([2, 5, 10, 20, 50, 100, 200], ["2", "5", "10", "20", "50", "100", "200"])
+        ax.minorticks_off()
+        ax.set_xlabel("requests a second")
+        ax.set_title(LABELS[pair])
+    axes[0].set_ylabel("latency (ms a token)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    return finish(figure, "Tessera, Fig. 7: GPT-oss 20B online", caption)
+
+
+def draw_cluster(tables: Tables, caption: str) -> Figure:
+    """Draw throughput of each way in both clusters."""
+    figure, axes = canvas(9.0, 3.8, 2)
+    titles = {"three": "GPT-oss 20B, 2 A100 + L40s", "sixteen": "Qwen3 235B, 8 B200 + 8 H100"}
+    colours = {"left": GREY, **{way: colour for way, (_, colour) in _WAYS.items()}}
+    for ax, (cluster, title) in zip(axes, titles.items(), strict=True):
+        found = {r["way"]: r["relative"] for r in rows_of(tables["clusters"], cluster=cluster)}
+        bars = ax.bar(range(len(CLUSTER)), [found[w] for w in CLUSTER], 0.65,
+                      color=[colours[w] for w in CLUSTER])  # fmt: skip
+        ax.bar_label(bars, fmt="%.2f", fontsize=8, label_type="center", color=INK)
+        printed = [_published(f"fig8{'a' if cluster == 'three' else 'b'}.vs_{base}")
+                   for base in ("pd", "af")]  # fmt: skip
+        names = list(CLUSTER)
+        at = [names.index("prefill_decode"), names.index("attention_ffn")]
+        mark_published(ax, at, [found["kernels"] / p for p in printed], "paper: Tessera over it")
+        ax.set_xticks(
+            range(len(CLUSTER)), [x.replace(" group ", "\ngroup ") for x in CLUSTER.values()]
+        )
+        ax.set_ylim(0, 1.2 * max(found.values()))
+        ax.set_title(title)
+    axes[0].set_ylabel("requests/s, left group = 1")
+    axes[0].legend(loc="upper left")
+    return finish(figure, "Tessera, Fig. 8: clusters", caption)
+
+
+def draw_pipelining(tables: Tables, caption: str) -> Figure:
+    """Draw the share of the optimum by mode and number in flight, a panel a plan."""
+    figure, axes = canvas(9.5, 3.8, 2, sharey=True)
+    rows = rows_of(tables["shares"])
+    colours = {"none": GREY, "naive": ORANGE, "priority": VERMILION}
+    plans = list(dict.fromkeys(r["plan"] for r in rows))
+    for ax, plan in zip(axes, reversed(plans), strict=True):
+        for mode, colour in colours.items():
+            mine = [r for r in rows if (r["plan"], r["mode"]) == (plan, mode)]
+            flights = sorted({r["in_flight"] for r in mine})
+            mean = [float(np.mean([r["percent"] for r in mine if r["in_flight"] == n]))
+                    for n in flights]  # fmt: skip
+            if mode == "none":
+                ax.axhline(mean[0], color=colour, linestyle="--", linewidth=1.2, label="none")
+            else:
+                ax.plot(range(len(flights)), mean, color=colour, marker="o", label=mode)
+        ax.set_xticks(range(len(flights)), [str(n) for n in flights])
+        ax.set_xlabel("requests in flight")
+        ax.set_ylim(0, 105)
+        ax.set_title(plan[0].upper() + plan[1:])
+    none, gain = _published("fig9a.no_pipeline"), _published("fig9a.naive_gain")
+    mark_published(axes[0], [1, 1, 1], [none, none * gain, _published("fig9a.with_priority")])
+    axes[0].set_ylabel("share of the optimum (%)")
+    axes[0].legend(loc="lower right")
+    return finish(figure, "Tessera, Fig. 9: pipelining with and without priorities", caption)
+
+
+def draw_switching(tables: Tables, caption: str) -> Figure:
+    """Draw latency a token and switches over the window and the threshold."""
+    figure, axes = canvas(11.0, 3.9, 2)
+    rows = rows_of(tables["settings"])
+    lines = {"latency only": PURPLE, "throughput only": GREEN, "two GPUs apart": BLUE}
+    marks = {
+        "window": {0.03: "aggressive_penalty", 1.5: "conservative_penalty"},
+        "threshold": {1.1: "aggressive_penalty", 3.0: "conservative_penalty"},
+    }
+    for ax, (varied, axis) in zip(
+        axes, (("window", "window W (s)"), ("threshold", "threshold")), strict=True
+    ):
+        mine = [r for r in rows if r["varied"] == varied]
+        values = [r["value"] for r in mine]
+        latency = [1e3 * r["per_token_s"] for r in mine]
+        ax.plot(range(len(mine)), latency, color=VERMILION, marker="o", label="the monitor")
+        for r, y, k in zip(mine, latency, range(len(mine)), strict=True):
+            ax.annotate(f"{r['switches']}", (k, y), (0, 8), textcoords="offset points",
+                        ha="center", fontsize=7.5, color=VERMILION)  # fmt: skip
+        usual = latency[values.index({"window": 0.3, "threshold": 1.5}[varied])]
+        at = [values.index(v) for v in marks[varied]]
+        mark_published(ax, at, [usual * _published(f"fig10.{n}") for n in marks[varied].values()])
+        for name, colour in lines.items():
+            y = 1e3 * next(r["per_token_s"] for r in rows if r["varied"] == name)
+            ax.axhline(y, color=colour, linestyle="--", linewidth=1.2, label=name)
+        ax.set_xticks(range(len(mine)), [f"{v:g}" for v in values])
+        ax.set_ylim(0, 1.15 * max(usual * _published("fig10.conservative_penalty"), *latency))
+        ax.set_xlabel(f"{axis}; numbers: switches")
+    axes[0].set_ylabel("latency (ms a token)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    return finish(figure, "Tessera, Fig. 10: the monitor's window and threshold", caption)
+
+
+def draw_network(tables: Tables, caption: str) -> Figure:
+    """Draw throughput and latency over the link, and seconds of the planner."""
+    figure, (left, mid, right) = canvas(11.0, 3.7, 3)
+    rows = rows_of(tables["network"])
+    x = range(len(rows))
+    names = [str(r["gbits"]) for r in rows]
+    left.bar(x, [r["offline"] for r in rows], 0.6, color=VERMILION, label="Tessera")
+    left.axhline(rows[0]["replicas"], color=BLUE, linestyle="--", label="two GPUs apart")
+    left.set_ylim(0, 2.6)
+    left.set_ylabel("requests/s, A100 = 1")
+    mid.bar(x, [r["online_ms"] for r in rows], 0.6, color=VERMILION, label="Tessera")
+    mid.axhline(rows[0]["alone_ms"], color=GREY, linestyle="--", label="A100 alone")
+    mid.set_ylim(0, 1.35 * rows[0]["alone_ms"])
+    mid.set_ylabel("latency (ms a token)")
+    for ax in (left, mid):
+        ax.set_xticks(x, names)
+        ax.set_xlabel("link (Gbit/s)")
+        ax.legend(loc="upper right")
+    _planner(right, rows_of(tables["planner"]))
+    return finish(figure, "Tessera, Fig. 11: slow links, and time to plan", caption)
+
+
+def _planner(ax: Any, rows: Sequence[dict[str, Any]]) -> None:
+    kinds = {("milp", "throughput"): ("throughput policy", VERMILION),
+             ("cut", "latency"): ("latency policy, minimum cut", BLUE)}  # fmt: skip
+    for (how, policy), (label, colour) in kinds.items():
+        mine = sorted(
+            (r["kernels"], r["seconds"]) for r in rows if (r["how"], r["policy"]) == (how, policy)
+        )
+        ax.plot([n for n, _ in mine], [s for _, s in mine], color=colour, marker="o", label=label)
+    mark_published(
+        ax, [200, 1000], [_published("fig11b.solve_200"), _published("fig11b.solve_1000")]
+    )
+    ax.set_yscale("log")
+    ax.set_ylim(1e-3, 3)
+    ax.set_xlabel("kernels")
+    ax.set_ylabel("CPU seconds to plan")
+    ax.legend(loc="lower right")

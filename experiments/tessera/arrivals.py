@@ -1,0 +1,76 @@
+"""Requests for the online figures: the public conversation trace, or its medians."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from c2c.systems.tessera import Arrival
+from experiments.c2cserve.context import Context
+
+__all__ = ["TRACE", "of_trace", "poisson", "source"]
+
+TRACE: Final = "azure2023_conv.parquet"
+MEDIANS: Final = (1020, 129)
+
+
+def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> list[Arrival]:
+    """Return Poisson arrivals with the trace's lengths, or all of its medians."""
+    rng = np.random.default_rng([seed, 7])
+    at = np.cumsum(rng.exponential(1 / rate_rps, requests))
+    columns = _columns(context)
+    if columns is None:
+        return [Arrival(float(t), *MEDIANS) for t in at]
+    chosen = np.random.default_rng([seed, 8]).integers(0, len(columns[0]), requests)
+    return [
+        Arrival(float(t), int(columns[1][k]), int(columns[2][k]))
+        for t, k in zip(at, chosen, strict=True)
+    ]
+
+
+def of_trace(context: Context, seconds: float, rate_rps: float) -> list[Arrival]:
+    """Return so much of the trace, its time scaled to a mean rate; without it, bursts of its kind.
+
+    The bursts are Poisson arrivals whose rate goes between half and twice its mean every 20 s.
+    """
+    columns = _columns(context)
+    if columns is None:
+        rng = np.random.default_rng(5)
+        found: list[Arrival] = []
+        t = 0.0
+        while t < seconds:
+            rate = rate_rps * (0.5 if int(t / 20) % 3 else 2.0)
+            t += float(rng.exponential(1 / rate))
+            found.append(Arrival(t, *MEDIANS))
+        return found
+    count = int(seconds * rate_rps)
+    at, prompt, output = (column[:count] for column in columns)
+    scale = seconds / float(at[-1] - at[0])
+    return [
+        Arrival(float(t - at[0]) * scale, int(p), int(o))
+        for t, p, o in zip(at, prompt, output, strict=True)
+    ]
+
+
+def source(context: Context) -> str:
+    """Return what a caption says of the requests' origin."""
+    if _columns(context) is None:
+        return "the medians of Azure's conversation trace, which is not at hand"
+    return "Azure's conversation trace"
+
+
+def _columns(context: Context) -> tuple[Any, Any, Any] | None:
+    path = None if context.traces is None else context.traces / TRACE
+    return _read(path) if path is not None and path.is_file() else None
+
+
+@cache
+def _read(path: Path) -> tuple[Any, Any, Any]:
+    table = pq.read_table(path, columns=["arrival_s", "prompt_tokens", "output_tokens"])
+    at, prompt, output = (column.to_numpy() for column in table.columns)
+    keep = (prompt > 0) & (output > 0)
+    return at[keep], prompt[keep], output[keep]

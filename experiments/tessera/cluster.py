@@ -1,0 +1,138 @@
+"""Three GPUs, and sixteen with tensor parallelism (Tessera, Fig. 8)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from c2c.models import load_spec
+from c2c.systems.tessera import (
+    Gpus,
+    Load,
+    blocks_of_layers,
+    decoder,
+    joined,
+    load_pair,
+    plan,
+    ranked,
+    relaxation_s,
+    ways,
+    work_of,
+)
+from experiments.c2cserve.context import Computed, Context
+from experiments.tessera.answering import answer
+from experiments.tessera.workloads import GPT_OSS, workload
+
+__all__ = ["compute", "sixteen", "three"]
+
+# Assumptions: NVLink between GPUs of one node, each way. Inputs: network cards of the testbeds.
+_NVLINK: Final = {"a100": 300.0, "h100": 450.0}
+_NIC_THREE, _NIC_SIXTEEN = 25.0, 50.0
+_RANKS: Final = 8
+_GAP: Final = {"quick": 0.06, "full": 0.02}
+_LOAD: Final = Load(prompt=1020, output=129, rows=256, prompts=8)
+LABELS: Final = {
+    "left": "left", "replicas": "replicas", "prefill_decode": "PD",
+    "attention_ffn": "AF", "kernels": "Tessera", "limit": "limit",
+}  # fmt: skip
+
+
+def compute(context: Context) -> Computed:
+    """Return throughput of each way in both clusters, relative to the left group alone."""
+    rows: list[dict[str, Any]] = []
+    for k, (name, made) in enumerate((("three", three), ("sixteen", sixteen))):
+        found = made(_GAP[context.profile])
+        rows += [
+            {"cluster": name, "way": way, "requests_per_s": rate, "relative": rate / found["left"]}
+            for way, rate in found.items()
+        ]
+        if context.progress:
+            context.progress(k + 1, 2)
+    rate = {(r["cluster"], r["way"]): r["relative"] for r in rows}
+    results = [
+        answer(
+            f"fig8{part}.vs_{base}",
+            rate[cluster, "kernels"] / rate[cluster, way],
+            f"Over replicas {rate[cluster, 'kernels'] / rate[cluster, 'replicas']:.2f}.",
+        )
+        for part, cluster in (("a", "three"), ("b", "sixteen"))
+        for base, way in (("pd", "prefill_decode"), ("af", "attention_ffn"))
+    ]
+    return Computed(
+        tables={"clusters": pa.Table.from_pylist(rows)},
+        results=tuple(results),
+        caption=(
+            "Offline throughput relative to the left group alone. Left: GPT-oss 20B, prefill of PD "
+            "on the L40s and decode on each A100, attention of AF on two A100 together, Tessera's "
+            "plan over three GPUs. Right: Qwen3 235B, each rank of eight a pair, collectives on "
+            "the left group; PD and AF in their better direction. Replicas: groups that serve "
+            "independently, no column of the paper. NVLink 300 and 450 GB/s are assumptions."
+        ),
+    )
+
+
+def three(gap: float) -> dict[str, float]:
+    """Return requests a second of GPT-oss 20B on two A100 and an L40s."""
+    pair = load_pair("a100_l40s")
+    served = workload(GPT_OSS)
+    a100, l40s = (gpu for _, gpu in pair.gpus)
+    gpus, shares = (a100, a100, l40s), (1.0, 1.0, pair.right_share)
+    rates = [[_NVLINK["a100"]] * 3 for _ in range(3)]
+    for g in (0, 1):
+        rates[g][2] = rates[2][g] = _NIC_THREE
+    link = Gpus(
+        names=("a100", "a100_2", "l40s"), latency_s=((pair.latency_s,) * 3,) * 3,
+        gbps=tuple(tuple(row) for row in rates),
+    )  # fmt: skip
+    parts = [(work_of(p.kernels, gpus, shares=shares), p.steps) for p in served.phases]
+    both = joined(parts)
+    kinds = [f"{p.name} {k.kind}" for p in served.phases for k in p.kernels]
+    blocks = blocks_of_layers([k.layer for k in served.kernels], kinds)
+    made = plan(both, link, "throughput", tied=blocks, gap=gap, time_limit_s=20.0)
+    seconds = [work.times.sum(0) * steps for work, steps in parts]
+    alone = [1 / float(sum(s[g] for s in seconds)) for g in range(3)]
+    sent_s = served.handed_bytes / (_NIC_THREE * 1e9)
+    return {
+        "left": alone[0] + alone[1],
+        "replicas": sum(alone),
+        "prefill_decode": 1 / max(float(seconds[0][2]), float(seconds[1][0]) / 2, sent_s),
+        "attention_ffn": _attention_on_two(served, gpus, shares),
+        "kernels": 1 / made.objective_s,
+        "limit": 1 / relaxation_s(both),
+    }
+
+
+def _attention_on_two(served: Any, gpus: Any, shares: Any) -> float:
+    """Return AF with attention on two ranks of A100 and the rest on the L40s."""
+    spec = load_spec(GPT_OSS)
+    split = ranked(served, 2, kv_heads=spec.kv_heads, wire_gbps=_NVLINK["a100"])
+    attend = feed = sent = 0.0
+    for phase, whole in zip(split.phases, served.phases, strict=True):
+        ours = work_of(phase.kernels, gpus, shares=shares).times[:, 0]
+        theirs = work_of(whole.kernels, gpus, shares=shares)
+        attend += phase.steps * sum(
+            float(t) for t, k in zip(ours, phase.kernels, strict=True) if k.is_attention
+        )
+        feed += phase.steps * sum(
+            float(t)
+            for t, k in zip(theirs.times[:, 2], whole.kernels, strict=True)
+            if not k.is_attention
+        )
+        sent += phase.steps * sum(
+            e.nbytes / (_NIC_THREE * 1e9)
+            for e in theirs.transfers
+            if whole.kernels[e.source].is_attention and not whole.kernels[e.target].is_attention
+        )
+    return 1 / max(attend, feed, sent)
+
+
+def sixteen(gap: float) -> dict[str, float]:
+    """Return requests a second of Qwen3 235B on eight B200 and eight H100: a pair a rank."""
+    spec = load_spec("qwen3-235b-a22b")
+    pair = load_pair("b200_h100")
+    rank = ranked(decoder(spec, _LOAD), _RANKS, kv_heads=spec.kv_heads, wire_gbps=_NVLINK["h100"])
+    found = ways(
+        rank, pair.gpus, gbps=_NIC_SIXTEEN, latency_s=pair.latency_s, shares=pair.shares, gap=gap
+    )
+    return {way.name: way.requests_per_s for way in found if way.name in LABELS}

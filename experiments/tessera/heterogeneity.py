@@ -1,0 +1,172 @@
+"""Which kernels are faster on an L40s than on an A100 (Tessera, Table I, Figs. 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.hardware import Gpu, load_platform
+from c2c.systems.tessera import StepKernel, kernel_s, load_pair, work_of
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result
+from experiments.tessera.answering import answer
+from experiments.tessera.workloads import GPT_OSS, LABELS, WORKLOADS, workload
+
+__all__ = ["compute"]
+
+_PAIR: Final = "a100_l40s"
+_TABLE1: Final = {
+    "a100": "a100_80", "h100": "h100_sxm", "b200": "b200", "l40s": "l40s",
+    "rtxpro6000": "rtx_pro_6000",
+}  # fmt: skip
+
+
+def compute(context: Context) -> Computed:
+    """Return the ratio of each kernel's times, and shares of kernels by workload and group."""
+    rows = []
+    for k, name in enumerate(WORKLOADS):
+        rows += _kernels(name)
+        if context.progress:
+            context.progress(k + 1, len(WORKLOADS))
+    shares: list[dict[str, Any]] = [
+        {"workload": name, **_shares([r for r in rows if r["workload"] == name])}
+        for name in WORKLOADS
+    ]
+    ours = [r for r in rows if r["workload"] == GPT_OSS]
+    groups = {
+        "prefill": [r for r in ours if r["phase"] == "prefill"],
+        "decode": [r for r in ours if r["phase"] == "decode"],
+        "attention": [r for r in ours if r["attends"] and r["layer"] >= 0],
+        "ffn": [r for r in ours if not r["attends"] and r["layer"] >= 0],
+    }
+    by_group = {group: _shares(found)["count_percent"] for group, found in groups.items()}
+    average = {
+        key: float(np.mean([s[key] for s in shares])) for key in ("count_percent", "time_percent")
+    }
+    simulated = "Simulated; the paper measured kernels of vLLM and PyTorch."
+    results = (
+        answer("fig2a.kernels_faster_l40s", average["count_percent"], simulated),
+        answer("fig2b.time_share", average["time_percent"], simulated),
+        answer("fig2b.time_share_diffusion", shares[-1]["time_percent"], simulated),
+        *(answer(f"fig3a.{g}", by_group[g], simulated) for g in ("prefill", "decode")),
+        *(answer(f"fig3b.{g}", by_group[g], simulated) for g in ("attention", "ffn")),
+        *_hardware(),
+        *_examples(),
+    )
+    caption = (
+        "Times of each kernel on an L40s over those on an A100: tensor cores, CUDA cores, device "
+        "memory, L2 and launches by the datasheets, five workloads, prefill and decode. Marks: "
+        "published, measured. One number is fitted: how fast the L40s is in the mean."
+    )
+    tables = {
+        "kernels": pa.Table.from_pylist(rows),
+        "shares": pa.Table.from_pylist(
+            [
+                *({"what": LABELS[s["workload"]], "weighting": w, "percent": s[f"{w}_percent"]}
+                  for s in shares for w in ("count", "time")),
+                *({"what": g, "weighting": "group", "percent": p} for g, p in by_group.items()),
+            ]
+        ),
+    }  # fmt: skip
+    return Computed(tables=tables, results=results, caption=caption)
+
+
+def _kernels(name: str) -> list[dict[str, Any]]:
+    pair = load_pair(_PAIR)
+    gpus = [gpu for _, gpu in pair.gpus]
+    rows = []
+    for phase in workload(name).phases:
+        times = work_of(phase.kernels, gpus, shares=pair.shares).times
+        rows += [
+            {
+                "workload": name,
+                "phase": phase.name,
+                "kind": kernel.kind,
+                "layer": kernel.layer,
+                "attends": kernel.is_attention,
+                "a100_s": float(a) * phase.steps,
+                "ratio": float(b / a),
+            }
+            for kernel, (a, b) in zip(phase.kernels, times, strict=True)
+        ]
+    return rows
+
+
+def _shares(rows: list[dict[str, Any]]) -> dict[str, float]:
+    faster = [r for r in rows if r["ratio"] < 1]
+    return {
+        "count_percent": 100 * len(faster) / len(rows),
+        "time_percent": 100 * sum(r["a100_s"] for r in faster) / sum(r["a100_s"] for r in rows),
+    }
+
+
+def _hardware() -> tuple[Result, ...]:
+    gpus = {row: load_platform(name).gpu for row, name in _TABLE1.items()}
+    a100, l40s = gpus["a100"], gpus["l40s"]
+
+    def for_price(gpu: Gpu) -> float:
+        return _stated(gpu, "fp32_tflops") / _stated(gpu, "price")
+
+    dear = [for_price(gpus[g]) / for_price(a100) for g in ("l40s", "rtxpro6000")]
+    cores = _stated(l40s, "fp32_tflops") / _stated(a100, "fp32_tflops")
+    ratios: Mapping[str, float] = {
+        "l40s_cuda_vs_a100": cores,
+        "l40s_tensor_vs_a100": l40s.bf16_tflops / a100.bf16_tflops,
+        "l40s_bw_vs_a100": 100 * l40s.hbm_gbps / a100.hbm_gbps,
+        "compute_per_dollar": float(np.mean(dear)),
+    }
+    return (
+        *(
+            answer(f"sec2a.{name}", ours, "Of Table I.", "identity")
+            for name, ours in ratios.items()
+        ),
+        answer("sec2c.gemv_bw_ratio", a100.hbm_gbps / l40s.hbm_gbps, "Of Table I.", "identity"),
+        *(
+            answer(f"table1.{row}", _row(gpu), "An input.", "in-sample")
+            for row, gpu in gpus.items()
+        ),
+    )
+
+
+def _row(gpu: Gpu) -> dict[str, float]:
+    return {
+        "cuda_fp32_tflops": _stated(gpu, "fp32_tflops"),
+        "tensor_bf16_tflops": gpu.bf16_tflops,
+        "l2_mb": gpu.l2_bytes / 2**20,
+        "memory_gb": gpu.hbm_bytes / 1e9,
+        "bw_gb_per_s": gpu.hbm_gbps,
+        "price_rel_l40s": _stated(gpu, "price"),
+    }
+
+
+def _stated(gpu: Gpu, name: str) -> float:
+    value = getattr(gpu, name)
+    assert value is not None, name
+    return float(value)
+
+
+def _examples() -> tuple[Result, ...]:
+    """Return the paper's two kernels: a matrix times a vector, and attention of a prompt."""
+    pair = load_pair(_PAIR)
+    (_, a100), (_, l40s) = pair.gpus
+
+    def ratio(kernel: StepKernel) -> float:
+        return kernel_s(kernel, l40s) / pair.right_share / kernel_s(kernel, a100)
+
+    n = 8192
+    gemv = StepKernel(kind="gemv", layer=0, tensor_flops=2 * n * n, weight_bytes=2 * n * n,
+                      read_bytes=2 * n, write_bytes=2 * n)  # fmt: skip
+    prefill = workload(GPT_OSS).phases[0].kernels
+    flash = next(k for k in prefill if k.kind == "attention" and k.layer == 1)
+    moved = gemv.weight_bytes + gemv.read_bytes + gemv.write_bytes
+    return (
+        answer("sec2c.gemv_intensity", gemv.tensor_flops / moved, "Of 16-bit weights.", "identity"),
+        answer("sec2c.gemv_speedup", ratio(gemv), f"Simulated, {n} x {n}."),
+        answer(
+            "sec2c.flash_speedup", 1 / ratio(flash),
+            "Simulated, GPT-oss 20B, a prompt of 1,020 tokens. No peak of Table I explains 2.1.",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""Slow links, and how long planning takes (Tessera, Fig. 11)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from c2c.models import load_spec
+from c2c.systems.tessera import load_pair, plan, step_kernels, ways, work_of
+from experiments.c2cserve.context import Computed, Context
+from experiments.tessera.answering import answer
+from experiments.tessera.arrivals import poisson, source
+from experiments.tessera.pairs_online import capacity_rps, latency_s, on_pair
+from experiments.tessera.planner import STEPS, PlannerSettings, measure
+from experiments.tessera.workloads import GPT_OSS, workload
+
+__all__ = ["compute"]
+
+PAIR: Final = "a100_l40s"
+_GBITS: Final = (200, 100, 50, 25)
+_LIGHT: Final = 0.1  # of what the A100 alone sustains
+_REQUESTS: Final = {"quick": 300, "full": 1500}
+_KERNELS: Final = {"quick": (200, 1000), "full": (200, 500, 1000, 1500)}
+_GAP: Final = {"quick": 0.03, "full": 0.01}
+
+
+def compute(context: Context) -> Computed:
+    """Return throughput and light latency over the link, and seconds of the planner."""
+    pair = load_pair(PAIR)
+    rows = []
+    base = capacity_rps(on_pair(PAIR))
+    arrivals = poisson(context, _LIGHT * base, _REQUESTS[context.profile])
+    alone_s = latency_s(on_pair(PAIR), "left", arrivals)
+    for k, gbits in enumerate(_GBITS):
+        gbps = gbits / 8
+        found = ways(
+            workload(GPT_OSS), pair.gpus, gbps=gbps, latency_s=pair.latency_s, shares=pair.shares,
+            gap=_GAP[context.profile],
+        )  # fmt: skip
+        offline = {way.name: way.requests_per_s for way in found}
+        rows.append(
+            {
+                "gbits": gbits,
+                "offline": offline["kernels"] / offline["left"],
+                "replicas": offline["replicas"] / offline["left"],
+                "online_ms": 1e3 * latency_s(on_pair(PAIR, gbps), "light", arrivals),
+                "alone_ms": 1e3 * alone_s,
+            }
+        )
+        if context.progress:
+            context.progress(k + 1, len(_GBITS) + 1)
+    times = [
+        row
+        for count in _KERNELS[context.profile]
+        for row in measure(PlannerSettings(), count, steps=("decode",))
+    ]
+    fastest, slowest = rows[0], rows[-1]
+    return Computed(
+        tables={"network": pa.Table.from_pylist(rows), "planner": pa.Table.from_pylist(times)},
+        results=(*_of_links(fastest, slowest), *_of_planner(times)),
+        caption=(
+            "GPT-oss 20B on A100 + L40s. Left: throughput offline, relative to the A100 alone. "
+            f"Middle: latency a token at {_LIGHT:g} of the A100's rate, lengths of "
+            f"{source(context)}. Right: CPU seconds of one plan of a decode step on this machine; "
+            "diamonds: the paper, by Gurobi on another one."
+        ),
+    )
+
+
+def _of_links(fastest: dict[str, Any], slowest: dict[str, Any]) -> tuple[Any, ...]:
+    anchor = f"Two GPUs apart need no link: {fastest['replicas']:.2f} of the A100 alone."
+    latency = slowest["online_ms"]
+    return (
+        answer("fig11a.offline_drop", 100 * (1 - slowest["offline"] / fastest["offline"]), anchor),
+        answer(
+            "fig11a.online_vs_a100",
+            {"tessera@25Gbps": bool(latency < slowest["alone_ms"])},
+            f"{latency:.3f} against {slowest['alone_ms']:.3f} ms a token.",
+        ),
+        answer("fig11a.degenerate", _cuts_without_a_link(), "The latency policy, no link at all."),
+    )
+
+
+def _cuts_without_a_link() -> int:
+    pair = load_pair(PAIR)
+    work = work_of(workload(GPT_OSS).phases[1].kernels, [gpu for _, gpu in pair.gpus],
+                   shares=pair.shares)  # fmt: skip
+    return plan(work, pair.link(0.0), "latency").cuts
+
+
+def _of_planner(times: list[dict[str, Any]]) -> tuple[Any, ...]:
+    milp = {
+        r["kernels"]: r["seconds"]
+        for r in times
+        if (r["how"], r["policy"]) == ("milp", "throughput")
+    }
+    small, large = min(milp), min(milp, key=lambda n: abs(n - 1000))
+    clock = "CPU seconds of this machine, HiGHS to 1%, blocks of layers first."
+    spec = load_spec(GPT_OSS)
+    kernels = step_kernels(spec, STEPS["decode"])
+    one = measure(PlannerSettings(model=GPT_OSS), len(kernels), steps=("decode",))
+    solved = next(r for r in one if (r["how"], r["policy"]) == ("milp", "throughput"))
+    return (
+        answer("fig11b.solve_200", milp[small], f"{small} kernels. {clock}"),
+        answer("fig11b.solve_1000", milp[large], f"{large} kernels. {clock}"),
+        answer("sec3b.kernels_typical", len(kernels), "Ours by shape; vLLM's fuse otherwise."),
+        answer("sec3b.solve_time", 1e3 * solved["seconds"], clock),
+    )

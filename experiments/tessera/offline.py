@@ -1,0 +1,203 @@
+"""Throughput of five workloads on three pairs, and for the price (Tessera, Fig. 6, Table III)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.systems.tessera import WAYS, load_pair, ways
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, claim
+from experiments.tessera.answering import answer
+from experiments.tessera.workloads import LABELS, PAIRS, WORKLOADS, workload
+
+__all__ = ["TABLE3", "compute", "published_for_price"]
+
+TABLE3: Final = {
+    "left": "homo_left", "right": "homo_right", "prefill_decode": "pd", "attention_ffn": "af",
+    "kernels": "tessera",
+}  # fmt: skip
+_GAP: Final = {"quick": 0.03, "full": 0.01}
+
+
+def compute(context: Context) -> Computed:
+    """Return requests a second of each way, cell by cell, and the means for the price."""
+    cells = [(pair, name) for pair in PAIRS for name in WORKLOADS]
+    rows = []
+    for k, (pair, name) in enumerate(cells):
+        rows += _cell(pair, name, _GAP[context.profile])
+        if context.progress:
+            context.progress(k + 1, len(cells))
+    means = [_mean(rows, pair, way) for pair in PAIRS for way in WAYS]
+    best = max(r["gap"] for r in rows if r["gap"] is not None)
+    caption = (
+        "Requests a second that each way sustains, relative to the left GPU alone; crosses: the "
+        "method does not apply. Right: means over the workloads, for the price; diamonds: Table "
+        "III, measured. Replicas (both GPUs apart) needs no link and is no column of the paper; "
+        "its diamond is arithmetic on Table III. The right GPU alone is fitted. Times of stages "
+        f"overlap in full; plans are at most {best:.0%} from the best."
+    )
+    return Computed(
+        tables={"cells": pa.Table.from_pylist(rows), "means": pa.Table.from_pylist(means)},
+        results=_results(rows, means),
+        caption=caption,
+        report=_report(rows),
+    )
+
+
+def published_for_price(pair: str, way: str) -> float | None:
+    """Return Table III's throughput for the price; of replicas, what its columns give."""
+    (_, left), (_, right) = load_pair(pair).gpus
+    if way == "replicas":
+        a, b = left.price or 0.0, right.price or 0.0
+        alone = float(claim(f"tessera.table3.{pair}.homo_right").value)
+        return (a + alone * b) / (a + b)
+    column = TABLE3.get(way)
+    return None if column is None else float(claim(f"tessera.table3.{pair}.{column}").value)
+
+
+def _cell(name: str, model: str, gap: float) -> list[dict[str, Any]]:
+    pair = load_pair(name)
+    link = pair.link()
+    found = ways(
+        workload(model), pair.gpus, gbps=pair.nic_gbps, latency_s=link.latency_s[0][1],
+        shares=pair.shares, gap=gap,
+    )  # fmt: skip
+    left = found[0]
+    assert left.requests_per_s, f"{model} does not fit {pair.left}"
+    return [
+        {
+            "pair": name,
+            "workload": model,
+            "way": way.name,
+            "requests_per_s": way.requests_per_s,
+            "relative": way.requests_per_s / left.requests_per_s,
+            "for_price": way.efficiency / left.efficiency,
+            "applies": way.is_applicable,
+            "gap": way.plan.gap if way.plan else None,
+        }
+        for way in found
+    ]
+
+
+def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> dict[str, float]:
+    """Return a pair's throughput under a way by workload, of those to which it applies."""
+    return {
+        r["workload"]: r["relative"]
+        for r in rows
+        if r["pair"] == pair and r["way"] == way and r["applies"]
+    }
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> dict[str, Any]:
+    found = [r for r in rows if r["pair"] == pair and r["way"] == way and r["applies"]]
+    return {
+        "pair": pair,
+        "way": way,
+        "relative": float(np.mean([r["relative"] for r in found])),
+        "for_price": float(np.mean([r["for_price"] for r in found])),
+        "published_for_price": published_for_price(pair, way),
+    }
+
+
+def _results(
+    rows: Sequence[Mapping[str, Any]], means: Sequence[Mapping[str, Any]]
+) -> tuple[Result, ...]:
+    cost = {(m["pair"], m["way"]): m["for_price"] for m in means}
+    rate = {(m["pair"], m["way"]): m["relative"] for m in means}
+    gains = {
+        base: [
+            ours / _of(rows, pair, way)[name]
+            for pair in PAIRS
+            for name, ours in _of(rows, pair, "kernels").items()
+            if name in _of(rows, pair, way)
+        ]
+        for base, way in (("pd", "prefill_decode"), ("af", "attention_ffn"))
+    }
+    dear = {
+        base: [cost[pair, "kernels"] / cost[pair, way] for pair in PAIRS]
+        for base, way in (("pd", "prefill_decode"), ("af", "attention_ffn"))
+    }
+    ahead = {"tessera": all(g > 1 for found in gains.values() for g in found)}
+    cheaper = {"tessera": all(g > 1 for found in dear.values() for g in found)}
+    over = rate["h100_rtx", "kernels"] / 2
+    anchor = _anchor(means)
+    fitted = "The fit: one number a pair, so that this is as printed."
+    table: list[Result] = []
+    for pair in PAIRS:
+        for way, column in TABLE3.items():
+            sample = {"left": "identity", "right": "in-sample"}.get(way, "out-of-sample")
+            note = {"left": "", "right": fitted}.get(way, anchor[pair])
+            table.append(answer(f"table3.{pair}.{column}", cost[pair, way], note, sample))  # type: ignore[arg-type]
+    return (
+        *table,
+        *(
+            answer(f"fig6.vs_{base}_{how}", of(gains[base]))
+            for base in gains
+            for how, of in (("avg", _average), ("max", max))
+        ),
+        *(
+            answer(f"table3.vs_{base}_{how}", of(dear[base]))
+            for base in dear
+            for how, of in (("avg", _average), ("max", max))
+        ),
+        answer("fig6.always_best", ahead),
+        answer("sec5b.always_highest", cheaper, "Among disaggregation; replicas stand apart."),
+        answer("sec5b.h100_rtx_cost", cost["h100_rtx", "kernels"]),
+        answer("sec5b.h100_rtx_throughput", rate["h100_rtx", "kernels"],
+               "No placement can pass the limit, the sum of what both GPUs can do."),
+        answer("abstract.throughput_max", max(gains["pd"])),
+        answer("abstract.cost_max", max(dear["pd"])),
+        answer("abstract.beats_homogeneous", {"hetero_pair": over > 1},
+               "H100 + RTX Pro 6000 over two H100."),
+        answer("setup.pd_inapplicable", _applies(rows, "prefill_decode", ("SD",)),
+               "By what the kernels of the workloads are.", "identity"),
+        answer("setup.af_inapplicable", _applies(rows, "attention_ffn", ("Mamba", "SD")),
+               "By what the kernels of the workloads are.", "identity"),
+    )  # fmt: skip
+
+
+def _average(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _anchor(means: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what each pair's replicas do, to stand beside what is compared."""
+    return {
+        m["pair"]: f"Two GPUs apart: {m['for_price']:.2f}, by the paper's own columns "
+        f"{m['published_for_price']:.2f}."
+        for m in means
+        if m["way"] == "replicas"
+    }
+
+
+def _applies(rows: Sequence[Mapping[str, Any]], way: str, named: Sequence[str]) -> dict[str, bool]:
+    of = {"SD": "sd3.5-medium", "Mamba": "mamba-codestral-7b"}
+    found = {r["workload"]: r["applies"] for r in rows if r["way"] == way}
+    others = [name for name in WORKLOADS if name not in {of[n] for n in named}]
+    return {**{n: found[of[n]] for n in named}, "others": all(found[name] for name in others)}
+
+
+def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    """Return throughput and cost efficiency of every cell, replicas beside the paper's columns."""
+    heads = ("right", "replicas", "PD", "AF", "Tessera", "limit")
+    found: list[tuple[str, ...]] = [("pair", "workload", *heads)]
+    for pair in PAIRS:
+        for name in WORKLOADS:
+            cell = {r["way"]: r for r in rows if (r["pair"], r["workload"]) == (pair, name)}
+            found.append(
+                (
+                    LABELS[pair],
+                    LABELS[name],
+                    *(
+                        f"{cell[way]['relative']:.2f} ({cell[way]['for_price']:.2f})"
+                        if cell[way]["applies"]
+                        else "-"
+                        for way in WAYS[1:]
+                    ),
+                )
+            )
+    return tuple(found)

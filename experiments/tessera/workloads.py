@@ -1,0 +1,111 @@
+"""The paper's five workloads and three pairs, and the three numbers that are fitted.
+
+    python -m experiments.tessera.workloads        # fits them again, prints stored and fitted
+
+A pair's `right_share` is chosen so that the right GPU alone gives what Table III prints of it: the
+mean over the workloads of its throughput, relative to the left GPU's. Nothing else is fitted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from c2c.models import load_spec
+from c2c.systems.tessera import (
+    MAMBA,
+    SD35,
+    VISION,
+    Load,
+    Pair,
+    Served,
+    decoder,
+    diffusion,
+    load_pair,
+    state_space,
+    vision_kernels,
+    work_of,
+)
+from experiments.claims import claim
+
+__all__ = ["GPT_OSS", "LABELS", "MXFP4_BYTES", "PAIRS", "WORKLOADS", "fitted_share", "workload"]
+
+PAIRS: Final = ("a100_l40s", "h100_rtx", "b200_h100")
+GPT_OSS: Final = "gpt-oss-20b"
+LABELS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "llama-3-8b": "Llama-3 8B",
+        "gpt-oss-20b": "GPT-oss 20B",
+        "mamba-codestral-7b": "Mamba 7B",
+        "qwen2.5-vl-7b": "Qwen2.5-VL 7B",
+        "sd3.5-medium": "SD3.5",
+        "a100_l40s": "A100 + L40s",
+        "h100_rtx": "H100 + RTX Pro 6000",
+        "b200_h100": "B200 + H100",
+    }
+)
+WORKLOADS: Final = tuple(LABELS)[:5]
+MXFP4_BYTES: Final = 4.25 / 8  # of a weight with its share of a scale, as GPT-oss is published
+
+# Inputs: Splitwise's medians; 512 x 512 pixels are 36 x 36 patches, merged to 324 tokens.
+_CHAT: Final = Load(prompt=1020, output=129)
+_PATCHES: Final = 36 * 36
+_IMAGE_TOKENS: Final = _PATCHES // 4
+# Assumptions: words of a question about an image and of its answer; images made at once.
+_QUESTION, _ANSWER, _IMAGES = 32, 64, 2
+_STEPS: Final = 28
+
+
+@cache
+def workload(name: str) -> Served:
+    """Return one of `WORKLOADS`, as it is served offline."""
+    if name == "sd3.5-medium":
+        return diffusion(name, SD35, images=_IMAGES, steps=_STEPS)
+    if name == "mamba-codestral-7b":
+        return state_space(name, MAMBA, _CHAT)
+    spec = load_spec(name)
+    if name == "qwen2.5-vl-7b":
+        load = Load(prompt=_IMAGE_TOKENS + _QUESTION, output=_ANSWER)
+        return decoder(spec, load, before=vision_kernels(VISION, load.prompts, _PATCHES))
+    return decoder(spec, _CHAT, expert_bytes=MXFP4_BYTES if spec.experts else 2)
+
+
+def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
+    """Return each workload's throughput on the right GPU over the left one's, by datasheets."""
+    gpus = [gpu for _, gpu in pair.gpus]
+    found = {}
+    for name in names:
+        parts = [
+            (work_of(phase.kernels, gpus).times.sum(0), phase.steps)
+            for phase in workload(name).phases
+        ]
+        left, right = (sum(float(t[g]) * steps for t, steps in parts) for g in (0, 1))
+        found[name] = left / right
+    return found
+
+
+def fitted_share(name: str) -> float:
+    """Return the `right_share` with which the mean over workloads is the printed one."""
+    pair = load_pair(name)
+    (_, left), (_, right) = pair.gpus
+    assert left.price is not None
+    assert right.price is not None
+    printed = float(claim(f"tessera.table3.{name}.homo_right").value) * right.price / left.price
+    mean = sum(relative(pair).values()) / len(WORKLOADS)
+    return printed / mean
+
+
+def main() -> int:
+    """Print what is stored and what is fitted."""
+    for name in PAIRS:
+        found = ", ".join(f"{k} {v:.2f}" for k, v in relative(load_pair(name)).items())
+        print(f"{name}: stored {load_pair(name).right_share}, fitted {fitted_share(name):.3f}")
+        print(f"  right over left by the datasheets: {found}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

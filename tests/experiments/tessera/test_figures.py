@@ -1,0 +1,194 @@
+"""What Tessera's figures must show, beside what their own results say."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from functools import cache
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from c2c.systems.tessera import WAYS, Monitor, load_pair
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import claim, compare, explanations, load_claims
+from experiments.figures import tessera as drawing
+from experiments.tessera import (
+    heterogeneity,
+    network,
+    offline,
+    online,
+    pairs_online,
+    pipelining,
+    switching,
+)
+from experiments.tessera.arrivals import of_trace, poisson
+from experiments.tessera.workloads import PAIRS, WORKLOADS, fitted_share
+
+QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+DRAW = {
+    heterogeneity: drawing.draw_heterogeneity,
+    pipelining: drawing.draw_pipelining,
+}
+# Whose claims figures answer that cost seconds; here their parts are tested.
+SIMULATED = (
+    "fig7.*", "fig8?.vs_*", "fig10.*", "fig11*", "intro.slo_requests", "sec3b.kernels_typical",
+    "sec3b.solve_time",
+)  # fmt: skip
+
+
+@cache
+def computed(module: ModuleType) -> Computed:
+    made: Computed = module.compute(QUICK)
+    return made
+
+
+@cache
+def cells() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """One workload of Fig. 6 for all pairs, standing for all."""
+    rows = [
+        {**row, "workload": name}
+        for pair in PAIRS
+        for row in offline._cell(pair, "llama-3-8b", 0.06)
+        for name in WORKLOADS
+    ]
+    return rows, [offline._mean(rows, pair, way) for pair in PAIRS for way in WAYS]
+
+
+@pytest.mark.parametrize("module", DRAW, ids=lambda m: m.__name__.split(".")[-1])
+def test_a_figure_is_drawn(module: ModuleType) -> None:
+    figure = computed(module)
+    assert DRAW[module](dict(figure.tables), figure.caption).axes
+
+
+def test_the_three_fitted_numbers_are_what_they_were_fitted_to() -> None:
+    for pair in PAIRS:
+        assert load_pair(pair).right_share == pytest.approx(fitted_share(pair), abs=6e-4)
+
+
+def test_priorities_beat_none_and_naive_is_between() -> None:
+    rows = {
+        (r["plan"], r["mode"], r["in_flight"]): r["percent"]
+        for r in computed(pipelining).tables["shares"].to_pylist()
+    }
+    for plan in {plan for plan, _, _ in rows}:
+        assert rows[plan, "none", 1] < 50  # two balanced GPUs by turns
+        for n in (4, 8):
+            assert rows[plan, "none", 1] < rows[plan, "naive", n] < rows[plan, "priority", n]
+    assert rows["printed objective", "priority", 8] < rows["transfers at a price", "priority", 4]
+    assert max(rows.values()) <= 100
+
+
+def test_replicas_stand_beside_every_way() -> None:
+    rows, means = cells()
+    for mean in means:
+        mine = [r["relative"] for r in rows if (r["pair"], r["way"]) == (mean["pair"], mean["way"])]
+        assert mean["relative"] == pytest.approx(sum(mine) / len(mine))
+    found = {(m["pair"], m["way"]): m for m in means}
+    for pair in PAIRS:
+        apart = found[pair, "replicas"]
+        alone = found[pair, "left"]["relative"] + found[pair, "right"]["relative"]
+        assert apart["relative"] == pytest.approx(alone)
+        assert found[pair, "kernels"]["relative"] <= found[pair, "limit"]["relative"]
+        assert apart["published_for_price"] > max(
+            found[pair, way]["published_for_price"] for way in ("prefill_decode", "attention_ffn")
+        )
+    results = offline._results(rows, means)
+    noted = [r for r in results if r.claim_id.endswith((".pd", ".af", ".tessera"))]
+    assert len(noted) == 9
+    assert all("Two GPUs apart" in r.note for r in noted)
+    in_sample = {r.claim_id for r in results if r.sample == "in-sample"}
+    assert in_sample == {f"tessera.table3.{pair}.homo_right" for pair in PAIRS}
+
+
+def test_without_the_trace_requests_have_its_medians() -> None:
+    drawn = poisson(QUICK, 10.0, 50)
+    assert {(a.prompt, a.output) for a in drawn} == {(1020, 129)}
+    assert drawn == poisson(QUICK, 10.0, 50)
+    bursts = of_trace(QUICK, 120.0, 10.0)
+    assert all(a.at_s <= b.at_s for a, b in pairwise(bursts))
+    assert 0.5 * 1200 < len(bursts) < 2 * 1200
+
+
+def test_ways_online_are_told_apart() -> None:
+    pair = pairs_online.on_pair("a100_l40s")
+    light = poisson(QUICK, 0.5, 20)
+    found = {way: pairs_online.latency_s(pair, way, light)
+             for way in (*pairs_online.ONLINE, "light")}  # fmt: skip
+    assert found["light"] <= found["left"] * 1.001
+    assert found["af"] > found["tessera"]
+    assert found["tessera"] == pytest.approx(found["light"], rel=0.05)
+    assert pairs_online.tessera_on(pair, Monitor()).lanes["throughput"][0].rows > 0
+
+
+def test_every_claim_of_the_paper_is_answered_or_explained() -> None:
+    rows, means = cells()
+    answered = {r.claim_id for module in DRAW for r in computed(module).results}
+    answered |= {r.claim_id for r in offline._results(rows, means)}
+    explained = {name for name in explanations() if name.startswith("tessera.")}
+    ours = {c.id for c in load_claims().values() if c.system == "tessera"}
+    assert not answered & explained
+    left = {
+        item
+        for item in ours - answered - explained
+        if not load_claims()[item].is_informational
+        and not any(fnmatch(item, f"tessera.{pattern}") for pattern in SIMULATED)
+    }
+    assert left == set()
+
+
+def test_the_rate_at_a_target_lies_between_points() -> None:
+    assert online._rate_at([(1.0, 0.01), (2.0, 0.04), (4.0, 0.08)], 0.05) == pytest.approx(2.5)
+    assert online._rate_at([(1.0, 0.01), (2.0, 0.04)], 0.05) is None
+    assert online._rate_at([(1.0, 0.06), (2.0, 0.09)], 0.05) == 1.0
+    rows = [
+        {
+            "pair": p,
+            "way": w,
+            "load": online.LOADS[0],
+            "rate_rps": 9.0,
+            "per_token_s": 0.012 if w == "pd" else 0.01,
+        }
+        for p in PAIRS
+        for w in pairs_online.ONLINE
+    ]
+    rates = [
+        {"pair": p, "way": w, "rate_rps": 3.0 if w == "tessera" else 2.0}
+        for p in PAIRS
+        for w in pairs_online.ONLINE
+    ]
+    found = {r.claim_id.removeprefix("tessera."): r for r in online._results(rows, rates)}
+    assert found["fig7.low_vs_pd"].ours == pytest.approx(1.2)
+    assert found["fig7.rate_at_slo"].ours == found["intro.slo_requests"].ours == 1.5
+    assert "apart: 1.50." in found["fig7.rate_at_slo"].note
+    never = [{**r, "rate_rps": None} if r["way"] == "pd" else r for r in rates]
+    assert online._results(rows, never)[2].ours == pytest.approx(3 / 9)
+
+
+@pytest.mark.parametrize(("end_s", "is_u"), [(0.03, True), (0.01, False)])
+def test_a_u_shape_is_worse_at_both_ends(end_s: float, is_u: bool) -> None:
+    rows = [
+        {"varied": name, "value": v, "per_token_s": 0.02 if v in (0.3, 1.5) else end_s}
+        for name, values in (("window", (0.03, 0.3, 1.5)), ("threshold", (1.1, 1.5, 3.0)))
+        for v in values
+    ]
+    rows[2]["per_token_s"] = end_s  # a window of 1.5 s is an end, a threshold of 1.5 the middle
+    rows += [
+        {"varied": name, "value": 0.0, "per_token_s": 0.025}
+        for name in ("latency only", "throughput only", "two GPUs apart")
+    ]
+    found = {r.claim_id: r.ours for r in switching._results(rows)}
+    assert found["tessera.fig10.u_shape"]["shape"] is is_u
+    assert found["tessera.fig10.u_shape"]["minimum"] is is_u
+    assert found["tessera.fig10.aggressive_penalty"] == pytest.approx(end_s / 0.02)
+
+
+def test_a_link_of_no_rate_leaves_one_gpu() -> None:
+    assert network._cuts_without_a_link() == 0
+
+
+def test_the_paper_is_compared_in_its_own_units() -> None:
+    for module in DRAW:
+        for result in computed(module).results:
+            compare(claim(result.claim_id), result)
