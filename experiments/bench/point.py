@@ -10,18 +10,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from c2c.config import build, load
 from c2c.simulator.warm import warm
 from experiments.bench.memory import peak_mb
 from experiments.simulation import execute
 
-__all__ = ["main"]
+__all__ = ["main", "measure"]
 
 
-def main(overrides: list[str]) -> None:
-    """Run a point and print what it took."""
+def measure(overrides: Sequence[str]) -> dict[str, Any]:
+    """Run a point and return what it took; its peak memory is this process's."""
     machine_code_s = warm()  # compiling or loading is start-up, not simulation
     started = time.perf_counter()
     setup = build(load([*overrides, "figures=false", "resume=false"]))
@@ -29,7 +31,7 @@ def main(overrides: list[str]) -> None:
     outcome = execute(setup)
     assert outcome.speed is not None
     summary = outcome.summary
-    point = asdict(outcome.speed) | {
+    return asdict(outcome.speed) | {
         "machine_code_s": machine_code_s,
         "prepare_s": prepare_s,
         "total_s": time.perf_counter() - started,
@@ -45,7 +47,11 @@ def main(overrides: list[str]) -> None:
         "link_utilisation": summary["run"]["utilisation"]["link_mean"],
         "most_per_chip_gbps": summary["run"]["link_peak_gbps"],
     }
-    print(json.dumps(point))
+
+
+def main(overrides: Sequence[str]) -> None:
+    """Print what a point took."""
+    print(json.dumps(measure(overrides)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A whole check takes a quarter of an hour of a core, and nothing comes of it where neither a source
 nor jax has changed. `python -m pallas_kernels check --record` writes the record; what it does not
-cover is checked whole by the tests, of the rest every eighth program.
+cover is checked whole by the tests, of the rest every eighth program for one target.
 """
 
 from __future__ import annotations

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
 from c2c.config import build, load
+from experiments.bench import simulator
+from experiments.bench.point import measure
 from experiments.bench.simulator import (
     BenchSettings,
     by_chips,
@@ -52,13 +56,24 @@ def test_bad_settings_are_one_line(
 
 
 @pytest.mark.slow
-def test_the_whole_benchmark_leaves_its_numbers(tmp_path: Path) -> None:
-    assert main(["requests=4000", "fleets=[1]", f"out={tmp_path}"]) == 0
-    found = json.loads((tmp_path / "simulator.json").read_text())
+def test_the_whole_benchmark_leaves_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def here(overrides: Sequence[str]) -> dict[str, Any]:
+        """The points without a process each, of which the test above starts one."""
+        measured.append(str(tmp_path / f"point{len(measured)}"))
+        return measure([*overrides, f"folder={measured[-1]}"])
+
+    monkeypatch.setattr(simulator, "measure_point", here)
+    out = tmp_path / "bench"
+    assert main(["requests=4000", "fleets=[1]", f"out={out}"]) == 0
+    found = json.loads((out / "simulator.json").read_text())
     assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
     assert found["start"]["peak_mb"] < 500
-    assert pq.read_table(tmp_path / "points.parquet").num_rows == 7
+    assert pq.read_table(out / "points.parquet").num_rows == 7
     assert all(p["walked"] <= p["steps"] for p in found["by_requests"])
     assert found["by_turns"][0]["walked"] > 0
-    assert (tmp_path / "provenance.json").exists()
-    assert OmegaConf.load(tmp_path / "config.yaml").requests == 4000
+    assert (out / "provenance.json").exists()
+    assert OmegaConf.load(out / "config.yaml").requests == 4000

@@ -20,8 +20,11 @@ import numpy as np
 import pytest
 
 from pallas_kernels.gemm import Config
+from tests.pallas_kernels import quick_interpreter
 
-SECONDS = 90.0  # a case takes about 2 on a quiet machine
+quick_interpreter.install()
+
+SECONDS = 90.0  # a case takes about 1 on a quiet machine
 
 SMALL = Config(
     tm=64, tn=64, kc=128, x_stages=2, w_stages=2, asym_stages=2, warpgroups=1, sm_count=4
