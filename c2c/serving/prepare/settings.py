@@ -17,6 +17,7 @@ from c2c.policies import (
     System,
     caches_experts,
     check_policy,
+    kv_floor,
     make_policy,
     policy_name,
     swaps_weights,
@@ -150,6 +151,12 @@ class SystemSpec:
             raise SettingError(where + "tick_s", self.tick_s, "0 where system.start is a graph")
         if self.start and swaps_weights(self.load):
             raise SettingError(where + "start", "a graph", "none where engines swap weights")
+        if kv_floor(self.admit) * self.residents > 1.0:
+            raise SettingError(
+                "system.admit.floor",
+                kv_floor(self.admit),
+                f"at most {1.0 / self.residents:.3g}, with residents={self.residents} on a slice",
+            )
         if self.residents > 1 and copied and not swaps_weights(self.load):
             raise SettingError(
                 "system.residents",
