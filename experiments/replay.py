@@ -85,7 +85,12 @@ def _replay(arguments: list[str]) -> int:
     prepared, options = prepared_of(folder)
     live = served_requests(folder)
     again = [served_requests(Path(name).expanduser()) for name in settings.floor]
-    found = compare(live, replay(with_costs(prepared, fits, options.budgets), live), again)
+    simulated = replay(
+        with_costs(prepared, fits, options.budgets),
+        live,
+        {name: fit.load_s for name, fit in fits.items()},
+    )
+    found = compare(live, simulated, again)
     out = Console(highlight=False, width=100)
     retold = retell(prepared, live, recorded_steps(folder))
     same = compare(live, retold.requests)

@@ -26,7 +26,6 @@ __all__ = [
     "Comparison",
     "compare",
     "fitted",
-    "load_seconds",
     "prepared_of",
     "recorded_steps",
     "replay",
@@ -63,20 +62,6 @@ def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
       DataError: a run has no record, or too few steps.
     """
     return fit_steps([_table(run / STEPS) for run in runs])
-
-
-def load_seconds(runs: Sequence[Path]) -> dict[str, float]:
-    """Return the median seconds of a load of each model onto a worker, reading from disk included.
-
-    Raises:
-      DataError: a run has no record.
-    """
-    seconds: dict[str, list[float]] = {}
-    for run in runs:
-        for row in recorded_steps(run).to_pylist():
-            if row["number"] < 0:
-                seconds.setdefault(row["model"], []).append(row["heard_s"] - row["begun_s"])
-    return {name: float(np.median(each)) for name, each in sorted(seconds.items())}
 
 
 def prepared_of(run: Path) -> tuple[Prepared, Options]:
@@ -123,8 +108,16 @@ def recorded_steps(run: Path) -> pa.Table:
     return _table(run / STEPS)
 
 
-def replay(prepared: Prepared, requests: pa.Table) -> pa.Table:
-    """Simulate the arrivals of a live run; return the records in the same order."""
+def replay(
+    prepared: Prepared, requests: pa.Table, load_s: Mapping[str, float] | None = None
+) -> pa.Table:
+    """Simulate the arrivals of a live run; return the records in the same order.
+
+    Args:
+      prepared: of the run, with its step costs.
+      requests: as they were served.
+      load_s: of a load of each model; None: loads take no time.
+    """
     names = [d.name for d in prepared.setup.deployments]
     block = RequestBlock(
         arrival_s=requests["arrival_s"].to_numpy(),
@@ -133,7 +126,8 @@ def replay(prepared: Prepared, requests: pa.Table) -> pa.Table:
         output_tokens=requests["output_tokens"].to_numpy().astype(np.int32),
     )
     machine = build_machine(prepared)
-    machine = machine._replace(load_s=np.zeros_like(machine.load_s), turn_s=0.0)
+    loads = np.array([0.0 if load_s is None else load_s[name] for name in names])
+    machine = machine._replace(load_s=loads, turn_s=0.0)  # a turn's cost is in the steps'
     parts: list[Any] = []
     simulation = Simulation.start(prepared, machine, compiled=False)
     run_blocks(simulation, [block], parts.append)

@@ -32,7 +32,8 @@ from experiments.serving.steps_file import read_steps
 from tests.transformer.random_checkpoints import config_of
 
 A = {1: 0.002, 8: 0.005}
-C, OUTSIDE = 2e-6, 0.0005
+C, OUTSIDE, BEFORE_PROMPT = 2e-6, 0.0005, 0.002
+LOADS = (0.01, 0.03)
 CHUNK = {64: 0.006, 256: 0.02}
 
 
@@ -50,11 +51,13 @@ def recorded(count: int = 400, noise: float = 0.0) -> pa.Table:
                 plan=k, number=0, device=0, model="m", chunk=sum(calls), rows=width,
                 calls=calls, prompt_tokens=prompt, decodes=width, kv_tokens=kv,
                 seconds=seconds * (1 + noise * float(rng.standard_normal())), host_s=0.0,
-                begun_s=0.0, sent_s=0.0, heard_s=0.0, outside_s=OUTSIDE, is_turn=False, again=0,
+                begun_s=0.0, sent_s=0.0, heard_s=0.0,
+                outside_s=BEFORE_PROMPT if prompt else OUTSIDE, is_turn=False, again=0,
             )
         )  # fmt: skip
     tape = Tape(is_kept=True)
-    for row in (*rows, replace(rows[1], seconds=9.0, again=70)):
+    loads = [replace(rows[1], number=-1, heard_s=s, seconds=0.0) for s in LOADS]
+    for row in (*rows, replace(rows[1], seconds=9.0, again=70), *loads):
         tape.step(row)
     return tape.steps()
 
@@ -65,6 +68,8 @@ def test_a_fit_finds_what_steps_cost() -> None:
     assert fit.kv_s == pytest.approx(C, rel=1e-6)
     assert fit.chunk_s == pytest.approx(CHUNK, rel=1e-6)
     assert fit.outside_s == pytest.approx(OUTSIDE)
+    assert fit.prompt_outside_s == pytest.approx(BEFORE_PROMPT)
+    assert fit.load_s == pytest.approx(sum(LOADS) / 2, rel=0.02)
     noisy = fit_steps([recorded(4000, noise=0.05)])["m"]
     assert noisy.rows_s == pytest.approx(A, rel=0.02)
     assert noisy.residual == pytest.approx(0.05, rel=0.3)
@@ -180,10 +185,12 @@ def test_one_request_takes_what_its_steps_take() -> None:
     measured = with_costs(prepared, fit, tuple(CHUNK))
     live = served(2.0, 3.0)
     found = replay(measured, live).to_pylist()[0]
-    prompt = CHUNK[256] + CHUNK[64] + C * 256 + 2 * OUTSIDE  # a step a chunk
+    prompt = CHUNK[256] + CHUNK[64] + C * 256 + 2 * BEFORE_PROMPT  # a step a chunk
     assert found["first_token_s"] - 1.0 == pytest.approx(prompt, rel=1e-6)
     decode = sum(A[1] + C * (301 + k) + OUTSIDE for k in range(40))
     assert found["finished_s"] - found["first_token_s"] == pytest.approx(decode, rel=0.01)
+    loading = replay(measured, live, {"m": 0.25}).to_pylist()[0]
+    assert loading["first_token_s"] - found["first_token_s"] == pytest.approx(0.25)
     errors = {(one.name, one.share): one.error for one in compare(live, replay(measured, live))}
     assert errors["ttft_s", 50] == pytest.approx(prompt / 1.0 - 1)
     slower = live.set_column(4, "first_token_s", pa.array([2.5]))
