@@ -138,6 +138,7 @@ class Engine:
             width=shapes.width,
             superblocks=pool.superblocks,
             superblock=pool.superblock,
+            ahead=options.ahead,
             owns_files=self._settings.pools is None,
         )
 
@@ -403,7 +404,7 @@ class Engine:
         self._backend.stop_loading(model)
 
     def _tell(self, frame: say.Answered) -> None:
-        """Tell the front, in one piece with what else comes about before the loop has had its turn."""
+        """Tell the front, in one piece with what else comes about before the loop has its turn."""
         if not self._answers:
             asyncio.get_running_loop().call_soon(self._answer)
         self._answers.append(frame)

@@ -30,13 +30,11 @@ PROMPT = 100  # tokens
 
 @functools.cache
 def served(models: int, admit: Any = ReserveAll()) -> Prepared:  # noqa: B008 (a tuple)
-    return prepare(
-        setup(
-            *["llama-3-3b"] * models, mig="1x96gb", admit=admit, residents=models,
-            turn=RoundRobin(), route=WhereWorkIs(), place=LeastLoaded(), engine_bytes=0.0, hbm_reserve_bytes=85e9,
-            check_slo=False,
-        )  # fmt: skip
-    )
+    policies = {"turn": RoundRobin(), "route": WhereWorkIs(), "place": LeastLoaded()}
+    sizes = {"mig": "1x96gb", "engine_bytes": 0.0, "hbm_reserve_bytes": 85e9}
+    names = ["llama-3-3b"] * models
+    more = {"admit": admit, "residents": models, "check_slo": False}
+    return prepare(setup(*names, **policies, **sizes, **more))
 
 
 class Device:
@@ -188,5 +186,5 @@ def test_bounds_that_cannot_be(bounds: dict[str, float], named: str) -> None:
 
 
 def test_floors_of_all_residents_have_room() -> None:
-    with pytest.raises(SettingError, match="system.admit.floor"):
+    with pytest.raises(SettingError, match=r"system\.admit\.floor"):
         served(2, WithinQuota(floor=0.6))

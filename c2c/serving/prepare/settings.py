@@ -151,6 +151,10 @@ class SystemSpec:
             raise SettingError(where + "tick_s", self.tick_s, "0 where system.start is a graph")
         if self.start and swaps_weights(self.load):
             raise SettingError(where + "start", "a graph", "none where engines swap weights")
+        self._check_residents(copied)
+        self._check_experts(copied)
+
+    def _check_residents(self, copied: bool) -> None:
         if kv_floor(self.admit) * self.residents > 1.0:
             raise SettingError(
                 "system.admit.floor",
@@ -163,7 +167,6 @@ class SystemSpec:
                 self.residents,
                 "1 where each engine's weights are copied into HBM at its start",
             )
-        self._check_experts(copied)
 
     def _check_experts(self, copied: bool) -> None:
         if not 0.0 < self.expert_share <= 1.0:
