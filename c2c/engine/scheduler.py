@@ -279,8 +279,10 @@ class Engine:
         assert self.prepared is not None
         assert self._backend is not None
         fleet = as_rows(self.prepared.fleet)
+        names = list(self._models)
         while True:
             event = await self._backend.next_event()
+            self.tape.event(event, names)
             try:
                 state, actions = step(fleet, rules, state, event, donate=True)
             except Exception:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +15,24 @@ from c2c.cost import load_constants
 from c2c.engine import Options, find_models, fleet_of
 from c2c.errors import DataError
 from c2c.serving import Prepared
-from c2c.simulator import Simulation, build_machine, requests_table, run_blocks
-from c2c.workloads import RequestBlock
+from c2c.serving.loop import run as run_loop
+from c2c.serving.port import Backend
+from c2c.serving.rows import as_rows
+from c2c.simulator import build_machine, requests_table
+from c2c.simulator.port import SimulatorBackend
 from experiments.serving.calibration import StepFit, fit_steps
-from experiments.serving.record import CATALOG, REQUESTS, SETTINGS, STEPS
+from experiments.serving.inputs import Inputs, inputs_from
+from experiments.serving.record import CATALOG, INPUTS, REQUESTS, SETTINGS, STEPS
 from experiments.serving.settings import options_of, system_of
 
 __all__ = [
     "Comparison",
     "compare",
     "fitted",
+    "inputs_of",
     "prepared_of",
     "recorded_steps",
+    "records_of",
     "replay",
     "served_requests",
 ]
@@ -108,31 +113,53 @@ def recorded_steps(run: Path) -> pa.Table:
     return _table(run / STEPS)
 
 
+def inputs_of(run: Path, prepared: Prepared) -> Inputs:
+    """Return what came to the engine in a run.
+
+    Raises:
+      DataError: there is no record of it, or no request was served.
+    """
+    names = [d.name for d in prepared.setup.deployments]
+    return inputs_from(_table(run / INPUTS), _table(run / REQUESTS), names)
+
+
 def replay(
-    prepared: Prepared, requests: pa.Table, load_s: Mapping[str, float] | None = None
+    prepared: Prepared, inputs: Inputs, load_s: Mapping[str, float] | None = None
 ) -> pa.Table:
-    """Simulate the arrivals of a live run; return the records in the same order.
+    """Simulate what came to a live run; return the records of what it served, by arrival.
 
     Args:
       prepared: of the run, with its step costs.
-      requests: as they were served.
+      inputs: of the run.
       load_s: of a load of each model; None: loads take no time.
+
+    Raises:
+      DataError: a request was served live that is not in the simulation.
     """
     names = [d.name for d in prepared.setup.deployments]
-    block = RequestBlock(
-        arrival_s=requests["arrival_s"].to_numpy(),
-        model=np.array([names.index(n) for n in requests["model"].to_pylist()], np.int32),
-        prompt_tokens=requests["prompt_tokens"].to_numpy().astype(np.int32),
-        output_tokens=requests["output_tokens"].to_numpy().astype(np.int32),
-    )
     machine = build_machine(prepared)
     loads = np.array([0.0 if load_s is None else load_s[name] for name in names])
     machine = machine._replace(load_s=loads, turn_s=0.0)  # a turn's cost is in the steps'
-    parts: list[Any] = []
-    simulation = Simulation.start(prepared, machine, compiled=False)
-    run_blocks(simulation, [block], parts.append)
-    records = np.sort(np.concatenate(parts), order="id").view(np.recarray)
-    return requests_table(prepared, records)
+    asked = inputs.arrivals
+    world = SimulatorBackend(
+        prepared,
+        machine,
+        inputs.block(),
+        max_output_tokens=np.array([a.max_output_tokens for a in asked]),
+        deadline_s=np.array([a.deadline_s for a in asked]),
+        priorities=[a.priority for a in asked],
+        incidents=inputs.others,
+    )
+    return inputs.of_served(records_of(prepared, world))
+
+
+def records_of(prepared: Prepared, world: Backend) -> pa.Table:
+    """Serve in a world; return the records of all requests, by number."""
+    rules = prepared.new_rules()
+    start = as_rows(prepared.new_serving(rules=rules))
+    state = run_loop(as_rows(prepared.fleet), rules, start, world)
+    records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
+    return requests_table(prepared, records.view(np.recarray))
 
 
 def compare(
