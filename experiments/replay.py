@@ -87,11 +87,7 @@ def _replay(arguments: list[str]) -> int:
     inputs = inputs_of(folder, prepared)
     live = inputs.served
     again = [served_requests(Path(name).expanduser()) for name in settings.floor]
-    simulated = replay(
-        with_costs(prepared, fits, options.budgets),
-        inputs,
-        {name: fit.load_s for name, fit in fits.items()},
-    )
+    simulated = replay(with_costs(prepared, fits, options.budgets), inputs, fits)
     found = compare(live, simulated, again)
     out = Console(highlight=False, width=100)
     retold = retell(prepared, inputs, recorded_steps(folder))

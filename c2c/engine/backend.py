@@ -185,7 +185,7 @@ class LiveBackend:
             return
         model = self._names[doing.action.model]
         if self._store is not None and model not in self._store.here:
-            place.is_waiting = True
+            place.is_waiting = doing.is_cold = True
             self._store.fetch(model)
             return
         place.is_waiting = False
@@ -307,6 +307,7 @@ class LiveBackend:
                 heard_s=now_s,
                 outside_s=max(0.0, now_s - max(last_s, doing.begun_s) - spent),
                 is_turn=was != name,
+                is_cold=False,
                 again=doing.again if first else 0,
             )
         )
@@ -318,7 +319,7 @@ class LiveBackend:
                 model=self._names[doing.action.model], chunk=0, rows=0, calls=[], prompt_tokens=0,
                 decodes=0, kv_tokens=0, seconds=frame.seconds, host_s=0.0, begun_s=doing.begun_s,
                 sent_s=doing.sent_s - self._start_s, heard_s=now_s, outside_s=0.0, is_turn=False,
-                again=0,
+                is_cold=doing.is_cold, again=0,
             )
         )  # fmt: skip
 

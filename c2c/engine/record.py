@@ -43,6 +43,7 @@ class StepRow:
       outside_s: from the event that the plan follows from, or the step before, to the end of this
         step, beside the worker's seconds: the loop, the frames, waiting for a core.
       is_turn: another model than the step before.
+      is_cold: of a load: the weights were not in memory, and had to be waited for.
       again: prompt tokens that were computed anew, after a worker was lost.
     """
 
@@ -63,6 +64,7 @@ class StepRow:
     heard_s: float
     outside_s: float
     is_turn: bool
+    is_cold: bool
     again: int
 
 

@@ -36,7 +36,8 @@ class StepFit:
       chunk_s: of a call with a chunk of a prompt, by the tokens that it is padded to.
       outside_s: before a step that only decodes, the mean.
       prompt_outside_s: before a step with prompt tokens, likewise.
-      load_s: of a load onto a worker, reading from disk included, the mean; 0 where there was none.
+      load_s: of a load onto a worker, of weights that are in memory, the mean; 0 if there was none.
+      cold_load_s: of one whose weights came from disk, likewise.
       residual: standard deviation of decode steps over their mean.
       steps: that were fitted.
     """
@@ -47,6 +48,7 @@ class StepFit:
     outside_s: float
     prompt_outside_s: float
     load_s: float
+    cold_load_s: float
     residual: float
     steps: int
 
@@ -75,9 +77,13 @@ def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
     found = {}
     for model in sorted(set(columns["model"].tolist())):
         its = columns["model"] == model
-        seconds = (columns["heard_s"] - columns["begun_s"])[loads & its]
         fit = _fit(model, {name: column[usual & its] for name, column in columns.items()})
-        found[model] = replace(fit, load_s=float(_trimmed(seconds).mean()) if len(seconds) else 0.0)
+        seconds, cold = columns["heard_s"] - columns["begun_s"], columns["is_cold"].astype(bool)
+        found[model] = replace(
+            fit,
+            load_s=_mean(seconds[loads & its & ~cold]),
+            cold_load_s=_mean(seconds[loads & its & cold]),
+        )
     return found
 
 
@@ -109,9 +115,10 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
         rows_s={int(r): float(a) for r, a in zip(classes, fit[:-1], strict=True)},
         kv_s=float(fit[-1]),
         chunk_s={b: float(s) for b, s in zip(budgets, chunk, strict=True)},
-        outside_s=float(_trimmed(c["outside_s"][decodes]).mean()),
-        prompt_outside_s=float(_trimmed(c["outside_s"][prompts]).mean()),
+        outside_s=_mean(c["outside_s"][decodes]),
+        prompt_outside_s=_mean(c["outside_s"][prompts]),
         load_s=0.0,
+        cold_load_s=0.0,
         residual=float(residual / max(1e-12, seconds[decodes].mean())),
         steps=len(seconds),
     )
@@ -128,10 +135,11 @@ def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
     return fit * scale, float((y - x @ fit * scale)[kept].std())
 
 
-def _trimmed(values: np.ndarray) -> np.ndarray:
-    # A gap in which nobody had asked for anything is no cost of a step.
-    trimmed: np.ndarray = np.minimum(values, np.quantile(values, 0.98))
-    return trimmed
+def _mean(values: np.ndarray) -> float:
+    """Return the mean without what happened once; 0 of nothing."""
+    if not len(values):
+        return 0.0
+    return float(np.minimum(values, np.quantile(values, 0.98)).mean())
 
 
 def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequence[int]) -> Prepared:

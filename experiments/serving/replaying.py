@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +17,9 @@ from c2c.cost import load_constants
 from c2c.engine import Options, find_models, fleet_of
 from c2c.errors import DataError
 from c2c.serving import Prepared
-from c2c.serving.loop import run as run_loop
-from c2c.serving.port import Backend
+from c2c.serving.loop import step
+from c2c.serving.pools import entry_of
+from c2c.serving.port import Backend, KeepWeights, ReleaseWeights, WeightsHere
 from c2c.serving.rows import as_rows
 from c2c.simulator import build_machine, requests_table
 from c2c.simulator.port import SimulatorBackend
@@ -124,22 +127,26 @@ def inputs_of(run: Path, prepared: Prepared) -> Inputs:
 
 
 def replay(
-    prepared: Prepared, inputs: Inputs, load_s: Mapping[str, float] | None = None
+    prepared: Prepared, inputs: Inputs, fits: Mapping[str, StepFit] | None = None
 ) -> pa.Table:
     """Simulate what came to a live run; return the records of what it served, by arrival.
 
     Args:
       prepared: of the run, with its step costs.
       inputs: of the run.
-      load_s: of a load of each model; None: loads take no time.
+      fits: what loads take, by model; None: no time.
 
     Raises:
       DataError: a request was served live that is not in the simulation.
     """
-    names = [d.name for d in prepared.setup.deployments]
-    machine = build_machine(prepared)
-    loads = np.array([0.0 if load_s is None else load_s[name] for name in names])
-    machine = machine._replace(load_s=loads, turn_s=0.0)  # a turn's cost is in the steps'
+    known = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
+    load_s = np.array([0.0 if fit is None else fit.load_s for fit in known])
+    cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in known])
+    machine = build_machine(prepared)._replace(
+        load_s=load_s,
+        weight_bytes=np.maximum(0.0, cold_s - load_s), disk=1.0, cold_init_s=0.0,  # a byte a second
+        turn_s=0.0,  # a turn's cost is in the steps'
+    )  # fmt: skip
     asked = inputs.arrivals
     world = SimulatorBackend(
         prepared,
@@ -157,9 +164,23 @@ def records_of(prepared: Prepared, world: Backend) -> pa.Table:
     """Serve in a world; return the records of all requests, by number."""
     rules = prepared.new_rules()
     start = as_rows(prepared.new_serving(rules=rules))
-    state = run_loop(as_rows(prepared.fleet), rules, start, world)
+    state, fleet, kept = start, as_rows(prepared.fleet), Counter[int]()
+    while (event := world.next_event()) is not None:
+        if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
+            continue  # of a wish that was granted live and is refused here: there was less room
+        pins = _pins(fleet, state, event) if isinstance(event, KeepWeights) else 0
+        state, actions = step(fleet, rules, state, event, donate=True)
+        if isinstance(event, KeepWeights):
+            kept[event.model] += _pins(fleet, state, event) - pins
+        elif isinstance(event, ReleaseWeights):
+            kept[event.model] -= 1
+        world.submit(float(state.count[0].now_s), actions)
     records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
     return requests_table(prepared, records.view(np.recarray))
+
+
+def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
+    return int(state.hold[entry_of(fleet, event.model, event.chip)].pins)
 
 
 def compare(

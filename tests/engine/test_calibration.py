@@ -43,7 +43,7 @@ from tests.transformer.random_checkpoints import config_of
 
 A = {1: 0.002, 8: 0.005}
 C, OUTSIDE, BEFORE_PROMPT = 2e-6, 0.0005, 0.002
-LOADS = (0.01, 0.03)
+LOADS, COLD_LOADS = (0.01, 0.03), (0.5, 0.7)
 CHUNK = {64: 0.006, 256: 0.02}
 
 
@@ -62,11 +62,16 @@ def recorded(count: int = 400, noise: float = 0.0) -> pa.Table:
                 calls=calls, prompt_tokens=prompt, decodes=width, kv_tokens=kv,
                 seconds=seconds * (1 + noise * float(rng.standard_normal())), host_s=0.0,
                 begun_s=0.0, sent_s=0.0, heard_s=0.0,
-                outside_s=BEFORE_PROMPT if prompt else OUTSIDE, is_turn=False, again=0,
+                outside_s=BEFORE_PROMPT if prompt else OUTSIDE, is_turn=False,
+                is_cold=False, again=0,
             )
         )  # fmt: skip
     tape = Tape(is_kept=True)
-    loads = [replace(rows[1], number=-1, heard_s=s, seconds=0.0) for s in LOADS]
+    loads = [
+        replace(rows[1], number=-1, heard_s=seconds, seconds=0.0, is_cold=is_cold)
+        for is_cold, each in ((False, LOADS), (True, COLD_LOADS))
+        for seconds in each
+    ]
     for row in (*rows, replace(rows[1], seconds=9.0, again=70), *loads):
         tape.step(row)
     return tape.steps()
@@ -80,6 +85,7 @@ def test_a_fit_finds_what_steps_cost() -> None:
     assert fit.outside_s == pytest.approx(OUTSIDE)
     assert fit.prompt_outside_s == pytest.approx(BEFORE_PROMPT)
     assert fit.load_s == pytest.approx(sum(LOADS) / 2, rel=0.02)
+    assert fit.cold_load_s == pytest.approx(sum(COLD_LOADS) / 2, rel=0.02)
     noisy = fit_steps([recorded(4000, noise=0.05)])["m"]
     assert noisy.rows_s == pytest.approx(A, rel=0.02)
     assert noisy.residual == pytest.approx(0.05, rel=0.3)
@@ -187,7 +193,8 @@ def test_with_its_own_seconds_a_run_is_what_it_was() -> None:
                     model="m", chunk=prompt, rows=1,
                     calls=[prompt], prompt_tokens=prompt, decodes=decodes, kv_tokens=1,
                     seconds=seconds, host_s=0.0, begun_s=begun_s, sent_s=begun_s, heard_s=at_s,
-                    outside_s=0.0, is_turn=False, again=0,
+                    outside_s=0.0, is_turn=False,
+                is_cold=False, again=0,
                 )
             )  # fmt: skip
     live = served(1.875, at_s)
@@ -218,10 +225,12 @@ def test_cancels_and_wishes_about_weights_come_once_more() -> None:
     assert given.arrivals[0].priority == 2
     assert given.lengths == (41, 90)
     measured = with_costs(prepared_for(), fit_steps([recorded()]), tuple(CHUNK))
-    found = replay(measured, given)
+    fit = fit_steps([recorded()])
+    found = replay(measured, given, fit)
     assert found["output_tokens"].to_pylist() == [41]
-    alone = replay(measured, inputs(live))
-    assert found["first_token_s"][0].as_py() > alone["first_token_s"][0].as_py()
+    alone = replay(measured, inputs(live), fit)
+    later_s = found["first_token_s"][0].as_py() - alone["first_token_s"][0].as_py()
+    assert later_s > 0.9 * (fit["m"].cold_load_s - fit["m"].load_s)
     with pytest.raises(DataError, match="none was served"):
         inputs(live.set_column(7, "status", pa.array(["failed"])))
     with pytest.raises(DataError, match="nobody asked for it"):
@@ -238,8 +247,9 @@ def test_one_request_takes_what_its_steps_take() -> None:
     assert found["first_token_s"] - 1.0 == pytest.approx(prompt, rel=1e-6)
     decode = sum(A[1] + C * (301 + k) + OUTSIDE for k in range(40))
     assert found["finished_s"] - found["first_token_s"] == pytest.approx(decode, rel=0.01)
-    loading = replay(measured, inputs(live), {"m": 0.25}).to_pylist()[0]
-    assert loading["first_token_s"] - found["first_token_s"] == pytest.approx(0.25)
+    loading = replay(measured, inputs(live), fit).to_pylist()[0]
+    load_s = loading["first_token_s"] - found["first_token_s"]
+    assert load_s == pytest.approx(fit["m"].load_s)
     simulated = replay(measured, inputs(live))
     errors = {(one.name, one.share): one.error for one in compare(live, simulated)}
     assert errors["ttft_s", 50] == pytest.approx(prompt / 1.0 - 1)
