@@ -86,10 +86,12 @@ def test_faults_throughout_and_nothing_left(tmp_path: Path) -> None:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        with ThreadPoolExecutor(8) as pool:
-            done = sum(pool.map(client, range(8)))
-        stop.set()
-        killer.join()
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                done = sum(pool.map(client, range(8)))
+        finally:
+            stop.set()
+            killer.join()
         state = live.until(
             lambda s: not s["open"] and all(w["state"] == "idle" for w in s["workers"])
         )
