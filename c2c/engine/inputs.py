@@ -43,7 +43,8 @@ def row_of(event: Event, names: Sequence[str]) -> dict[str, Any] | None:
     kind = type(event).__name__
     if kind not in _KINDS:
         return None
-    row = {"kind": kind} | {name: getattr(event, name, None) for name in _FIELDS}
+    row: dict[str, Any] = {"kind": kind}
+    row |= {name: getattr(event, name, None) for name in _FIELDS}
     if row["model"] is not None:
         row["model"] = names[row["model"]]
     return row
