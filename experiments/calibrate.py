@@ -63,7 +63,7 @@ def calibrate(arguments: list[str]) -> int:
     from c2c.errors import SettingError
     from experiments.serving.drift import drift_of
     from experiments.serving.machine import read_machine
-    from experiments.serving.replaying import fitted, load_seconds, recorded_steps
+    from experiments.serving.replaying import fitted, recorded_steps
     from experiments.serving.steps_file import write_steps
 
     merged = OmegaConf.merge(
@@ -104,7 +104,6 @@ def calibrate(arguments: list[str]) -> int:
                 {"run": run.name, "drift": asdict(drift), "others": max(m.others, default=None)}
                 for run, drift, m in zip(runs, drifts, machines, strict=True)
             ],
-            "load_s": load_seconds(runs),
         },
     )
     worst = max(fit.residual for fit in fits.values())

@@ -65,6 +65,7 @@ def _replay(arguments: list[str]) -> int:
     from experiments.serving.replaying import (
         compare,
         fitted,
+        inputs_of,
         prepared_of,
         recorded_steps,
         replay,
@@ -83,11 +84,13 @@ def _replay(arguments: list[str]) -> int:
     from_file = len(others) == 1 and others[0].suffix == ".yaml"
     fits = read_steps(others[0]) if from_file else fitted(others or [folder])
     prepared, options = prepared_of(folder)
-    live = served_requests(folder)
+    inputs = inputs_of(folder, prepared)
+    live = inputs.served
     again = [served_requests(Path(name).expanduser()) for name in settings.floor]
-    found = compare(live, replay(with_costs(prepared, fits, options.budgets), live), again)
+    simulated = replay(with_costs(prepared, fits, options.budgets), inputs, fits)
+    found = compare(live, simulated, again)
     out = Console(highlight=False, width=100)
-    retold = retell(prepared, live, recorded_steps(folder))
+    retold = retell(prepared, inputs, recorded_steps(folder))
     same = compare(live, retold.requests)
     out.print(
         f"with the recorded seconds: {retold.equal} of {retold.plans} plans as they were, "

@@ -128,7 +128,7 @@ class LiveBackend:
                 self._resume(place)
             elif isinstance(place.doing.action, Load):
                 place.doing = None
-                self._put_ready(place)
+                self._put_ready(place, self.now_s())
             else:
                 place.doing.done, place.doing.seconds = 1, 0.0
                 self._end_run(place, self.now_s())
@@ -139,8 +139,8 @@ class LiveBackend:
             self._store.stop(model)
             self.fetched(model, failed=True)
 
-    def _put_ready(self, place: Place) -> None:
-        self.put(Ready(at_s=self.now_s(), device=place.device, available_gbps=self._gbps))
+    def _put_ready(self, place: Place, at_s: float) -> None:
+        self.put(Ready(at_s=at_s, device=place.device, available_gbps=self._gbps))
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -185,7 +185,7 @@ class LiveBackend:
             return
         model = self._names[doing.action.model]
         if self._store is not None and model not in self._store.here:
-            place.is_waiting = True
+            place.is_waiting = doing.is_cold = True
             self._store.fetch(model)
             return
         place.is_waiting = False
@@ -222,7 +222,7 @@ class LiveBackend:
             place.doing = None
             now_s = self.now_s()
             self._record_load(place, doing, frame, now_s)
-            self._put_ready(place)
+            self._put_ready(place, now_s)
         elif isinstance(frame, say.Stepped):
             self._stepped(place, doing, frame)
 
@@ -232,17 +232,17 @@ class LiveBackend:
         doing.done += doing.alone is None
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
+        over = [request for request, _, why in frame.tokens if why is not None]
+        doing.finished += over
+        place.held.difference_update(over)
+        if frame.is_last and doing.alone is None:
+            self._end_run(place, now_s)  # before the front is told: the worker waits for the loop
         scores = {score.request: score for score in frame.scores}
         for request, token, why in frame.tokens:
             self._ledger.deliver(request, token, why, scores.get(request))
-            if why is not None:
-                doing.finished.append(request)
-                place.held.discard(request)
         if doing.alone is not None:
             doing.alone = doing.alone[1:]
             self._resume(place)  # ends it, where nobody is left
-        elif frame.is_last:
-            self._end_run(place, now_s)
 
     def _end_run(self, place: Place, at_s: float) -> None:
         doing = place.doing
@@ -307,6 +307,7 @@ class LiveBackend:
                 heard_s=now_s,
                 outside_s=max(0.0, now_s - max(last_s, doing.begun_s) - spent),
                 is_turn=was != name,
+                is_cold=False,
                 again=doing.again if first else 0,
             )
         )
@@ -318,7 +319,7 @@ class LiveBackend:
                 model=self._names[doing.action.model], chunk=0, rows=0, calls=[], prompt_tokens=0,
                 decodes=0, kv_tokens=0, seconds=frame.seconds, host_s=0.0, begun_s=doing.begun_s,
                 sent_s=doing.sent_s - self._start_s, heard_s=now_s, outside_s=0.0, is_turn=False,
-                again=0,
+                is_cold=doing.is_cold, again=0,
             )
         )  # fmt: skip
 

@@ -52,6 +52,7 @@ class Options:
         asked for, and others give way. None: all of them fit.
       dtype: of parameters and keys.
       linear: how projections are multiplied; "staged" lets workers share the weights.
+      ahead: 1: a worker begins the next step of a run before it reads the tokens of the last.
     """
 
     workers: int = 1
@@ -62,10 +63,13 @@ class Options:
     weights_bytes: int | None = None
     dtype: str = "float32"
     linear: str = "staged"
+    ahead: int = 1
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise SettingError("workers", self.workers, "a whole number above 0")
+        if self.ahead not in (0, 1):
+            raise SettingError("ahead", self.ahead, "0 or 1")
         if self.context < 2:
             raise SettingError("context", self.context, "at least 2 tokens")
         if self.weights_bytes is not None and self.weights_bytes < 1:

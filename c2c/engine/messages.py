@@ -92,6 +92,7 @@ class Setup(Frame):
     width: int
     superblocks: int
     superblock: int
+    ahead: int = 0  # steps of a run that are begun before the tokens of the one before are read
     bound: Bound | None = None
     owns_files: bool = True  # those of weights end with the engine
     opens: Literal["all", "kept", "none"] = "all"  # before it is ready; the rest when first used

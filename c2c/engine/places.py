@@ -27,6 +27,7 @@ class Doing:
     seconds: float = 0.0  # of them
     link_bytes: float = 0.0
     hbm_bytes: float = 0.0
+    is_cold: bool = False  # it had to wait for weights
     again: int = 0  # prompt tokens that it computes once more
     alone: list[int] | None = None  # requests that it still computes, one by one; None: all at once
     finished: list[int] = field(default_factory=list)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from c2c.engine.inputs import INPUTS_SCHEMA, row_of
+from c2c.serving.port import Event
 from c2c.serving.state import RECORD_DTYPE
 
 __all__ = ["StepRow", "Tape", "Totals"]
@@ -40,6 +43,7 @@ class StepRow:
       outside_s: from the event that the plan follows from, or the step before, to the end of this
         step, beside the worker's seconds: the loop, the frames, waiting for a core.
       is_turn: another model than the step before.
+      is_cold: of a load: the weights were not in memory, and had to be waited for.
       again: prompt tokens that were computed anew, after a worker was lost.
     """
 
@@ -60,6 +64,7 @@ class StepRow:
     heard_s: float
     outside_s: float
     is_turn: bool
+    is_cold: bool
     again: int
 
 
@@ -117,6 +122,8 @@ class Tape:
         self._step_tables: list[pa.Table] = []
         self._records: list[tuple[Any, ...]] = []
         self._record_tables: list[np.ndarray] = []
+        self._inputs: list[dict[str, Any]] = []
+        self._input_tables: list[pa.Table] = []
         self.recent: deque[StepRow] = deque(maxlen=_RECENT)
         self.totals: dict[str, Totals] = {}
 
@@ -137,6 +144,14 @@ class Tape:
             if len(self._records) >= _PACKED:
                 self._pack()
 
+    def event(self, event: Event, names: Sequence[str]) -> None:
+        """Take what the loop is about to take, if it came from outside."""
+        row = row_of(event, names) if self._is_kept else None
+        if row is not None:
+            self._inputs.append(row)
+            if len(self._inputs) >= _PACKED:
+                self._pack()
+
     def _pack(self) -> None:
         columns = {
             field.name: pa.array([getattr(row, field.name) for row in self._steps], field.type)
@@ -144,12 +159,18 @@ class Tape:
         }
         self._step_tables.append(pa.table(columns, schema=_SCHEMA))
         self._record_tables.append(np.array(self._records, RECORD_DTYPE))
-        self._steps, self._records = [], []
+        self._input_tables.append(pa.Table.from_pylist(self._inputs, INPUTS_SCHEMA))
+        self._steps, self._records, self._inputs = [], [], []
 
     def steps(self) -> pa.Table:
         """Return all steps, in the order in which they were heard of."""
         self._pack()
         return pa.concat_tables(self._step_tables)
+
+    def inputs(self) -> pa.Table:
+        """Return what came from outside, in the order in which the loop took it."""
+        self._pack()
+        return pa.concat_tables(self._input_tables)
 
     def records(self) -> np.ndarray:
         """Return the records of all requests, by number."""

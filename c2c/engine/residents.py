@@ -177,16 +177,22 @@ class Residents:
         for submit in run.submits:
             _submit(runner, submit)
         calls = _calls(run, self._shapes.budgets)
+        following = [Step(decode=_fed(run))]
         for number in range(run.steps):
-            stepped = self._step(runner, run, number, calls)
+            goes_on = number + 1 < run.steps and not is_interrupted()
+            ahead = following[0] if goes_on and self._setup.ahead else None
+            stepped = self._step(runner, run, number, calls, ahead)
             is_last = number + 1 == run.steps or any(why for *_, why in stepped.tokens)
             if is_last or is_interrupted():
                 yield structs.replace(stepped, is_last=True)
                 return
             yield stepped
-            calls = [Step(decode=_fed(run))]
+            calls = following
 
-    def _step(self, runner: Runner, run: Run, number: int, calls: list[Step]) -> Stepped:
+    def _step(
+        self, runner: Runner, run: Run, number: int, calls: list[Step], ahead: Step | None
+    ) -> Stepped:
+        """Compute a step; begin the one ahead of which its tokens are read, if there is one."""
         begun_s, compiled = time.perf_counter(), self.compiled
         tokens: list[tuple[int, int, str | None]] = []
         scores: list[Scored] = []
@@ -194,7 +200,10 @@ class Residents:
         for call in calls:
             kv += runner.attended(call)
             shapes.append(runner.shape_of(call))
-            result = runner.finish(runner.start(call))
+            ticket = runner.start(call)
+            if ahead is not None and call is calls[-1]:
+                runner.run_ahead(ahead)
+            result = runner.finish(ticket)
             tokens += result.tokens
             seconds += result.seconds
             scores += [

@@ -89,6 +89,7 @@ class Engine:
         self._backend: LiveBackend | None = None
         self._server: asyncio.Server | None = None
         self._front: asyncio.StreamWriter | None = None
+        self._answers: list[say.Answered] = []  # that the front is about to be told
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
         self._loop_task: asyncio.Task[None] | None = None
@@ -137,6 +138,7 @@ class Engine:
             width=shapes.width,
             superblocks=pool.superblocks,
             superblock=pool.superblock,
+            ahead=options.ahead,
             owns_files=self._settings.pools is None,
         )
 
@@ -277,8 +279,10 @@ class Engine:
         assert self.prepared is not None
         assert self._backend is not None
         fleet = as_rows(self.prepared.fleet)
+        names = list(self._models)
         while True:
             event = await self._backend.next_event()
+            self.tape.event(event, names)
             try:
                 state, actions = step(fleet, rules, state, event, donate=True)
             except Exception:
@@ -402,8 +406,15 @@ class Engine:
         self._backend.stop_loading(model)
 
     def _tell(self, frame: say.Answered) -> None:
+        """Tell the front, in one piece with what else comes about before the loop has its turn."""
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._answer)
+        self._answers.append(frame)
+
+    def _answer(self) -> None:
+        frames, self._answers = self._answers, []
         if self._front is not None:
-            say.write_frame(self._front, frame)
+            say.write_frame(self._front, *frames)
 
     def live(self) -> dict[str, Any]:
         """Return how things are now, as plain data."""

@@ -4,7 +4,14 @@ The functions on the serving path are written in the subset of Python that Numba
 same code runs interpreted, compiled in the simulator, and in a live engine.
 """
 
-from c2c.policies.admit import ReserveAll, may_join, prefill_share
+from c2c.policies.admit import (
+    ReserveAll,
+    WithinQuota,
+    kv_ceiling,
+    kv_floor,
+    may_join,
+    prefill_share,
+)
 from c2c.policies.alpha import (
     AlphaObservation,
     AlphaState,
@@ -179,6 +186,7 @@ __all__ = [
     "WhereWorkIs",
     "WhileRoom",
     "Whole",
+    "WithinQuota",
     "adjust_alpha",
     "alpha_index",
     "best_alpha_index",
@@ -198,6 +206,8 @@ __all__ = [
     "keep_alive_s",
     "keeps_weights",
     "knows_costs",
+    "kv_ceiling",
+    "kv_floor",
     "largest_chunk",
     "layer_factor",
     "layers_to_keep",

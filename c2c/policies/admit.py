@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
-from c2c.policies.returns import JOINS
+from c2c.policies.returns import A_SHARE, A_SHARE_OR_NONE, JOINS
 
-__all__ = ["ReserveAll", "may_join", "prefill_share"]
+__all__ = ["ReserveAll", "WithinQuota", "kv_ceiling", "kv_floor", "may_join", "prefill_share"]
 
 
 @decision(returns=JOINS)
@@ -17,10 +18,28 @@ def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_
     Args:
       policy: decides.
       need_bytes: KV cache of the whole request, prompt and output.
-      room_bytes: what the slice has left for KV caches.
+      room_bytes: what the slice has left for KV caches, and the model's quota of it.
       batch: requests in the batch.
       max_batch: most of them.
     """
+
+
+def _nothing(policy: Any) -> float:
+    return 0.0
+
+
+@decision(default=_nothing, returns=A_SHARE_OR_NONE)
+def kv_floor(policy: Any) -> float:
+    """Return the share of a slice's room for KV caches that stays open for each of its models."""
+
+
+def _everything(policy: Any) -> float:
+    return 1.0
+
+
+@decision(default=_everything, returns=A_SHARE)
+def kv_ceiling(policy: Any) -> float:
+    """Return the share of a slice's room for KV caches that one of its models may have."""
 
 
 class ReserveAll(NamedTuple):
@@ -36,6 +55,48 @@ def _reserve_all(
     policy: ReserveAll, need_bytes: float, room_bytes: float, batch: int, max_batch: int
 ) -> bool:  # fmt: skip
     return need_bytes <= room_bytes and batch < max_batch
+
+
+class WithinQuota(NamedTuple):
+    """As `ReserveAll`, within bounds for each model of a slice, so that none starves the others.
+
+    The bounds hold from a model's second request at the same time on: one needs nothing but room.
+    So what could be served without them is served with them. Ours.
+
+    Attributes:
+      floor: share of the slice's room for KV caches that the other models leave to each, whether it
+        has requests or not.
+      ceiling: share of it that one model may have.
+    """
+
+    floor: float = 0.05
+    ceiling: float = 1.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if not 0.0 < self.ceiling <= 1.0:
+            raise SettingError(f"{where}.ceiling", self.ceiling, "a share in (0, 1]")
+        if not 0.0 <= self.floor <= self.ceiling:
+            raise SettingError(
+                f"{where}.floor", self.floor, f"a share from 0 to ceiling={self.ceiling}"
+            )
+
+
+@may_join.by(WithinQuota)
+def _reserve_within(
+    policy: WithinQuota, need_bytes: float, room_bytes: float, batch: int, max_batch: int
+) -> bool:  # fmt: skip
+    return need_bytes <= room_bytes and batch < max_batch
+
+
+@kv_floor.by(WithinQuota)
+def _floor(policy: WithinQuota) -> float:
+    return policy.floor
+
+
+@kv_ceiling.by(WithinQuota)
+def _ceiling(policy: WithinQuota) -> float:
+    return policy.ceiling
 
 
 @jitable

@@ -28,6 +28,7 @@ from c2c.serving.hbm import (
     idle_weight_bytes,
     kept_bytes,
     pair_of,
+    quota_bytes,
     request_bytes,
     room_bytes,
 )
@@ -50,7 +51,7 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         batch = inst.n_prefill + inst.n_decode
         if need > room_bytes(s, inst.on_device):
             make_room_for(fleet, rules, s, i, need, now_s)
-        room = room_bytes(s, inst.on_device)
+        room = quota_bytes(fleet, rules, s, i, room_bytes(s, inst.on_device))
         if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
             return
         slot = pop_waiting(s, i)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from c2c.policies import goes_before, inlined, jitable
+from c2c.policies import goes_before, inlined, jitable, kv_ceiling, kv_floor
 from c2c.serving.state import FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "measure",
     "movable_bytes",
     "pair_of",
+    "quota_bytes",
     "request_bytes",
     "room_bytes",
 ]
@@ -100,6 +101,32 @@ def _largest_other(fleet: Fleet, s: Serving, i: int) -> float:
         if j != i and s.instance[j].kv_used > 0:
             most = max(most, request_bytes(fleet, s, j, s.instance[j].kv_used))
     return most
+
+
+@inlined
+def quota_bytes(fleet: Fleet, rules: Rules, s: Serving, i: int, room: float) -> float:
+    """Return what of the free HBM of its device the next request of instance `i` may take.
+
+    All of it for the first: bounds that kept that out could keep it out for good.
+    """
+    floor, ceiling = kv_floor(rules.system.admit), kv_ceiling(rules.system.admit)
+    if (floor > 0.0 or ceiling < 1.0) and s.instance[i].kv_used > 0:
+        return _within(fleet, s, i, room, floor, ceiling)
+    return room
+
+
+@jitable
+def _within(
+    fleet: Fleet, s: Serving, i: int, room: float, floor: float, ceiling: float
+) -> float:  # fmt: skip
+    dev = s.device[s.instance[i].on_device]
+    own = request_bytes(fleet, s, i, s.instance[i].kv_used)
+    left = min(room, ceiling * dev.capacity_bytes - own)
+    for j in range(dev.first, dev.first + fleet.residents):
+        if j != i and s.instance[j].state != FREE:
+            used = request_bytes(fleet, s, j, s.instance[j].kv_used)
+            left -= max(0.0, floor * dev.capacity_bytes - used)
+    return float(left)
 
 
 @jitable

@@ -34,12 +34,24 @@ def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
     chip = s.chip[fleet.home_chip[k]]
     room = chip.host_bytes - chip.pinned_bytes
     first = s.device[chip.first].first
-    for i in range(first, first + (chip.last - chip.first) * fleet.residents):
+    last = first + (chip.last - chip.first) * fleet.residents
+    for i in range(first, last):
         if s.instance[i].state == IDLE:
-            held = entry_of(fleet, s.instance[i].model, fleet.home_chip[k])
-            if s.hold[held].pins == 1:
-                room += fleet.weight_bytes[s.instance[i].model]
+            other = s.instance[i].model
+            held = entry_of(fleet, other, fleet.home_chip[k])
+            if s.hold[held].pins == _idle_from(s, other, i, last):  # none busy, none before i
+                room += fleet.weight_bytes[other]
     return bool(room >= fleet.weight_bytes[m])
+
+
+@jitable
+def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
+    """Return how many of instances [first, last) are of model `m` and without work."""
+    n = 0
+    for i in range(first, last):
+        if s.instance[i].state == IDLE and s.instance[i].model == m:
+            n += 1
+    return n
 
 
 @jitable

@@ -20,7 +20,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ask
 from c2c.serving.batching import next_part
-from c2c.serving.hbm import movable_bytes, pair_of, request_bytes, room_bytes
+from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import evict
 from c2c.serving.placing import (
     device_load_s,
@@ -116,7 +116,7 @@ def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) ->
     batch = inst.n_prefill + inst.n_decode
     need = request_bytes(fleet, s, i, tokens)
     room = room_bytes(s, inst.on_device) + s.device[inst.on_device].weight_bytes
-    room += movable_bytes(fleet, s, i)
+    room = quota_bytes(fleet, rules, s, i, room + movable_bytes(fleet, s, i))
     fits = may_join(rules.system.admit, need, room, batch, fleet.max_batch)
     return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 

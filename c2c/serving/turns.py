@@ -19,7 +19,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
 from c2c.serving.batching import compose
-from c2c.serving.hbm import could_hold, pair_of, request_bytes, room_bytes
+from c2c.serving.hbm import could_hold, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
 from c2c.serving.state import (
     ASSIGNED,
@@ -52,6 +52,7 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     room = room_bytes(s, inst.on_device) - inst.parked_bytes
     if need > room and could_hold(fleet, s, i, need):
         room = need
+    room = quota_bytes(fleet, rules, s, i, room)
     return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
 
 

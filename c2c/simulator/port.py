@@ -25,6 +25,7 @@ from c2c.serving.port import (
     SetTimer,
     StepEnd,
     Timer,
+    Weights,
 )
 from c2c.simulator.backend import Machine, end_phase, new_world, submit, works_follow
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
@@ -44,7 +45,9 @@ class SimulatorBackend:
     Args:
       max_output_tokens: what the loop is told of the lengths; None: the lengths.
       deadline_s: of each request; None: none has one.
-      incidents: cancels and lost devices, in order of time; none in a closed loop.
+      priorities: of each request; None: those of the models.
+      incidents: cancels, lost devices and wishes about weights, in order of time; none in a closed
+        loop.
       loop: who sends the requests; None: they come at their times.
     """
 
@@ -56,7 +59,8 @@ class SimulatorBackend:
         *,
         max_output_tokens: np.ndarray | None = None,
         deadline_s: np.ndarray | None = None,
-        incidents: Sequence[Cancelled | DeviceLost] = (),
+        priorities: Sequence[int | None] | None = None,
+        incidents: Sequence[Cancelled | DeviceLost | Weights] = (),
         loop: ClosedLoop | None = None,
     ) -> None:
         self._fleet = prepared.fleet
@@ -65,6 +69,7 @@ class SimulatorBackend:
         self._arrivals = arrivals
         self._told = arrivals.output_tokens if max_output_tokens is None else max_output_tokens
         self._deadline_s = np.full(len(arrivals), np.inf) if deadline_s is None else deadline_s
+        self._priorities = priorities
         self._incidents = list(incidents)
         self._clients = None if loop is None else new_clients(loop)
         self._next = 0
@@ -179,6 +184,7 @@ class SimulatorBackend:
             model=int(block.model[k]),
             prompt_tokens=int(block.prompt_tokens[k]),
             max_output_tokens=int(self._told[k]),
+            priority=None if self._priorities is None else self._priorities[k],
             deadline_s=float(self._deadline_s[k]),
         )
 
@@ -190,7 +196,7 @@ class SimulatorBackend:
         most = min(int(deployment.max_context), int(fleet.kv_capacity[deployment.arch].max()))
         return tokens > most
 
-    def _happen(self, incident: Cancelled | DeviceLost) -> Event:
+    def _happen(self, incident: Cancelled | DeviceLost | Weights) -> Event:
         if isinstance(incident, DeviceLost) and self._world.busy[incident.device]:
             end_phase(self._machine, self._mirror, self._world, incident.device, incident.at_s)
             self._ended = incident.device

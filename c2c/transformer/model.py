@@ -319,6 +319,10 @@ class Model:
     def _fitting(self, ids: Sequence[int], new: int) -> list[int]:
         """Return a prompt that the context has room for, together with its answer."""
         known = self._checked(ids)
+        if len(known) > self.context:
+            raise SettingError(
+                "ids", f"{len(known)} tokens", f"at most the model's context, {self.context}"
+            )
         if len(known) + new > self.context:
             raise SettingError(
                 "max_new_tokens", new, f"at most {self.context - len(known)}: the model's context "

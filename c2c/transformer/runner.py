@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,23 +27,9 @@ from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.params import Params
 from c2c.transformer.sampling import Sampling, sampling_rows
 from c2c.transformer.shapes import Shapes
+from c2c.transformer.stays import Ended, Laid, Stay, Step, barred_tokens
 
 __all__ = ["Result", "Resumable", "Runner", "Step", "Ticket"]
-
-Ended = Literal["stop", "length"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What one call computes.
-
-    Attributes:
-      fill: a request and how many tokens of its prompt come next; None: no prompt.
-      decode: requests that get one token.
-    """
-
-    fill: tuple[int, int] | None = None
-    decode: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,44 +57,21 @@ class Result:
     scores: Mapping[int, Score] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class _Stay:
-    """A request from `submit` to its end: results belong to it, not to the request's number."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn:
+    """What a call draws, on the device."""
 
-    request: int
-    ids: Sequence[int]
-    new: int  # tokens at most, from here on
-    before: int  # drawn before it came
-    sampling: Sampling
-    stop: Collection[int]
-    seat: int
-    least: int = 0  # draws before which it does not stop
-    scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
-    blocks: list[int] = field(default_factory=list)
-    filled: int = 0  # prompt tokens computed
-    started: int = 0  # draws that were started
-    got: list[int] = field(default_factory=list)
-
-    def stored(self, step: Step) -> int:
-        """Return the positions whose keys and values are there after a step."""
-        if step.fill is not None and step.fill[0] == self.request:
-            return self.filled + step.fill[1]
-        return len(self.ids) + self.started
-
-    @property
-    def barred(self) -> Collection[int]:
-        """Tokens that its next draw may not give."""
-        return self.stop if self.before + self.started < self.least else ()
+    rows: tuple[tuple[Stay, int], ...]  # who draws, and in which row
+    tokens: Any
+    scores: tuple[Any, Any, Any] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
     """A step under way."""
 
-    rows: tuple[tuple[_Stay, int], ...]  # who draws, and in which row
-    tokens: Any
+    drawn: tuple[_Drawn, ...]
     begun_s: float
-    scores: tuple[Any, Any, Any] | None
 
 
 class Runner:
@@ -138,10 +101,11 @@ class Runner:
         self.pool, self.shapes = pool, shapes
         self.lease = pool.lease(spec)
         self._executables = executables
-        self._stays: dict[int, _Stay] = {}
+        self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]
         self._seated: tuple[Any, Any] | None = None  # seen and drawn, made at the first step
         self._read_s = 0.0
+        self._early: _Drawn | None = None  # begun before anybody asked for it
         self._bound: dict[Stage, Callable[..., Any]] = {}
 
     @property
@@ -196,7 +160,7 @@ class Runner:
         row = np.zeros(self.spec.vocab, bool)
         row[np.asarray(ids)] = True
         self._seated = self._compiled(SEAT)(seen, np.int32(seat), row), held
-        self._stays[request] = _Stay(
+        self._stays[request] = Stay(
             request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop,
             seat=seat, least=least, scores=scores,
         )  # fmt: skip
@@ -215,7 +179,7 @@ class Runner:
 
     def missing(self, step: Step) -> int:
         """Return how many blocks a step lacks beyond those that are free."""
-        needed = sum(count for _, count in self._growth(step))
+        needed = sum(count for _, count in self._growth(self._without_early(step)))
         return max(0, needed - self.lease.available)
 
     def shape_of(self, step: Step) -> tuple[int, int]:
@@ -236,20 +200,71 @@ class Runner:
     def attended(self, step: Step) -> int:
         """Return the positions that a step's rows of one token attend to."""
         stays = [self._stays[request] for request in step.decode]
-        return sum(len(stay.ids) + stay.started for stay in stays)
+        early = len(step.decode) - len(self._without_early(step).decode)
+        return sum(len(stay.ids) + stay.started for stay in stays) - early
 
     def start(self, step: Step) -> Ticket:
         """Begin a step; it is computed while this process goes on.
+
+        What `run_ahead` has begun of it is not computed again.
 
         Raises:
           OutOfPages: it lacks blocks; nothing was begun.
           ValueError: it does not fit the requests or the shapes.
         """
         begun_s = time.perf_counter()
-        growth = self._growth(step)
         if missing := self.missing(step):
             raise OutOfPages("step", missing + self.lease.available, self.lease.available)
-        for stay, count in growth:
+        rest = self._without_early(step)
+        drawn = [self._begin(rest)] if rest.fill is not None or rest.decode else []
+        if len(rest.decode) < len(step.decode):
+            drawn.append(self._take_early(step))
+        return Ticket(drawn=tuple(drawn), begun_s=begun_s)
+
+    def run_ahead(self, step: Step) -> bool:
+        """Begin a step of decodes that will be asked for, if none of them has to be over by then.
+
+        Its tokens are told when `start` is asked for them, and dropped where their request has
+        ended, by a token to stop after or otherwise.
+
+        Returns:
+          Whether it was begun: not where a request has all its tokens, blocks lack, or what was
+          begun ahead before has not all been asked for.
+        """
+        stays = [self._stays[request] for request in step.decode]
+        if self._early_stays() or any(stay.started >= stay.new for stay in stays):
+            return False
+        if step.fill is not None or self.missing(step):
+            return False
+        self._early = self._begin(step)
+        return True
+
+    def _early_stays(self) -> dict[int, Stay]:
+        """Return who has a token that was begun ahead, and is still here, by request."""
+        if self._early is None:
+            return {}
+        there = {stay.request: stay for stay, _ in self._early.rows}
+        return {n: stay for n, stay in there.items() if self._stays.get(n) is stay}
+
+    def _without_early(self, step: Step) -> Step:
+        """Return what of a step is still to be begun."""
+        early = self._early_stays()
+        if not early:
+            return step
+        return Step(fill=step.fill, decode=tuple(n for n in step.decode if n not in early))
+
+    def _take_early(self, step: Step) -> _Drawn:
+        """Return what was begun ahead of a step; what is not asked for yet stays."""
+        early = self._early
+        assert early is not None
+        later = self._early_stays().keys() - set(step.decode)
+        asked = tuple((stay, row) for stay, row in early.rows if stay.request not in later)
+        left = tuple((stay, row) for stay, row in early.rows if stay.request in later)
+        self._early = _Drawn(left, early.tokens, early.scores) if left else None
+        return _Drawn(asked, early.tokens, early.scores)
+
+    def _begin(self, step: Step) -> _Drawn:
+        for stay, count in self._growth(step):
             stay.blocks += self.lease.take(count, stay.request)
         laid = self._laid_out(step)
         assert self._seated is not None  # a step has requests, and they were submitted
@@ -275,7 +290,7 @@ class Runner:
             sampling_rows([Sampling() if s is None else s.sampling for s in laid.drawing]),
             np.asarray([0 if s is None else s.before + s.started for s in laid.drawing], np.int32),
             np.asarray([self.seats if s is None else s.seat for s in laid.drawing], np.int32),
-            _barred(laid.drawing),
+            barred_tokens(laid.drawing),
             hot=any(s is not None and s.sampling.temperature > 0 for s in laid.drawing),
         )
         self._seated = seen, drawn
@@ -287,35 +302,40 @@ class Runner:
         scores = None
         if any(stay.scores is not None for stay, _ in rows):
             scores = self._compiled(SCORE)(logits, token)
-        return Ticket(rows, token, begun_s, scores)
+        return _Drawn(rows, token, scores)
 
     def finish(self, ticket: Ticket) -> Result:
         """Wait for a step and return what it gave; who is over with it is gone from here."""
-        known = np.asarray(ticket.tokens)
+        known = [np.asarray(drawn.tokens) for drawn in ticket.drawn]
         now_s = time.perf_counter()
         seconds = now_s - max(ticket.begun_s, self._read_s)
         self._read_s = now_s
         found: list[tuple[int, int, Ended | None]] = []
         scores: dict[int, Score] = {}
-        told = None if ticket.scores is None else tuple(map(np.asarray, ticket.scores))
         dropped = 0
-        for stay, row in ticket.rows:
-            if self._stays.get(stay.request) is not stay:
-                dropped += 1
-                continue
-            token = int(known[row])
-            stay.got.append(token)
-            ended: Ended | None = None
-            if token in stay.stop:
-                ended = "stop"
-            elif len(stay.got) == stay.new:
-                ended = "length"
-            if ended is not None:
-                self.cancel(stay.request)
-            found.append((stay.request, token, ended))
-            if told is not None and stay.scores is not None:
-                scores[stay.request] = _score(told, row, stay.scores)
+        for drawn, tokens in zip(ticket.drawn, known, strict=True):
+            told = None if drawn.scores is None else tuple(map(np.asarray, drawn.scores))
+            for stay, row in drawn.rows:
+                if self._stays.get(stay.request) is not stay:
+                    dropped += 1
+                    continue
+                token = int(tokens[row])
+                found.append((stay.request, token, self._give(stay, token)))
+                if told is not None and stay.scores is not None:
+                    scores[stay.request] = _score(told, row, stay.scores)
         return Result(tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores)
+
+    def _give(self, stay: Stay, token: int) -> Ended | None:
+        """Take note of a request's token; return why it is over with it, if it is."""
+        stay.got.append(token)
+        ended: Ended | None = None
+        if token in stay.stop:
+            ended = "stop"
+        elif len(stay.got) == stay.new:
+            ended = "length"
+        if ended is not None:
+            self.cancel(stay.request)
+        return ended
 
     def warm(
         self,
@@ -384,16 +404,16 @@ class Runner:
         self._seated = self._placed(seen), self._placed(np.zeros(self.seats, np.int32))
         return self._seated
 
-    def _growth(self, step: Step) -> list[tuple[_Stay, int]]:
+    def _growth(self, step: Step) -> list[tuple[Stay, int]]:
         """Return who needs blocks for a step, and how many more."""
         who = [] if step.fill is None else [step.fill[0]]
         stays = [self._stays[request] for request in (*who, *step.decode)]
         wanted = ((stay, -(-stay.stored(step) // PAGE_TOKENS) - len(stay.blocks)) for stay in stays)
         return [(stay, count) for stay, count in wanted if count > 0]
 
-    def _laid_out(self, step: Step) -> _Laid:
+    def _laid_out(self, step: Step) -> Laid:
         chunk, rows = self.shape_of(step)
-        laid = _Laid(chunk=chunk, decode_rows=rows, width=self.shapes.width)
+        laid = Laid(chunk=chunk, decode_rows=rows, width=self.shapes.width)
         if step.fill is not None:
             laid.fill(self._stays[step.fill[0]], step.fill[1])
         for row, request in enumerate(step.decode):
@@ -401,49 +421,7 @@ class Runner:
         return laid
 
 
-def _barred(drawing: Sequence[_Stay | None]) -> np.ndarray:
-    """Return the tokens that each row may not draw; what is no token stands for none."""
-    barred = np.full((len(drawing), BARRED), np.iinfo(np.int32).max, np.int32)
-    for row, stay in enumerate(drawing):
-        if stay is not None and stay.barred:
-            barred[row, : len(stay.barred)] = sorted(stay.barred)
-    return barred
-
-
 def _score(told: Sequence[np.ndarray], row: int, count: int) -> Score:
     logprob, which, top = told
     pairs = zip(which[row, :count].tolist(), top[row, :count].tolist(), strict=True)
     return Score(logprob=float(logprob[row]), top=tuple(pairs))
-
-
-class _Laid:
-    """The arrays of one call: a chunk first, then rows of one token; padding has position -1."""
-
-    def __init__(self, *, chunk: int, decode_rows: int, width: int) -> None:
-        count, self._first = chunk + decode_rows, int(chunk > 0)
-        self._chunk, self.decode_rows = chunk, decode_rows
-        self.given = np.zeros(count, np.int32)
-        self.source = np.full(count, -1, np.int32)  # seats whose last token it is
-        self.positions = np.full(count, -1, np.int32)
-        self.tables = np.full((self._first + decode_rows, width), -1, np.int32)
-        self.wanted = np.zeros(self._first + decode_rows, np.int32)
-        self.drawing: list[_Stay | None] = [None] * (self._first + decode_rows)
-
-    def fill(self, stay: _Stay, tokens: int) -> None:
-        first, past = stay.filled, stay.filled + tokens
-        if past > len(stay.ids):
-            raise ValueError(f"request {stay.request}: {past} tokens of a prompt of its length")
-        self.given[:tokens] = stay.ids[first:past]
-        self.positions[:tokens] = np.arange(first, past)
-        self.tables[0, : len(stay.blocks)] = stay.blocks
-        if past == len(stay.ids):
-            self.wanted[0], self.drawing[0] = tokens - 1, stay
-
-    def decode(self, stay: _Stay, row: int) -> None:
-        if not stay.started or stay.filled < len(stay.ids):
-            raise ValueError(f"request {stay.request}: its prompt is not computed yet")
-        at, row = self._chunk + row, self._first + row
-        self.source[at] = stay.seat
-        self.positions[at] = len(stay.ids) + stay.started - 1
-        self.tables[row, : len(stay.blocks)] = stay.blocks
-        self.wanted[row], self.drawing[row] = at, stay

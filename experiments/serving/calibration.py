@@ -3,7 +3,8 @@
 A step that only decodes takes a + c x (positions attended to), with an a for each row class: rows
 are padded, so how many of them are real has no term. A step with prompt tokens is calls, each
 padded to one of the budgets: it takes the sum of what those take. What passes between steps (the
-loop, the frames) is added to each.
+loop, the frames) is added to each; before a prompt it is more, since its frame, its turn and the
+first look at it come in there, while a run of decode steps goes on by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class StepFit:
       rows_s: of a decode step, by row class.
       kv_s: more for each position attended to.
       chunk_s: of a call with a chunk of a prompt, by the tokens that it is padded to.
-      outside_s: between steps, the mean.
+      outside_s: before a step that only decodes, the mean.
+      prompt_outside_s: before a step with prompt tokens, likewise.
+      load_s: of a load onto a worker, of weights that are in memory, the mean; 0 if there was none.
+      cold_load_s: of one whose weights came from disk, likewise.
       residual: standard deviation of decode steps over their mean.
       steps: that were fitted.
     """
@@ -42,6 +46,9 @@ class StepFit:
     kv_s: float
     chunk_s: Mapping[int, float]
     outside_s: float
+    prompt_outside_s: float
+    load_s: float
+    cold_load_s: float
     residual: float
     steps: int
 
@@ -65,12 +72,18 @@ def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
         name: np.concatenate([table[name].to_numpy(zero_copy_only=False) for table in tables])
         for name in tables[0].column_names
     }
-    usual = (columns["again"] == 0) & (columns["number"] >= 0)  # nothing twice, and no loads
+    loads = columns["number"] < 0
+    usual = (columns["again"] == 0) & ~loads  # nothing twice
     found = {}
     for model in sorted(set(columns["model"].tolist())):
-        mine = {name: column[usual & (columns["model"] == model)]
-                for name, column in columns.items()}  # fmt: skip
-        found[model] = _fit(model, mine)
+        its = columns["model"] == model
+        fit = _fit(model, {name: column[usual & its] for name, column in columns.items()})
+        seconds, cold = columns["heard_s"] - columns["begun_s"], columns["is_cold"].astype(bool)
+        found[model] = replace(
+            fit,
+            load_s=_mean(seconds[loads & its & ~cold]),
+            cold_load_s=_mean(seconds[loads & its & cold]),
+        )
     return found
 
 
@@ -102,7 +115,10 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
         rows_s={int(r): float(a) for r, a in zip(classes, fit[:-1], strict=True)},
         kv_s=float(fit[-1]),
         chunk_s={b: float(s) for b, s in zip(budgets, chunk, strict=True)},
-        outside_s=float(_trimmed(c["outside_s"]).mean()),
+        outside_s=_mean(c["outside_s"][decodes]),
+        prompt_outside_s=_mean(c["outside_s"][prompts]),
+        load_s=0.0,
+        cold_load_s=0.0,
         residual=float(residual / max(1e-12, seconds[decodes].mean())),
         steps=len(seconds),
     )
@@ -119,10 +135,11 @@ def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
     return fit * scale, float((y - x @ fit * scale)[kept].std())
 
 
-def _trimmed(values: np.ndarray) -> np.ndarray:
-    # A gap in which nobody had asked for anything is no cost of a step.
-    trimmed: np.ndarray = np.minimum(values, np.quantile(values, 0.98))
-    return trimmed
+def _mean(values: np.ndarray) -> float:
+    """Return the mean without what happened once; 0 of nothing."""
+    if not len(values):
+        return 0.0
+    return float(np.minimum(values, np.quantile(values, 0.98)).mean())
 
 
 def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequence[int]) -> Prepared:
@@ -152,6 +169,7 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequenc
         # The step's rows are counted with it where they are few, and what it attends to always.
         prompt_s[1 : widest + 1] -= fit.rows_s[widest]
         prompt_s[1:] -= fit.kv_s * np.arange(1, len(prompt_s))
+        prompt_s[1:] += fit.prompt_outside_s - fit.outside_s
         pairs = slice(int(row.arch) * costs.kinds, (int(row.arch) + 1) * costs.kinds)
         body[pairs] = rows_s[None, :, None]
         chunks[pairs] = np.maximum(prompt_s, 0.0)[None, :]

@@ -12,10 +12,10 @@ from c2c.runs import write_parquet
 from c2c.simulator import requests_table
 from experiments.serving.machine import write_machine
 
-__all__ = ["CATALOG", "REQUESTS", "SETTINGS", "STEPS", "write_record"]
+__all__ = ["CATALOG", "INPUTS", "REQUESTS", "SETTINGS", "STEPS", "write_record"]
 
-REQUESTS, STEPS, SETTINGS, CATALOG = (
-    "requests.parquet", "steps.parquet", "settings.json", "catalog.json",
+REQUESTS, STEPS, INPUTS, SETTINGS, CATALOG = (
+    "requests.parquet", "steps.parquet", "inputs.parquet", "settings.json", "catalog.json",
 )  # fmt: skip
 
 
@@ -25,6 +25,7 @@ def write_record(folder: Path, given: Mapping[str, Any], engine: Engine) -> None
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet(folder / REQUESTS, requests_table(engine.prepared, engine.tape.records()))
     write_parquet(folder / STEPS, engine.tape.steps())
+    write_parquet(folder / INPUTS, engine.tape.inputs())
     write_machine(folder, engine.others)
     write_json(folder / SETTINGS, {**given, "key": None})
     served = [{"name": e.name, "path": str(e.path)} for e in engine.served]

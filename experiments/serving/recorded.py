@@ -13,22 +13,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from c2c.errors import DataError
 from c2c.serving import Prepared
-from c2c.serving.loop import run
-from c2c.serving.port import Action, Arrival, Event, Load, Ready, RunSteps, StepEnd
-from c2c.serving.rows import as_rows, new_row
+from c2c.serving.port import (
+    Action,
+    DeviceLost,
+    Event,
+    Load,
+    Ready,
+    RunSteps,
+    SetTimer,
+    StepEnd,
+    Timer,
+)
+from c2c.serving.rows import new_row
 from c2c.serving.state import REPORT_DTYPE
-from c2c.simulator import requests_table
+from experiments.serving.inputs import Inputs
+from experiments.serving.replaying import records_of
 
 __all__ = ["Retold", "retell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
+    number: int
     seconds: float
     steps: int
     what: tuple[str, int, int]  # model, prompt tokens, rows that decode; of a load without both
@@ -46,45 +56,64 @@ class Retold:
 class _Recorded:
     """The world as it was: a `c2c.serving.port.Backend`."""
 
-    def __init__(self, prepared: Prepared, requests: pa.Table, steps: pa.Table) -> None:
+    def __init__(self, prepared: Prepared, inputs: Inputs, steps: pa.Table) -> None:
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(prepared.chip_of)
-        self._requests = requests.to_pylist()
+        self._inputs = inputs
         self._made: Counter[int] = Counter()
         self._plans = _plans(steps)
+        outside = [*inputs.arrivals, *inputs.others]
+        self._outside = deque(sorted(outside, key=lambda event: event.at_s))
+        self._lost = {e.device for e in inputs.others if isinstance(e, DeviceLost)}
         self._later: list[tuple[float, int, Event]] = []
-        self._next = 0
+        self._timer_s = math.inf
         self.plans = self.equal = 0
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Load | RunSteps):
                 self._begin(action, at_s)
+            elif isinstance(action, SetTimer):
+                self._timer_s = action.at_s
 
     def _begin(self, action: Load | RunSteps, at_s: float) -> None:
         d = action.device
-        if not self._plans.get(d):
-            raise DataError(f"plans of worker {d}", "the loop asks for more than were recorded")
-        was = self._plans[d].popleft()
+        self.plans += 1
+        was = self._was(action, d)
+        if was is None:
+            return
         end_s = at_s + was.seconds
-        name = self._names[action.model]
+        self.equal += self._what(action) == was.what
         event: Event
         if isinstance(action, Load):
-            what = (name, 0, 0)
             event = Ready(at_s=end_s, device=d, available_gbps=self._gbps)
         else:
-            what = (name, sum(n for *_, n in action.prefills), len(action.decodes))
             event = self._end(action, was, end_s)
-        self.plans += 1
-        self.equal += what == was.what
         heapq.heappush(self._later, (end_s, d, event))
+
+    def _what(self, action: Load | RunSteps) -> tuple[str, int, int]:
+        name = self._names[action.model]
+        if isinstance(action, Load):
+            return name, 0, 0
+        return name, sum(n for *_, n in action.prefills), len(action.decodes)
+
+    def _was(self, action: Load | RunSteps, d: int) -> _Plan | None:
+        """Return what was recorded of a plan; None: its worker was lost with it, for good."""
+        recorded, what = self._plans.get(d), self._what(action)
+        if recorded and recorded[0].number > self.plans and recorded[0].what != what:
+            return _Plan(number=self.plans, seconds=0.0, steps=1, what=what)  # nobody wanted it
+        if recorded:
+            return recorded.popleft()
+        if d in self._lost:
+            return None
+        raise DataError(f"plans of worker {d}", "the loop asks for more than were recorded")
 
     def _end(self, action: RunSteps, was: _Plan, end_s: float) -> StepEnd:
         left = [self._left(request) for request in action.decodes]
         steps = max(1, min([was.steps, *left])) if not action.prefills else 1
         got = dict.fromkeys(action.decodes, steps)
         for request, first, tokens in action.prefills:
-            if first + tokens == self._requests[request]["prompt_tokens"]:
+            if first + tokens == self._inputs.arrivals[request].prompt_tokens:
                 got[request] = 1
         self._made.update(got)
         report = new_row(
@@ -94,21 +123,16 @@ class _Recorded:
         return StepEnd(at_s=end_s, device=action.device, report=report, finished=finished)
 
     def _left(self, request: int) -> int:
-        return int(self._requests[request]["output_tokens"]) - self._made[request]
+        return self._inputs.lengths[request] - self._made[request]
 
     def next_event(self) -> Event | None:
         ends_s = self._later[0][0] if self._later else math.inf
-        if self._next < len(self._requests):
-            row = self._requests[self._next]
-            if row["arrival_s"] < ends_s:
-                self._next += 1
-                return Arrival(
-                    at_s=row["arrival_s"],
-                    request_id=self._next - 1,
-                    model=self._names.index(row["model"]),
-                    prompt_tokens=row["prompt_tokens"],
-                    max_output_tokens=row["output_tokens"],
-                )
+        comes_s = self._outside[0].at_s if self._outside else math.inf
+        if self._timer_s <= min(ends_s, comes_s) and self._timer_s < math.inf:
+            at_s, self._timer_s = self._timer_s, math.inf
+            return Timer(at_s=at_s)
+        if comes_s < ends_s:
+            return self._outside.popleft()
         return heapq.heappop(self._later)[2] if self._later else None
 
 
@@ -122,6 +146,7 @@ def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
         first, last = rows[0], rows[-1]
         found.setdefault(first["device"], deque()).append(
             _Plan(
+                number=first["plan"],
                 seconds=last["heard_s"] - first["begun_s"],
                 steps=len(rows),
                 what=(first["model"], first["prompt_tokens"], first["decodes"]),
@@ -130,21 +155,17 @@ def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
     return found
 
 
-def retell(prepared: Prepared, requests: pa.Table, steps: pa.Table) -> Retold:
-    """Run the loop over the arrivals and the recorded seconds of a live run.
+def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
+    """Run the loop over the inputs and the recorded seconds of a live run.
 
     Args:
       prepared: of the run.
-      requests: its records by arrival, all served to their end.
+      inputs: of the run.
       steps: its steps.
 
     Raises:
       DataError: the loop goes another way than it did.
     """
-    world = _Recorded(prepared, requests, steps)
-    rules = prepared.new_rules()
-    start = as_rows(prepared.new_serving(rules=rules))
-    state = run(as_rows(prepared.fleet), rules, start, world)
-    records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
-    table = requests_table(prepared, records.view(np.recarray))
-    return Retold(requests=table, plans=world.plans, equal=world.equal)
+    world = _Recorded(prepared, inputs, steps)
+    records = records_of(prepared, world)
+    return Retold(requests=inputs.of_served(records), plans=world.plans, equal=world.equal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +17,25 @@ from c2c.cost import load_constants
 from c2c.engine import Options, find_models, fleet_of
 from c2c.errors import DataError
 from c2c.serving import Prepared
-from c2c.simulator import Simulation, build_machine, requests_table, run_blocks
-from c2c.workloads import RequestBlock
+from c2c.serving.loop import step
+from c2c.serving.pools import entry_of
+from c2c.serving.port import Backend, KeepWeights, ReleaseWeights, WeightsHere
+from c2c.serving.rows import as_rows
+from c2c.simulator import build_machine, requests_table
+from c2c.simulator.port import SimulatorBackend
 from experiments.serving.calibration import StepFit, fit_steps
-from experiments.serving.record import CATALOG, REQUESTS, SETTINGS, STEPS
+from experiments.serving.inputs import Inputs, inputs_from
+from experiments.serving.record import CATALOG, INPUTS, REQUESTS, SETTINGS, STEPS
 from experiments.serving.settings import options_of, system_of
 
 __all__ = [
     "Comparison",
     "compare",
     "fitted",
-    "load_seconds",
+    "inputs_of",
     "prepared_of",
     "recorded_steps",
+    "records_of",
     "replay",
     "served_requests",
 ]
@@ -63,20 +70,6 @@ def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
       DataError: a run has no record, or too few steps.
     """
     return fit_steps([_table(run / STEPS) for run in runs])
-
-
-def load_seconds(runs: Sequence[Path]) -> dict[str, float]:
-    """Return the median seconds of a load of each model onto a worker, reading from disk included.
-
-    Raises:
-      DataError: a run has no record.
-    """
-    seconds: dict[str, list[float]] = {}
-    for run in runs:
-        for row in recorded_steps(run).to_pylist():
-            if row["number"] < 0:
-                seconds.setdefault(row["model"], []).append(row["heard_s"] - row["begun_s"])
-    return {name: float(np.median(each)) for name, each in sorted(seconds.items())}
 
 
 def prepared_of(run: Path) -> tuple[Prepared, Options]:
@@ -123,22 +116,71 @@ def recorded_steps(run: Path) -> pa.Table:
     return _table(run / STEPS)
 
 
-def replay(prepared: Prepared, requests: pa.Table) -> pa.Table:
-    """Simulate the arrivals of a live run; return the records in the same order."""
+def inputs_of(run: Path, prepared: Prepared) -> Inputs:
+    """Return what came to the engine in a run.
+
+    Raises:
+      DataError: there is no record of it, or no request was served.
+    """
     names = [d.name for d in prepared.setup.deployments]
-    block = RequestBlock(
-        arrival_s=requests["arrival_s"].to_numpy(),
-        model=np.array([names.index(n) for n in requests["model"].to_pylist()], np.int32),
-        prompt_tokens=requests["prompt_tokens"].to_numpy().astype(np.int32),
-        output_tokens=requests["output_tokens"].to_numpy().astype(np.int32),
+    return inputs_from(_table(run / INPUTS), _table(run / REQUESTS), names)
+
+
+def replay(
+    prepared: Prepared, inputs: Inputs, fits: Mapping[str, StepFit] | None = None
+) -> pa.Table:
+    """Simulate what came to a live run; return the records of what it served, by arrival.
+
+    Args:
+      prepared: of the run, with its step costs.
+      inputs: of the run.
+      fits: what loads take, by model; None: no time.
+
+    Raises:
+      DataError: a request was served live that is not in the simulation.
+    """
+    known = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
+    load_s = np.array([0.0 if fit is None else fit.load_s for fit in known])
+    cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in known])
+    machine = build_machine(prepared)._replace(
+        load_s=load_s,
+        weight_bytes=np.maximum(0.0, cold_s - load_s), disk=1.0, cold_init_s=0.0,  # a byte a second
+        turn_s=0.0,  # a turn's cost is in the steps'
+    )  # fmt: skip
+    asked = inputs.arrivals
+    world = SimulatorBackend(
+        prepared,
+        machine,
+        inputs.block(),
+        max_output_tokens=np.array([a.max_output_tokens for a in asked]),
+        deadline_s=np.array([a.deadline_s for a in asked]),
+        priorities=[a.priority for a in asked],
+        incidents=inputs.others,
     )
-    machine = build_machine(prepared)
-    machine = machine._replace(load_s=np.zeros_like(machine.load_s), turn_s=0.0)
-    parts: list[Any] = []
-    simulation = Simulation.start(prepared, machine, compiled=False)
-    run_blocks(simulation, [block], parts.append)
-    records = np.sort(np.concatenate(parts), order="id").view(np.recarray)
-    return requests_table(prepared, records)
+    return inputs.of_served(records_of(prepared, world))
+
+
+def records_of(prepared: Prepared, world: Backend) -> pa.Table:
+    """Serve in a world; return the records of all requests, by number."""
+    rules = prepared.new_rules()
+    start = as_rows(prepared.new_serving(rules=rules))
+    state, fleet, kept = start, as_rows(prepared.fleet), Counter[int]()
+    while (event := world.next_event()) is not None:
+        if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
+            continue  # of a wish that was granted live and is refused here: there was less room
+        pins = _pins(fleet, state, event) if isinstance(event, KeepWeights) else 0
+        state, actions = step(fleet, rules, state, event, donate=True)
+        if isinstance(event, KeepWeights):
+            kept[event.model] += _pins(fleet, state, event) - pins
+        elif isinstance(event, ReleaseWeights):
+            kept[event.model] -= 1
+        world.submit(float(state.count[0].now_s), actions)
+    records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
+    return requests_table(prepared, records.view(np.recarray))
+
+
+def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
+    return int(state.hold[entry_of(fleet, event.model, event.chip)].pins)
 
 
 def compare(

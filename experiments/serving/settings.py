@@ -58,6 +58,8 @@ class ServeConf:
       dtype: of parameters, activations, keys and values.
       linear_strategy: `linear=` on the command line; staged (weights once for all workers) or
         reference (a copy for each).
+      ahead: 1: a worker begins the next of several decode steps before it reads the tokens of the
+        last; a prompt that comes in meanwhile waits for one step more.
       executables: folder of compiled code, or auto.
       pools: folder of weights in the form that workers map; null: one that ends with the command.
       max_open: requests at the same time; further ones get 429.
@@ -86,6 +88,7 @@ class ServeConf:
     weights_bytes: int | None = None
     dtype: str = "float32"
     linear_strategy: str = "staged"
+    ahead: int = 1
     executables: str | None = "auto"
     pools: str | None = None
     max_open: int = 1024
@@ -215,6 +218,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
         weights_bytes=given.get("weights_bytes"),
         dtype=given["dtype"],
         linear=given["linear_strategy"],
+        ahead=given.get("ahead", 0),
     )
 
 

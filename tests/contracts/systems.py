@@ -26,6 +26,7 @@ from c2c.policies import (
     Static,
     WhereWorkIs,
     WhileRoom,
+    WithinQuota,
     caches_experts,
     weights_in,
 )
@@ -60,7 +61,8 @@ START = (
 MIXES: dict[str, dict[str, Any]] = {
     "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
     "round_robin_1": SPREAD | {"residents": 1},
-    "round_robin_3": SPREAD | {"residents": 3, "turn_s": 0.002},
+    "round_robin_3": SPREAD
+    | {"residents": 3, "turn_s": 0.002, "admit": WithinQuota(floor=0.2, ceiling=0.6)},
     "triage_1": TURNS | {"residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
     "triage_3": TURNS | {"residents": 3},
     "parked_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9},

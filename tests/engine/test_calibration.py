@@ -20,9 +20,19 @@ from c2c.errors import DataError, SettingError
 from c2c.models import from_hf_config
 from c2c.runs import write_parquet
 from c2c.serving import Prepared
+from c2c.serving.port import (
+    Arrival,
+    Cancelled,
+    DropWeights,
+    Event,
+    KeepWeights,
+    Ready,
+    ReleaseWeights,
+)
 from c2c.transformer import pieces
 from experiments.calibrate import calibrate
 from experiments.serving.calibration import fit_steps, with_costs
+from experiments.serving.inputs import Inputs, inputs_from
 from experiments.serving.machine import write_machine
 from experiments.serving.record import STEPS
 from experiments.serving.recorded import retell
@@ -32,7 +42,8 @@ from experiments.serving.steps_file import read_steps
 from tests.transformer.random_checkpoints import config_of
 
 A = {1: 0.002, 8: 0.005}
-C, OUTSIDE = 2e-6, 0.0005
+C, OUTSIDE, BEFORE_PROMPT = 2e-6, 0.0005, 0.002
+LOADS, COLD_LOADS = (0.01, 0.03), (0.5, 0.7)
 CHUNK = {64: 0.006, 256: 0.02}
 
 
@@ -50,11 +61,18 @@ def recorded(count: int = 400, noise: float = 0.0) -> pa.Table:
                 plan=k, number=0, device=0, model="m", chunk=sum(calls), rows=width,
                 calls=calls, prompt_tokens=prompt, decodes=width, kv_tokens=kv,
                 seconds=seconds * (1 + noise * float(rng.standard_normal())), host_s=0.0,
-                begun_s=0.0, sent_s=0.0, heard_s=0.0, outside_s=OUTSIDE, is_turn=False, again=0,
+                begun_s=0.0, sent_s=0.0, heard_s=0.0,
+                outside_s=BEFORE_PROMPT if prompt else OUTSIDE, is_turn=False,
+                is_cold=False, again=0,
             )
         )  # fmt: skip
     tape = Tape(is_kept=True)
-    for row in (*rows, replace(rows[1], seconds=9.0, again=70)):
+    loads = [
+        replace(rows[1], number=-1, heard_s=seconds, seconds=0.0, is_cold=is_cold)
+        for is_cold, each in ((False, LOADS), (True, COLD_LOADS))
+        for seconds in each
+    ]
+    for row in (*rows, replace(rows[1], seconds=9.0, again=70), *loads):
         tape.step(row)
     return tape.steps()
 
@@ -65,6 +83,9 @@ def test_a_fit_finds_what_steps_cost() -> None:
     assert fit.kv_s == pytest.approx(C, rel=1e-6)
     assert fit.chunk_s == pytest.approx(CHUNK, rel=1e-6)
     assert fit.outside_s == pytest.approx(OUTSIDE)
+    assert fit.prompt_outside_s == pytest.approx(BEFORE_PROMPT)
+    assert fit.load_s == pytest.approx(sum(LOADS) / 2, rel=0.02)
+    assert fit.cold_load_s == pytest.approx(sum(COLD_LOADS) / 2, rel=0.02)
     noisy = fit_steps([recorded(4000, noise=0.05)])["m"]
     assert noisy.rows_s == pytest.approx(A, rel=0.02)
     assert noisy.residual == pytest.approx(0.05, rel=0.3)
@@ -141,10 +162,21 @@ def prepared_for() -> Prepared:
 def served(first_token_s: float, finished_s: float) -> pa.Table:
     return pa.table(
         {
-            "arrival_s": [1.0], "model": ["m"], "prompt_tokens": [300], "output_tokens": [41],
-            "first_token_s": [first_token_s], "finished_s": [finished_s],
+            "id": [7], "arrival_s": [1.0], "model": ["m"], "prompt_tokens": [300],
+            "output_tokens": [41], "first_token_s": [first_token_s], "finished_s": [finished_s],
+            "status": ["finished"],
         }
     )  # fmt: skip
+
+
+def inputs(live: pa.Table, *others: Event, prompt: int = 300) -> Inputs:
+    tape = Tape(is_kept=True)
+    asked = Arrival(
+        at_s=1.0, request_id=7, model=0, prompt_tokens=prompt, max_output_tokens=60, priority=2
+    )
+    for event in (asked, *others):
+        tape.event(event, ["m"])
+    return inputs_from(tape.inputs(), live, ["m"])
 
 
 def test_with_its_own_seconds_a_run_is_what_it_was() -> None:
@@ -161,17 +193,48 @@ def test_with_its_own_seconds_a_run_is_what_it_was() -> None:
                     model="m", chunk=prompt, rows=1,
                     calls=[prompt], prompt_tokens=prompt, decodes=decodes, kv_tokens=1,
                     seconds=seconds, host_s=0.0, begun_s=begun_s, sent_s=begun_s, heard_s=at_s,
-                    outside_s=0.0, is_turn=False, again=0,
+                    outside_s=0.0, is_turn=False,
+                is_cold=False, again=0,
                 )
             )  # fmt: skip
     live = served(1.875, at_s)
-    found = retell(prepared_for(), live, tape.steps())
+    found = retell(prepared_for(), inputs(live), tape.steps())
     assert (found.plans, found.equal) == (4, 4)
     assert all(one.error == 0.0 for one in compare(live, found.requests))
     with pytest.raises(DataError, match="more than were recorded"):
-        retell(prepared_for(), live, tape.steps().slice(0, 2))
-    other = live.set_column(2, "prompt_tokens", pa.array([299]))
-    assert retell(prepared_for(), other, tape.steps()).equal == 3
+        retell(prepared_for(), inputs(live), tape.steps().slice(0, 2))
+    assert retell(prepared_for(), inputs(live, prompt=299), tape.steps()).equal == 3
+
+
+def test_cancels_and_wishes_about_weights_come_once_more() -> None:
+    live = served(2.0, 3.0)
+    others: list[Event] = [
+        DropWeights(at_s=0.5, model=0),  # brought back from disk by the request
+        Arrival(at_s=1.0, request_id=9, model=0, prompt_tokens=5, max_output_tokens=90,
+                deadline_s=50.0),
+        KeepWeights(at_s=1.01, model=0),
+        Cancelled(at_s=1.02, request_id=9),
+        ReleaseWeights(at_s=1.1, model=0),
+    ]  # fmt: skip
+    given = inputs(live, *others, Ready(at_s=2.0, device=0, available_gbps=1.0))
+    assert [type(event).__name__ for event in given.others] == [
+        "DropWeights", "KeepWeights", "Cancelled", "ReleaseWeights"
+    ]  # fmt: skip
+    assert given.others[2] == Cancelled(at_s=1.02, request_id=1)
+    assert given.arrivals[1].deadline_s == 50.0
+    assert given.arrivals[0].priority == 2
+    assert given.lengths == (41, 90)
+    measured = with_costs(prepared_for(), fit_steps([recorded()]), tuple(CHUNK))
+    fit = fit_steps([recorded()])
+    found = replay(measured, given, fit)
+    assert found["output_tokens"].to_pylist() == [41]
+    alone = replay(measured, inputs(live), fit)
+    later_s = found["first_token_s"][0].as_py() - alone["first_token_s"][0].as_py()
+    assert later_s > 0.9 * (fit["m"].cold_load_s - fit["m"].load_s)
+    with pytest.raises(DataError, match="none was served"):
+        inputs(live.set_column(7, "status", pa.array(["failed"])))
+    with pytest.raises(DataError, match="nobody asked for it"):
+        inputs_from(Tape(is_kept=True).inputs(), live, ["m"])
 
 
 def test_one_request_takes_what_its_steps_take() -> None:
@@ -179,14 +242,18 @@ def test_one_request_takes_what_its_steps_take() -> None:
     fit = fit_steps([recorded()])
     measured = with_costs(prepared, fit, tuple(CHUNK))
     live = served(2.0, 3.0)
-    found = replay(measured, live).to_pylist()[0]
-    prompt = CHUNK[256] + CHUNK[64] + C * 256 + 2 * OUTSIDE  # a step a chunk
+    found = replay(measured, inputs(live)).to_pylist()[0]
+    prompt = CHUNK[256] + CHUNK[64] + C * 256 + 2 * BEFORE_PROMPT  # a step a chunk
     assert found["first_token_s"] - 1.0 == pytest.approx(prompt, rel=1e-6)
     decode = sum(A[1] + C * (301 + k) + OUTSIDE for k in range(40))
     assert found["finished_s"] - found["first_token_s"] == pytest.approx(decode, rel=0.01)
-    errors = {(one.name, one.share): one.error for one in compare(live, replay(measured, live))}
+    loading = replay(measured, inputs(live), fit).to_pylist()[0]
+    load_s = loading["first_token_s"] - found["first_token_s"]
+    assert load_s == pytest.approx(fit["m"].load_s)
+    simulated = replay(measured, inputs(live))
+    errors = {(one.name, one.share): one.error for one in compare(live, simulated)}
     assert errors["ttft_s", 50] == pytest.approx(prompt / 1.0 - 1)
-    slower = live.set_column(4, "first_token_s", pa.array([2.5]))
+    slower = live.set_column(5, "first_token_s", pa.array([2.5]))
     floors = {(one.name, one.share): one.floor for one in compare(live, live, [slower])}
     assert floors["ttft_s", 50] == pytest.approx(0.5)
     with pytest.raises(DataError, match="steps of m"):
@@ -203,7 +270,7 @@ def test_settings_are_told_before_anything_starts() -> None:
         ("workers=0", "workers"), ("rows=[8,1]", "shapes.rows"), ("dtype=int8", "dtype"),
         ("max_open=0", "max_open"), ("hang_s=0", "hang_s"), ("constants=moon", "constants"),
         ("linear=hybrid", "linear"), ("context=1", "context"), ("drain_s=-1", "drain_s"),
-        ("weights_bytes=0", "weights_bytes"), ("devices=some", "devices"),
+        ("ahead=2", "ahead"), ("weights_bytes=0", "weights_bytes"), ("devices=some", "devices"),
         ("devices=[1]", "devices"), ("weights_bytes=9 linear=reference", "weights_bytes"),
     ):  # fmt: skip
         with pytest.raises(SettingError) as error:

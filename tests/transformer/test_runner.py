@@ -55,10 +55,14 @@ def two(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> l
 
 
 class Client:
-    """Gives a runner steps at random: chunks of any size, any rows, preemption, one step ahead."""
+    """Gives a runner steps at random: chunks of any size, any rows, preemption, one step ahead.
+
+    By odd seeds it also has steps begun that it then asks for in parts, late, or not at all.
+    """
 
     def __init__(self, runner: Runner, seed: int, ahead: int) -> None:
         self.runner, self.random, self.ahead = runner, random.Random(seed), ahead
+        self.is_early, self.early = bool(seed % 2), 0
         self.got: list[list[int]] = [[] for _ in ASKED]
         self.waiting = list(range(len(ASKED)))
         self.left: dict[int, int] = {}  # of prompts under way
@@ -105,6 +109,10 @@ class Client:
                 self.left[fill[0]] -= fill[1]
                 if not self.left[fill[0]]:
                     self.owed[fill[0]] -= 1
+            if self.is_early and self.random.random() < 0.7:
+                some = [k for k in self.runner.requests if self.owed[k] and not self.left[k]]
+                some = [k for k in some if self.random.random() < 0.8]
+                self.early += bool(some) and self.runner.run_ahead(Step(decode=tuple(some)))
         while len(self.under_way) > (self.ahead if fill or decode else 0):
             self.read()
         if self.runner.requests and self.random.random() < 0.1:
@@ -128,7 +136,7 @@ class Client:
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_any_steps_in_turns_over_one_pool_draw_the_same(two: list[Warm], ahead: int) -> None:
     pool = two[0][0].pool
-    preempted = 0
+    preempted = early = 0
     for seed in range(6):
         clients = [Client(runner, seed, ahead) for runner, _ in two]
         with compilations(traced=True) as events:
@@ -140,8 +148,38 @@ def test_any_steps_in_turns_over_one_pool_draw_the_same(two: list[Warm], ahead: 
         for client, (_, texts) in zip(clients, two, strict=True):
             assert client.got == texts
             preempted += client.preempted
+            early += client.early
         assert sorted(pool.free) == list(range(pool.superblocks))
     assert preempted > 10
+    assert early > 10
+
+
+def test_a_step_begun_ahead_is_told_when_it_is_asked_for(two: list[Warm]) -> None:
+    runner, texts = two[0]
+    for k in (0, 2, 4):
+        ids, new, sampling = ASKED[k]
+        stop = {texts[k][1]} if k == 4 else set()
+        runner.submit(k, ids, new=3 if k == 2 else new, sampling=sampling, stop=stop)
+        for at in range(0, len(ids), 64):
+            runner.finish(runner.start(Step(fill=(k, min(64, len(ids) - at)))))
+    all_ = Step(decode=(0, 2, 4))
+    ticket = runner.start(all_)
+    assert runner.run_ahead(all_)
+    assert not runner.run_ahead(all_), "what was begun is not asked for yet"
+    assert sorted(runner.finish(ticket).tokens) == [
+        (k, texts[k][1], "stop" if k == 4 else None) for k in (0, 2, 4)
+    ]
+    step = Step(decode=(2,))
+    assert runner.attended(step) == len(ASKED[2][0]) + 2
+    ticket = runner.start(step)
+    assert not runner.run_ahead(Step(decode=(2,))), "it has all its tokens"
+    result = runner.finish(ticket)
+    assert (result.tokens, result.dropped) == (((2, texts[2][2], "length"),), 1)
+    for at in (2, 3):  # the first of them was begun with the others
+        (token,) = runner.finish(runner.start(Step(decode=(0,)))).tokens
+        assert token == (0, texts[0][at], None)
+    runner.cancel(0)
+    assert runner.lease.held == 0
 
 
 def test_cancelled_requests_free_their_pages_and_leave_no_token(two: list[Warm]) -> None:

@@ -74,6 +74,9 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return await _failed(_request, ApiError(400, f"the body is no JSON: {first['msg']}"))
+    # A field that may be of several types fails as each: what is wrong with the right one is said.
+    same = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
+    first = next((e for e in same if not e["type"].endswith("_type")), first)
     names = [str(part) for part in first["loc"][1:2]]
     param = names[0] if names else None
     return await _failed(_request, ApiError(400, f"{param or 'body'}: {first['msg']}", param=param))

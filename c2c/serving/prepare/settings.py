@@ -17,6 +17,7 @@ from c2c.policies import (
     System,
     caches_experts,
     check_policy,
+    kv_floor,
     make_policy,
     policy_name,
     swaps_weights,
@@ -154,13 +155,22 @@ class SystemSpec:
             raise SettingError(where + "tick_s", self.tick_s, "0 where system.start is a graph")
         if self.start and swaps_weights(self.load):
             raise SettingError(where + "start", "a graph", "none where engines swap weights")
+        self._check_residents(copied)
+        self._check_experts(copied)
+
+    def _check_residents(self, copied: bool) -> None:
+        if kv_floor(self.admit) * self.residents > 1.0:
+            raise SettingError(
+                "system.admit.floor",
+                kv_floor(self.admit),
+                f"at most {1.0 / self.residents:.3g}, with residents={self.residents} on a slice",
+            )
         if self.residents > 1 and copied and not swaps_weights(self.load):
             raise SettingError(
                 "system.residents",
                 self.residents,
                 "1 where each engine's weights are copied into HBM at its start",
             )
-        self._check_experts(copied)
 
     def _check_amounts(self, where: str) -> None:
         names = ("engine_bytes", "kv_host_bytes", "turn_s", "hbm_reserve_bytes")

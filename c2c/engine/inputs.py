@@ -1,0 +1,65 @@
+"""What came to the serving loop from outside, as a table.
+
+Requests with what was asked of them, cancels, lost workers, an operator's wishes about weights:
+with what each step took, all that a run followed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from c2c.serving.port import (
+    Arrival,
+    Cancelled,
+    DeviceLost,
+    DropWeights,
+    Event,
+    KeepWeights,
+    ReleaseWeights,
+    WeightsHere,
+)
+
+__all__ = ["INPUTS_SCHEMA", "event_of", "row_of"]
+
+_KINDS: Final[dict[str, Any]] = {
+    kind.__name__: kind
+    for kind in (
+        Arrival, Cancelled, DeviceLost, KeepWeights, WeightsHere, ReleaseWeights, DropWeights,
+    )
+}  # fmt: skip
+_FIELDS = {
+    "at_s": pa.float64(), "request_id": pa.int64(), "model": pa.string(), "device": pa.int64(),
+    "prompt_tokens": pa.int64(), "max_output_tokens": pa.int64(), "priority": pa.int64(),
+    "deadline_s": pa.float64(),
+}  # fmt: skip
+INPUTS_SCHEMA = pa.schema([("kind", pa.string()), *_FIELDS.items()])
+
+
+def row_of(event: Event, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return an event as a row, with its model's name; None: it came from within."""
+    kind = type(event).__name__
+    if kind not in _KINDS:
+        return None
+    row: dict[str, Any] = {"kind": kind}
+    row |= {name: getattr(event, name, None) for name in _FIELDS}
+    if row["model"] is not None:
+        row["model"] = names[row["model"]]
+    return row
+
+
+def event_of(row: Mapping[str, Any], names: Sequence[str]) -> Event:
+    """Return the event of a row.
+
+    Raises:
+      KeyError: a kind that there is not.
+      ValueError: a model that there is not.
+    """
+    kind = _KINDS[row["kind"]]
+    given = {name: row[name] for name in _FIELDS if name in kind.__dataclass_fields__}
+    if "model" in given:
+        given["model"] = list(names).index(given["model"])
+    event: Event = kind(**given)
+    return event

@@ -1,0 +1,103 @@
+"""Requests in a runner, and the arrays of one call over them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from c2c.transformer.drawing import BARRED
+from c2c.transformer.sampling import Sampling
+
+__all__ = ["Ended", "Laid", "Stay", "Step", "barred_tokens"]
+
+Ended = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one call computes.
+
+    Attributes:
+      fill: a request and how many tokens of its prompt come next; None: no prompt.
+      decode: requests that get one token.
+    """
+
+    fill: tuple[int, int] | None = None
+    decode: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Stay:
+    """A request from `submit` to its end: results belong to it, not to the request's number."""
+
+    request: int
+    ids: Sequence[int]
+    new: int  # tokens at most, from here on
+    before: int  # drawn before it came
+    sampling: Sampling
+    stop: Collection[int]
+    seat: int
+    least: int = 0  # draws before which it does not stop
+    scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
+    blocks: list[int] = field(default_factory=list)
+    filled: int = 0  # prompt tokens computed
+    started: int = 0  # draws that were started
+    got: list[int] = field(default_factory=list)
+
+    def stored(self, step: Step) -> int:
+        """Return the positions whose keys and values are there after a step."""
+        if step.fill is not None and step.fill[0] == self.request:
+            return self.filled + step.fill[1]
+        return len(self.ids) + self.started
+
+    @property
+    def barred(self) -> Collection[int]:
+        """Tokens that its next draw may not give."""
+        return self.stop if self.before + self.started < self.least else ()
+
+
+class Laid:
+    """The arrays of one call: a chunk first, then rows of one token; padding has position -1."""
+
+    def __init__(self, *, chunk: int, decode_rows: int, width: int) -> None:
+        count, self._first = chunk + decode_rows, int(chunk > 0)
+        self._chunk, self.decode_rows = chunk, decode_rows
+        self.given = np.zeros(count, np.int32)
+        self.source = np.full(count, -1, np.int32)  # seats whose last token it is
+        self.positions = np.full(count, -1, np.int32)
+        self.tables = np.full((self._first + decode_rows, width), -1, np.int32)
+        self.wanted = np.zeros(self._first + decode_rows, np.int32)
+        self.drawing: list[Stay | None] = [None] * (self._first + decode_rows)
+
+    def fill(self, stay: Stay, tokens: int) -> None:
+        """Lay out the next tokens of a prompt."""
+        first, past = stay.filled, stay.filled + tokens
+        if past > len(stay.ids):
+            raise ValueError(f"request {stay.request}: {past} tokens of a prompt of its length")
+        self.given[:tokens] = stay.ids[first:past]
+        self.positions[:tokens] = np.arange(first, past)
+        self.tables[0, : len(stay.blocks)] = stay.blocks
+        if past == len(stay.ids):
+            self.wanted[0], self.drawing[0] = tokens - 1, stay
+
+    def decode(self, stay: Stay, row: int) -> None:
+        """Lay out one token of a request that is past its prompt, which feeds on its last."""
+        if not stay.started or stay.filled < len(stay.ids):
+            raise ValueError(f"request {stay.request}: its prompt is not computed yet")
+        at, row = self._chunk + row, self._first + row
+        self.source[at] = stay.seat
+        self.positions[at] = len(stay.ids) + stay.started - 1
+        self.tables[row, : len(stay.blocks)] = stay.blocks
+        self.wanted[row], self.drawing[row] = at, stay
+
+
+def barred_tokens(drawing: Sequence[Stay | None]) -> np.ndarray:
+    """Return the tokens that each row may not draw; what is no token stands for none."""
+    barred = np.full((len(drawing), BARRED), np.iinfo(np.int32).max, np.int32)
+    for row, stay in enumerate(drawing):
+        if stay is not None and stay.barred:
+            barred[row, : len(stay.barred)] = sorted(stay.barred)
+    return barred
