@@ -7,12 +7,15 @@ Nothing of what a step does is changed.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src import callback
 from jax._src.pallas.mosaic.interpret import thread_map
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
 OPTIONS: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
@@ -28,13 +31,25 @@ def _run_jaxpr(jaxpr: Any, consts: Any, *arguments: Any) -> None:
 
 def _call(*arguments: Any, callback: Any, **_: Any) -> Any:
     """Call Python with numbers and arrays of NumPy; jax would put each on a device first."""
-    return jax.tree.map(np.asarray, callback(*map(_own, arguments)))
+    given = [_own(argument) for argument in arguments]
+    if getattr(callback.callback_func, "func", None) is gpu_callbacks._swap:
+        written = _place_of_value(callback.in_tree)
+        given[written] = np.array(arguments[written])  # with its dtype, a number too
+    return jax.tree.map(np.asarray, callback(*given))
 
 
 def _own(argument: Any) -> Any:
     """A copy, since XLA takes its memory back when the call ends; a number where it is one."""
     array = np.array(argument)
     return array if array.ndim else array.item()
+
+
+@functools.cache
+def _place_of_value(tree: Any) -> int:
+    """Return which of the flat arguments of a write is what it writes."""
+    positional, named = jax.tree.unflatten(tree, range(tree.num_leaves))
+    bound = inspect.signature(gpu_callbacks._swap).bind(*positional, **named)
+    return int(bound.arguments["val"])
 
 
 def install() -> None:
