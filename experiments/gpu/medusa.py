@@ -40,7 +40,7 @@ def cases(scale: Scale) -> list[Case]:
     shape = SMALL if scale == "tiny" else LLAMA_8B
     spec = {"program": "xla", "batch_sizes": SIZES[scale], **shape}
     random = [Case(spec={"program": f"computing:{k}"}) for k in range(PROGRAMS[scale])]
-    return [*random, Case(spec=spec, limit_s=420.0, least_s=60.0)]
+    return [*random, Case(spec=spec, limit_s=300.0, least_s=60.0)]
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
