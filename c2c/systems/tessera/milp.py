@@ -10,8 +10,11 @@ cuts.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,13 +85,14 @@ def solve(
     lower = np.zeros(program.width)
     for kernel, gpu in work.pinned.items():
         lower[program.x(program.tied[kernel], gpu)] = 1.0
-    result = milp(
-        program.objective,
-        constraints=LinearConstraint(matrix, program.low, program.high),
-        integrality=integrality,
-        bounds=Bounds(lower, upper),
-        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
-    )
+    with _silent():
+        result = milp(
+            program.objective,
+            constraints=LinearConstraint(matrix, program.low, program.high),
+            integrality=integrality,
+            bounds=Bounds(lower, upper),
+            options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+        )
     bound = result.mip_dual_bound if result.mip_dual_bound is not None else 0.0
     if result.x is None:
         return Solved(None, max(0.0, bound) / _MICROSECONDS, result.status == 2, program.width)
@@ -96,6 +100,20 @@ def solve(
     of_group = x.argmax(1)
     gpu_of = tuple(int(of_group[g]) for g in program.tied)
     return Solved(gpu_of, bound / _MICROSECONDS, False, program.width)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep off the terminal what HiGHS writes to the process's output, whatever it was told."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @dataclass(slots=True)
