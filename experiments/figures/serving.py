@@ -110,7 +110,8 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     top.set(ylabel="requests/s")
     top.set_title("(a) Load", fontsize=9.5)
     rows = [r for r in rows if r["requests"] >= LEAST_REQUESTS]
-    hours = (first + width * np.arange(int(SHOWN_HOURS / width))).tolist()
+    shown_h = min(SHOWN_HOURS, max(r["start_h"] for r in load) + width - first)
+    hours = (first + width * np.arange(round(shown_h / width))).tolist()
     summary = rows_of(tables["summary"])
     printed = (("ServerlessLLM", ORANGE, (2, 7)), ("Aegaeon", GREEN, (0.3, 2)),
                ("C2CServe", BLUE, (0.2, 0.7)))  # fmt: skip
