@@ -25,6 +25,7 @@ from experiments.command import command
 __all__ = ["changing", "commands", "main"]
 
 GPU, BEFORE = "gpu", "before"
+_NUMBER = "a GPU's number in nvidia-smi"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,10 +37,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(arguments: Sequence[str]) -> int:
-    gpu, rest = _taken(arguments, GPU, "0", "a GPU's number in nvidia-smi")
+    gpu, rest = _taken(arguments, GPU, "0", _NUMBER)
     before, rest = _taken(rest, BEFORE, "", "a layout that the GPU has now")
     if not gpu.isascii() or not gpu.isdigit():
-        raise SettingError(GPU, gpu, "a GPU's number in nvidia-smi, given once")
+        raise SettingError(GPU, gpu, f"{_NUMBER}, given once")
     layout = build_layout(load(rest))
     lines = changing(layout, before, int(gpu)) if before else commands(layout, int(gpu))
     for line in lines:

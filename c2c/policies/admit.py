@@ -50,13 +50,6 @@ class ReserveAll(NamedTuple):
     """
 
 
-@may_join.by(ReserveAll)
-def _reserve_all(
-    policy: ReserveAll, need_bytes: float, room_bytes: float, batch: int, max_batch: int
-) -> bool:  # fmt: skip
-    return need_bytes <= room_bytes and batch < max_batch
-
-
 class WithinQuota(NamedTuple):
     """As `ReserveAll`, within bounds for each model of a slice, so that none starves the others.
 
@@ -82,9 +75,11 @@ class WithinQuota(NamedTuple):
             )
 
 
+@may_join.by(ReserveAll)
 @may_join.by(WithinQuota)
-def _reserve_within(
-    policy: WithinQuota, need_bytes: float, room_bytes: float, batch: int, max_batch: int
+def _reserve(
+    policy: ReserveAll | WithinQuota, need_bytes: float, room_bytes: float, batch: int,
+    max_batch: int,
 ) -> bool:  # fmt: skip
     return need_bytes <= room_bytes and batch < max_batch
 

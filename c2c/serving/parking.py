@@ -22,12 +22,12 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
     chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
     left = min(missing_bytes, chip.kv_room_bytes)
     for back in range(1, fleet.residents):
-        other = s.instance[dev.first + (i - dev.first - back) % fleet.residents]
+        j = dev.first + (i - dev.first - back) % fleet.residents
+        other = s.instance[j]
         if left <= 0.0:
             return
         if other.kv_used == 0:
             continue
-        j = dev.first + (i - dev.first - back) % fleet.residents
         moved = min(left, request_bytes(fleet, s, j, other.kv_used) - other.parked_bytes)
         other.parked_bytes += moved
         dev.kv_bytes -= moved

@@ -78,10 +78,7 @@ def compute(context: Context) -> Computed:
     for skew, locality in routers:
         more = [f"system.expert_share={SHARE}", "system.expert_host_s=0"]
         for system in CACHES:
-            routed.append(
-                _of_one(context, system, MIXTRAL, skew, locality, *more,
-                        output=TOKENS)
-            )  # fmt: skip
+            routed.append(_of_one(context, system, MIXTRAL, skew, locality, *more, output=TOKENS))
             tick()
     seventy = serve_alone(context, "llama-3-70b", "serverlessllm_hybrid", output=2, requests=2)
     caption = (

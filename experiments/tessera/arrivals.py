@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from c2c.systems.tessera import Arrival
 from experiments.c2cserve.context import Context
+from experiments.tessera.workloads import MEDIANS
 
 __all__ = ["TRACE", "of_trace", "poisson", "source"]
 
 TRACE: Final = "azure2023_conv.parquet"
-MEDIANS: Final = (1020, 129)
 
 
 def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> list[Arrival]:

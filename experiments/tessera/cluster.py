@@ -22,7 +22,7 @@ from c2c.systems.tessera import (
 )
 from experiments.c2cserve.context import Computed, Context
 from experiments.tessera.answering import answer
-from experiments.tessera.workloads import GPT_OSS, workload
+from experiments.tessera.workloads import GPT_OSS, MEDIANS, workload
 
 __all__ = ["compute", "sixteen", "three"]
 
@@ -31,7 +31,7 @@ _NVLINK: Final = {"a100": 300.0, "h100": 450.0}
 _NIC_THREE, _NIC_SIXTEEN = 25.0, 50.0
 _RANKS: Final = 8
 _GAP: Final = {"quick": 0.06, "full": 0.02}
-_LOAD: Final = Load(prompt=1020, output=129, rows=256, prompts=8)
+_LOAD: Final = Load(prompt=MEDIANS[0], output=MEDIANS[1], rows=256, prompts=8)
 LABELS: Final = {
     "left": "left", "replicas": "replicas", "prefill_decode": "PD",
     "attention_ffn": "AF", "kernels": "Tessera", "limit": "limit",

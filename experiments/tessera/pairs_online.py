@@ -20,7 +20,7 @@ from c2c.systems.tessera import (
     load_pair,
     serve,
 )
-from experiments.tessera.workloads import GPT_OSS, MXFP4_BYTES
+from experiments.tessera.workloads import GPT_OSS, MEDIANS, MXFP4_BYTES
 
 __all__ = ["IN_FLIGHT", "ONLINE", "OnPair", "capacity_rps", "latency_s", "on_pair", "tessera_on"]
 
@@ -34,7 +34,7 @@ ONLINE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 IN_FLIGHT: Final = 2  # batches that share the continuous batch under the throughput policy
-_CONTEXT: Final = 1020 + 129 // 2
+_CONTEXT: Final = MEDIANS[0] + MEDIANS[1] // 2
 
 
 class OnPair:
@@ -77,8 +77,8 @@ def on_pair(name: str, gbps: float | None = None) -> OnPair:
 
 def capacity_rps(pair: OnPair) -> float:
     """Return what the left GPU alone sustains of median requests, 64 of them in a batch."""
-    left = pair.single[0]
-    return 1 / (left.prefill.at(1020)[1] + 129 / 64 * left.decode.at(64)[1])
+    left, (prompt, output) = pair.single[0], MEDIANS
+    return 1 / (left.prefill.at(prompt)[1] + output / 64 * left.decode.at(64)[1])
 
 
 def tessera_on(pair: OnPair, monitor: Monitor) -> Server:

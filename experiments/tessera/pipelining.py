@@ -69,14 +69,10 @@ def compute(context: Context) -> Computed:
             ]  # fmt: skip
         if context.progress:
             context.progress(number + 1, len(_PLANS))
-    found = {
-        mode: _mean(rows, "transfers at a price", mode, 1 if mode == "none" else IN_FLIGHT)
-        for mode in MODES
-    }
-    printed = {
-        mode: _mean(rows, "printed objective", mode, 1 if mode == "none" else IN_FLIGHT)
-        for mode in MODES
-    }
+    printed, found = (
+        {mode: _mean(rows, name, mode, 1 if mode == "none" else IN_FLIGHT) for mode in MODES}
+        for name in _PLANS
+    )
     note = (
         "Price and number in flight were chosen with the printed values in view. "
         f"{IN_FLIGHT} in flight, each a prefill and {each / 2:.0f} to {1.5 * each:.0f} decode "

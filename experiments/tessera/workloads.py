@@ -51,7 +51,8 @@ WORKLOADS: Final = tuple(LABELS)[:5]
 MXFP4_BYTES: Final = 4.25 / 8  # of a weight with its share of a scale, as GPT-oss is published
 
 # Inputs: Splitwise's medians; 512 x 512 pixels are 36 x 36 patches, merged to 324 tokens.
-_CHAT: Final = Load(prompt=1020, output=129)
+MEDIANS: Final = (1020, 129)  # tokens of a prompt and an answer in Azure's conversation trace
+_CHAT: Final = Load(prompt=MEDIANS[0], output=MEDIANS[1])
 _PATCHES: Final = 36 * 36
 _IMAGE_TOKENS: Final = _PATCHES // 4
 # Assumptions: words of a question about an image and of its answer; images made at once.
