@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.hardware import MigConfig, Platform, slices
 from c2c.models import weight_bytes
-from c2c.serving import ServingSetup
+from c2c.serving import ServingSetup, chip_layouts
 from c2c.workloads import WorkloadConfig
 
 __all__ = ["check_catalog_size", "check_memory", "check_numbers", "check_workload", "free_bytes"]
@@ -84,7 +83,8 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
     """
     system = setup.system
     architectures = len({d.spec for d in setup.deployments})
-    kinds, count = _cut(setup.platform, setup.mig)
+    cut = chip_layouts(setup.platform, setup.mig, setup.changes).slices
+    kinds, count = len(set(cut)), len(cut)
     slices_in_all = setup.superchips * count
     held = setup.platform.host.memory_bytes // min(
         int(weight_bytes(d.spec)) for d in setup.deployments
@@ -117,12 +117,6 @@ def _check(field: str, value: object, needed: int, free: int) -> None:
             field, value, "a size that fits in memory",
             f"It needs about {needed / 1e9:,.1f} GB; {free / 1e9:,.1f} GB are free.",
         )  # fmt: skip
-
-
-def _cut(platform: Platform, mig: MigConfig | str) -> tuple[int, int]:
-    """Return how many kinds of slices and how many slices a chip has."""
-    cut = slices(platform, mig)
-    return len(set(cut)), len(cut)
 
 
 def _of_machine() -> int:

@@ -18,7 +18,7 @@ from c2c.config.bounds import (
     free_bytes,
 )
 from c2c.config.installed import load_installed, source_folders
-from c2c.config.layout import choose_layout, planned_requests
+from c2c.config.layout import choose_layout, layout_changes, planned_requests
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
@@ -130,6 +130,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     system = _started(_system(plain["system"]), plain["system"], deployments, constants)
     to_plan = planned_requests(plain["mig"])
     mig, notes = choose_layout(plain["mig"], platform, system)
+    changes = layout_changes(plain["mig_changes"], plain["mig"])
     serving = ServingSetup(
         platform=platform,
         mig=mig,
@@ -143,6 +144,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         weights_start=plain["weights_start"],
         cells=plain["cells"],
         seed=seed,
+        changes=changes,
     )
     wanted = _workload(plain["workload"])
     check_memory(serving, rows, free)
@@ -246,6 +248,8 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
         return ()
     if workload.loop is not None:
         return (f"shards={shards}: the clients of a closed loop keep one process",)
+    if prepared.layouts.changes:
+        return (f"shards={shards}: changes of layouts keep one process",)
     groups = len(set(groups_of(prepared).tolist()))
     if shards != "auto" and groups >= shards:
         return ()

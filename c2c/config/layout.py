@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
 from c2c.policies import weights_in
-from c2c.serving import SystemSpec
+from c2c.serving import LayoutChange, SystemSpec
 
-__all__ = ["NAMELESS", "choose_layout", "planned_requests"]
+__all__ = ["NAMELESS", "choose_layout", "layout_changes", "planned_requests"]
 
 AUTO, PLANNED, CUSTOM = "auto", "planned", "custom"
 
@@ -60,3 +61,36 @@ def choose_layout(
         chosen = max(layouts, key=lambda m: m.instances)
         why = f"{system.name} streams weights: the layout with most slices"
     return chosen, (f"mig {chosen.name} on {platform.name} (auto: {why})",)
+
+
+def layout_changes(
+    settings: Sequence[Mapping[str, Any]], first: Mapping[str, Any]
+) -> tuple[LayoutChange, ...]:
+    """Return the changes of layouts during a run, in the order they are given.
+
+    Args:
+      settings: of each, as in `c2c.config.schema.MigChangeConf`.
+      first: the settings of the layout at the start.
+
+    Raises:
+      SettingError: names the change and its field.
+    """
+    if settings and first.get("name") == PLANNED:
+        raise SettingError(
+            "mig", PLANNED, "a layout that is named where mig_changes says what follows it"
+        )
+    return tuple(_change(one, f"mig_changes[{k}]") for k, one in enumerate(settings))
+
+
+def _change(given: Mapping[str, Any], where: str) -> LayoutChange:
+    mig, parts = given["mig"], given["parts"]
+    if (mig is None) == (not parts):
+        raise SettingError(f"{where}.mig", mig, "a layout's name, or none and parts")
+    for name in ("at_s", "stagger_s"):
+        if not 0.0 <= given[name] < math.inf:
+            raise SettingError(f"{where}.{name}", given[name], "seconds, from 0 on")
+    own = {"name": CUSTOM, "parts": parts}
+    named = mig_from_mapping(own, where=where) if parts else load_mig(mig)
+    return LayoutChange(
+        at_s=given["at_s"], mig=named, drain=given["drain"], stagger_s=given["stagger_s"]
+    )

@@ -11,12 +11,13 @@ from typing import Any
 
 from hydra_zen import builds
 from hydra_zen.typing import DataclassOptions
+from omegaconf import MISSING
 
 from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
 from c2c.workloads import Router, WorkloadConfig
 
-__all__ = ["RoutingConf", "RunConf", "ScaleConf", "SloConf", "TimelineConf"]
+__all__ = ["MigChangeConf", "RoutingConf", "RunConf", "ScaleConf", "SloConf", "TimelineConf"]
 
 
 def _named(name: str) -> DataclassOptions:
@@ -94,12 +95,32 @@ class TimelineConf:
 
 
 @dataclass
+class MigChangeConf:
+    """A change of every chip's layout during a run, see `c2c.serving.LayoutChange`.
+
+    Attributes:
+      at_s: when the first chip begins.
+      mig: the layout from then on, by its name.
+      parts: or by its profiles, as of `mig=custom`.
+      drain: requests that compute on a slice that goes end there, or they begin again elsewhere.
+      stagger_s: each further chip begins so much later.
+    """
+
+    at_s: float = MISSING
+    mig: str | None = None
+    parts: list[str] = field(default_factory=list)
+    drain: bool = True
+    stagger_s: float = 0.0
+
+
+@dataclass
 class RunConf:
     """The top level. Not frozen: a frozen schema would refuse overrides.
 
     Attributes:
       hardware: `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
       mig: `conf/mig`; the name `auto` leaves the choice to the system, see `build`.
+      mig_changes: of every chip's layout during the run, in order of time.
       catalog: `conf/catalog`, see `c2c.models.load_catalog`.
       workload: `conf/workload`, see `c2c.workloads.WorkloadConfig`.
       system: `conf/system`, see `c2c.serving.SystemSpec`; its policies are groups in it, such as
@@ -133,6 +154,7 @@ class RunConf:
 
     hardware: dict[str, Any] = field(default_factory=dict)
     mig: dict[str, Any] = field(default_factory=lambda: {"name": "auto"})
+    mig_changes: list[MigChangeConf] = field(default_factory=list)
     catalog: dict[str, Any] = field(default_factory=dict)
     workload: Any = WorkloadConf
     system: Any = SystemConf

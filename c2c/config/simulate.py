@@ -87,7 +87,7 @@ def summary_of(
       each: how a function is applied to the records' parts, see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
-    room, attainment = _room(setup.prepared), setup.settings["slo"]["attainment"]
+    room, attainment = _room(setup.prepared, totals), setup.settings["slo"]["attainment"]
     parts = summarised_parts(records, each)
     looks = looks_at(records, room, attainment, each)  # other processes look while this one goes on
     summary = summarise(records, {**totals, **plan}, parts)
@@ -95,7 +95,7 @@ def summary_of(
     return summary
 
 
-def _room(prepared: Prepared) -> Room:
+def _room(prepared: Prepared, totals: Mapping[str, Any]) -> Room:
     deployments, kinds = prepared.setup.deployments, prepared.kind_of
     arch, system = np.asarray(prepared.fleet.deployment.arch), prepared.setup.system
     return Room(
@@ -109,7 +109,46 @@ def _room(prepared: Prepared) -> Room:
             prepared.fleet.deployment.demand_gbps if link_is_promised(system.place) else ()
         ),
         budget_gbps=prepared.budget_gbps,
+        since_s=_seconds(totals, "since_s"),
+        until_s=_seconds(totals, "until_s"),
     )
+
+
+def _seconds(totals: Mapping[str, Any], name: str) -> np.ndarray | None:
+    if "layouts" not in totals:
+        return None
+    return np.array([np.inf if s is None else s for s in totals["layouts"][name]])
+
+
+def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
+    """Return how layouts changed and when each slice was in service, where they did."""
+    plan = prepared.layouts
+    if not plan.changes:
+        return {}
+    names = [prepared.setup.mig, *(one.setting.mig for one in plan.changes)]
+    named = [mig if isinstance(mig, str) else mig.name for mig in names]
+    return {
+        "layouts": {
+            "changes": [
+                {
+                    "chip": row.chip,
+                    "before": named[row.layout - 1],
+                    "after": named[row.layout],
+                    "kept": len(plan.changes[row.layout - 1].kept),
+                    "begun_s": row.begun_s,
+                    "left_s": _known(row.left_s),
+                    "there_s": _known(row.there_s),
+                }
+                for row in stats.changes
+            ],
+            "since_s": [_known(s) for s in stats.since_s],
+            "until_s": [_known(s) for s in stats.until_s],
+        }
+    }
+
+
+def _known(seconds: float) -> float | None:
+    return float(seconds) if seconds < np.inf else None
 
 
 def prefers_compiled(setup: RunSetup) -> bool:
@@ -145,6 +184,7 @@ def _parked(stats: RunStats) -> dict[str, Any]:
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
+    there_s = np.minimum(stats.until_s, stats.end_s) - np.minimum(stats.since_s, stats.end_s)
     return {
         "end_s": stats.end_s,
         "instances": len(prepared.kind_of),
@@ -163,6 +203,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "hbm_bytes": float(stats.instance_hbm_bytes.sum()),
         **_experts(stats),
         **_parked(stats),
+        **_layouts(prepared, stats),
         "link_variant": prepared.setup.link_variant,
         "link_gbps": stats.link_capacity_gbps,
         "link_peak_gbps": float(stats.chip_peak_gbps.max()),
@@ -170,6 +211,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "utilisation": utilisation(
             end_s=stats.end_s,
             busy_s=stats.busy_s,
+            there_s=there_s if prepared.layouts.changes else None,
             chip_link_bytes=stats.chip_link_bytes,
             link_capacity_gbps=stats.link_capacity_gbps,
             instance_hbm_bytes=stats.instance_hbm_bytes,

@@ -34,6 +34,8 @@ class Room:
       max_batch: requests in an instance's batch.
       promise_gbps: [models], what placement promises each engine of the link; empty: nothing.
       budget_gbps: of a chip's link, what may be promised.
+      since_s, until_s: [slices], when each came into service and went out of it; None: all are
+        there all the time.
     """
 
     models: tuple[str, ...]
@@ -44,6 +46,17 @@ class Room:
     max_batch: int
     promise_gbps: Floats = field(default_factory=lambda: np.empty(0))
     budget_gbps: float = np.inf
+    since_s: Floats | None = None
+    until_s: Floats | None = None
+
+    def present(self, span: tuple[float, float]) -> Floats:
+        """Return the share of a stretch of time in which each slice was in service."""
+        if self.since_s is None or self.until_s is None:
+            return np.ones(len(self.hbm_gbps))
+        since, until = span
+        there = np.minimum(self.until_s, until) - np.maximum(self.since_s, since)
+        share: Floats = np.clip(there, 0.0, None) / (until - since)
+        return share
 
 
 def shares_of(
@@ -59,7 +72,8 @@ def shares_of(
 
     Returns:
       link (of the fullest chip), hbm, kv and batch (of the fullest slice) as shares; `engines` of a
-      slice that ran steps, at the same time; `occupied` and `idle_slices`; of the requests'
+      slice that ran steps, at the same time; `occupied`, `idle_slices` and, of all, `slices`, as
+      means of those in service; of the requests'
       waiting the part before a slice had their model (`waited_for_a_slice`); and of their time to
       the first token the part before their first step (`waited`); of the fullest chip's link what
       is promised to engines (`promised`), and what one more of a model that waits needs (`asked`),
@@ -82,7 +96,7 @@ def shares_of(
 
     link_bytes, hbm_bytes = numbers_of(table, "link_bytes"), numbers_of(table, "hbm_bytes")
     occupied = _covered(where[served], started[served], finished[served], span, slices)
-    used = occupied > 0
+    used, present = occupied > 0, room.present(span)
     engine = numbers_of(table, "instance").astype(np.int64)[served]
     engines = int(engine.max()) + 1 if len(engine) else 0
     running = _covered(engine, started[served], finished[served], span, engines)
@@ -116,8 +130,9 @@ def shares_of(
         "hbm": min(1.0, float(hbm[used].max())) if used.any() else 0.0,
         "kv": float((held / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
         "batch": float((batch / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
-        "occupied": float(occupied.mean()),
-        "idle_slices": max(0.0, float((1.0 - occupied).sum())),
+        "occupied": float(occupied.sum() / max(present.sum(), 1e-12)),
+        "idle_slices": max(0.0, float((present - occupied).sum())),
+        "slices": float(present.sum()),
         "engines": float(running.sum() / max(occupied.sum(), 1e-12)),
         "waited_for_a_slice": elsewhere,
         "waited": float(waited.sum() / max(to_first.sum(), 1e-12)),

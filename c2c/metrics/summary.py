@@ -225,6 +225,7 @@ def utilisation(
     link_capacity_gbps: float,
     instance_hbm_bytes: npt.NDArray[np.float64] | None = None,
     instance_hbm_gbps: npt.NDArray[np.float64] | None = None,
+    there_s: npt.NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
     """Return mean utilisations over [0, end_s]: instances (time busy), link and HBM (bytes moved).
 
@@ -235,18 +236,22 @@ def utilisation(
       link_capacity_gbps: capacity of one chip's link, the variant the run used.
       instance_hbm_bytes: bytes each instance moved in its HBM.
       instance_hbm_gbps: HBM bandwidth of each instance.
+      there_s: seconds each instance was in service, which its time busy and its HBM are shares of;
+        None: all of them.
     """
     busy, link = np.asarray(busy_s, float), np.asarray(chip_link_bytes, float)
     time = end_s if end_s > 0 else np.inf
+    of = np.full(len(busy), time) if there_s is None else np.maximum(there_s, 1e-12)
     out: dict[str, Any] = {
-        "instance_busy": (busy / time).tolist(),
-        "instance_busy_mean": float(busy.mean() / time),
+        "instance_busy": (busy / of).tolist(),
+        "instance_busy_mean": float(busy.mean() / of.mean()),
         "link": (link / (link_capacity_gbps * 1e9 * time)).tolist(),
         "link_mean": float(link.mean() / (link_capacity_gbps * 1e9 * time)),
     }
     if instance_hbm_bytes is not None and instance_hbm_gbps is not None:
-        hbm = np.asarray(instance_hbm_bytes, float) / (np.asarray(instance_hbm_gbps) * 1e9 * time)
-        out |= {"hbm": hbm.tolist(), "hbm_mean": float(hbm.mean())}
+        hbm = np.asarray(instance_hbm_bytes, float) / (np.asarray(instance_hbm_gbps) * 1e9 * of)
+        weight = None if there_s is None else of
+        out |= {"hbm": hbm.tolist(), "hbm_mean": float(np.average(hbm, weights=weight))}
     return out
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import IO, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from c2c.metrics.schema import PHASE_SCHEMA
 __all__ = ["write_timeline"]
 
 LINK_TRACK = "link GB/s"
+LAYOUT_THREAD = 1_000_000_000  # beyond every instance
 
 
 def write_timeline(
@@ -26,6 +28,7 @@ def write_timeline(
     *,
     instance_names: Mapping[int, str] | None = None,
     link_capacity_gbps: float | None = None,
+    layouts: Sequence[Mapping[str, Any]] = (),
 ) -> int:
     """Write phases as gzipped Chrome JSON trace events.
 
@@ -38,6 +41,8 @@ def write_timeline(
       stream: open for binary writing; not closed.
       instance_names: what to call each instance, such as "1g.12gb #3".
       link_capacity_gbps: the link's capacity, 1e9 bytes a second.
+      layouts: changes of chips' layouts, a track a chip: chip, before, after, begun_s, left_s,
+        there_s (None: not yet).
 
     Returns:
       The number of events written.
@@ -53,7 +58,7 @@ def write_timeline(
     # a fixed mtime and no file name: the header would otherwise differ between equal runs
     with gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0, compresslevel=5) as out:
         out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-        for event in _events(columns, names, link_capacity_gbps):
+        for event in chain(_events(columns, names, link_capacity_gbps), _layouts(layouts)):
             out.write((",\n" if count else "").encode() + event.encode())
             count += 1
         out.write(b"\n]}\n")
@@ -85,6 +90,23 @@ def _events(
         yield from _link_counter(
             int(chip), c["start_s"][rows], c["end_s"][rows], c["link_gbps"][rows], capacity_gbps
         )
+
+
+def _layouts(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for chip in sorted({one["chip"] for one in changes}):
+        yield _metadata("thread_name", chip, LAYOUT_THREAD, "MIG layout")
+    for one in changes:
+        what = f"{one['before']} to {one['after']}"
+        for name, start, end in (
+            (f"{what}: slices leave", one["begun_s"], one["left_s"]),
+            (f"{what}: cut", one["left_s"], one["there_s"]),
+        ):
+            if end is not None:
+                yield (
+                    f'{{"ph":"X","pid":{one["chip"]},"tid":{LAYOUT_THREAD},'
+                    f'"name":{json.dumps(name)},"cat":"layout",'
+                    f'"ts":{start * 1e6:.3f},"dur":{(end - start) * 1e6:.3f}}}'
+                )
 
 
 def _link_counter(

@@ -255,8 +255,7 @@ def _overload(
         "offered_rps": float(np.count_nonzero(inside) / (until - since)),
         "sustainable_rps": float(np.count_nonzero(served) / (until - counted_from)),
         "waiting": int(np.count_nonzero(concerned & (left > until))),
-        "binds": _idle(shares, len(room.hbm_gbps)) or _full(shares) or _waiting(shares),
-        "slices": len(room.hbm_gbps),
+        "binds": _idle(shares) or _full(shares) or _waiting(shares),
         **shares,
     }
     first = (
@@ -295,7 +294,6 @@ def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -
         "failed": failed,
         "steady": steady,
         "binds": _full(used) or (_late(used) if is_late else _slow(used)),
-        "slices": len(room.hbm_gbps),
         **used,
     }
     how = [(late, "TTFT missed"), (slow, "TPOT missed"), (failed, "failed")]
@@ -332,8 +330,8 @@ def _used_by_late(
     return shares_of(table, room, stretch, late)
 
 
-def _idle(shares: dict[str, float], slices: int) -> str:
-    few = shares["idle_slices"] < max(1.0, 0.1 * slices)
+def _idle(shares: dict[str, float]) -> str:
+    few = shares["idle_slices"] < max(1.0, 0.1 * shares["slices"])
     if few or shares["link"] >= FULL:
         return ""
     return "promises" if shares["promised"] + shares["asked"] > 1.0 else "idle_slices"
@@ -373,7 +371,7 @@ def _why(verdict: dict[str, Any]) -> str:
         f"what binds: {binds} (meanwhile link {100 * verdict['link']:.0f} %, "
         f"HBM {100 * verdict['hbm']:.0f} %, KV {100 * verdict['kv']:.0f} %, batch "
         f"{100 * verdict['batch']:.0f} %, {verdict['engines']:.1f} engines on a busy slice, "
-        f"{verdict['idle_slices']:.1f} of {verdict['slices']} slices idle)"
+        f"{verdict['idle_slices']:.1f} of {verdict['slices']:.3g} slices idle)"
     )
 
 

@@ -7,7 +7,17 @@ from typing import Final
 from c2c.policies import inlined
 from c2c.serving.state import Serving
 
-__all__ = ["ACT_FORGET", "ACT_INTERRUPT", "ACT_LOAD", "ACT_RUN", "ACT_UNLOAD", "ask", "emit"]
+__all__ = [
+    "ACT_ASIDE",
+    "ACT_FORGET",
+    "ACT_INTERRUPT",
+    "ACT_LOAD",
+    "ACT_RECUT",
+    "ACT_RUN",
+    "ACT_UNLOAD",
+    "ask",
+    "emit",
+]
 
 # The second number is the device, whose plan says the rest.
 ACT_LOAD: Final = 0
@@ -16,6 +26,7 @@ ACT_INTERRUPT: Final = 2  # end the decode run at the next step boundary
 ACT_UNLOAD: Final = 3  # the second number is the instance
 ACT_FORGET: Final = 4  # the second number is the request's id; through the port only
 ACT_ASIDE: Final = 5  # likewise: free its KV cache, it will come again
+ACT_RECUT: Final = 6  # the second number is the chip, whose layout is to be made
 
 
 @inlined

@@ -18,6 +18,7 @@ from c2c.serving.actions import (
     ACT_FORGET,
     ACT_INTERRUPT,
     ACT_LOAD,
+    ACT_RECUT,
     ACT_RUN,
     ACT_UNLOAD,
 )
@@ -35,6 +36,7 @@ from c2c.serving.keeping import (
     release_weights_of,
     take_weights_of,
 )
+from c2c.serving.layout import change_layout
 from c2c.serving.losing import is_lost, lose_device
 from c2c.serving.port import (
     Absent,
@@ -42,14 +44,17 @@ from c2c.serving.port import (
     Arrival,
     Backend,
     Cancelled,
+    ChangeLayout,
     DeviceLost,
     DropWeights,
     Event,
     Forget,
     Interrupt,
     KeepWeights,
+    LayoutChanged,
     Load,
     Ready,
+    Recut,
     ReleaseWeights,
     RunSteps,
     SetAside,
@@ -64,7 +69,10 @@ from c2c.serving.state import (
     ENDS_AT,
     FAIL_CANCELLED,
     FAIL_NONE,
+    GONE,
+    IN_SERVICE,
     LOADING,
+    OUT,
     RUNNING,
     SLOT,
     Fleet,
@@ -99,6 +107,7 @@ def step(
     """
     s = _with_room(state if donate else _copy(state))
     _check_device(s, event)
+    _check_layout(s, event)
     count = s.count[0]
     now_s = max(float(event.at_s), float(count.now_s))
     count.now_s = now_s
@@ -139,6 +148,8 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         release_weights_of(fleet, rules, s, event.model, event.chip, now_s)
     elif isinstance(event, DropWeights):
         drop_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+    elif isinstance(event, ChangeLayout | LayoutChanged):
+        change_layout(fleet, rules, s, event, now_s)
     elif isinstance(event, Timer):
         s.count[0].timer_s = math.inf
     elif is_lost(s, event.device):
@@ -211,6 +222,28 @@ def _check_device(s: Serving, event: Event) -> None:
         raise BackendError(name, "device", event.device, f"a device that {what}")
 
 
+def _check_layout(s: Serving, event: Event) -> None:
+    if not isinstance(event, ChangeLayout | LayoutChanged):
+        return
+    name = type(event).__name__
+    if not 0 <= event.chip < len(s.chip):
+        raise BackendError(name, "chip", event.chip, f"below {len(s.chip)}")
+    chip = s.chip[event.chip]
+    if isinstance(event, LayoutChanged):
+        if chip.change != 2:
+            raise BackendError(name, "chip", event.chip, "a chip whose layout `Recut` asked for")
+        return
+    if chip.change != 0:
+        raise BackendError(name, "chip", event.chip, "a chip whose layout does not change yet")
+    for field, devices, wanted, what in (
+        ("leaves", event.leaves, IN_SERVICE, "in service"),
+        ("comes", event.comes, OUT, "out of service"),
+    ):
+        for d in devices:
+            if not chip.first <= d < chip.last or s.device[d].service not in (wanted, GONE):
+                raise BackendError(name, field, d, f"a device of the chip that is {what}")
+
+
 def _check_report(s: Serving, event: StepEnd) -> None:
     plan = s.plan[event.device]
     inst = s.instance[plan.instance]
@@ -266,6 +299,8 @@ def _action(s: Serving, code: int, where: int) -> Action:
         return Forget(request_id=where)
     if code == ACT_ASIDE:
         return SetAside(request_id=where)
+    if code == ACT_RECUT:
+        return Recut(chip=where)
     plan = s.plan[where].copy()
     i = int(plan.instance)
     inst = s.instance[i]

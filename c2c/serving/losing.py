@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from c2c.serving.ending import fail_unserved, generated, place_again
 from c2c.serving.instances import vacate
+from c2c.serving.leaving import ask_for_the_layout
 from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
@@ -17,8 +18,10 @@ from c2c.serving.state import (
     FAIL_DEVICE,
     FAIL_NONE,
     FREE,
+    GONE,
+    LEAVES,
     LOADING,
-    LOST,
+    NOWHERE,
     SLOT,
     Fleet,
     Rules,
@@ -26,12 +29,12 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import largest_kv
 
-__all__ = ["is_lost", "lose_device"]
+__all__ = ["is_lost", "lose_device", "queue_again"]
 
 
 def is_lost(s: Serving, d: int) -> bool:
     """Return whether device `d` is gone."""
-    return bool(s.instance[s.device[d].first].state == LOST)
+    return bool(s.device[d].service == GONE)
 
 
 def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
@@ -39,11 +42,17 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     dev = s.device[d]
     homeless: dict[int, list[int]] = {m: [] for m in range(len(s.model)) if s.model[m].n_wait > 0}
     for i in range(dev.first, dev.first + fleet.residents):
-        if s.instance[i].state != FREE:
+        if s.instance[i].state != FREE and s.instance[i].state != NOWHERE:
             m = int(s.instance[i].model)
             homeless.setdefault(m, []).extend(_clear(fleet, s, i, now_s))
     for i in range(dev.first, dev.first + fleet.residents):
-        s.instance[i].state = LOST
+        s.instance[i].state = NOWHERE
+    was = dev.service
+    dev.service, dev.until_s = GONE, min(float(dev.until_s), now_s)
+    if was == LEAVES:
+        s.chip[dev.chip].leaving -= 1
+        if s.chip[dev.chip].leaving == 0:
+            ask_for_the_layout(s, int(dev.chip))
     dev.running, dev.last, dev.residents = -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
     if dev.is_held != 0:
@@ -52,7 +61,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     if s.chip[dev.chip].claim >= 0:
         drop_claim(s, int(s.chip[dev.chip].claim))
     for m, slots in sorted(homeless.items()):
-        _queue_again(fleet, s, m, slots, now_s)
+        queue_again(fleet, s, m, slots, now_s)
     for m in sorted(homeless):
         place_again(fleet, rules, s, m, now_s)
     place_pending(fleet, rules, s, int(dev.chip), now_s)
@@ -85,8 +94,8 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     return slots
 
 
-def _queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:
-    # All that waits for model m, in order of arrival; what fits nowhere any more fails.
+def queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:
+    """Queue more requests with what waits for model `m`; what fits no device any more fails."""
     model = s.model[m]
     slot = int(model.wait_head)
     while slot >= 0:

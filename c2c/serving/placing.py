@@ -9,7 +9,19 @@ from c2c.serving.hbm import is_in_use, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of
 from c2c.serving.queues import take_pending
-from c2c.serving.state import FREE, HELD, IDLE, LOST, READY, RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import (
+    FREE,
+    HELD,
+    IDLE,
+    IN_SERVICE,
+    LEAVES,
+    NOWHERE,
+    READY,
+    RUNNING,
+    Fleet,
+    Rules,
+    Serving,
+)
 from c2c.serving.turns import wake
 
 __all__ = [
@@ -30,7 +42,7 @@ def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
         state = s.instance[i].state
-        if state != FREE and state != LOST and not (busy_only and state == IDLE):
+        if state != FREE and state != NOWHERE and not (busy_only and state == IDLE):
             total += fleet.deployment[s.instance[i].model].demand_gbps
     return total
 
@@ -118,7 +130,7 @@ def _add_candidates(
     unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
-        i = _place_on(fleet, rules, s, m, d)
+        i = _place_on(fleet, rules, s, m, d) if s.device[d].service == IN_SERVICE else -1
         if i < 0:
             continue
         inst = s.instance[i]
@@ -305,6 +317,8 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     first = s.device[chip.first].first
     for i in range(first, first + (chip.last - chip.first) * fleet.residents):
         inst = s.instance[i]
+        if s.device[inst.on_device].service == LEAVES:
+            continue
         if inst.draining != 0:
             return -1  # one at a time
         if inst.model == m or not (inst.state == RUNNING or inst.state == READY):

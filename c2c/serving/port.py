@@ -21,14 +21,18 @@ __all__ = [
     "Arrival",
     "Backend",
     "Cancelled",
+    "ChangeLayout",
     "DeviceLost",
     "DropWeights",
     "Event",
     "Forget",
     "Interrupt",
     "KeepWeights",
+    "LayoutChanged",
+    "Layouts",
     "Load",
     "Ready",
+    "Recut",
     "ReleaseWeights",
     "RunSteps",
     "SetTimer",
@@ -91,6 +95,29 @@ class DeviceLost:
 
     at_s: float
     device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeLayout:
+    """A chip is to be cut in another way: some devices go, others come, the rest serves on.
+
+    Answered by `Recut` once the devices that leave hold nothing any more. Requests that compute on
+    them end there, or without `drain` give way at the next step boundary.
+    """
+
+    at_s: float
+    chip: int
+    leaves: tuple[int, ...]
+    comes: tuple[int, ...]
+    drain: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChanged:
+    """The layout is there that `Recut` asked for."""
+
+    at_s: float
+    chip: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +234,13 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recut:
+    """Make the layout that `ChangeLayout` announced; ends with `LayoutChanged`."""
+
+    chip: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Send `Timer` at this time; it takes the place of an earlier one that has not gone off."""
 
@@ -214,8 +248,9 @@ class SetTimer:
 
 
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
-Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights
-Action = Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | SetTimer
+Layouts = ChangeLayout | LayoutChanged
+Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights | Layouts
+Action = Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | Recut | SetTimer
 
 
 class Backend(Protocol):

@@ -19,6 +19,7 @@ __all__ = [
     "ABSENT",
     "ASSIGNED",
     "COLD",
+    "COMES",
     "COMING",
     "ENDS_AT",
     "FAIL_CANCELLED",
@@ -29,11 +30,15 @@ __all__ = [
     "FAIL_MEMORY",
     "FAIL_NONE",
     "FREE",
+    "GONE",
     "HELD",
     "IDLE",
+    "IN_SERVICE",
+    "LEAVES",
     "LENGTH",
     "LOADING",
-    "LOST",
+    "NOWHERE",
+    "OUT",
     "PLAN_DTYPE",
     "READY",
     "RECORD_DTYPE",
@@ -57,7 +62,14 @@ LOADING: Final = 2
 IDLE: Final = 3  # holds a model, has no work: inactive, may be evicted
 READY: Final = 4  # has work, waits for its turn or for the link
 RUNNING: Final = 5
-LOST: Final = 6  # its device is gone: it holds nothing and takes nothing
+NOWHERE: Final = 6  # its device is not there: it holds nothing and takes nothing
+
+# Life of a device: what a change of its chip's layout makes of it.
+IN_SERVICE: Final = 0
+LEAVES: Final = 1  # takes nothing new; out of service once it holds nothing
+OUT: Final = 2  # no part of the layout (any more, or yet)
+COMES: Final = 3  # part of the layout that is being made
+GONE: Final = 4  # lost, for good
 
 # How a request found its model.
 WARM: Final = 0  # active on an instance
@@ -104,10 +116,13 @@ DEVICE_DTYPE = np.dtype(
         ("last", "i8"),  # the instance that ran last, or -1
         ("residents", "i8"),
         ("is_held", "i8"),  # 1: it has work that waits for the link
+        ("service", "i8"),  # IN_SERVICE and so on
         ("is_asked", "i8"),  # 1: to look for work when the event is taken in
         ("kv_bytes", "f8"),  # reserved in its HBM by all its instances
         ("weight_bytes", "f8"),  # kept in its HBM
         ("capacity_bytes", "f8"),  # for both
+        ("since_s", "f8"),  # when it came into service; inf: not yet
+        ("until_s", "f8"),  # when it went out of service; inf: not yet
     ],
     align=True,
 )
@@ -205,6 +220,8 @@ CHIP_DTYPE = np.dtype(
         ("kv_room_bytes", "f8"),  # host memory that is free for KV caches
         ("claim", "i8"),  # model that waits for a slice here before all others, or -1
         ("next_look_s", "f8"),
+        ("leaving", "i8"),  # devices that the change of its layout still waits for
+        ("change", "i8"),  # 1: its layout changes; 2: the backend is asked to make the new one
     ],
     align=True,
 )
@@ -395,6 +412,7 @@ def new_serving(
     budget_gbps: float,
     host_bytes: float,
     held: np.ndarray,
+    present: np.ndarray | None = None,
     slots: int = 1024,
     buffer: int = 65536,
 ) -> Serving:
@@ -406,6 +424,7 @@ def new_serving(
       budget_gbps: of which placement may promise this.
       host_bytes: host memory of each chip for weights.
       held: [homes] whether a home's weights are there at the start (else on disk).
+      present: [devices] which are part of their chip's first layout; None: all are.
       slots: request slots to start with; `grow_requests` adds more.
       buffer: records held before they must be taken out.
     """
@@ -420,6 +439,10 @@ def new_serving(
     instance.chip, instance.kind = chip_of[instance.on_device], kind_of[instance.on_device]
     for field in ("model", "next_same", "wait_head", "wait_tail"):
         instance[field] = -1
+    device.until_s = np.inf
+    if present is not None:
+        device.service[~present], device.since_s[~present] = OUT, np.inf
+        instance.state[~present[instance.on_device]] = NOWHERE
     chip = _records(CHIP_DTYPE, n_chips)
     chip.first = np.searchsorted(chip_of, np.arange(n_chips), side="left")
     chip.last = np.searchsorted(chip_of, np.arange(n_chips), side="right")

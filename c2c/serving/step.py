@@ -22,6 +22,7 @@ from c2c.serving.actions import ask
 from c2c.serving.batching import next_part
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import evict
+from c2c.serving.leaving import is_leaving, take_out
 from c2c.serving.placing import (
     device_load_s,
     drop_claim,
@@ -40,14 +41,15 @@ from c2c.serving.queues import (
 )
 from c2c.serving.records import fail, finish
 from c2c.serving.state import (
+    COMES,
     ENDS_AT,
     FAIL_CONTEXT,
     FAIL_DEVICE,
     FAIL_KV,
     FAIL_MEMORY,
     IDLE,
+    IN_SERVICE,
     LENGTH,
-    LOST,
     SLOT,
     Fleet,
     Rules,
@@ -70,12 +72,12 @@ __all__ = [
 
 @jitable
 def largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
-    """Return the most KV tokens of model `m` that a device of its chips holds; -1: all are lost."""
+    """Return the most KV tokens of model `m` that a device of its chips holds; -1: none is left."""
     largest = -1
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         chip = s.chip[fleet.home_chip[k]]
         for d in range(chip.first, chip.last):
-            if s.instance[s.device[d].first].state == LOST:
+            if s.device[d].service != IN_SERVICE and s.device[d].service != COMES:
                 continue
             capacity = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind]
             largest = max(largest, capacity)
@@ -253,6 +255,8 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
     if was_draining:
         return_waiting(s, i)
         inst.draining = 0
+    if is_leaving(s, i):
+        take_out(fleet, s, i, now_s)
     if s.count[0].pending > 0:
         place_pending(fleet, rules, s, inst.chip, now_s)
     if was_draining and hand_over(fleet, rules, s, m):

@@ -10,7 +10,7 @@ import numpy as np
 from c2c.cost import max_min_rates
 from c2c.policies import caches_experts, inlined, jitable
 from c2c.serving import RESOURCES
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.events import new_tournament, set_end
@@ -105,6 +105,7 @@ class World(NamedTuple):
     resources: Resources  # scratch, of the chip whose shares are found
     timeline: Any  # TIMELINE_DTYPE buffer
     n_timeline: Any  # i8[1]
+    layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
 
 
 def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
@@ -124,6 +125,7 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
         resources=new_resources(widest * max(1, works), len(RESOURCES)),
         timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
         n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
+        layout_s=np.full(1, np.inf),
     )
 
 
@@ -423,6 +425,8 @@ def submit(
                 fill_experts(experts, fleet, m, kind, d)
         elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
+        elif code == ACT_RECUT:
+            world.layout_s[0] = now_s
     for k in range(state.count[0].actions + 1):
         d = ended
         if k < state.count[0].actions:

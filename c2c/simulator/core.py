@@ -15,13 +15,14 @@ from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import next_device
 from c2c.simulator.experts import Experts
 
-__all__ = ["BLOCK_DONE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
+__all__ = ["BLOCK_DONE", "DRAINED", "LAYOUT_DUE", "NEED_SLOTS", "RECORDS_FULL", "drive"]
 
 # Why `drive` returned.
 BLOCK_DONE: Final = 0  # all arrivals of the block are taken; later events wait for the next block
 DRAINED: Final = 1  # no more events
 RECORDS_FULL: Final = 2  # take the records out, then call again
 NEED_SLOTS: Final = 3  # grow the request slots, then call again
+LAYOUT_DUE: Final = 4  # a chip's layout changes at `world.layout_s`: do it, then call again
 
 
 @jitable
@@ -43,8 +44,9 @@ def drive(
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last one, all work is done).
 
-    Order: by time; at equal times phase ends come before arrivals, phase ends by device number,
-    arrivals as in the block. In a closed loop a request of the block arrives when a client is free.
+    Order: by time; at equal times phase ends come before changes of layouts, and these before
+    arrivals; phase ends by device number, arrivals as in the block. In a closed loop a request of
+    the block arrives when a client is free.
 
     Args:
       arrival_s, model, prompt, output, ids: the block, [n] each, ascending in time.
@@ -53,7 +55,7 @@ def drive(
       clients: of a closed loop, where `arrival_s` means nothing.
 
     Returns:
-      BLOCK_DONE, DRAINED, RECORDS_FULL or NEED_SLOTS.
+      BLOCK_DONE, DRAINED, LAYOUT_DUE, RECORDS_FULL or NEED_SLOTS.
     """
     n = len(arrival_s)
     room = len(state.records) - fleet.max_batch - 2
@@ -70,6 +72,8 @@ def drive(
         arrives_s = np.inf
         if k < n:
             arrives_s = next_free_s(clients) if is_closed else arrival_s[k]
+        if world.layout_s[0] < now_s and world.layout_s[0] <= arrives_s and (k < n or is_last):
+            return LAYOUT_DUE
         if arrives_s < now_s:
             if state.count[0].free_slots == 0:
                 return NEED_SLOTS

@@ -20,6 +20,7 @@ from c2c.serving.port import (
     Interrupt,
     Load,
     Ready,
+    Recut,
     RunSteps,
     SetAside,
     SetTimer,
@@ -30,6 +31,7 @@ from c2c.serving.port import (
 from c2c.simulator.backend import Machine, end_phase, new_world, submit, works_follow
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import next_device
+from c2c.simulator.layouts import LayoutSchedule
 from c2c.simulator.machine import build_experts
 from c2c.workloads import ClosedLoop, RequestBlock
 
@@ -71,6 +73,7 @@ class SimulatorBackend:
         self._deadline_s = np.full(len(arrivals), np.inf) if deadline_s is None else deadline_s
         self._priorities = priorities
         self._incidents = list(incidents)
+        self._layouts = LayoutSchedule(prepared)
         self._clients = None if loop is None else new_clients(loop)
         self._next = 0
         self._made = np.zeros(len(arrivals), np.int64)
@@ -89,6 +92,8 @@ class SimulatorBackend:
         for action in actions:
             if isinstance(action, SetTimer):
                 self._timer_s = action.at_s
+            elif isinstance(action, Recut):
+                self._layouts.left(action.chip, at_s)
             elif not isinstance(action, Absent | Forget | SetAside):  # freeing memory takes no time
                 mirror.actions[n] = self._write(action)
                 n += 1
@@ -120,7 +125,7 @@ class SimulatorBackend:
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, Absent | SetTimer | Forget | SetAside)
+        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut)
         return ACT_UNLOAD, action.instance
 
     def _write_batch(self, run: RunSteps) -> None:
@@ -142,12 +147,13 @@ class SimulatorBackend:
             mirror.request[request].id = request
 
     def next_event(self) -> Event | None:
-        """Return the next event; at equal times phase ends, timer, incidents, arrivals."""
+        """Return the next event; at equal times phase ends, timer, layouts, incidents, arrivals."""
         arrives_s = math.inf
         if self._next < len(self._arrivals):
             arrives_s = self._arrives_s()
         happens_s = self._incidents[0].at_s if self._incidents else math.inf
-        others_s = min(self._timer_s, happens_s, arrives_s)
+        changes_s = self._layouts.next_s
+        others_s = min(self._timer_s, changes_s, happens_s, arrives_s)
         while True:
             d = next_device(self._world.tree)
             ends_s = float(self._world.end_s[d])
@@ -161,6 +167,8 @@ class SimulatorBackend:
         if at_s == self._timer_s:
             self._timer_s = math.inf
             return Timer(at_s=at_s)
+        if at_s == changes_s:
+            return self._layouts.next_event()
         if at_s == happens_s:
             return self._happen(self._incidents.pop(0))
         return self._arrive(at_s)

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from c2c.serving import Prepared
-from c2c.serving.state import Rules, Serving, grow_requests
-from c2c.simulator.backend import Machine, World, new_world
-from c2c.simulator.clients import Clients, new_clients
+from c2c.serving import Prepared, start_asked
+from c2c.serving.layout import change_layout
+from c2c.serving.state import Rules, Serving, grow_records, grow_requests
+from c2c.simulator.backend import Machine, World, new_world, submit
+from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
-from c2c.simulator.core import DRAINED, NEED_SLOTS, RECORDS_FULL, drive
+from c2c.simulator.core import DRAINED, LAYOUT_DUE, NEED_SLOTS, RECORDS_FULL, drive
 from c2c.simulator.experts import Experts
+from c2c.simulator.layouts import LayoutRow, LayoutSchedule
 from c2c.simulator.machine import build_experts
 from c2c.simulator.mistakes import policy_error
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
@@ -55,6 +57,9 @@ class RunStats:
     expert_bytes: float  # over the link
     expert_wait_s: float  # of layers for experts
     expert_host_s: float  # of the host's work for experts that nothing hid
+    since_s: np.ndarray  # when each slice came into service
+    until_s: np.ndarray  # and out of it; inf: it did not
+    changes: tuple[LayoutRow, ...]  # of chips' layouts
 
 
 @dataclass(slots=True)
@@ -71,6 +76,7 @@ class Simulation:
     world: World
     experts: Experts
     clients: Clients
+    layouts: LayoutSchedule
     compiled: bool
     timeline_rows: int = 0
     next_id: int = 0
@@ -96,14 +102,18 @@ class Simulation:
           models: the only ones whose requests will come; None for all.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
+        layouts = LayoutSchedule(prepared)
+        world = new_world(machine, state, timeline_rows)
+        world.layout_s[0] = layouts.next_s
         return cls(
             prepared=prepared,
             rules=prepared.new_rules(),
             machine=machine,
             state=state,
-            world=new_world(machine, state, timeline_rows),
+            world=world,
             experts=build_experts(prepared, state),
             clients=new_clients(loop),
+            layouts=layouts,
             compiled=compiled,
             timeline_rows=timeline_rows,
         )
@@ -150,7 +160,9 @@ class Simulation:
             if n_out > 0 and (why == RECORDS_FULL or is_last):
                 on_records(self.state.records[:n_out].copy())
                 self.state.count[0].out = 0
-            if why == NEED_SLOTS:
+            if why == LAYOUT_DUE:
+                self._change_layout(is_over=is_last and cursor[0] == len(block))
+            elif why == NEED_SLOTS:
                 self.state = grow_requests(self.state, len(self.state.request))
             elif why != RECORDS_FULL:
                 break
@@ -179,6 +191,32 @@ class Simulation:
             if found is error:
                 raise
             raise found from error
+
+    def _change_layout(self, *, is_over: bool) -> None:
+        """Do what is due at `world.layout_s`; where nothing is left to serve, nothing ever is."""
+        count, layouts, world = self.state.count[0], self.layouts, self.world
+        if is_over and count.arrived == count.finished + count.failed:
+            world.layout_s[0] = np.inf
+            return
+        room = int(count.pending) + self.prepared.fleet.max_batch + 2  # what waits may fail
+        if count.out + room > len(self.state.records):
+            self.state = grow_records(self.state, room)
+        now_s, ended = float(world.layout_s[0]), int(count.out)
+        self._note_who_left(now_s)
+        while layouts.next_s <= now_s:
+            fleet, rules, state = self.prepared.fleet, self.rules, self.state
+            change_layout(fleet, rules, state, layouts.next_event(), now_s)
+            start_asked(fleet, rules, state, now_s)
+            submit(fleet, rules, self.machine, state, world, self.experts, -1, now_s)
+            self._note_who_left(now_s)
+        world.layout_s[0] = layouts.next_s
+        if len(self.clients.free_s) > 0:
+            give_back(self.clients, int(count.out) - ended, now_s)
+
+    def _note_who_left(self, now_s: float) -> None:
+        for c in np.flatnonzero(self.state.chip.change == 2):
+            if self.layouts.waits(int(c)):
+                self.layouts.left(int(c), now_s)
 
     def timeline(self) -> Any:
         """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
@@ -219,6 +257,9 @@ class Simulation:
             expert_bytes=float(cache.fetched_bytes.sum()),
             expert_wait_s=float(cache.wait_s.sum()),
             expert_host_s=float(cache.host_s.sum()),
+            since_s=np.array(self.state.device.since_s),
+            until_s=np.array(self.state.device.until_s),
+            changes=self.layouts.rows,
         )
 
 

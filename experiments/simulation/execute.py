@@ -277,7 +277,11 @@ def _write_timeline(setup: RunSetup, run: RunDir, served: Served) -> None:
     }
     with run.open_file("timeline.json.gz") as file:
         write_timeline(
-            phases, file, instance_names=names, link_capacity_gbps=served.stats.link_capacity_gbps
+            phases,
+            file,
+            instance_names=names,
+            link_capacity_gbps=served.stats.link_capacity_gbps,
+            layouts=run_totals(prepared, served.stats).get("layouts", {}).get("changes", ()),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,7 +15,7 @@ from c2c.policies import Profiled, policy_name
 from c2c.workloads import describe
 from experiments.simulation.execute import Outcome, chosen_chunks
 
-__all__ = ["console", "print_folder", "print_outcome", "print_setup"]
+__all__ = ["console", "layout_lines", "print_folder", "print_outcome", "print_setup"]
 
 _MODELS_SHOWN = 8
 _WIDTH = 116  # where output is no terminal; a table is not to be cut there
@@ -31,11 +31,12 @@ def print_setup(out: Console, setup: RunSetup) -> None:
     """Print what will be served, by what, and what was chosen for the user."""
     serving, prepared = setup.serving, setup.prepared
     mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    count = len(prepared.layouts.layouts[0]) * serving.superchips
     link = serving.platform.link
     derived = serving.link_variant == "measured" and link.measured_is_derived
     out.print(
         f"[bold]{serving.system.name}[/] on {serving.superchips} x {serving.platform.name}, "
-        f"mig {mig}, {len(prepared.kind_of)} instances, seed {setup.seed}"
+        f"mig {mig}, {count} instances, seed {setup.seed}"
     )
     out.print(
         f"link: {link.name}, variant {serving.link_variant}"
@@ -56,11 +57,29 @@ def print_setup(out: Console, setup: RunSetup) -> None:
         )
 
 
+def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each change of a chip's layout in the totals of a run."""
+    for one in run.get("layouts", {}).get("changes", ()):
+        line = (
+            f"layout: chip {one['chip']}, {one['before']} to {one['after']} at "
+            f"{one['begun_s']:,.1f} s, {one['kept']} slices kept"
+        )
+        if one["there_s"] is None:
+            yield f"{line}; the run ended while slices were leaving"
+        else:
+            yield (
+                f"{line}; the others were empty at {one['left_s']:,.1f} s, "
+                f"the new ones there at {one['there_s']:,.1f} s"
+            )
+
+
 def print_outcome(out: Console, outcome: Outcome) -> None:
     """Print the summary of a run."""
     summary, run = outcome.summary, outcome.summary["run"]
     out.print(_latency_table(summary))
     out.print(_machine_table(summary, run, outcome))
+    for line in layout_lines(run):
+        out.print(line, markup=False, soft_wrap=True)
     for line in (summary["verdict"] or {}).get("text", ()):
         out.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
 

@@ -13,11 +13,14 @@ from c2c.serving.port import (
     Action,
     Arrival,
     Cancelled,
+    ChangeLayout,
     DeviceLost,
     Event,
     Interrupt,
+    LayoutChanged,
     Load,
     Ready,
+    Recut,
     RunSteps,
     SetTimer,
     StepEnd,
@@ -36,6 +39,7 @@ class StubbornBackend:
       arrivals: `output_tokens` are bounds: where a request really ends is drawn.
       cancel: share of the requests that are cancelled.
       lose: devices that are lost at random times.
+      changes: of chips' layouts; one waits for the one before it.
       jump_s: how far the clock that stamps the events jumps to and fro.
       tell: share of the ends at the bound that are reported.
     """
@@ -50,6 +54,7 @@ class StubbornBackend:
         deadline: float,
         jump_s: float,
         tell: float,
+        changes: Sequence[ChangeLayout] = (),
     ) -> None:
         g = self._g = np.random.default_rng(seed)
         n = len(arrivals)
@@ -64,6 +69,7 @@ class StubbornBackend:
         self._runs: dict[int, tuple[int, RunSteps]] = {}  # device: number of its event, the run
         self._timer = -1
         self._lost: set[int] = set()
+        self._changing: set[int] = set()
         self._now_s = 0.0
         end_s = float(arrivals.arrival_s[-1]) if n else 1.0
         for k in range(n):
@@ -88,6 +94,8 @@ class StubbornBackend:
         for d in lose:
             when = float(g.uniform(0.0, 1.2 * end_s))
             self._send(when, DeviceLost(at_s=when, device=d))
+        for change in changes:
+            self._send(change.at_s, change)
 
     def _send(self, at_s: float, event: Event) -> int:
         number = next(self._order)
@@ -107,6 +115,9 @@ class StubbornBackend:
                 when = now_s + float(g.exponential(0.5))
                 gbps = float(g.uniform(1.0, 500.0))
                 self._send(when, Ready(at_s=when, device=action.device, available_gbps=gbps))
+            elif isinstance(action, Recut):
+                when = now_s + float(g.exponential(0.5))
+                self._send(when, LayoutChanged(at_s=when, chip=action.chip))
             elif isinstance(action, RunSteps):
                 self._start(action)
             elif isinstance(action, Interrupt) and g.random() < 0.8:
@@ -146,6 +157,13 @@ class StubbornBackend:
             self._now_s = max(self._now_s, at_s)
             if isinstance(event, Timer) and number != self._timer:
                 continue  # another one took its place
+            if isinstance(event, ChangeLayout) and event.chip in self._changing:
+                self._send(at_s + 0.1, event)
+                continue
+            if isinstance(event, ChangeLayout):
+                self._changing.add(event.chip)
+            elif isinstance(event, LayoutChanged):
+                self._changing.discard(event.chip)
             if isinstance(event, StepEnd):
                 event = replace(event, finished=self._finished(event))
             if isinstance(event, DeviceLost):

@@ -18,19 +18,22 @@ from c2c.serving.port import (
     Arrival,
     Backend,
     Cancelled,
+    ChangeLayout,
     DeviceLost,
     Event,
     Forget,
     Interrupt,
+    LayoutChanged,
     Load,
     Ready,
+    Recut,
     RunSteps,
     SetAside,
     SetTimer,
     StepEnd,
     Unload,
 )
-from c2c.serving.state import ABSENT, ASSIGNED, FREE, LOST, RUNNING
+from c2c.serving.state import ABSENT, ASSIGNED, FREE, NOWHERE, OUT, RUNNING
 
 __all__ = ["Watch", "serve"]
 
@@ -60,6 +63,9 @@ class Watch:
         }
         self.busy: dict[int, Load | RunSteps] = {}
         self.lost: set[int] = set()
+        self.out = {int(d) for d in np.flatnonzero(state.device.service == OUT)}
+        self.changing: dict[int, ChangeLayout] = {}  # by chip
+        self.is_asked: set[int] = set()  # chips whose layout is to be made
         self.steps = 0
 
     def event(self, event: Event) -> None:
@@ -74,6 +80,12 @@ class Watch:
             self.busy.pop(event.device, None)
             for i in [i for i, e in self.engines.items() if e.device == event.device]:
                 del self.engines[i]
+        elif isinstance(event, ChangeLayout):
+            self.changing[event.chip] = event
+        elif isinstance(event, LayoutChanged):
+            assert event.chip in self.is_asked
+            self.is_asked.remove(event.chip)
+            self.out -= set(self.changing.pop(event.chip).comes)
         elif isinstance(event, Ready | StepEnd) and event.device not in self.lost:
             doing = self.busy.pop(event.device)
             if isinstance(event, Ready):
@@ -123,6 +135,12 @@ class Watch:
                     assert chips[engine.device] != action.chip or (
                         engine.model not in action.models
                     )
+            elif isinstance(action, Recut):
+                leaves = set(self.changing[action.chip].leaves)
+                assert not any(e.device in leaves for e in self.engines.values())
+                assert not leaves & self.busy.keys()
+                self.is_asked.add(action.chip)
+                self.out |= leaves
             elif isinstance(action, SetTimer):
                 assert np.isfinite(action.at_s)
             elif isinstance(action, Interrupt):
@@ -139,7 +157,9 @@ class Watch:
 
     def _start(self, action: Load | RunSteps) -> None:
         d = action.device
-        assert d not in self.lost
+        assert d not in self.lost | self.out
+        if isinstance(action, Load):
+            assert not any(d in change.leaves for change in self.changing.values())
         assert d not in self.busy, "a device runs one thing at a time"
         self.busy[d] = action
         if isinstance(action, Load):
@@ -194,6 +214,7 @@ class Watch:
     def end(self) -> None:
         """Check that nothing is left, once the backend has no more events."""
         assert not self.busy
+        assert not self.changing, "a change of layout was never done"
         assert not any(e.kv for e in self.engines.values())
 
 
@@ -220,7 +241,7 @@ def _check_pools(prepared: Prepared, state: Serving) -> None:
     fleet, hold = prepared.fleet, np.asarray(state.hold)
     inst, chips = np.asarray(state.instance), np.asarray(state.chip)
     weights = fleet.weight_bytes[fleet.home_model]
-    is_there = ~np.isin(inst["state"], (FREE, LOST)) & (inst["model"] >= 0)
+    is_there = ~np.isin(inst["state"], (FREE, NOWHERE)) & (inst["model"] >= 0)
     on = Counter(
         zip(inst["model"][is_there].tolist(), inst["chip"][is_there].tolist(), strict=True)
     )
@@ -243,7 +264,7 @@ def _check_room(prepared: Prepared, state: Serving) -> None:
     fleet, inst = prepared.fleet, np.asarray(state.instance)
     arch = np.asarray(fleet.deployment)["arch"][inst["model"]]
     token = fleet.costs.kv_bytes[arch * fleet.costs.kinds + inst["kind"]]
-    is_there = ~np.isin(inst["state"], (FREE, ASSIGNED, LOST))
+    is_there = ~np.isin(inst["state"], (FREE, ASSIGNED, NOWHERE))
     room = np.where(is_there, fleet.kv_capacity[arch, inst["kind"]] * token, np.inf)
     engines = is_there.reshape(-1, fleet.residents).sum(axis=1)
     room = room.reshape(-1, fleet.residents).min(axis=1)

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from c2c.cost import StepTable
-from c2c.hardware import Slice, link_gbps, slices
+from c2c.hardware import Slice, link_gbps
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
+from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memory import copied, own_memory
-from c2c.serving.prepare.settings import ServingSetup, SystemSpec
+from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import RESOURCES, START_WHEN, StartWork
 from c2c.serving.prepare.tables import (
     activation_bytes,
@@ -43,11 +44,15 @@ from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_servi
 __all__ = [
     "RESOURCES",
     "START_WHEN",
+    "Change",
+    "ChipLayouts",
+    "LayoutChange",
     "Prepared",
     "ServingSetup",
     "StartWork",
     "SystemSpec",
     "activation_bytes",
+    "chip_layouts",
     "expert_bytes",
     "expert_layers",
     "prepare",
@@ -65,6 +70,7 @@ class Prepared:
     architectures: tuple[ModelSpec, ...]
     tables: tuple[tuple[StepTable, ...], ...]  # [arch][kind]
     chunks: tuple[tuple[ChunkChoice, ...], ...]  # [arch][kind]
+    layouts: ChipLayouts
     chip_of: np.ndarray
     kind_of: np.ndarray
     budget_gbps: float
@@ -101,6 +107,7 @@ class Prepared:
             budget_gbps=self.budget_gbps,
             host_bytes=self.setup.weight_memory_bytes,
             held=self.held,
+            present=np.tile(self.layouts.present, self.setup.superchips),
             slots=slots,
             buffer=buffer,
         )
@@ -122,7 +129,8 @@ def prepare(setup: ServingSetup) -> Prepared:
     system = setup.system
     check_memory(setup)
     shared_gbps = link_gbps(setup.platform.link, setup.link_variant)
-    per_chip = slices(setup.platform, setup.mig)
+    layouts = chip_layouts(setup.platform, setup.mig, setup.changes)
+    per_chip = layouts.slices
     kinds = tuple(dict.fromkeys(per_chip))
     specs = tuple(dict.fromkeys(d.spec for d in setup.deployments))
     where = homes(setup)
@@ -144,13 +152,18 @@ def prepare(setup: ServingSetup) -> Prepared:
     demands = [demand_of[d.spec, d.tpot_slo_s] for d in setup.deployments]
     chunks = tuple(
         tuple(
-            chunk_choice(setup, spec, kind, table, shared_gbps / len(per_chip))
+            chunk_choice(setup, spec, kind, table, shared_gbps / layouts.together(kind))
             for kind, table in zip(kinds, row, strict=True)
         )
         for spec, row in zip(specs, tables, strict=True)
     )
     budget = shared_gbps * link_headroom(system.place)
-    check(setup, specs, kinds, tables, kv_capacity, slots, demands, budget)
+    for at in layouts.layouts:
+        cut = [k for k, kind in enumerate(kinds) if kind in [per_chip[d] for d in at]]
+        check(
+            setup, specs, [kinds[k] for k in cut], [[row[k] for k in cut] for row in tables],
+            kv_capacity[:, cut], slots[:, cut], demands, budget,
+        )  # fmt: skip
 
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
@@ -191,6 +204,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         fleet=fleet,
         rules=rules,
         slice_kinds=kinds,
+        layouts=layouts,
         architectures=specs,
         tables=tables,
         chunks=chunks,

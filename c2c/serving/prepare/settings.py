@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from c2c.cost import Constants, Routing
@@ -27,7 +28,7 @@ from c2c.policies import (
 from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
-__all__ = ["ServingSetup", "SystemSpec"]
+__all__ = ["LayoutChange", "ServingSetup", "SystemSpec"]
 
 _DEFAULTS = System()._asdict() | dict(PREPARATION)
 
@@ -228,6 +229,29 @@ class SystemSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChange:
+    """A change of every chip's MIG layout during a run.
+
+    Attributes:
+      at_s: when the first chip begins.
+      mig: the layout from then on, or its name in `conf/mig`.
+      drain: requests that compute on a slice that goes end there; without it they are set aside at
+        the next step boundary and computed again elsewhere.
+      stagger_s: each further chip begins so much later.
+    """
+
+    at_s: float
+    mig: MigConfig | str
+    drain: bool = True
+    stagger_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("at_s", "stagger_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise SettingError(f"mig_changes.{name}", getattr(self, name), "seconds, from 0 on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetup:
     """Everything that is served on: hardware, models, system, constants."""
 
@@ -243,6 +267,7 @@ class ServingSetup:
     weights_start: Literal["host", "disk"] = "host"
     cells: int = 1  # parts of the fleet that share no model
     seed: int = 0
+    changes: tuple[LayoutChange, ...] = ()  # in order of time
 
     def __post_init__(self) -> None:
         if self.superchips < 1:
@@ -255,6 +280,14 @@ class ServingSetup:
             raise SettingError("weights_start", self.weights_start, "'host' or 'disk'")
         if self.seed < 0:
             raise SettingError("seed", self.seed, "a whole number, at least 0")
+        for k, (one, following) in enumerate(pairwise(self.changes)):
+            if not one.at_s < following.at_s:
+                where = f"mig_changes[{k + 1}].at_s"
+                raise SettingError(where, following.at_s, f"later than the one before, {one.at_s}")
+        if self.changes and self.system.one_each:
+            raise SettingError("mig_changes", len(self.changes), "none with system.one_each")
+        if self.changes and self.system.expert_misses == "table":
+            raise SettingError("system.expert_misses", "table", "exact where the layout changes")
 
     @property
     def weight_memory_bytes(self) -> float:

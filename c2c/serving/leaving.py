@@ -1,0 +1,48 @@
+"""Instances that have no work any more leave with their device, which goes out of service."""
+
+from __future__ import annotations
+
+from c2c.policies import jitable
+from c2c.serving.actions import ACT_RECUT, emit
+from c2c.serving.instances import evict
+from c2c.serving.state import LEAVES, NOWHERE, OUT, Fleet, Serving
+
+__all__ = ["ask_for_the_layout", "go_out", "is_leaving", "take_out"]
+
+
+@jitable
+def is_leaving(s: Serving, i: int) -> bool:
+    """Return whether instance `i` goes with its device as soon as it has no work."""
+    return bool(s.device[s.instance[i].on_device].service == LEAVES)
+
+
+@jitable
+def take_out(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
+    """Take instance `i`, which has no work, off its leaving device."""
+    evict(fleet, s, i, now_s)
+    s.instance[i].state = NOWHERE
+    go_out(fleet, s, s.instance[i].on_device, now_s)
+
+
+@jitable
+def go_out(fleet: Fleet, s: Serving, d: int, now_s: float) -> None:
+    """Take leaving device `d` out of service if it holds nothing any more."""
+    dev = s.device[d]
+    for i in range(dev.first, dev.first + fleet.residents):
+        if s.instance[i].state != NOWHERE:
+            return
+    dev.service = OUT
+    dev.until_s = now_s
+    if dev.is_held != 0:
+        dev.is_held = 0
+        s.chip[dev.chip].n_held -= 1
+    s.chip[dev.chip].leaving -= 1
+    if s.chip[dev.chip].leaving == 0:
+        ask_for_the_layout(s, dev.chip)
+
+
+@jitable
+def ask_for_the_layout(s: Serving, c: int) -> None:
+    """Ask the backend for the new layout of chip `c`: nothing stands in its way any more."""
+    s.chip[c].change = 2
+    emit(s, ACT_RECUT, c)
