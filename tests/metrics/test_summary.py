@@ -127,6 +127,18 @@ def test_utilisation_is_share_of_time_and_capacity() -> None:
     assert u["instance_busy"] == [0.5, 0.0]
     assert u["link_mean"] == pytest.approx(0.1)
     assert u["hbm"] == pytest.approx([0.2, 0.0])
+    later = utilisation(
+        end_s=10.0,
+        busy_s=np.array([5.0, 2.0]),
+        chip_link_bytes=np.array([400e9]),
+        link_capacity_gbps=400.0,
+        instance_hbm_bytes=np.array([1e12, 1e12]),
+        instance_hbm_gbps=np.array([500.0, 500.0]),
+        there_s=np.array([10.0, 4.0]),
+    )
+    assert later["instance_busy"] == [0.5, 0.5]
+    assert later["instance_busy_mean"] == pytest.approx(0.5)
+    assert later["hbm_mean"] == pytest.approx(2e12 / (500e9 * 14.0))
     nothing = utilisation(
         end_s=0.0, busy_s=np.zeros(1), chip_link_bytes=np.zeros(1), link_capacity_gbps=1.0
     )
