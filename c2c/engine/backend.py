@@ -28,6 +28,7 @@ from c2c.serving.port import (
     Interrupt,
     Load,
     Ready,
+    Recut,
     RunSteps,
     SetAside,
     SetTimer,
@@ -108,6 +109,7 @@ class LiveBackend:
                 for model in action.models:
                     self._drop(self._names[model])
             else:
+                assert not isinstance(action, Recut), "only `ChangeLayout` brings it: nobody's here"
                 self._begin(action, at_s)
 
     def _drop(self, model: str) -> None:
