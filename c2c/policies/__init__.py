@@ -26,6 +26,7 @@ from c2c.policies.alpha import (
     knows_costs,
     link_price,
 )
+from c2c.policies.apart import Apart, apart
 from c2c.policies.chunk import (
     ByQueue,
     ChunkChoice,
@@ -140,6 +141,7 @@ __all__ = [
     "AllExperts",
     "AlphaObservation",
     "AlphaState",
+    "Apart",
     "AtBacklog",
     "AtOutstanding",
     "BandwidthAware",
@@ -189,6 +191,7 @@ __all__ = [
     "WithinQuota",
     "adjust_alpha",
     "alpha_index",
+    "apart",
     "best_alpha_index",
     "caches_experts",
     "check_policy",

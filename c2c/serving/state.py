@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Own, System
+from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Apart, Own, System
 from c2c.serving.costs import CostTables
 from c2c.serving.rows import Rows
 
@@ -366,11 +366,15 @@ class Fleet(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Who decides: the policies, the arrays of their own, and the seed of random choices."""
+    """Who decides: the policies, the arrays of their own, and the seed of random choices.
+
+    `apart` are addresses of compiled code, see `c2c.policies.apart`.
+    """
 
     system: System
     own: Own
     seed: int
+    apart: Apart = Apart()
 
 
 class Serving(NamedTuple):

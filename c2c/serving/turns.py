@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from c2c.policies import (
+    apart,
     inlined,
     jitable,
     link_gate,
@@ -265,67 +266,76 @@ def _end_runs(s: Serving, c: int, limit_gbps: float) -> None:
 
 
 @inlined
-def _start_chip(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
+def _next_of_chip(
+    fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float
+) -> tuple[int, int]:  # fmt: skip
     # Prompts start at once; then, most urgent first, what else the link has room for.
     chip = s.chip[c]
     limit = link_gate(rules.system.turn) * chip.link_gbps
     first = s.device[chip.first].first
+    best_d, best_i, best_n, best_urgency = -1, -1, 0, 0.0
+    drawn = _drawn_gbps(s, c)
+    for d in range(chip.first, chip.last):
+        if s.device[d].running >= 0:
+            continue
+        i, u, n = _most_urgent(fleet, rules, s, d, now_s)
+        if i < 0:
+            _release(s, d)
+            continue
+        row = s.engines[i - first]
+        streams = s.instance[i].kept < fleet.layers[fleet.deployment[s.instance[i].model].arch]
+        if row.has_prompt == 0 and streams and drawn >= limit:
+            _hold(s, d)
+            continue
+        if best_d < 0 or u < best_urgency:
+            best_d, best_i, best_n, best_urgency = d, i, n, u
+    if best_d < 0:
+        _end_runs(s, c, limit)
+        return -1, 0
+    _release(s, best_d)
+    is_alone = best_n == 1 and chip.n_held == 0 and drawn < limit
+    return best_i, _UNLIMITED if is_alone else 1
+
+
+@apart("turns", needed=lambda system: takes_turns(system.turn))
+def _next_turn(
+    fleet: Fleet, rules: Rules, s: Serving, d: int, nth: int, now_s: float
+) -> tuple[int, int]:  # fmt: skip
+    # The nth engine that begins now for what has happened on device d, or -1, and its most steps.
+    c = s.device[d].chip
+    if link_gate(rules.system.turn) < math.inf:
+        if nth == 0:
+            if s.chip[c].started == s.count[0].events:
+                return -1, 0
+            s.chip[c].started = s.count[0].events
+            _watch(fleet, rules, s, c, now_s)
+        return _next_of_chip(fleet, rules, s, c, now_s)
+    if nth > 0 or s.device[d].running >= 0:
+        return -1, 0
     _watch(fleet, rules, s, c, now_s)
-    while True:
-        best_d, best_i, best_n, best_urgency = -1, -1, 0, 0.0
-        drawn = _drawn_gbps(s, c)
-        for d in range(chip.first, chip.last):
-            if s.device[d].running >= 0:
-                continue
-            i, u, n = _most_urgent(fleet, rules, s, d, now_s)
-            if i < 0:
-                _release(s, d)
-                continue
-            row = s.engines[i - first]
-            streams = s.instance[i].kept < fleet.layers[fleet.deployment[s.instance[i].model].arch]
-            if row.has_prompt == 0 and streams and drawn >= limit:
-                _hold(s, d)
-                continue
-            if best_d < 0 or u < best_urgency:
-                best_d, best_i, best_n, best_urgency = d, i, n, u
-        if best_d < 0:
-            break
-        _release(s, best_d)
-        is_alone = best_n == 1 and chip.n_held == 0 and drawn < limit
-        _launch(fleet, rules, s, best_i, _UNLIMITED if is_alone else 1, now_s)
-    _end_runs(s, c, limit)
+    i, _, n = _most_urgent(fleet, rules, s, d, now_s)
+    if i < 0:
+        return -1, 0
+    at = s.device[d].first - s.device[s.chip[c].first].first
+    row = s.engines[at + i - s.device[d].first]
+    left = turn_taken(rules.system.turn, rules.own.turn, s.engines, at, fleet.residents, row, now_s)
+    return i, _UNLIMITED if n == 1 else max(1, int(left))
 
 
 @inlined
 def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Let device `d` turn to an engine with work, if it does nothing and there is one."""
-    if takes_turns(rules.system.turn):
-        _take_turns(fleet, rules, s, d, now_s)
+    i, most = s.device[d].first, _UNLIMITED
+    if not takes_turns(rules.system.turn):
+        if s.device[d].running < 0 and has_work(fleet, rules, s, i):
+            _launch(fleet, rules, s, i, most, now_s)
         return
-    i = s.device[d].first
-    if s.device[d].running < 0 and has_work(fleet, rules, s, i):
-        _launch(fleet, rules, s, i, _UNLIMITED, now_s)
-
-
-@jitable
-def _take_turns(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
-    c = s.device[d].chip
-    if link_gate(rules.system.turn) < math.inf:
-        if s.chip[c].started != s.count[0].events:
-            s.chip[c].started = s.count[0].events
-            _start_chip(fleet, rules, s, c, now_s)
-        return
-    if s.device[d].running >= 0:
-        return
-    _watch(fleet, rules, s, c, now_s)
-    i, _, n = _most_urgent(fleet, rules, s, d, now_s)
-    if i >= 0:
-        at = s.device[d].first - s.device[s.chip[c].first].first
-        row = s.engines[at + i - s.device[d].first]
-        left = turn_taken(
-            rules.system.turn, rules.own.turn, s.engines, at, fleet.residents, row, now_s
-        )
-        _launch(fleet, rules, s, i, _UNLIMITED if n == 1 else max(1, int(left)), now_s)
+    nth = 0
+    while i >= 0:
+        i, most = _next_turn(fleet, rules, s, d, nth, now_s)
+        if i >= 0:
+            _launch(fleet, rules, s, i, most, now_s)
+        nth += 1
 
 
 @inlined

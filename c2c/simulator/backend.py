@@ -14,8 +14,9 @@ from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.events import new_tournament, set_end
-from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
-from c2c.simulator.miss_table import MissTable, steps_missing
+from c2c.simulator.experts import Experts
+from c2c.simulator.fetching import experts_of_start, experts_of_step
+from c2c.simulator.miss_table import MissTable
 from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
 from c2c.simulator.resources import DRAWS, Resources, new_resources, share
 from c2c.simulator.works import (
@@ -355,17 +356,10 @@ def _begin_run(
     p.base_s = step_alone_s(costs, pair, plan, layers, plan.alpha)
     p.slope_s = step_growth_s(costs, pair, plan)
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
-    system = rules.system
-    if caches_experts(system.experts):
-        if machine.misses.is_used:
-            nth = nth_request(experts, state, d)
-            waits_s, fetched = steps_missing(machine.misses, fleet, state, d, nth)
-            experts.cache[d].wait_s += waits_s * p.steps
-            experts.cache[d].fetched_bytes += fetched * p.steps
-        else:
-            waits_s, fetched = walk_experts(
-                system.experts, system.prefetch, experts, fleet, state, d, p.base_s
-            )
+    if caches_experts(rules.system.experts):
+        waits_s, fetched = experts_of_step(
+            fleet, rules, machine.misses, experts, state, d, p.steps, p.base_s
+        )
         p.base_s += waits_s
         p.link_bytes += fetched
     if plan.parts > 1:
@@ -422,7 +416,7 @@ def submit(
             _begin_load(machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
             if caches_experts(rules.system.experts):
-                fill_experts(experts, fleet, m, kind, d)
+                experts_of_start(fleet, rules, experts, m, kind, d)
         elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
         elif code == ACT_RECUT:

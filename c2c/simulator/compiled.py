@@ -26,10 +26,12 @@ from numba.core.caching import UserProvidedCacheLocator
 from numba.core.errors import NumbaError
 
 from c2c.errors import PolicyError
+from c2c.policies.apart import PARTS, Apart
 from c2c.policies.decision import OPTIONS, implementations
 from c2c.policies.entries import Tables, decide_at, link
 from c2c.policies.fingerprint import fingerprint
 from c2c.policies.packed import pack
+from c2c.serving.state import Rules
 from c2c.simulator.cache_folder import is_damage, prune, writable
 from c2c.simulator.mistakes import policy_error
 
@@ -187,13 +189,14 @@ def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
 
 def forget() -> None:
     """Forget what this process has compiled or read; what is on disk stays."""
-    for cached in (_loop, _decisions, _shared_folder):
+    for cached in (_loop, _part, _decisions, _shared_folder):
         cached.cache_clear()
 
 
 def _compiled(arguments: tuple[Any, ...]) -> Callable[..., int]:
     tables = _linked(arguments[_RULES])
     loop, typeof = _loop(), cast("Any", numba.typeof)
+    parts = Apart()
     known: dict[int, tuple[Any, Any]] = {}  # packing takes milliseconds; most stay what they are
 
     def packed(place: int, value: Any) -> Any:
@@ -201,7 +204,10 @@ def _compiled(arguments: tuple[Any, ...]) -> Callable[..., int]:
             return value
         if place not in known or known[place][0] is not value:
             if place == _RULES:
-                known[place] = value, value._replace(system=tables.system, own=tables.own)
+                known[place] = (
+                    value,
+                    value._replace(system=tables.system, own=tables.own, apart=parts),
+                )
             else:
                 known[place] = value, pack(value)
         return known[place][1]
@@ -209,8 +215,39 @@ def _compiled(arguments: tuple[Any, ...]) -> Callable[..., int]:
     def drive(*given: Any) -> int:
         return int(loop(*(packed(k, value) for k, value in enumerate(given))))
 
+    parts = _parts(arguments, [typeof(packed(k, value)) for k, value in enumerate(arguments)])
+    known.pop(_RULES)
     loop.compile(tuple(typeof(packed(k, value)) for k, value in enumerate(arguments)))
     return drive
+
+
+@functools.cache
+def _part(name: str) -> Any:
+    with _numba_cache(_shared_folder()):
+        return numba.njit(cache=True, **OPTIONS)(PARTS[name].function)
+
+
+def _parts(arguments: tuple[Any, ...], kinds: list[Any]) -> Apart:
+    """Return the addresses of the parts that the rules' system needs, made or read."""
+    known = {type(value): kind for value, kind in zip(arguments, kinds, strict=True)}
+    known |= {type(part): _kind_of(part) for value in arguments for part in _tuples_in(value)}
+    found = {}
+    for name, part in PARTS.items():
+        if part.is_needed(arguments[_RULES].system):
+            compiled, wanted = _part(name), part.kinds(known)
+            compiled.compile(wanted)
+            made = compiled.overloads[wanted]
+            found[name] = int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+    return Apart(**found)
+
+
+def _tuples_in(value: Any) -> Iterator[Any]:
+    if hasattr(value, "_fields") and not isinstance(value, Rules):
+        yield from (part for part in value if hasattr(part, "_fields"))
+
+
+def _kind_of(value: Any) -> Any:
+    return cast("Any", numba.typeof)(pack(value))
 
 
 def _linked(rules: Any) -> Tables:

@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from c2c.policies import Own, System
+from c2c.policies import Apart, Own, RoundRobin, System
+from c2c.policies.apart import PARTS
+from c2c.serving import SystemSpec
 from c2c.serving.state import Rules
 from c2c.simulator import cache_dir, cache_key, compiled
 from c2c.simulator.cache_folder import writable
@@ -92,6 +94,18 @@ class _Number(NamedTuple):
 
 def _twice(number: _Number, rules: Rules) -> int:
     return 2 * number.value
+
+
+def test_a_system_gets_the_parts_of_the_loop_that_it_needs() -> None:
+    assert set(PARTS) == set(Apart._fields)
+    needed = {
+        name: {part for part, made in PARTS.items() if made.is_needed(system.policies)}
+        for name, system in (
+            ("one engine a slice", SystemSpec(name="plain")),
+            ("turns", SystemSpec(name="turns", turn=RoundRobin(), residents=2)),
+        )
+    }
+    assert needed == {"one engine a slice": set(), "turns": {"turns"}}
 
 
 def test_where_the_cache_cannot_be_written_code_goes_to_a_private_folder(

@@ -1,0 +1,56 @@
+"""What experts outside HBM cost a step, and which are there after a start; compiled if needed."""
+
+from __future__ import annotations
+
+from c2c.policies import apart, caches_experts
+from c2c.serving.state import Fleet, Rules, Serving
+from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
+from c2c.simulator.miss_table import MissTable, steps_missing
+
+__all__ = ["experts_of_start", "experts_of_step"]
+
+
+@apart("step_experts", needed=lambda system: caches_experts(system.experts))
+def experts_of_step(
+    fleet: Fleet,
+    rules: Rules,
+    misses: MissTable,
+    experts: Experts,
+    state: Serving,
+    d: int,
+    steps: int,
+    alone_s: float,
+) -> tuple[float, float]:
+    """Return the seconds and link bytes that experts add to each of the steps of a run.
+
+    Args:
+      fleet: the models.
+      rules: how experts give way and are fetched ahead.
+      misses: what a step lacks, where it is not walked.
+      experts: the caches.
+      state: whose plan of the device is the run.
+      d: the device that begins it.
+      steps: of the run.
+      alone_s: a step, with all experts in HBM.
+    """
+    if misses.is_used:
+        nth = nth_request(experts, state, d)
+        waits_s, fetched = steps_missing(misses, fleet, state, d, nth)
+        experts.cache[d].wait_s += waits_s * steps
+        experts.cache[d].fetched_bytes += fetched * steps
+        return waits_s, fetched
+    system = rules.system
+    return walk_experts(system.experts, system.prefetch, experts, fleet, state, d, alone_s)
+
+
+@apart("start_experts", needed=lambda system: caches_experts(system.experts))
+def experts_of_start(
+    fleet: Fleet,
+    rules: Rules,  # noqa: ARG001 (among which the address is)
+    experts: Experts,
+    m: int,
+    kind: int,
+    d: int,
+) -> None:
+    """Fill the cache of device `d`, of a kind of slices, when model `m` starts there."""
+    fill_experts(experts, fleet, m, kind, d)
