@@ -11,7 +11,7 @@ from c2c.hardware import MigConfig, Platform, load_mig, mig_from_mapping
 from c2c.policies import weights_in
 from c2c.serving import LayoutChange, SystemSpec
 
-__all__ = ["NAMELESS", "choose_layout", "layout_changes", "planned_requests"]
+__all__ = ["CUSTOM", "NAMELESS", "choose_layout", "layout_changes", "planned_requests"]
 
 AUTO, PLANNED, CUSTOM = "auto", "planned", "custom"
 

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.config.build import RunSetup
+from c2c.config.layout import CUSTOM
+from c2c.hardware import MigConfig
 from c2c.metrics import (
     Records,
     Room,
@@ -126,7 +128,7 @@ def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     if not plan.changes:
         return {}
     names = [prepared.setup.mig, *(one.setting.mig for one in plan.changes)]
-    named = [mig if isinstance(mig, str) else mig.name for mig in names]
+    named = list(map(_named, names))
     return {
         "layouts": {
             "changes": [
@@ -145,6 +147,12 @@ def _layouts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
             "until_s": [_known(s) for s in stats.until_s],
         }
     }
+
+
+def _named(mig: MigConfig | str) -> str:
+    if isinstance(mig, str):
+        return mig
+    return "+".join(mig.parts) if mig.name == CUSTOM else mig.name
 
 
 def _known(seconds: float) -> float | None:

@@ -62,7 +62,7 @@ def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
     for one in run.get("layouts", {}).get("changes", ()):
         line = (
             f"layout: chip {one['chip']}, {one['before']} to {one['after']} at "
-            f"{one['begun_s']:,.1f} s, {one['kept']} slices kept"
+            f"{one['begun_s']:,.1f} s, slices kept {one['kept']}"
         )
         if one["there_s"] is None:
             yield f"{line}; the run ended while slices were leaving"

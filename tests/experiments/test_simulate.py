@@ -71,7 +71,7 @@ def test_a_layout_that_changes_is_told_of(
     assert "7x12gb to 3g_4x1g: cut" in names
     print_outcome(console(), done)
     said = capsys.readouterr().out
-    assert "layout: chip 0, 7x12gb to 3g_4x1g at 5.0 s, 4 slices kept" in said
+    assert "layout: chip 0, 7x12gb to 3g_4x1g at 5.0 s, slices kept 4" in said
 
 
 def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
