@@ -94,7 +94,15 @@ from c2c.policies.place import (
     place,
 )
 from c2c.policies.quota import Quota, quota_s, round_alpha
-from c2c.policies.route import ROUTE_DTYPE, LeastOutstanding, WhereWorkIs, route
+from c2c.policies.route import (
+    ROUTE_DTYPE,
+    EndsFirst,
+    LeastOutstanding,
+    TogetherAtFirst,
+    WhereWorkIs,
+    reads_end_times,
+    route,
+)
 from c2c.policies.scale import (
     AtBacklog,
     AtOutstanding,
@@ -128,6 +136,7 @@ from c2c.policies.turn import (
     turn_taken,
     urgency,
 )
+from c2c.policies.vary import AsAlpha, ByWait, follows_waits, note_end, variant
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -140,6 +149,7 @@ __all__ = [
     "AllExperts",
     "AlphaObservation",
     "AlphaState",
+    "AsAlpha",
     "AtBacklog",
     "AtOutstanding",
     "BandwidthAware",
@@ -149,7 +159,9 @@ __all__ = [
     "ByQueue",
     "ByScore",
     "ByShare",
+    "ByWait",
     "ChunkChoice",
+    "EndsFirst",
     "ExpertMap",
     "Feedback",
     "FirstIdle",
@@ -182,6 +194,7 @@ __all__ = [
     "Stream",
     "Swapped",
     "System",
+    "TogetherAtFirst",
     "Tracing",
     "WhereWorkIs",
     "WhileRoom",
@@ -198,6 +211,7 @@ __all__ = [
     "engines_kept",
     "expert_worth",
     "fetches_ahead",
+    "follows_waits",
     "goes_before",
     "implementations",
     "initial_alpha",
@@ -220,6 +234,7 @@ __all__ = [
     "make_policy",
     "mass_to_fetch",
     "may_join",
+    "note_end",
     "outside_policies",
     "place",
     "policy_name",
@@ -228,6 +243,7 @@ __all__ = [
     "prefill_share",
     "protected_share",
     "quota_s",
+    "reads_end_times",
     "reads_token_lines",
     "round_alpha",
     "route",
@@ -241,6 +257,7 @@ __all__ = [
     "tracing",
     "turn_taken",
     "urgency",
+    "variant",
     "wants_another",
     "weights_in",
 ]

@@ -16,6 +16,7 @@ from c2c.errors import BackendError
 from c2c.serving.actions import (
     ACT_ASIDE,
     ACT_FORGET,
+    ACT_HAND,
     ACT_INTERRUPT,
     ACT_LOAD,
     ACT_RECUT,
@@ -49,6 +50,7 @@ from c2c.serving.port import (
     DropWeights,
     Event,
     Forget,
+    Hand,
     Interrupt,
     KeepWeights,
     LayoutChanged,
@@ -301,6 +303,11 @@ def _action(s: Serving, code: int, where: int) -> Action:
         return SetAside(request_id=where)
     if code == ACT_RECUT:
         return Recut(chip=where)
+    if code == ACT_HAND:
+        i = int(s.request[where].instance)
+        return Hand(
+            request_id=int(s.request[where].id), device=int(s.instance[i].on_device), instance=i
+        )
     plan = s.plan[where].copy()
     i = int(plan.instance)
     inst = s.instance[i]

@@ -7,6 +7,7 @@ instance computes their KV cache anew and goes on from there. Reached through th
 from __future__ import annotations
 
 from c2c.serving.ending import fail_unserved, generated, place_again
+from c2c.serving.handing import is_handed, keep_charge
 from c2c.serving.instances import vacate
 from c2c.serving.leaving import ask_for_the_layout
 from c2c.serving.placing import drop_claim, place_pending
@@ -82,6 +83,9 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
             slots.append(slot)
     slot = int(inst.wait_head)
     while slot >= 0:
+        if is_handed(s, slot):  # its KV cache came here
+            keep_charge(s, slot)
+            start_over(s, slot, 1)
         slots.append(slot)
         slot = int(s.request[slot].next)
     if inst.state == ASSIGNED or inst.state == LOADING:

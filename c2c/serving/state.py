@@ -161,6 +161,7 @@ INSTANCE_DTYPE = np.dtype(
         ("sum_alpha", "f8"),
         ("sum_link", "f8"),  # bytes per participant
         ("sum_hbm", "f8"),
+        ("sum_alone_s", "f8"),  # its decodes' part of steps, with nothing beside them; where asked
     ],
     align=True,
 )
@@ -202,6 +203,7 @@ REPORT_DTYPE = np.dtype(
         ("available_gbps", "f8"),
         ("link_bytes", "f8"),
         ("hbm_bytes", "f8"),
+        ("alone_s", "f8"),  # a step, with nothing beside it
     ],
     align=True,
 )
@@ -271,6 +273,7 @@ REQUEST_DTYPE = np.dtype(
         ("from_alpha", "f8"),
         ("from_link", "f8"),
         ("from_hbm", "f8"),
+        ("from_alone_s", "f8"),  # while its prompt is computed, less what that took alone
         ("priority", "i8"),  # the higher, the more urgent
         ("carried", "i8"),  # tokens of `prompt` that it had generated before it began again
         ("again", "i8"),  # times that it began again
@@ -281,6 +284,7 @@ REQUEST_DTYPE = np.dtype(
         ("was_alpha", "f8"),
         ("was_link", "f8"),
         ("was_hbm", "f8"),
+        ("was_alone_s", "f8"),
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -360,6 +364,9 @@ class Fleet(NamedTuple):
     engine_bytes: float  # HBM of each beyond the first
     kv_host_bytes: float  # host memory of a chip for KV caches of engines that do not run
     folds_turns: bool  # a turn and the steps after it are one run: nobody shares the link
+    hands_to: Any  # i8[kind] whose instances decode what this kind's prefill; -1: its own
+    takes_new: Any  # i8[kind] 0: only what is handed to it
+    opens_all: bool  # a model that is active at the start is so on every device of its chips
     folds_experts: bool  # steps that lack experts are not walked one by one
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
     costs: CostTables

@@ -13,6 +13,19 @@ from c2c.serving import RESOURCES
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
+from c2c.simulator.chains import (
+    CHAIN,
+    Chains,
+    Lanes,
+    begin_lane,
+    end_lane,
+    follow_lane,
+    gather_lane,
+    in_use_beside,
+    new_lanes,
+    spread_lane,
+    stop_lane,
+)
 from c2c.simulator.events import new_tournament, set_end
 from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
 from c2c.simulator.miss_table import MissTable, steps_missing
@@ -47,7 +60,7 @@ LINK_DTYPE = np.dtype(
         ("peak", "f8"),  # highest rate seen
         ("disk_free_s", "f8"),
         ("dirty", "i8"),
-        ("starts", "i8"),  # under way that are graphs of works
+        ("graphs", "i8"),  # phases under way that are made of works
     ],
     align=True,
 )
@@ -88,6 +101,7 @@ class Machine(NamedTuple):
     tick_s: float  # loads begin at whole multiples of it; 0: at once
     starts: Starts
     misses: MissTable
+    chains: Chains
 
 
 class World(NamedTuple):
@@ -103,6 +117,7 @@ class World(NamedTuple):
     active: Any
     works: Any  # WORK_DTYPE [devices, works of a start]
     resources: Resources  # scratch, of the chip whose shares are found
+    lanes: Lanes
     timeline: Any  # TIMELINE_DTYPE buffer
     n_timeline: Any  # i8[1]
     layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
@@ -112,6 +127,9 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
     """Return the world before the first event; at most `timeline_rows` phases are kept."""
     n, works = len(state.device), len(machine.starts.after)
     widest = int((state.chip.last - state.chip.first).max())
+    lanes = new_lanes(machine.chains, n, len(state.chip))
+    resources = new_resources(widest * max(1, works), len(RESOURCES) + lanes.used_s.shape[1])
+    resources.capacity[len(RESOURCES) :] = 1.0  # a second a second
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
         link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
@@ -122,7 +140,8 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
         rates=np.zeros(widest),
         active=np.zeros(widest, np.int64),
         works=np.zeros((n, works), WORK_DTYPE).view(np.recarray),
-        resources=new_resources(widest * max(1, works), len(RESOURCES)),
+        resources=resources,
+        lanes=lanes,
         timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
         n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
         layout_s=np.full(1, np.inf),
@@ -140,7 +159,7 @@ def _account(world: World, c: int, now_s: float) -> None:
 def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
     """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
     _account(world, c, now_s)
-    if world.link[c].starts > 0:
+    if world.link[c].graphs > 0:
         _rebalance_works(machine, state, world, c, now_s)
         return
     n = 0
@@ -171,14 +190,17 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
 
 @jitable
 def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
-    # As `rebalance`, where works of starts use the link or the disk beside the phases.
+    # As `rebalance`, where works use the link, the disk or what a layout lies over beside phases.
     r, starts = world.resources, machine.starts
     r.capacity[LINK] = machine.capacity
     r.capacity[DISK] = machine.disk
     n = 0
     for i in range(state.chip[c].first, state.chip[c].last):
         p = world.phase[i]
-        if p.is_graph != 0:
+        if p.is_graph == CHAIN:
+            others = in_use_beside(world.lanes, world.phase, state.chip[c], i)
+            n = gather_lane(machine.chains, world.lanes, i, others, now_s, r, n)
+        elif p.is_graph != 0:
             m = state.instance[state.plan[i].instance].model
             n = gather_works(starts, world.works, i, m, state.device[i].kind, now_s, r, n)
         elif world.busy[i] != 0:
@@ -194,7 +216,10 @@ def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now
     total = 0.0
     for i in range(state.chip[c].first, state.chip[c].last):
         p = world.phase[i]
-        if p.is_graph != 0:
+        if p.is_graph == CHAIN:
+            set_end(world.tree, world.end_s, i, spread_lane(world.lanes, i, r, n))
+            n += 1
+        elif p.is_graph != 0:
             m = state.instance[state.plan[i].instance].model
             n, end_s, p.rate = spread_works(
                 starts, world.works, i, m, state.device[i].kind, now_s, r, n
@@ -218,8 +243,13 @@ def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now
 
 @jitable
 def works_follow(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> bool:
-    """Take the end of a work of a start on device `d`; False if its phase has ended with it."""
-    if world.phase[d].is_graph == 0 or next_works(machine.starts, world.works, d, now_s) == 0:
+    """Take the end of a work on device `d`; False if its phase has ended with it."""
+    if world.phase[d].is_graph == 0:
+        return False
+    if world.phase[d].is_graph == CHAIN:
+        if not follow_lane(world.lanes, d, now_s):
+            return False
+    elif next_works(machine.starts, world.works, d, now_s) == 0:
         return False
     _account(world, state.device[d].chip, now_s)
     _rebalance_works(machine, state, world, state.device[d].chip, now_s)
@@ -256,7 +286,7 @@ def _begin_works(
     p.hbm_bytes = 0.0
     if begin_works(machine.starts, world.works, d, is_cold, now_s) > 0:
         p.is_graph = 1
-        world.link[dev.chip].starts += 1
+        world.link[dev.chip].graphs += 1
         p.link_bytes = machine.starts.link_bytes[m, dev.kind, is_cold]
         p.hbm_bytes = p.link_bytes
     _begin(world, state, d, now_s)
@@ -345,6 +375,11 @@ def _begin_run(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
     d: int, now_s: float,
 ) -> None:  # fmt: skip
+    if len(machine.chains.prefill_s) > 0:
+        begin_lane(machine.chains, world.lanes, fleet, state, d, world.phase[d], now_s)
+        world.link[state.device[d].chip].graphs += 1
+        _begin(world, state, d, now_s)
+        return
     plan, p = state.plan[d], world.phase[d]
     costs = fleet.costs
     arch = fleet.deployment[state.instance[plan.instance].model].arch
@@ -416,6 +451,10 @@ def submit(
         code, d = state.actions[k, 0], state.actions[k, 1]
         if code == ACT_INTERRUPT:
             p = world.phase[d]
+            if p.is_graph == CHAIN:
+                p.steps, end_s = stop_lane(world.lanes, d, now_s)
+                set_end(world.tree, world.end_s, d, end_s)
+                continue
             stop_at_boundary(p, now_s)
             set_end(world.tree, world.end_s, d, p.at_s + remaining_s(p))
         elif code == ACT_LOAD:
@@ -474,6 +513,7 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     report.latency_s = seconds / steps
     report.link_bytes = p.link_bytes * steps + p.lead_link
     report.hbm_bytes = hbm
+    report.alone_s = p.base_s
     chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
     if p.is_load == 0:  # a `Ready` says nothing of it
         report.c2c = min(1.0, chip_rate / machine.capacity)
@@ -497,8 +537,10 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
         _write_timeline(state, world, d, now_s, chip_rate)
     world.busy[d] = 0
     if p.is_graph != 0:
+        if p.is_graph == CHAIN:
+            end_lane(world.lanes, c, d, now_s >= world.end_s[d], now_s)
         p.is_graph = 0
-        link.starts -= 1
+        link.graphs -= 1
     link.dirty = 1
     set_end(world.tree, world.end_s, d, np.inf)
     return bool(p.is_load != 0)

@@ -17,6 +17,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    Hand,
     Interrupt,
     Load,
     Ready,
@@ -94,7 +95,7 @@ class SimulatorBackend:
                 self._timer_s = action.at_s
             elif isinstance(action, Recut):
                 self._layouts.left(action.chip, at_s)
-            elif not isinstance(action, Absent | Forget | SetAside):  # freeing memory takes no time
+            elif not isinstance(action, Absent | Forget | SetAside | Hand):  # which take no time
                 mirror.actions[n] = self._write(action)
                 n += 1
         mirror.count[0].actions = n
@@ -125,7 +126,7 @@ class SimulatorBackend:
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut)
+        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut | Hand)
         return ACT_UNLOAD, action.instance
 
     def _write_batch(self, run: RunSteps) -> None:

@@ -49,6 +49,7 @@ class RunStats:
     chip_link_bytes: np.ndarray  # integral of the granted rates
     chip_peak_gbps: np.ndarray
     link_capacity_gbps: float
+    resource_s: np.ndarray  # [chips, resources] of a layout that runs took; no column without one
     kv_in_bytes: float  # KV caches that came back from host memory
     kv_out_bytes: float
     expert_uses: int  # experts that layers ran, where HBM holds some only
@@ -249,6 +250,7 @@ class Simulation:
             chip_link_bytes=np.array(link.moved),
             chip_peak_gbps=np.array(link.peak) / 1e9,
             link_capacity_gbps=self.machine.capacity / 1e9,
+            resource_s=self.world.lanes.used_s.copy(),
             kv_in_bytes=float(phase.total_kv_in.sum()),
             kv_out_bytes=float(phase.total_kv_out.sum()),
             expert_uses=int(cache.uses.sum()),
