@@ -61,7 +61,7 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         inst.kv_used += tokens
         dev.kv_bytes += need
         if is_handed(s, slot):
-            join_decodes(s, i, slot)
+            join_decodes(fleet, s, i, slot)
             continue
         s.request[slot].admitted_s = now_s
         s.prefilling[i, inst.n_prefill] = slot

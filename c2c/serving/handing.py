@@ -1,24 +1,25 @@
 """A prompt is computed on one kind of lane and decoded on another: the request is handed on.
 
-Its keys and values are there when it is: the step that computed the prompt ends when it has sent
-them. It waits for room in the batch there, in order, and holds none where it was.
+It waits there for room, in order; until then its keys and values stay where they were computed, so
+that prompts wait, too, where decoding does not keep up. The step that computed the prompt ends when
+they could have been sent.
 """
 
 from __future__ import annotations
 
-from c2c.policies import jitable
-from c2c.serving.actions import ACT_HAND, emit
+from c2c.policies import inlined, jitable
+from c2c.serving.actions import ACT_HAND, ask, emit
 from c2c.serving.queues import append_waiting
 from c2c.serving.records import release_kv
 from c2c.serving.state import ENDS_AT, LENGTH, SLOT, Fleet, Serving
 
-__all__ = ["charge", "hand_on", "is_handed", "join_decodes", "keep_charge"]
+__all__ = ["charge", "hand_on", "is_handed", "join_decodes", "keep_charge", "let_go_of"]
 
 
-@jitable
+@inlined
 def is_handed(s: Serving, slot: int) -> bool:
-    """Return whether a request that waits has had its prompt computed already."""
-    return bool(s.request[slot].prefilled >= s.request[slot].prompt)
+    """Return whether a request that waits has had its prompt computed elsewhere."""
+    return bool(s.request[slot].held_by >= 0)
 
 
 @jitable
@@ -61,12 +62,21 @@ def hand_on(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
     if j < 0 or s.instance[j].kv_capacity < req.prompt + req.output:
         return -1
     charge(s, slot, True)
-    release_kv(fleet, s, i, req.prompt + req.output)
     start_kind = req.start_kind
     append_waiting(s, j, slot)
     req.start_kind = start_kind
-    emit(s, ACT_HAND, slot)
+    req.held_by = i
     return j
+
+
+@jitable
+def let_go_of(fleet: Fleet, s: Serving, slot: int) -> None:
+    """Free the KV cache of a request where its prompt was computed."""
+    req = s.request[slot]
+    i = req.held_by
+    req.held_by = -1
+    release_kv(fleet, s, i, req.prompt + req.output)
+    ask(s, s.instance[i].on_device)  # which may have waited for the room
 
 
 @jitable
@@ -81,9 +91,11 @@ def keep_charge(s: Serving, slot: int) -> None:
 
 
 @jitable
-def join_decodes(s: Serving, i: int, slot: int) -> None:
+def join_decodes(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
     """Let a request that was handed to instance `i` take part in its decode steps."""
     inst, req = s.instance[i], s.request[slot]
+    let_go_of(fleet, s, slot)
+    emit(s, ACT_HAND, slot)
     inst.backlog -= req.prompt
     keep_charge(s, slot)
     s.decoding[i, inst.n_decode, SLOT] = slot

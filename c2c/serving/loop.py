@@ -31,6 +31,7 @@ from c2c.serving.ending import (
     take_finished,
     take_leaving,
 )
+from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.keeping import (
     drop_weights_of,
     keep_weights_of,
@@ -80,8 +81,6 @@ from c2c.serving.state import (
     Fleet,
     Rules,
     Serving,
-    grow_records,
-    grow_requests,
 )
 from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
 

@@ -245,7 +245,7 @@ class Recut:
 class Hand:
     """Let an instance have the KV cache of a request whose prompt another one has computed.
 
-    The step that ended has sent it; `RunSteps` of the instance decode it from now on.
+    `RunSteps` of the instance decode it from now on.
     """
 
     request_id: int

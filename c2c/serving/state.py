@@ -13,7 +13,6 @@ import numpy as np
 
 from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Own, System
 from c2c.serving.costs import CostTables
-from c2c.serving.rows import Rows
 
 __all__ = [
     "ABSENT",
@@ -50,8 +49,6 @@ __all__ = [
     "Fleet",
     "Rules",
     "Serving",
-    "grow_records",
-    "grow_requests",
     "new_serving",
 ]
 
@@ -285,6 +282,7 @@ REQUEST_DTYPE = np.dtype(
         ("was_link", "f8"),
         ("was_hbm", "f8"),
         ("was_alone_s", "f8"),
+        ("held_by", "i8"),  # which instance has its KV cache while it waits at another; or -1
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -489,30 +487,3 @@ def new_serving(
         alone_s=np.zeros(variants),
         link_bytes=np.zeros(variants),
     )
-
-
-def _grown(table: Any, extra: int) -> Any:
-    if isinstance(table, Rows):
-        return table.grown(extra)
-    old = len(table)
-    made = _records(table.dtype, old + extra)
-    made[:old] = table
-    return made
-
-
-def grow_requests(state: Serving, extra: int) -> Serving:
-    """Return the state with `extra` more free request slots."""
-    old = len(state.request)
-    request = _grown(state.request, extra)
-    free = np.zeros(old + extra, np.int64)
-    n_free = int(state.count[0].free_slots)
-    # New slots go below the old free ones: the order in which slots are used stays the same.
-    free[:extra] = np.arange(old + extra - 1, old - 1, -1)
-    free[extra : extra + n_free] = state.free_slots[:n_free]
-    state.count[0].free_slots = n_free + extra
-    return state._replace(request=request, free_slots=free)
-
-
-def grow_records(state: Serving, extra: int) -> Serving:
-    """Return the state with room for `extra` more records."""
-    return state._replace(records=_grown(state.records, extra))

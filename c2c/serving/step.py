@@ -193,6 +193,7 @@ def on_arrival(
     req.priority = priority
     req.carried = 0
     req.again = 0
+    req.held_by = -1
     s.count[0].arrived += 1
     tokens = prompt + output
     if tokens > fleet.deployment[m].max_context:

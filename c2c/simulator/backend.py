@@ -3,149 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import caches_experts, inlined, jitable
-from c2c.serving import RESOURCES
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.chains import (
     CHAIN,
-    Chains,
-    Lanes,
     begin_lane,
     end_lane,
     follow_lane,
     gather_lane,
     in_use_beside,
-    new_lanes,
     spread_lane,
     stop_lane,
 )
-from c2c.simulator.events import new_tournament, set_end
+from c2c.simulator.events import set_end
 from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
-from c2c.simulator.miss_table import MissTable, steps_missing
-from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
-from c2c.simulator.resources import DRAWS, Resources, new_resources, share
+from c2c.simulator.miss_table import steps_missing
+from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
+from c2c.simulator.resources import DRAWS, share
 from c2c.simulator.works import (
     DISK,
     LINK,
-    WORK_DTYPE,
-    Starts,
     begin_works,
     gather_works,
     next_works,
     spread_works,
 )
+from c2c.simulator.world import Machine, World
 
-__all__ = [
-    "TIMELINE_DTYPE",
-    "Machine",
-    "World",
-    "end_phase",
-    "new_world",
-    "submit",
-    "works_follow",
-]
-
-LINK_DTYPE = np.dtype(
-    [
-        ("at_s", "f8"),
-        ("rate", "f8"),  # bytes/s moved now
-        ("moved", "f8"),  # bytes moved so far
-        ("peak", "f8"),  # highest rate seen
-        ("disk_free_s", "f8"),
-        ("dirty", "i8"),
-        ("graphs", "i8"),  # phases under way that are made of works
-    ],
-    align=True,
-)
-
-TIMELINE_DTYPE = np.dtype(
-    [
-        ("chip", "i4"),
-        ("instance", "i4"),
-        ("model", "i4"),
-        ("is_load", "i4"),
-        ("start_s", "f8"),
-        ("end_s", "f8"),
-        ("prefill_tokens", "i8"),
-        ("decode_seqs", "i8"),
-        ("steps", "i8"),
-        ("alpha", "f8"),
-        ("link_gbps", "f8"),  # average over the phase
-        ("chip_link_gbps", "f8"),  # all instances of the chip, over the same time
-    ],
-    align=True,
-)
-
-
-class Machine(NamedTuple):
-    """The fixed part of the simulated hardware."""
-
-    capacity: float  # bytes/s of each chip's link
-    hbm: Any  # f8[kind] bytes/s of a slice
-    link_cap: Any  # f8[kind] bytes/s one slice can draw
-    load_s: Any  # f8[D] seconds to activate a model that is in host memory
-    load_link_bytes: Any  # f8[D, kind] bytes an activation copies over the link
-    weight_bytes: Any  # f8[D] bytes read from disk on a cold start
-    disk: float  # bytes/s of a chip's disk
-    cold_init_s: float  # engine start on a cold start
-    turn_s: float  # changing the engine of a slice between two steps
-    turn_bytes: Any  # f8[D] weights that are copied then
-    is_ahead: Any  # bool[D, kind] they are on their way since the turn before
-    tick_s: float  # loads begin at whole multiples of it; 0: at once
-    starts: Starts
-    misses: MissTable
-    chains: Chains
-
-
-class World(NamedTuple):
-    """The changing part."""
-
-    phase: Any  # PHASE_DTYPE [devices]
-    link: Any  # LINK_DTYPE [C]
-    busy: Any  # i8[devices] 1: a phase is under way
-    end_s: Any  # f8[devices]
-    tree: Any
-    demands: Any  # scratch, one a slice of a chip
-    rates: Any
-    active: Any
-    works: Any  # WORK_DTYPE [devices, works of a start]
-    resources: Resources  # scratch, of the chip whose shares are found
-    lanes: Lanes
-    timeline: Any  # TIMELINE_DTYPE buffer
-    n_timeline: Any  # i8[1]
-    layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
-
-
-def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
-    """Return the world before the first event; at most `timeline_rows` phases are kept."""
-    n, works = len(state.device), len(machine.starts.after)
-    widest = int((state.chip.last - state.chip.first).max())
-    lanes = new_lanes(machine.chains, n, len(state.chip))
-    resources = new_resources(widest * max(1, works), len(RESOURCES) + lanes.used_s.shape[1])
-    resources.capacity[len(RESOURCES) :] = 1.0  # a second a second
-    return World(
-        phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
-        link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
-        busy=np.zeros(n, np.int64),
-        end_s=np.full(n, np.inf),
-        tree=new_tournament(n),
-        demands=np.zeros(widest),
-        rates=np.zeros(widest),
-        active=np.zeros(widest, np.int64),
-        works=np.zeros((n, works), WORK_DTYPE).view(np.recarray),
-        resources=resources,
-        lanes=lanes,
-        timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
-        n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
-        layout_s=np.full(1, np.inf),
-    )
+__all__ = ["end_phase", "submit", "works_follow"]
 
 
 @inlined

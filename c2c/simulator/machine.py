@@ -18,12 +18,12 @@ from c2c.serving import (
     expert_bytes,
     expert_layers,
 )
-from c2c.simulator.backend import Machine
 from c2c.simulator.chains import Chains, no_chains
 from c2c.simulator.compiled import is_compiled
 from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
 from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
 from c2c.simulator.works import Starts
+from c2c.simulator.world import Machine
 from c2c.workloads import ClosedLoop, RequestBlock, router_tables
 
 __all__ = ["build_experts", "build_machine"]

@@ -29,11 +29,12 @@ from c2c.serving.port import (
     Timer,
     Weights,
 )
-from c2c.simulator.backend import Machine, end_phase, new_world, submit, works_follow
+from c2c.simulator.backend import end_phase, submit, works_follow
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import next_device
 from c2c.simulator.layouts import LayoutSchedule
 from c2c.simulator.machine import build_experts
+from c2c.simulator.world import Machine, new_world
 from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["SimulatorBackend"]

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from c2c.serving import Prepared, start_asked
+from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.layout import change_layout
-from c2c.serving.state import Rules, Serving, grow_records, grow_requests
-from c2c.simulator.backend import Machine, World, new_world, submit
+from c2c.serving.state import Rules, Serving
+from c2c.simulator.backend import submit
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, LAYOUT_DUE, NEED_SLOTS, RECORDS_FULL, drive
@@ -19,6 +20,7 @@ from c2c.simulator.experts import Experts
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
 from c2c.simulator.machine import build_experts
 from c2c.simulator.mistakes import policy_error
+from c2c.simulator.world import Machine, World, new_world
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
 __all__ = ["RunStats", "Simulation", "run_blocks"]

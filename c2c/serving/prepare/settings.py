@@ -19,6 +19,7 @@ from c2c.policies import (
     caches_experts,
     check_policy,
     follows_waits,
+    keep_alive_s,
     keeps_weights,
     kv_floor,
     make_policy,
@@ -182,6 +183,7 @@ class SystemSpec:
             ("experts", not caches_experts(self.experts), "all_experts"),
             ("step", step_parts(self.step, 2) == 1, "whole"),
             ("starts_active", self.starts_active, "true"),
+            ("scale", keep_alive_s(self.scale) == math.inf, "a policy without keep-alive"),
         ):
             if not works:
                 raise SettingError(
