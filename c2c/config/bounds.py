@@ -10,7 +10,7 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.models import weight_bytes
-from c2c.serving import ServingSetup, chip_layouts
+from c2c.serving import ServingSetup, chip_places
 from c2c.workloads import WorkloadConfig
 
 __all__ = ["check_catalog_size", "check_memory", "check_numbers", "check_workload", "free_bytes"]
@@ -83,7 +83,7 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
     """
     system = setup.system
     architectures = len({d.spec for d in setup.deployments})
-    cut = chip_layouts(setup.platform, setup.mig, setup.changes).slices
+    cut = chip_places(setup).slices
     kinds, count = len(set(cut)), len(cut)
     slices_in_all = setup.superchips * count
     held = setup.platform.host.memory_bytes // min(

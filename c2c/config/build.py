@@ -19,6 +19,7 @@ from c2c.config.bounds import (
 )
 from c2c.config.installed import load_installed, source_folders
 from c2c.config.layout import choose_layout, layout_changes, planned_requests
+from c2c.config.pairs import laid_out, pair_platform
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error
 from c2c.config.schema import RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
@@ -124,13 +125,16 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
     load_installed()
     load_code(plain["code"])
-    platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
+    platform = _platform(plain)
     constants, said = _constants(plain, platform)
     deployments = _deployments(plain)
     system = _started(_system(plain["system"]), plain["system"], deployments, constants)
+    system = laid_out(system, plain, deployments)
     to_plan = planned_requests(plain["mig"])
     mig, notes = choose_layout(plain["mig"], platform, system)
     changes = layout_changes(plain["mig_changes"], plain["mig"])
+    if system.layout is not None:
+        notes = system.layout.notes
     serving = ServingSetup(
         platform=platform,
         mig=mig,
@@ -159,7 +163,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     try_policies(prepared, workload)
     notes = (*notes, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    groups = ("hardware", "mig", "kernel", "calibration", "engines")
+    groups = ("hardware", "mig", "pair", "kernel", "calibration", "engines")
     folders = [conf_dir() / group for group in groups]
     return RunSetup(
         prepared=prepared,
@@ -195,7 +199,7 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     """
     plain = _plain(cfg)
     system = _system(plain["system"])
-    platform = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
+    platform = _platform(plain)
     if planned_requests(plain["mig"]):
         setup = build(cfg)
         mig, notes = setup.serving.mig, setup.notes
@@ -205,6 +209,13 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
         platform=platform,
         mig=load_mig(mig) if isinstance(mig, str) else mig,
         notes=notes,
+    )
+
+
+def _platform(plain: Mapping[str, Any]) -> Platform:
+    """Return the platform of a run, at its scale."""
+    return scaled(
+        pair_platform(plain) or platform_from_mapping(plain["hardware"]), **plain["scale"]
     )
 
 
@@ -298,6 +309,7 @@ def _system(settings: Mapping[str, Any]) -> SystemSpec:
     given = {k: v for k, v in settings.items() if not (k in DECISIONS and v is None)}
     if isinstance(given.get("start"), str):  # a name: see `_started`
         given["start"] = ()
+    given["layout"] = None  # see `laid_out`
     return SystemSpec(**given)
 
 

@@ -189,6 +189,15 @@ def _parked(stats: RunStats) -> dict[str, Any]:
     return {"kv": {"in_bytes": stats.kv_in_bytes, "out_bytes": stats.kv_out_bytes}}
 
 
+def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
+    """Return for which share of the time each device and link of a layout was used."""
+    layout = prepared.setup.system.layout
+    if layout is None or stats.end_s <= 0.0:
+        return {}
+    shares = stats.resource_s.mean(0) / stats.end_s
+    return {"resources": dict(zip(layout.resources, map(float, shares), strict=True))}
+
+
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return totals and utilisations of a run as plain data, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
@@ -212,6 +221,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         **_experts(stats),
         **_parked(stats),
         **_layouts(prepared, stats),
+        **_resources(prepared, stats),
         "link_variant": prepared.setup.link_variant,
         "link_gbps": stats.link_capacity_gbps,
         "link_peak_gbps": float(stats.chip_peak_gbps.max()),

@@ -25,6 +25,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    Hand,
     Interrupt,
     Load,
     Ready,
@@ -108,6 +109,8 @@ class LiveBackend:
             elif isinstance(action, Absent):
                 for model in action.models:
                     self._drop(self._names[model])
+            elif isinstance(action, Hand):
+                raise NotImplementedError(f"{action}: settings refuse the layouts that ask for it")
             else:
                 assert not isinstance(action, Recut), "only `ChangeLayout` brings it: nobody's here"
                 self._begin(action, at_s)

@@ -95,7 +95,15 @@ from c2c.policies.place import (
     place,
 )
 from c2c.policies.quota import Quota, quota_s, round_alpha
-from c2c.policies.route import ROUTE_DTYPE, LeastOutstanding, WhereWorkIs, route
+from c2c.policies.route import (
+    ROUTE_DTYPE,
+    EndsFirst,
+    LeastOutstanding,
+    TogetherAtFirst,
+    WhereWorkIs,
+    reads_end_times,
+    route,
+)
 from c2c.policies.scale import (
     AtBacklog,
     AtOutstanding,
@@ -129,6 +137,7 @@ from c2c.policies.turn import (
     turn_taken,
     urgency,
 )
+from c2c.policies.vary import AsAlpha, ByWait, follows_waits, note_end, variant
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -142,6 +151,7 @@ __all__ = [
     "AlphaObservation",
     "AlphaState",
     "Apart",
+    "AsAlpha",
     "AtBacklog",
     "AtOutstanding",
     "BandwidthAware",
@@ -151,7 +161,9 @@ __all__ = [
     "ByQueue",
     "ByScore",
     "ByShare",
+    "ByWait",
     "ChunkChoice",
+    "EndsFirst",
     "ExpertMap",
     "Feedback",
     "FirstIdle",
@@ -184,6 +196,7 @@ __all__ = [
     "Stream",
     "Swapped",
     "System",
+    "TogetherAtFirst",
     "Tracing",
     "WhereWorkIs",
     "WhileRoom",
@@ -201,6 +214,7 @@ __all__ = [
     "engines_kept",
     "expert_worth",
     "fetches_ahead",
+    "follows_waits",
     "goes_before",
     "implementations",
     "initial_alpha",
@@ -223,6 +237,7 @@ __all__ = [
     "make_policy",
     "mass_to_fetch",
     "may_join",
+    "note_end",
     "outside_policies",
     "place",
     "policy_name",
@@ -231,6 +246,7 @@ __all__ = [
     "prefill_share",
     "protected_share",
     "quota_s",
+    "reads_end_times",
     "reads_token_lines",
     "round_alpha",
     "route",
@@ -244,6 +260,7 @@ __all__ = [
     "tracing",
     "turn_taken",
     "urgency",
+    "variant",
     "wants_another",
     "weights_in",
 ]

@@ -7,9 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.policies.decision import decision
-from c2c.policies.returns import A_ROUTE
+from c2c.policies.returns import A_ROUTE, YES_OR_NO
 
-__all__ = ["ROUTE_DTYPE", "LeastOutstanding", "WhereWorkIs", "route"]
+__all__ = [
+    "ROUTE_DTYPE",
+    "EndsFirst",
+    "LeastOutstanding",
+    "TogetherAtFirst",
+    "WhereWorkIs",
+    "reads_end_times",
+    "route",
+]
 
 # One row an active instance of the requested model.
 ROUTE_DTYPE = np.dtype(
@@ -19,6 +27,8 @@ ROUTE_DTYPE = np.dtype(
         ("draining", "i8"),  # 1: takes nothing new
         ("kv_capacity", "i8"),  # tokens
         ("load_s", "f8"),  # of its slice: a decode step of every busy engine and their backlogs
+        ("alpha", "f8"),  # of its last step
+        ("ends_s", "f8"),  # that the request takes here, with the prompts before it; where asked
     ],
     align=True,
 )
@@ -35,6 +45,15 @@ def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
       count: number of active instances of the model.
       tokens: prompt plus output tokens that must fit the instance's KV capacity.
     """
+
+
+def _no(policy: Any) -> bool:
+    return False
+
+
+@decision(default=_no, returns=YES_OR_NO)
+def reads_end_times(policy: Any) -> bool:
+    """Return whether `ends_s` of the rows is to be found for it."""
 
 
 class LeastOutstanding(NamedTuple):
@@ -76,5 +95,54 @@ def _where_work_is(
         if r.draining != 0 or r.kv_capacity < tokens or r.outstanding == 0:
             continue
         if best < 0 or r.load_s < table[best].load_s:
+            best = row
+    return best
+
+
+class EndsFirst(NamedTuple):
+    """The instance on which the request would end first, if no other one came.
+
+    Ours, for instances on unlike devices: the slower one takes a smaller part.
+    """
+
+
+@route.by(EndsFirst)
+def _ends_first(policy: EndsFirst, own: Any, table: Any, count: int, tokens: int) -> int:
+    best = -1
+    for row in range(count):
+        if table[row].draining != 0 or table[row].kv_capacity < tokens:
+            continue
+        if best < 0 or table[row].ends_s < table[best].ends_s:
+            best = row
+    return best
+
+
+@reads_end_times.by(EndsFirst)
+def _yes(policy: EndsFirst) -> bool:
+    return True
+
+
+class TogetherAtFirst(NamedTuple):
+    """One batch while steps are the first variant's (alpha 0), then the least outstanding one.
+
+    Source: Tessera, whose latency policy pipelines nothing. Requests that a batch has stay in it.
+    """
+
+
+@route.by(TogetherAtFirst)
+def _together_at_first(
+    policy: TogetherAtFirst, own: Any, table: Any, count: int, tokens: int
+) -> int:  # fmt: skip
+    best, spreads = -1, False
+    for row in range(count):
+        spreads = spreads or (table[row].outstanding > 0 and table[row].alpha > 0.0)
+    for row in range(count):
+        if table[row].draining != 0 or table[row].kv_capacity < tokens:
+            continue
+        if best < 0:
+            best = row
+            continue
+        more = table[row].outstanding - table[best].outstanding
+        if more < 0 if spreads else more > 0:
             best = row
     return best

@@ -21,6 +21,7 @@ from c2c.policies.route import LeastOutstanding, route
 from c2c.policies.scale import OneInstance, wants_another
 from c2c.policies.step import Whole, step_parts
 from c2c.policies.turn import One, urgency
+from c2c.policies.vary import AsAlpha, variant
 
 __all__ = [
     "DECISIONS",
@@ -47,6 +48,7 @@ class System(NamedTuple):
     turn: Any = One()
     chunk: Any = Profiled()
     alpha: Any = Feedback()
+    vary: Any = AsAlpha()
     keep: Any = NothingKept()
     experts: Any = AllExperts()
     prefetch: Any = NoPrefetch()
@@ -66,6 +68,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "turn": urgency,
     "chunk": chunk_tokens,
     "alpha": initial_alpha,
+    "vary": variant,
     "keep": layers_to_keep,
     "experts": expert_worth,
     "prefetch": tracing,
@@ -84,6 +87,7 @@ class Own(NamedTuple):
     route: Any = Nothing()
     place: Any = Nothing()
     turn: Any = Nothing()
+    vary: Any = Nothing()
 
 
 def outside_policies(system: Any) -> dict[str, Any]:

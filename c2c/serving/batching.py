@@ -11,6 +11,7 @@ from c2c.policies import (
     caches_experts,
     chunk_tokens,
     engines_kept,
+    follows_waits,
     inlined,
     keeps_weights,
     knows_costs,
@@ -19,9 +20,11 @@ from c2c.policies import (
     link_price,
     may_join,
     prefill_share,
+    variant,
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import step_alone_s, step_bytes
+from c2c.serving.handing import is_handed, join_decodes
 from c2c.serving.hbm import (
     drop_older,
     drop_weights,
@@ -57,6 +60,9 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         slot = pop_waiting(s, i)
         inst.kv_used += tokens
         dev.kv_bytes += need
+        if is_handed(s, slot):
+            join_decodes(fleet, s, i, slot)
+            continue
         s.request[slot].admitted_s = now_s
         s.prefilling[i, inst.n_prefill] = slot
         inst.n_prefill += 1
@@ -88,11 +94,13 @@ def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now
             req.from_alpha = inst.sum_alpha
             req.from_link = inst.sum_link
             req.from_hbm = inst.sum_hbm
+            req.from_alone_s = 0.0
             if req.again > 0:
                 req.from_steps -= req.was_steps
                 req.from_alpha -= req.was_alpha
                 req.from_link -= req.was_link
                 req.from_hbm -= req.was_hbm
+                req.from_alone_s -= req.was_alone_s
         plan.prefill += share
         plan.prefills += 1
         plan.pairs += attention_pairs(req.prefilled, share, window)
@@ -216,6 +224,11 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
         plan.parts = fleet.parts[fleet.deployment[inst.model].arch]
     _plan_weights(fleet, rules, s, i)
     _plan_alpha(fleet, rules, s, i, pair)
+    if follows_waits(rules.system.vary):
+        variants = len(s.alone_s)
+        chosen = variant(rules.system.vary, rules.own.vary, inst.chip, now_s)
+        plan.alpha = min(chosen, variants - 1)
+        inst.alpha = plan.alpha / max(1, variants - 1)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
     if not fleet.folds_turns and (plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0):
         plan.steps = 1  # what comes before the step shares the link, and is paid once

@@ -13,6 +13,8 @@ from c2c.policies import inlined, jitable
 __all__ = [
     "CostTables",
     "KeptTables",
+    "decode_alone_s",
+    "prompt_alone_s",
     "stack_tables",
     "step_alone_s",
     "step_bytes",
@@ -184,6 +186,24 @@ def _mixed(
         return float(total + head)
     which = COPIED if plan.copied > 0 else KEPT
     return float(total + costs.filled_head[pair, plan.rows, which, what])
+
+
+@jitable
+def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
+    """Return what prompts of so many tokens take alone, in steps of their own, at first alpha."""
+    most = costs.body_s.shape[1] - 1
+    held = max(0, min(tokens, most))
+    alone_s = costs.body_s[pair, held, 0] + costs.prefill_attention_s[pair, held]
+    return float(alone_s * max(1.0, tokens / most))
+
+
+@jitable
+def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
+    """Return what a step of so many sequences with so many cached tokens takes alone."""
+    most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
+    n = min(rows, most)
+    alone_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
+    return float(alone_s + costs.kv_read_s[pair] * cached + costs.decode_attention_s[pair, n])
 
 
 @inlined

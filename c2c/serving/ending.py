@@ -10,6 +10,7 @@ import numpy as np
 
 from c2c.errors import BackendError
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ask, emit
+from c2c.serving.handing import is_handed, keep_charge, let_go_of
 from c2c.serving.instances import vacate
 from c2c.serving.placing import drop_claim, place_pending, try_place
 from c2c.serving.pools import entry_of, never_came
@@ -211,8 +212,22 @@ def end_request(
         inst.wait_tail = before if last else inst.wait_tail
         inst.n_wait -= 1
         inst.backlog -= req.prompt
-        fail_unserved(s, slot, now_s, reason)
+        if is_handed(s, slot):
+            _end_handed(fleet, s, slot, reason, now_s)
+        else:
+            fail_unserved(s, slot, now_s, reason)
     _after_leaving(fleet, rules, s, i, now_s)
+
+
+def _end_handed(fleet: Fleet, s: Serving, slot: int, reason: int, now_s: float) -> None:
+    # A request with its first token and its KV cache, that waits to be decoded.
+    req = s.request[slot]
+    emit(s, ACT_FORGET, req.id)
+    let_go_of(fleet, s, slot)
+    keep_charge(s, slot)
+    req.output = 1
+    s.count[0].failed += 1
+    write_record(s, slot, now_s, reason)
 
 
 def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:

@@ -16,6 +16,7 @@ from c2c.errors import BackendError
 from c2c.serving.actions import (
     ACT_ASIDE,
     ACT_FORGET,
+    ACT_HAND,
     ACT_INTERRUPT,
     ACT_LOAD,
     ACT_RECUT,
@@ -30,6 +31,7 @@ from c2c.serving.ending import (
     take_finished,
     take_leaving,
 )
+from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.keeping import (
     drop_weights_of,
     keep_weights_of,
@@ -49,6 +51,7 @@ from c2c.serving.port import (
     DropWeights,
     Event,
     Forget,
+    Hand,
     Interrupt,
     KeepWeights,
     LayoutChanged,
@@ -78,8 +81,6 @@ from c2c.serving.state import (
     Fleet,
     Rules,
     Serving,
-    grow_records,
-    grow_requests,
 )
 from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
 
@@ -301,6 +302,11 @@ def _action(s: Serving, code: int, where: int) -> Action:
         return SetAside(request_id=where)
     if code == ACT_RECUT:
         return Recut(chip=where)
+    if code == ACT_HAND:
+        i = int(s.request[where].instance)
+        return Hand(
+            request_id=int(s.request[where].id), device=int(s.instance[i].on_device), instance=i
+        )
     plan = s.plan[where].copy()
     i = int(plan.instance)
     inst = s.instance[i]

@@ -7,6 +7,7 @@ instance computes their KV cache anew and goes on from there. Reached through th
 from __future__ import annotations
 
 from c2c.serving.ending import fail_unserved, generated, place_again
+from c2c.serving.handing import is_handed, keep_charge, let_go_of
 from c2c.serving.instances import vacate
 from c2c.serving.leaving import ask_for_the_layout
 from c2c.serving.placing import drop_claim, place_pending
@@ -82,8 +83,12 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
             slots.append(slot)
     slot = int(inst.wait_head)
     while slot >= 0:
+        if is_handed(s, slot):
+            let_go_of(fleet, s, slot)
+            _begin_again(s, slot)
         slots.append(slot)
         slot = int(s.request[slot].next)
+    slots += _held_elsewhere(s, i)
     if inst.state == ASSIGNED or inst.state == LOADING:
         never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     inst.wait_head, inst.wait_tail = -1, -1
@@ -92,6 +97,37 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     inst.backlog, inst.kv_used, inst.parked_bytes = 0, 0, 0.0
     vacate(fleet, s, i, now_s)
     return slots
+
+
+def _begin_again(s: Serving, slot: int) -> None:
+    # A request with its first token, whose KV cache is gone while it waited to be decoded.
+    s.request[slot].held_by = -1
+    keep_charge(s, slot)
+    start_over(s, slot, 1)
+
+
+def _held_elsewhere(s: Serving, i: int) -> list[int]:
+    # Takes the requests whose KV cache instance i has out of the queues they wait in.
+    found = []
+    for j, inst in enumerate(s.instance):
+        before, slot = -1, int(inst.wait_head) if j != i else -1
+        while slot >= 0:
+            req = s.request[slot]
+            following = int(req.next)
+            if req.held_by != i:
+                before, slot = slot, following
+                continue
+            if before < 0:
+                inst.wait_head = following
+            else:
+                s.request[before].next = following
+            inst.wait_tail = before if following < 0 else inst.wait_tail
+            inst.n_wait -= 1
+            inst.backlog -= req.prompt
+            _begin_again(s, slot)
+            found.append(slot)
+            slot = following
+    return found
 
 
 def queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:

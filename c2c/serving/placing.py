@@ -193,12 +193,28 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
     for m in range(len(s.model)):
         if s.model[m].starts == 0:
             continue
+        if fleet.opens_all:
+            _open_all(fleet, rules, s, m)
+            continue
         row = _choose(fleet, rules, s, m, 1, -1, 0.0)
         if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
             i = int(s.candidates[row].instance)
             assign(fleet, rules, s, m, i, 0.0)
             s.instance[i].state = IDLE
     s.count[0].switches = 0
+
+
+@jitable
+def _open_all(fleet: Fleet, rules: Rules, s: Serving, m: int) -> None:
+    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+        c = fleet.home_chip[k]
+        if s.hold[k].state != HELD:
+            continue
+        for d in range(s.chip[c].last - 1, s.chip[c].first - 1, -1):  # the first is found first
+            i = s.device[d].first
+            if s.instance[i].state == FREE:
+                assign(fleet, rules, s, m, i, 0.0)
+                s.instance[i].state = IDLE
 
 
 @jitable

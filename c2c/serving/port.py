@@ -26,6 +26,7 @@ __all__ = [
     "DropWeights",
     "Event",
     "Forget",
+    "Hand",
     "Interrupt",
     "KeepWeights",
     "LayoutChanged",
@@ -241,6 +242,18 @@ class Recut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hand:
+    """Let an instance have the KV cache of a request whose prompt another one has computed.
+
+    `RunSteps` of the instance decode it from now on.
+    """
+
+    request_id: int
+    device: int
+    instance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Send `Timer` at this time; it takes the place of an earlier one that has not gone off."""
 
@@ -250,7 +263,7 @@ class SetTimer:
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
 Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights | Layouts
-Action = Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | Recut | SetTimer
+Action = Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | Hand | Recut | SetTimer
 
 
 class Backend(Protocol):

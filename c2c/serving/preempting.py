@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from c2c.policies import inlined, jitable, sets_aside
 from c2c.serving.actions import ACT_ASIDE, ACT_INTERRUPT, emit
+from c2c.serving.handing import charge
 from c2c.serving.pools import could_hold_weights, entry_of
 from c2c.serving.queues import return_pending, return_waiting
 from c2c.serving.records import release_kv
@@ -21,11 +22,7 @@ def start_over(s: Serving, slot: int, made: int) -> None:
     """Let a request that stands nowhere any more begin again, with `made` tokens generated."""
     req = s.request[slot]
     if req.prefilled > 0:
-        inst = s.instance[req.instance]
-        req.was_steps = inst.sum_steps - req.from_steps
-        req.was_alpha = inst.sum_alpha - req.from_alpha
-        req.was_link = inst.sum_link - req.from_link
-        req.was_hbm = inst.sum_hbm - req.from_hbm
+        charge(s, slot, made > 0)
         req.again += 1
     if made > 0:
         if req.carried == 0:

@@ -13,7 +13,6 @@ import numpy as np
 
 from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Apart, Own, System
 from c2c.serving.costs import CostTables
-from c2c.serving.rows import Rows
 
 __all__ = [
     "ABSENT",
@@ -50,8 +49,6 @@ __all__ = [
     "Fleet",
     "Rules",
     "Serving",
-    "grow_records",
-    "grow_requests",
     "new_serving",
 ]
 
@@ -161,6 +158,7 @@ INSTANCE_DTYPE = np.dtype(
         ("sum_alpha", "f8"),
         ("sum_link", "f8"),  # bytes per participant
         ("sum_hbm", "f8"),
+        ("sum_alone_s", "f8"),  # its decodes' part of steps, with nothing beside them; where asked
     ],
     align=True,
 )
@@ -202,6 +200,7 @@ REPORT_DTYPE = np.dtype(
         ("available_gbps", "f8"),
         ("link_bytes", "f8"),
         ("hbm_bytes", "f8"),
+        ("alone_s", "f8"),  # a step, with nothing beside it
     ],
     align=True,
 )
@@ -271,6 +270,7 @@ REQUEST_DTYPE = np.dtype(
         ("from_alpha", "f8"),
         ("from_link", "f8"),
         ("from_hbm", "f8"),
+        ("from_alone_s", "f8"),  # while its prompt is computed, less what that took alone
         ("priority", "i8"),  # the higher, the more urgent
         ("carried", "i8"),  # tokens of `prompt` that it had generated before it began again
         ("again", "i8"),  # times that it began again
@@ -281,6 +281,8 @@ REQUEST_DTYPE = np.dtype(
         ("was_alpha", "f8"),
         ("was_link", "f8"),
         ("was_hbm", "f8"),
+        ("was_alone_s", "f8"),
+        ("held_by", "i8"),  # which instance has its KV cache while it waits at another; or -1
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -360,6 +362,9 @@ class Fleet(NamedTuple):
     engine_bytes: float  # HBM of each beyond the first
     kv_host_bytes: float  # host memory of a chip for KV caches of engines that do not run
     folds_turns: bool  # a turn and the steps after it are one run: nobody shares the link
+    hands_to: Any  # i8[kind] whose instances decode what this kind's prefill; -1: its own
+    takes_new: Any  # i8[kind] 0: only what is handed to it
+    opens_all: bool  # a model that is active at the start is so on every device of its chips
     folds_experts: bool  # steps that lack experts are not walked one by one
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
     costs: CostTables
@@ -486,30 +491,3 @@ def new_serving(
         alone_s=np.zeros(variants),
         link_bytes=np.zeros(variants),
     )
-
-
-def _grown(table: Any, extra: int) -> Any:
-    if isinstance(table, Rows):
-        return table.grown(extra)
-    old = len(table)
-    made = _records(table.dtype, old + extra)
-    made[:old] = table
-    return made
-
-
-def grow_requests(state: Serving, extra: int) -> Serving:
-    """Return the state with `extra` more free request slots."""
-    old = len(state.request)
-    request = _grown(state.request, extra)
-    free = np.zeros(old + extra, np.int64)
-    n_free = int(state.count[0].free_slots)
-    # New slots go below the old free ones: the order in which slots are used stays the same.
-    free[:extra] = np.arange(old + extra - 1, old - 1, -1)
-    free[extra : extra + n_free] = state.free_slots[:n_free]
-    state.count[0].free_slots = n_free + extra
-    return state._replace(request=request, free_slots=free)
-
-
-def grow_records(state: Serving, extra: int) -> Serving:
-    """Return the state with room for `extra` more records."""
-    return state._replace(records=_grown(state.records, extra))

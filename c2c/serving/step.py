@@ -11,15 +11,20 @@ from c2c.policies import (
     AlphaObservation,
     AlphaState,
     adjust_alpha,
+    follows_waits,
     inlined,
     jitable,
     keep_alive_s,
     may_join,
+    note_end,
+    reads_end_times,
     route,
     wants_another,
 )
 from c2c.serving.actions import ask
 from c2c.serving.batching import next_part
+from c2c.serving.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.handing import hand_on
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import evict
 from c2c.serving.leaving import is_leaving, take_out
@@ -90,23 +95,44 @@ def _routes(fleet: Fleet, s: Serving, m: int) -> int:
     i = s.model[m].active
     while i >= 0:
         inst = s.instance[i]
+        if fleet.takes_new[inst.kind] == 0:
+            i = inst.next_same
+            continue
         row = s.routes[n]
         row.instance = i
         row.outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
         row.draining = inst.draining
         row.kv_capacity = inst.kv_capacity
+        row.alpha = inst.alpha
         row.load_s = device_load_s(fleet, s, inst.on_device) if fleet.residents > 1 else 0.0
         n += 1
         i = inst.next_same
     return n
 
 
+@jitable
+def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
+    # When a request would end at each of the first n routes, if no other one came.
+    req = s.request[slot]
+    for k in range(n):
+        i = s.routes[k].instance
+        inst, pair = s.instance[i], pair_of(fleet, s, i)
+        rows = inst.n_wait + inst.n_prefill + inst.n_decode + 1
+        step_s = decode_alone_s(fleet.costs, pair, rows, inst.kv_used + req.prompt)
+        prompt_s = prompt_alone_s(fleet.costs, pair, inst.backlog + req.prompt)
+        s.routes[k].ends_s = prompt_s + step_s * req.output
+
+
 @inlined
-def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int) -> int:
+def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int) -> int:
     # The instance that takes a request of model m; -1 where the model has to be placed.
     if s.model[m].active < 0:
         return -1
-    row = route(rules.system.route, rules.own.route, s.routes, _routes(fleet, s, m), tokens)
+    n = _routes(fleet, s, m)
+    if reads_end_times(rules.system.route):
+        _find_ends(fleet, s, n, slot)
+    tokens = s.request[slot].prompt + s.request[slot].output
+    row = route(rules.system.route, rules.own.route, s.routes, n, tokens)
     return int(s.routes[row].instance) if row >= 0 else -1
 
 
@@ -167,6 +193,7 @@ def on_arrival(
     req.priority = priority
     req.carried = 0
     req.again = 0
+    req.held_by = -1
     s.count[0].arrived += 1
     tokens = prompt + output
     if tokens > fleet.deployment[m].max_context:
@@ -174,7 +201,7 @@ def on_arrival(
         return
     if keep_alive_s(rules.system.scale) < math.inf:
         _let_die(fleet, rules, s, m, now_s)
-    i = _route(fleet, rules, s, m, tokens)
+    i = _route(fleet, rules, s, m, slot)
     if i >= 0:
         if _is_too_busy(fleet, rules, s, i, tokens):
             placed = try_place(fleet, rules, s, m, tokens, -1, now_s)
@@ -215,7 +242,7 @@ def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
         return False
     head = s.request[model.wait_head]
     tokens = head.prompt + head.output
-    i = _route(fleet, rules, s, m, tokens)
+    i = _route(fleet, rules, s, m, model.wait_head)
     if i < 0:  # routing would rather have the model placed, and it was not
         i = _any_active(s, m, tokens)
     if i < 0:
@@ -280,12 +307,23 @@ def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     _go_on(fleet, rules, s, i, now_s)
 
 
+@jitable
+def _note_end(rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
+    # A request has ended well: tell who chooses variants by how long requests wait.
+    req, inst = s.request[slot], s.instance[i]
+    latency_s = now_s - req.arrival_s
+    alone_s = min(inst.sum_alone_s - req.from_alone_s, latency_s)
+    note_end(rules.system.vary, rules.own.vary, inst.chip, latency_s, alone_s)
+
+
 @inlined
-def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
+def _end_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
     for k in range(inst.n_decode):
         if s.decoding[i, k, ENDS_AT] == inst.decode_clock:
+            if follows_waits(rules.system.vary):
+                _note_end(rules, s, i, s.decoding[i, k, SLOT], now_s)
             finish(fleet, s, i, s.decoding[i, k, SLOT], now_s)
             continue
         if kept < k:
@@ -295,8 +333,16 @@ def _end_decodes(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst.n_decode = kept
 
 
+@jitable
+def _is_handed_on(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> bool:
+    j = hand_on(fleet, s, i, slot)
+    if j >= 0:
+        wake(fleet, rules, s, j)
+    return j >= 0
+
+
 @inlined
-def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
+def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     kept = 0
     for k in range(inst.n_prefill):
@@ -312,8 +358,13 @@ def _end_prefills(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
             kept += 1
             continue
         req.first_token_s = now_s
+        req.from_alone_s += inst.sum_alone_s
         if req.output == 1:
+            if follows_waits(rules.system.vary):
+                _note_end(rules, s, i, slot, now_s)
             finish(fleet, s, i, slot, now_s)
+        elif fleet.hands_to[inst.kind] >= 0 and _is_handed_on(fleet, rules, s, i, slot):
+            continue
         else:
             s.decoding[i, inst.n_decode, SLOT] = slot
             s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + req.output - 1
@@ -335,6 +386,24 @@ def _control_alpha(rules: Rules, s: Serving, i: int) -> None:
     inst.seen_c2c = state.c2c_utilisation
 
 
+@jitable
+def _count_alone(fleet: Fleet, s: Serving, d: int, steps: float) -> None:
+    # What the steps took with nothing beside them: the decodes' part goes to all that decode, that
+    # of prompts to each by its tokens.
+    plan = s.plan[d]
+    i = plan.instance
+    pair = pair_of(fleet, s, i)
+    decode_s = decode_alone_s(fleet.costs, pair, plan.decodes, plan.decode_kv)
+    decode_s = decode_s if plan.decodes > 0 else 0.0
+    prompt_s = prompt_alone_s(fleet.costs, pair, plan.prefill)
+    each_s = steps * s.report[d].alone_s / max(decode_s + prompt_s, 1e-30)
+    s.instance[i].sum_alone_s += each_s * decode_s
+    for k in range(s.instance[i].n_prefill):
+        req = s.request[s.prefilling[i, k]]
+        if req.step_tokens > 0:
+            req.from_alone_s -= each_s * prompt_s * req.step_tokens / plan.prefill
+
+
 @inlined
 def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
     """Account what device `d` reports and control alpha; True if the step's next part runs now."""
@@ -346,6 +415,8 @@ def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> bool:
     inst.sum_alpha += steps * plan.alpha / max(1, len(s.alone_s) - 1)
     inst.sum_link += report.link_bytes / participants
     inst.sum_hbm += report.hbm_bytes / participants
+    if follows_waits(rules.system.vary):
+        _count_alone(fleet, s, d, steps)
     _control_alpha(rules, s, plan.instance)
     return next_part(fleet, rules, s, d)
 
@@ -359,9 +430,9 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     inst.last_step_s = now_s
     if plan.decodes > 0:
         inst.decode_clock += s.report[d].steps
-        _end_decodes(fleet, s, i, now_s)
+        _end_decodes(fleet, rules, s, i, now_s)
     if plan.prefill > 0:
-        _end_prefills(fleet, s, i, now_s)
+        _end_prefills(fleet, rules, s, i, now_s)
     m = int(inst.model)
     is_given_up = is_cleared(s, i)
     if is_given_up:

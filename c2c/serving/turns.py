@@ -341,10 +341,12 @@ def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None
 @inlined
 def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     """Start what can start on the devices that the event touched; the last part of every step."""
-    for k in range(s.count[0].asked):
+    k = 0
+    while k < s.count[0].asked:  # a start may ask others
         d = s.asked[k]
         s.device[d].is_asked = 0
         _start(fleet, rules, s, d, now_s)
+        k += 1
     s.count[0].asked = 0
     s.count[0].events += 1
 

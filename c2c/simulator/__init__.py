@@ -1,12 +1,12 @@
 """Discrete-event simulation of the serving loop on a virtual clock."""
 
-from c2c.simulator.backend import Machine, World
 from c2c.simulator.collect import Collected, simulate_in_memory
 from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive, is_compiled
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
 from c2c.simulator.tables import FAILURES, phases_table, requests_table
 from c2c.simulator.trial import try_policies
+from c2c.simulator.world import Machine, World
 
 __all__ = [
     "FAILURES",

@@ -3,131 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import caches_experts, inlined, jitable
-from c2c.serving import RESOURCES
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
-from c2c.simulator.events import new_tournament, set_end
+from c2c.simulator.chains import (
+    CHAIN,
+    begin_lane,
+    end_lane,
+    follow_lane,
+    gather_lane,
+    in_use_beside,
+    spread_lane,
+    stop_lane,
+)
+from c2c.simulator.events import set_end
 from c2c.simulator.experts import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
-from c2c.simulator.miss_table import MissTable
-from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, stop_at_boundary
-from c2c.simulator.resources import DRAWS, Resources, new_resources, share
+from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
+from c2c.simulator.resources import DRAWS, share
 from c2c.simulator.works import (
     DISK,
     LINK,
-    WORK_DTYPE,
-    Starts,
     begin_works,
     gather_works,
     next_works,
     spread_works,
 )
+from c2c.simulator.world import Machine, World
 
-__all__ = [
-    "TIMELINE_DTYPE",
-    "Machine",
-    "World",
-    "end_phase",
-    "new_world",
-    "submit",
-    "works_follow",
-]
-
-LINK_DTYPE = np.dtype(
-    [
-        ("at_s", "f8"),
-        ("rate", "f8"),  # bytes/s moved now
-        ("moved", "f8"),  # bytes moved so far
-        ("peak", "f8"),  # highest rate seen
-        ("disk_free_s", "f8"),
-        ("dirty", "i8"),
-        ("starts", "i8"),  # under way that are graphs of works
-    ],
-    align=True,
-)
-
-TIMELINE_DTYPE = np.dtype(
-    [
-        ("chip", "i4"),
-        ("instance", "i4"),
-        ("model", "i4"),
-        ("is_load", "i4"),
-        ("start_s", "f8"),
-        ("end_s", "f8"),
-        ("prefill_tokens", "i8"),
-        ("decode_seqs", "i8"),
-        ("steps", "i8"),
-        ("alpha", "f8"),
-        ("link_gbps", "f8"),  # average over the phase
-        ("chip_link_gbps", "f8"),  # all instances of the chip, over the same time
-    ],
-    align=True,
-)
-
-
-class Machine(NamedTuple):
-    """The fixed part of the simulated hardware."""
-
-    capacity: float  # bytes/s of each chip's link
-    hbm: Any  # f8[kind] bytes/s of a slice
-    link_cap: Any  # f8[kind] bytes/s one slice can draw
-    load_s: Any  # f8[D] seconds to activate a model that is in host memory
-    load_link_bytes: Any  # f8[D, kind] bytes an activation copies over the link
-    weight_bytes: Any  # f8[D] bytes read from disk on a cold start
-    disk: float  # bytes/s of a chip's disk
-    cold_init_s: float  # engine start on a cold start
-    turn_s: float  # changing the engine of a slice between two steps
-    turn_bytes: Any  # f8[D] weights that are copied then
-    is_ahead: Any  # bool[D, kind] they are on their way since the turn before
-    tick_s: float  # loads begin at whole multiples of it; 0: at once
-    starts: Starts
-    misses: MissTable
-
-
-class World(NamedTuple):
-    """The changing part."""
-
-    phase: Any  # PHASE_DTYPE [devices]
-    link: Any  # LINK_DTYPE [C]
-    busy: Any  # i8[devices] 1: a phase is under way
-    end_s: Any  # f8[devices]
-    tree: Any
-    demands: Any  # scratch, one a slice of a chip
-    rates: Any
-    active: Any
-    works: Any  # WORK_DTYPE [devices, works of a start]
-    resources: Resources  # scratch, of the chip whose shares are found
-    timeline: Any  # TIMELINE_DTYPE buffer
-    n_timeline: Any  # i8[1]
-    layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
-
-
-def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
-    """Return the world before the first event; at most `timeline_rows` phases are kept."""
-    n, works = len(state.device), len(machine.starts.after)
-    widest = int((state.chip.last - state.chip.first).max())
-    return World(
-        phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
-        link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
-        busy=np.zeros(n, np.int64),
-        end_s=np.full(n, np.inf),
-        tree=new_tournament(n),
-        demands=np.zeros(widest),
-        rates=np.zeros(widest),
-        active=np.zeros(widest, np.int64),
-        works=np.zeros((n, works), WORK_DTYPE).view(np.recarray),
-        resources=new_resources(widest * max(1, works), len(RESOURCES)),
-        timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
-        n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
-        layout_s=np.full(1, np.inf),
-    )
+__all__ = ["end_phase", "submit", "works_follow"]
 
 
 @inlined
@@ -141,7 +50,7 @@ def _account(world: World, c: int, now_s: float) -> None:
 def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
     """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
     _account(world, c, now_s)
-    if world.link[c].starts > 0:
+    if world.link[c].graphs > 0:
         _rebalance_works(machine, state, world, c, now_s)
         return
     n = 0
@@ -172,14 +81,17 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
 
 @jitable
 def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
-    # As `rebalance`, where works of starts use the link or the disk beside the phases.
+    # As `rebalance`, where works use the link, the disk or what a layout lies over beside phases.
     r, starts = world.resources, machine.starts
     r.capacity[LINK] = machine.capacity
     r.capacity[DISK] = machine.disk
     n = 0
     for i in range(state.chip[c].first, state.chip[c].last):
         p = world.phase[i]
-        if p.is_graph != 0:
+        if p.is_graph == CHAIN:
+            others = in_use_beside(world.lanes, world.phase, state.chip[c], i)
+            n = gather_lane(machine.chains, world.lanes, i, others, now_s, r, n)
+        elif p.is_graph != 0:
             m = state.instance[state.plan[i].instance].model
             n = gather_works(starts, world.works, i, m, state.device[i].kind, now_s, r, n)
         elif world.busy[i] != 0:
@@ -195,7 +107,10 @@ def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now
     total = 0.0
     for i in range(state.chip[c].first, state.chip[c].last):
         p = world.phase[i]
-        if p.is_graph != 0:
+        if p.is_graph == CHAIN:
+            set_end(world.tree, world.end_s, i, spread_lane(world.lanes, i, r, n))
+            n += 1
+        elif p.is_graph != 0:
             m = state.instance[state.plan[i].instance].model
             n, end_s, p.rate = spread_works(
                 starts, world.works, i, m, state.device[i].kind, now_s, r, n
@@ -219,8 +134,13 @@ def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now
 
 @jitable
 def works_follow(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> bool:
-    """Take the end of a work of a start on device `d`; False if its phase has ended with it."""
-    if world.phase[d].is_graph == 0 or next_works(machine.starts, world.works, d, now_s) == 0:
+    """Take the end of a work on device `d`; False if its phase has ended with it."""
+    if world.phase[d].is_graph == 0:
+        return False
+    if world.phase[d].is_graph == CHAIN:
+        if not follow_lane(world.lanes, d, now_s):
+            return False
+    elif next_works(machine.starts, world.works, d, now_s) == 0:
         return False
     _account(world, state.device[d].chip, now_s)
     _rebalance_works(machine, state, world, state.device[d].chip, now_s)
@@ -257,7 +177,7 @@ def _begin_works(
     p.hbm_bytes = 0.0
     if begin_works(machine.starts, world.works, d, is_cold, now_s) > 0:
         p.is_graph = 1
-        world.link[dev.chip].starts += 1
+        world.link[dev.chip].graphs += 1
         p.link_bytes = machine.starts.link_bytes[m, dev.kind, is_cold]
         p.hbm_bytes = p.link_bytes
     _begin(world, state, d, now_s)
@@ -346,6 +266,11 @@ def _begin_run(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
     d: int, now_s: float,
 ) -> None:  # fmt: skip
+    if len(machine.chains.prefill_s) > 0:
+        begin_lane(machine.chains, world.lanes, fleet, state, d, world.phase[d], now_s)
+        world.link[state.device[d].chip].graphs += 1
+        _begin(world, state, d, now_s)
+        return
     plan, p = state.plan[d], world.phase[d]
     costs = fleet.costs
     arch = fleet.deployment[state.instance[plan.instance].model].arch
@@ -410,6 +335,10 @@ def submit(
         code, d = state.actions[k, 0], state.actions[k, 1]
         if code == ACT_INTERRUPT:
             p = world.phase[d]
+            if p.is_graph == CHAIN:
+                p.steps, end_s = stop_lane(world.lanes, d, now_s)
+                set_end(world.tree, world.end_s, d, end_s)
+                continue
             stop_at_boundary(p, now_s)
             set_end(world.tree, world.end_s, d, p.at_s + remaining_s(p))
         elif code == ACT_LOAD:
@@ -468,6 +397,7 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     report.latency_s = seconds / steps
     report.link_bytes = p.link_bytes * steps + p.lead_link
     report.hbm_bytes = hbm
+    report.alone_s = p.base_s
     chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
     if p.is_load == 0:  # a `Ready` says nothing of it
         report.c2c = min(1.0, chip_rate / machine.capacity)
@@ -491,8 +421,10 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
         _write_timeline(state, world, d, now_s, chip_rate)
     world.busy[d] = 0
     if p.is_graph != 0:
+        if p.is_graph == CHAIN:
+            end_lane(world.lanes, c, d, now_s >= world.end_s[d], now_s)
         p.is_graph = 0
-        link.starts -= 1
+        link.graphs -= 1
     link.dirty = 1
     set_end(world.tree, world.end_s, d, np.inf)
     return bool(p.is_load != 0)

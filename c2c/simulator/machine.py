@@ -9,13 +9,21 @@ import numpy as np
 from c2c.cost import kernel_link_gbps
 from c2c.models import weight_bytes
 from c2c.policies import caches_experts, fetches_ahead, swaps_weights, weights_in
-from c2c.serving import RESOURCES, START_WHEN, Prepared, Serving, expert_bytes, expert_layers
-from c2c.simulator.backend import Machine
+from c2c.serving import (
+    DRAWS,
+    RESOURCES,
+    START_WHEN,
+    Prepared,
+    Serving,
+    expert_bytes,
+    expert_layers,
+)
+from c2c.simulator.chains import Chains, no_chains
 from c2c.simulator.compiled import is_compiled
 from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
 from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
-from c2c.simulator.resources import DRAWS
 from c2c.simulator.works import Starts
+from c2c.simulator.world import Machine
 from c2c.workloads import ClosedLoop, RequestBlock, router_tables
 
 __all__ = ["build_experts", "build_machine"]
@@ -39,7 +47,9 @@ def build_machine(prepared: Prepared) -> Machine:
     calibrated = constants.switch_s if streams else constants.sllm_init_s
     start_s = setup.system.load.start_s
     kinds = prepared.slice_kinds
-    copied = np.zeros((len(weights), len(kinds))) if streams else _held_bytes(prepared)
+    # Weights are where a layout's lanes compute: one that opens copies nothing.
+    is_there = streams or setup.system.layout is not None
+    copied = np.zeros((len(weights), len(kinds))) if is_there else _held_bytes(prepared)
     shared = prepared.link_capacity_gbps
     cap = [
         prepared.tables[0][k].link_cap_gbps if where == "host" else min(s.link_cap_gbps, shared)
@@ -62,6 +72,42 @@ def build_machine(prepared: Prepared) -> Machine:
         tick_s=float(setup.system.tick_s),
         starts=_starts(prepared, weights, np.array(cap)),
         misses=_misses(prepared),
+        chains=_chains(prepared),
+    )
+
+
+def _chains(prepared: Prepared) -> Chains:
+    """Return the works of each (model, kind of lane)'s step, and none where a step is one work."""
+    layout = prepared.setup.system.layout
+    if layout is None:
+        return no_chains()
+    largest = prepared.tables[0][0].max_tokens
+    found = [
+        layout.chains_of(kind, spec.name)
+        for spec in prepared.architectures
+        for kind in prepared.slice_kinds
+    ]
+    works = max(
+        part.alone_s.shape[1] for chains in found for c in chains for part in (c.prefill, c.decode)
+    )
+
+    def table(part: str, which: int) -> np.ndarray:
+        made = [[getattr(chain, part).upto(largest)[which] for chain in chains] for chains in found]
+        shape = made[0][0].shape[1:]
+        every = np.zeros((len(found), layout.variants, works, *shape))
+        for k, chains in enumerate(made):
+            for v, one in enumerate(chains):
+                every[k, v, : len(one)] = one
+        return every
+
+    return Chains(
+        prefill_s=table("prefill", 0),
+        decode_s=table("decode", 0),
+        prefill_use=table("prefill", 1),
+        decode_use=table("decode", 1),
+        first=len(RESOURCES),
+        by_age=layout.by_age,
+        switch_s=layout.switch_s,
     )
 
 

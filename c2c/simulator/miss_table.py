@@ -95,7 +95,7 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
     Args:
       prepared: a system whose `expert_misses` is table.
       phases_of: serves a block one request after another and returns the phases
-        (`c2c.simulator.backend.TIMELINE_DTYPE`) in order.
+        (`c2c.simulator.world.TIMELINE_DTYPE`) in order.
     """
     exact = replace(
         prepared,

@@ -17,6 +17,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    Hand,
     Interrupt,
     Load,
     Ready,
@@ -28,11 +29,12 @@ from c2c.serving.port import (
     Timer,
     Weights,
 )
-from c2c.simulator.backend import Machine, end_phase, new_world, submit, works_follow
+from c2c.simulator.backend import end_phase, submit, works_follow
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import next_device
 from c2c.simulator.layouts import LayoutSchedule
 from c2c.simulator.machine import build_experts
+from c2c.simulator.world import Machine, new_world
 from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["SimulatorBackend"]
@@ -94,7 +96,7 @@ class SimulatorBackend:
                 self._timer_s = action.at_s
             elif isinstance(action, Recut):
                 self._layouts.left(action.chip, at_s)
-            elif not isinstance(action, Absent | Forget | SetAside):  # freeing memory takes no time
+            elif not isinstance(action, Absent | Forget | SetAside | Hand):  # which take no time
                 mirror.actions[n] = self._write(action)
                 n += 1
         mirror.count[0].actions = n
@@ -125,7 +127,7 @@ class SimulatorBackend:
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut)
+        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut | Hand)
         return ACT_UNLOAD, action.instance
 
     def _write_batch(self, run: RunSteps) -> None:

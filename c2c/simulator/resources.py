@@ -1,16 +1,15 @@
-"""Max-min fair shares of several resources, with strict ranks, among works that use up to three."""
+"""Max-min fair shares of several resources, with strict ranks, among works that use several."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from c2c.policies import jitable
+from c2c.serving import DRAWS
 
 __all__ = ["DRAWS", "Resources", "new_resources", "share"]
-
-DRAWS: Final = 3  # resources that one work can use
 
 
 class Resources(NamedTuple):

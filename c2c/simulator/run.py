@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from c2c.serving import Prepared, start_asked
+from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.layout import change_layout
-from c2c.serving.state import Rules, Serving, grow_records, grow_requests
-from c2c.simulator.backend import Machine, World, new_world, submit
+from c2c.serving.state import Rules, Serving
+from c2c.simulator.backend import submit
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, LAYOUT_DUE, NEED_SLOTS, RECORDS_FULL, drive
@@ -19,6 +20,7 @@ from c2c.simulator.experts import Experts
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
 from c2c.simulator.machine import build_experts
 from c2c.simulator.mistakes import policy_error
+from c2c.simulator.world import Machine, World, new_world
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
 __all__ = ["RunStats", "Simulation", "run_blocks"]
@@ -49,6 +51,7 @@ class RunStats:
     chip_link_bytes: np.ndarray  # integral of the granted rates
     chip_peak_gbps: np.ndarray
     link_capacity_gbps: float
+    resource_s: np.ndarray  # [chips, resources] of a layout that runs took; no column without one
     kv_in_bytes: float  # KV caches that came back from host memory
     kv_out_bytes: float
     expert_uses: int  # experts that layers ran, where HBM holds some only
@@ -249,6 +252,7 @@ class Simulation:
             chip_link_bytes=np.array(link.moved),
             chip_peak_gbps=np.array(link.peak) / 1e9,
             link_capacity_gbps=self.machine.capacity / 1e9,
+            resource_s=self.world.lanes.used_s.copy(),
             kv_in_bytes=float(phase.total_kv_in.sum()),
             kv_out_bytes=float(phase.total_kv_out.sum()),
             expert_uses=int(cache.uses.sum()),

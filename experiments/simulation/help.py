@@ -24,7 +24,7 @@ __all__ = ["descriptions", "help_text"]
 
 # Groups of `conf/`, and of which dataclass their settings are; None: the file explains itself.
 GROUPS: Mapping[str, type | None] = {
-    "hardware": None, "mig": None, "catalog": None,
+    "hardware": None, "mig": None, "pair": None, "catalog": None,
     "workload": WorkloadConfig, "system": SystemSpec,
 }  # fmt: skip
 NODES: Mapping[str, type] = {"slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf}
@@ -69,7 +69,9 @@ def help_text(cfg: DictConfig) -> str:
             else:
                 value = OmegaConf.select(cfg, f"{group}.{name}")
                 lines += _entry(f"{group}.{name}={_shown(value)}", text)
-    lines.append("\nFields of hardware, mig, catalog and of policies: --cfg job shows all of them.")
+    lines.append(
+        "\nFields of hardware, mig, pair, catalog and of policies: --cfg job shows all of them."
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
+from c2c.serving import ServingSetup
 from c2c.workloads import describe
 from experiments.simulation.execute import Outcome, chosen_chunks
 
@@ -30,13 +31,12 @@ def console() -> Console:
 def print_setup(out: Console, setup: RunSetup) -> None:
     """Print what will be served, by what, and what was chosen for the user."""
     serving, prepared = setup.serving, setup.prepared
-    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
     count = len(prepared.layouts.layouts[0]) * serving.superchips
     link = serving.platform.link
     derived = serving.link_variant == "measured" and link.measured_is_derived
     out.print(
-        f"[bold]{serving.system.name}[/] on {serving.superchips} x {serving.platform.name}, "
-        f"mig {mig}, {count} instances, seed {setup.seed}"
+        f"[bold]{serving.system.name}[/] on {serving.superchips} x {_node(serving)}, "
+        f"{count} instances, seed {setup.seed}"
     )
     out.print(
         f"link: {link.name}, variant {serving.link_variant}"
@@ -71,6 +71,13 @@ def layout_lines(run: Mapping[str, Any]) -> Iterator[str]:
                 f"{line}; the others were empty at {one['left_s']:,.1f} s, "
                 f"the new ones there at {one['there_s']:,.1f} s"
             )
+
+
+def _node(serving: ServingSetup) -> str:
+    if serving.system.layout is not None:
+        return str(serving.system.layout.name)
+    mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
+    return f"{serving.platform.name}, mig {mig}"
 
 
 def print_outcome(out: Console, outcome: Outcome) -> None:
@@ -130,6 +137,11 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
             "utilisation (mean)",
             f"link {_percent(used['link_mean'])}%, HBM {_percent(used['hbm_mean'])}%, "
             f"SMs (time busy) {_percent(used['instance_busy_mean'])}%",
+        ),
+        *(
+            [("in use (mean)", ", ".join(f"{n} {_percent(u)}%" for n, u in shares.items()))]
+            if (shares := run.get("resources"))
+            else ()
         ),
         ("link peak", f"{run['link_peak_gbps']:.0f} of {run['link_gbps']:g} GB/s"),
         ("requests by start", starts),

@@ -31,9 +31,10 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.serving import Prepared, prepare
+from tests.simulator.lanes import layout, on, over
 from tests.simulator.worlds import few_experts, setup, with_room
 
-__all__ = ["FLEETS", "MODELS", "SYSTEMS", "prepared"]
+__all__ = ["FLEETS", "SYSTEMS", "models", "prepared"]
 
 # Policies that no file of `conf/system` names, and those of several engines a slice.
 SPREAD = {
@@ -58,6 +59,23 @@ START = (
     {"name": "copy", "moves": "weights", "after": ["engine", "read"], "rank": -1},
     {"name": "first_layers", "seconds": 0.01, "after": ["engine"]},
 )
+# Systems whose instances lie over several devices, on small ones. Two batches over two devices and
+# the link between them, in two variants; two that compute prompts and send them to a third.
+LAYOUTS = {
+    "tessera": layout(
+        *[[
+            [on(0, 0.02), on(1, 0.01), on(2, 0.02)], [on(0, 0.01), on(1, 0.002), on(2, 0.005)],
+            [(0.06, {0: 0.02, 1: 0.02, 2: 0.02})], [(0.02, {0: 0.01, 2: 0.01})],
+        ]] * 2,
+        resources=3, rows=3, switch_s=0.03,
+    ),
+    "pd": layout(
+        *[[[on(0, 0.02), on(1, 0.03)], [on(0, 0.01)]]] * 2, [[on(2, 0.05)], [on(2, 0.03)]],
+        resources=3, rows=3, hands_to=2,
+    ),
+}  # fmt: skip
+_LIKE_THEM = {"af", "replicas"}  # the same policies on other layouts
+
 MIXES: dict[str, dict[str, Any]] = {
     "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
     "round_robin_1": SPREAD | {"residents": 1},
@@ -69,9 +87,10 @@ MIXES: dict[str, dict[str, Any]] = {
     "graph_start": {"load": Resident(), "start": START},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
-SYSTEMS = (*sorted(p.stem for p in (config_dir() / "system").glob("*.yaml")), *MIXES)
+_FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}
+SYSTEMS = (*sorted(_FILES - _LIKE_THEM), *MIXES)
 
-MODELS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b")
+_MODELS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b")
 
 # What fits easily; what is short of slices, of KV cache and of host memory, and starts from disk.
 FLEETS: dict[str, dict[str, Any]] = {
@@ -80,14 +99,26 @@ FLEETS: dict[str, dict[str, Any]] = {
 }
 
 
+def models(system: str) -> int:
+    """Return how many models a system serves."""
+    return len(prepared(system, "roomy").setup.deployments)
+
+
 @functools.cache
 def prepared(system: str, fleet: str) -> Prepared:
     """Return a system on a fleet, ready to serve."""
     tight = fleet == "tight"
     if system in MIXES:
-        made = setup(*MODELS, **FLEETS[fleet], **MIXES[system])
+        made = setup(*_MODELS, **FLEETS[fleet], **MIXES[system])
+    elif system in LAYOUTS:
+        spec = build(load([f"system={system}", "workload=poisson"])).serving.system
+        made = over(LAYOUTS[system])
+        made = replace(
+            made, system=replace(spec, layout=LAYOUTS[system]),
+            superchips=FLEETS[fleet]["superchips"],
+        )  # fmt: skip
     else:
-        made = setup(*MODELS, **FLEETS[fleet])
+        made = setup(*_MODELS, **FLEETS[fleet])
         settings = [f"system={system}", "workload=poisson", "system.check_slo=false"]
         settings.append("superchips=2")  # a slice for each model of the catalog
         if load(settings).system.experts.policy != "all_experts":

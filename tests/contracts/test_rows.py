@@ -14,7 +14,7 @@ from c2c.serving.port import RunSteps
 from c2c.serving.rows import as_rows, new_row
 from c2c.serving.state import REPORT_DTYPE
 from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import FLEETS, MODELS, SYSTEMS, prepared
+from tests.contracts.systems import FLEETS, SYSTEMS, models, prepared
 from tests.simulator.worlds import random_requests
 
 WHERE = [w for w in itertools.product(SYSTEMS, FLEETS) if w != ("by_layer", "tight")]
@@ -36,7 +36,7 @@ def _serve(
     """Return the records and all actions of a run in which everything happens that may."""
     what = prepared(system, fleet)
     backend = StubbornBackend(
-        random_requests(12, len(MODELS), 4.0, 5), seed=5, cancel=0.2, lose=[0], deadline=0.3,
+        random_requests(12, models(system), 4.0, 5), seed=5, cancel=0.2, lose=[0], deadline=0.3,
         jump_s=0.1, tell=0.5,
     )  # fmt: skip
     rules, did = what.new_rules(), []

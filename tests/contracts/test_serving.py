@@ -16,7 +16,7 @@ from c2c.serving.port import Cancelled, DeviceLost
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import FLEETS, MODELS, SYSTEMS, prepared
+from tests.contracts.systems import FLEETS, SYSTEMS, models, prepared
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, simulate
 
@@ -53,7 +53,7 @@ def test_a_stubborn_backend_is_served_in_order(
     what = prepared(system, fleet)
     n, rate, seed = load
     backend = StubbornBackend(
-        random_requests(n, len(MODELS), rate, seed),
+        random_requests(n, models(system), rate, seed),
         seed=seed,
         cancel=cancel,
         lose=[d for d in lost if d < len(what.kind_of)],
@@ -76,7 +76,7 @@ def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_
     system: str, fleet: str, load: tuple[int, float, int]
 ) -> None:
     n, rate, seed = load
-    what, block = prepared(system, fleet), random_requests(n, len(MODELS), rate, seed)
+    what, block = prepared(system, fleet), random_requests(n, models(system), rate, seed)
     over_port, state, _ = serve(what, _backend(system, fleet, block))
     interpreted, stats, simulation = simulate(what, block, timeline_rows=100_000)
     compiled, compiled_stats, _ = simulate(what, block, compiled=True)
@@ -112,7 +112,7 @@ def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
     system: str, load: tuple[int, float, int], slack: int
 ) -> None:
     n, rate, seed = load
-    block = random_requests(n, len(MODELS), rate, seed)
+    block = random_requests(n, models(system), rate, seed)
     told = block.output_tokens + slack
     loose, _, _ = serve(
         prepared(system, "roomy"), _backend(system, "roomy", block, max_output_tokens=told)
@@ -130,7 +130,7 @@ def test_the_simulator_takes_incidents(
 ) -> None:
     n, rate, seed = load
     g = np.random.default_rng(seed)
-    block = random_requests(n, len(MODELS), rate, seed)
+    block = random_requests(n, models(system), rate, seed)
     end_s = float(block.arrival_s[-1]) + 1.0
     cancels = [
         Cancelled(at_s=float(block.arrival_s[k] + g.exponential(2.0)), request_id=int(k))

@@ -22,6 +22,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    Hand,
     Interrupt,
     LayoutChanged,
     Load,
@@ -129,6 +130,13 @@ class Watch:
                 assert action.request_id in self.asked.keys() - self.over
                 for engine in self.engines.values():
                     engine.kv.pop(action.request_id, None)
+            elif isinstance(action, Hand):  # with its KV cache, once its prompt is computed
+                source = next(e for e in self.engines.values() if action.request_id in e.kv)
+                target = self.engines[action.instance]
+                assert target.is_ready
+                assert target.device == action.device != source.device
+                assert source.kv[action.request_id] == self._prompt(action.request_id)
+                target.kv[action.request_id] = source.kv.pop(action.request_id)
             elif isinstance(action, Absent):  # no instance lives on what is gone
                 chips = self.prepared.chip_of
                 for engine in self.engines.values():

@@ -17,6 +17,7 @@ from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
 from c2c.serving.costs import stack_tables
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
+from c2c.serving.prepare.lanes import DRAWS, Chain, Lane, StepLayout, WorkCosts
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
@@ -42,17 +43,22 @@ from c2c.serving.prepare.tables import (
 from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_serving
 
 __all__ = [
+    "DRAWS",
     "RESOURCES",
     "START_WHEN",
+    "Chain",
     "Change",
     "ChipLayouts",
+    "Lane",
     "LayoutChange",
     "Prepared",
     "ServingSetup",
     "StartWork",
+    "StepLayout",
     "SystemSpec",
+    "WorkCosts",
     "activation_bytes",
-    "chip_layouts",
+    "chip_places",
     "expert_bytes",
     "expert_layers",
     "prepare",
@@ -129,7 +135,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     system = setup.system
     check_memory(setup)
     shared_gbps = link_gbps(setup.platform.link, setup.link_variant)
-    layouts = chip_layouts(setup.platform, setup.mig, setup.changes)
+    layouts = chip_places(setup)
     per_chip = layouts.slices
     kinds = tuple(dict.fromkeys(per_chip))
     specs = tuple(dict.fromkeys(d.spec for d in setup.deployments))
@@ -165,6 +171,9 @@ def prepare(setup: ServingSetup) -> Prepared:
             kv_capacity[:, cut], slots[:, cut], demands, budget,
         )  # fmt: skip
 
+    handed = np.full(len(kinds), -1, np.int64)
+    if system.layout is not None:
+        handed[:] = [system.layout.handed(kinds, k) for k in kinds]
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
     for row, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
@@ -194,6 +203,9 @@ def prepare(setup: ServingSetup) -> Prepared:
         engine_bytes=float(system.engine_bytes),
         kv_host_bytes=float(system.kv_host_bytes),
         folds_turns=swaps_weights(system.load) and len(per_chip) == 1,
+        hands_to=handed,
+        takes_new=np.array([int(k not in handed) for k in range(len(kinds))], np.int64),
+        opens_all=system.layout is not None,
         folds_experts=system.expert_misses == "table",
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
@@ -215,6 +227,14 @@ def prepare(setup: ServingSetup) -> Prepared:
         expert_slots=slots,
         held=np.array([h for row in where.held for h in row]),
     )
+
+
+def chip_places(setup: ServingSetup) -> ChipLayouts:
+    """Return the places for a batch on each chip over the run: slices, or a layout's lanes."""
+    if setup.system.layout is None:
+        return chip_layouts(setup.platform, setup.mig, setup.changes)
+    lanes = setup.places
+    return ChipLayouts(slices=lanes, layouts=(tuple(range(len(lanes))),), changes=())
 
 
 def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:

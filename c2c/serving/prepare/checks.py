@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.cost import StepTable, step_time
 from c2c.errors import SettingError
-from c2c.hardware import Slice, slices
+from c2c.hardware import Slice
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import caches_experts, tracing
 from c2c.serving.prepare.settings import ServingSetup
@@ -40,7 +40,7 @@ def check(
     budget_gbps: float,
 ) -> None:
     """Raise SettingError for what no slice can serve, naming model, value and what is allowed."""
-    count = setup.superchips * len(slices(setup.platform, setup.mig))
+    count = setup.superchips * len(setup.places)
     if setup.system.one_each and len(setup.deployments) > count:
         raise SettingError(
             "system.one_each",

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from c2c.cost import Constants, Routing
 from c2c.errors import SettingError
-from c2c.hardware import MigConfig, Platform
+from c2c.hardware import MigConfig, Platform, Slice, slices
 from c2c.models import Deployment
 from c2c.policies import (
     DECISIONS,
@@ -18,13 +18,18 @@ from c2c.policies import (
     System,
     caches_experts,
     check_policy,
+    follows_waits,
+    keep_alive_s,
+    keeps_weights,
     kv_floor,
     make_policy,
     policy_name,
+    step_parts,
     swaps_weights,
     tracing,
     weights_in,
 )
+from c2c.serving.prepare.lanes import StepLayout
 from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
@@ -37,7 +42,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: its policies, and what they do not decide.
 
-    Each of the first fourteen is a policy (`c2c.policies`), or a mapping of settings that
+    Each of the first fifteen is a policy (`c2c.policies`), or a mapping of settings that
     `c2c.policies.make_policy` makes one of.
 
     Attributes:
@@ -50,6 +55,7 @@ class SystemSpec:
       turn: which engine of a slice computes next, and what waits for the link.
       chunk: how many prompt tokens a step takes.
       alpha: how HybridGEMM's columns are split.
+      vary: which variant of its step an instance takes, where `layout` gives several.
       keep: which streamed weights stay in HBM.
       experts: which experts of a mixture give way in HBM, where it holds some only.
       prefetch: which are fetched ahead of their layer.
@@ -57,6 +63,9 @@ class SystemSpec:
       load: how weights get to a slice.
       start: an engine's start as a graph of works (`c2c.serving.StartWork`, or a mapping each); ()
         is one work as `load` and the calibration say. `c2c.config.build` also takes a start's name.
+      layout: how an instance lies over several devices (`c2c.serving.StepLayout`); None: its place
+        is a slice, and its step one work. `c2c.config.build` takes settings that say how, see
+        `c2c.systems.tessera.PairLayout`.
       chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
       profile_prompt_tokens: prompt that the table is profiled with.
       profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
@@ -95,12 +104,14 @@ class SystemSpec:
     turn: Any = field(default=_DEFAULTS["turn"])
     chunk: Any = field(default=_DEFAULTS["chunk"])
     alpha: Any = field(default=_DEFAULTS["alpha"])
+    vary: Any = field(default=_DEFAULTS["vary"])
     keep: Any = field(default=_DEFAULTS["keep"])
     experts: Any = field(default=_DEFAULTS["experts"])
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
     step: Any = field(default=_DEFAULTS["step"])
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
+    layout: Any = None
     chunk_candidates: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
     profile_prompt_tokens: int = 1024
     profile_ttft_share: float = 1.0
@@ -158,6 +169,28 @@ class SystemSpec:
             raise SettingError(where + "start", "a graph", "none where engines swap weights")
         self._check_residents(copied)
         self._check_experts(copied)
+        if self.layout is not None:
+            self._check_layout(copied)
+
+    def _check_layout(self, copied: bool) -> None:
+        if not isinstance(self.layout, StepLayout):
+            raise SettingError("system.layout", self.layout, "a StepLayout")
+        for setting, works, wanted in (
+            ("load", copied and not swaps_weights(self.load), "resident"),
+            ("start", not self.start, "no graph"),
+            ("residents", self.residents == 1, "1"),
+            ("keep", not keeps_weights(self.keep), "nothing_kept"),
+            ("experts", not caches_experts(self.experts), "all_experts"),
+            ("step", step_parts(self.step, 2) == 1, "whole"),
+            ("starts_active", self.starts_active, "true"),
+            ("scale", keep_alive_s(self.scale) == math.inf, "a policy without keep-alive"),
+        ):
+            if not works:
+                raise SettingError(
+                    f"system.{setting}",
+                    getattr(self, setting),
+                    f"{wanted} with system.layout={self.layout.name}",
+                )
 
     def _check_residents(self, copied: bool) -> None:
         if kv_floor(self.admit) * self.residents > 1.0:
@@ -286,8 +319,37 @@ class ServingSetup:
                 raise SettingError(where, following.at_s, f"later than the one before, {one.at_s}")
         if self.changes and self.system.one_each:
             raise SettingError("mig_changes", len(self.changes), "none with system.one_each")
+        if self.changes and self.system.layout is not None:
+            raise SettingError("mig_changes", len(self.changes), "none over a pair of GPUs")
         if self.changes and self.system.expert_misses == "table":
             raise SettingError("system.expert_misses", "table", "exact where the layout changes")
+        if self.changes and self.system.layout is not None:
+            raise SettingError("mig_changes", len(self.changes), "none with system.layout")
+        if self.system.layout is None and follows_waits(self.system.vary):
+            raise SettingError(
+                "system.vary.policy",
+                policy_name(type(self.system.vary)),
+                "as_alpha where no system.layout gives a step variants",
+            )
+        if self.system.layout is not None and self.weights_start != "host":
+            raise SettingError(
+                "weights_start",
+                self.weights_start,
+                f"host, as the lanes of {self.system.layout.name} are open from the start",
+            )
+        if self.system.layout is not None and len(self.deployments) > 1:
+            raise SettingError(
+                "catalog",
+                [d.name for d in self.deployments],
+                f"one model: the lanes of {self.system.layout.name} share its weights",
+            )
+
+    @property
+    def places(self) -> tuple[Slice, ...]:
+        """The places for a batch on each chip: slices, or the lanes of a layout."""
+        if self.system.layout is None:
+            return slices(self.platform, self.mig)
+        return tuple(lane.place for lane in self.system.layout.lanes)
 
     @property
     def weight_memory_bytes(self) -> float:

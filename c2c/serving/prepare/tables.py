@@ -34,6 +34,7 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.serving.costs import KeptTables
+from c2c.serving.prepare.chained import chained_table
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 
 __all__ = [
@@ -100,6 +101,9 @@ def _table(
     resident: float = 0.0,
 ) -> StepTable:
     system = setup.system
+    if system.layout is not None:
+        largest = largest_step_chunk(system) + system.max_batch
+        return chained_table(system.layout, spec, kind, largest)
     return step_table(
         spec,
         kind,
@@ -280,6 +284,8 @@ def kv_tokens(
       tokens: of the largest step.
       shared_bytes: at least so much of HBM is for weights.
     """
+    if system.layout is not None:
+        return int(system.layout.kv_bytes_of(kind) // kv_bytes_per_token(spec))
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
     where = weights_in(system.load)
     if where == "hbm" and caches_experts(system.experts):

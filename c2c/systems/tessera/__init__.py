@@ -5,6 +5,7 @@ from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, progra
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
 from c2c.systems.tessera.lanes import PRICE, Lanes
+from c2c.systems.tessera.layouts import PairLayout, pair_layout
 from c2c.systems.tessera.monitor import (
     Group,
     Monitor,
@@ -60,6 +61,7 @@ __all__ = [
     "MonitorState",
     "Options",
     "Pair",
+    "PairLayout",
     "Phase",
     "Piece",
     "Pieces",
@@ -98,6 +100,7 @@ __all__ = [
     "load_pair",
     "mamba_kernels",
     "memory_of",
+    "pair_layout",
     "pipelined",
     "plan",
     "program_key",

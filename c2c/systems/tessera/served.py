@@ -20,7 +20,15 @@ from c2c.systems.tessera.other_models import (
 )
 from c2c.systems.tessera.work import Transfer, Weights
 
-__all__ = ["Load", "Phase", "Served", "decoder", "diffusion", "state_space"]
+__all__ = [
+    "Load",
+    "Phase",
+    "Served",
+    "decoder",
+    "diffusion",
+    "parameter_bytes",
+    "state_space",
+]
 
 _ELEMENT_BYTES = 2
 
@@ -121,14 +129,12 @@ def decoder(
         matrices["embed", -1] = matrices["head", -1]
     cache = float(kv_bytes_per_token(spec)) * load.rows * (load.prompt + load.output)
     handed = float(kv_bytes_per_token(spec)) * load.prompt
-    quantised = spec.experts * 3 * spec.hidden * spec.moe_intermediate * spec.layers
     kept = {("attention", layer): cache / spec.layers for layer in range(spec.layers)}
     keys = handed * load.prompts / spec.layers
     return Served(
         name=spec.name,
         phases=_phases(load, prefill, decode),
-        weight_bytes=weight_bytes(spec)
-        - quantised * (spec.dtype_bytes - expert_bytes)
+        weight_bytes=parameter_bytes(spec, expert_bytes)
         + sum(kernel.weight_bytes for kernel in before),
         state_bytes=cache,
         handed_bytes=handed,
@@ -137,6 +143,12 @@ def decoder(
         kept=_kept((*prefill, *decode), matrices | kept),
         splits_attention=True,
     )
+
+
+def parameter_bytes(spec: ModelSpec, expert_bytes: float) -> float:
+    """Return all weights of a decoder, those of experts at so many bytes each."""
+    quantised = spec.experts * 3 * spec.hidden * spec.moe_intermediate * spec.layers
+    return float(weight_bytes(spec) - quantised * (spec.dtype_bytes - expert_bytes))
 
 
 def state_space(name: str, shape: MambaShape, load: Load) -> Served:

@@ -1,0 +1,155 @@
+"""Which variant of its step an instance takes, where a layout gives a step several."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+from c2c.policies.returns import A_VARIANT, YES_OR_NO
+
+__all__ = ["AsAlpha", "ByWait", "Waits", "follows_waits", "note_end", "variant"]
+
+
+def _first(policy: Any, own: Any, chip: int, now_s: float) -> int:
+    return 0
+
+
+def _nothing(policy: Any, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
+    return False
+
+
+def _no(policy: Any) -> bool:
+    return False
+
+
+@decision(default=_no, returns=YES_OR_NO)
+def follows_waits(policy: Any) -> bool:
+    """Return whether it is told of requests that end, and chooses the variant."""
+
+
+@decision(default=_first, returns=A_VARIANT)
+def variant(policy: Any, own: Any, chip: int, now_s: float) -> int:
+    """Return the variant of the step that begins now on a chip, by its number.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      chip: where.
+      now_s: the time.
+    """
+
+
+@decision(default=_nothing, returns=YES_OR_NO)
+def note_end(policy: Any, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
+    """Take note of a request that has ended; the answer has no meaning.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      chip: where it ended.
+      latency_s: since it arrived.
+      execution_s: of its steps with nothing beside them.
+    """
+
+
+class AsAlpha(NamedTuple):
+    """The one that `alpha` says, for good: the first at 0, the last at 1."""
+
+
+@follows_waits.by(AsAlpha)
+def _never(policy: AsAlpha) -> bool:
+    return False
+
+
+@variant.by(AsAlpha)
+def _none(policy: AsAlpha, own: Any, chip: int, now_s: float) -> int:
+    return 0
+
+
+class Waits(NamedTuple):
+    """What the policy remembers, a row a chip.
+
+    Attributes:
+      ends_s: when the window ends.
+      requests: that ended in it.
+      latency_s: of them together.
+      execution_s: of them together.
+      chosen: the variant in force.
+    """
+
+    ends_s: Any
+    requests: Any
+    latency_s: Any
+    execution_s: Any
+    chosen: Any
+
+
+class ByWait(NamedTuple):
+    """The second variant while requests wait for long, else the first, looked at once a window.
+
+    At the end of a window the mean latency of the requests that ended in it is divided by the mean
+    of their execution. Above the threshold they queue. Equality and windows without requests keep
+    the variant.
+
+    Source: Tessera, section III-D, whose first variant is placed for latency, the second for
+    throughput. Ours: a band around the threshold in which the variant stays.
+
+    Attributes:
+      window_s: W.
+      threshold: beta.
+      band: a variant stays while the ratio is within this share of the threshold.
+    """
+
+    window_s: float = 0.3
+    threshold: float = 1.5
+    band: float = 0.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        for name in ("window_s", "threshold"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "a number above 0")
+        if not 0.0 <= self.band < 1.0:
+            raise SettingError(f"{where}.band", self.band, "a number in [0, 1)")
+
+    def memory(self, fleet: Any) -> Waits:
+        """Return what it remembers at the start."""
+        n = len(fleet.chip_first) - 1
+        return Waits(
+            np.full(n, self.window_s), np.zeros(n, np.int64), np.zeros(n), np.zeros(n),
+            np.zeros(n, np.int64),
+        )  # fmt: skip
+
+
+@follows_waits.by(ByWait)
+def _always(policy: ByWait) -> bool:
+    return True
+
+
+@note_end.by(ByWait)
+def _note(policy: ByWait, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
+    own.requests[chip] += 1
+    own.latency_s[chip] += latency_s
+    own.execution_s[chip] += execution_s
+    return True
+
+
+@variant.by(ByWait)
+def _by_wait(policy: ByWait, own: Any, chip: int, now_s: float) -> int:
+    if own.requests[chip] > 0 and now_s >= own.ends_s[chip]:
+        if own.execution_s[chip] > 0.0:
+            ratio = own.latency_s[chip] / own.execution_s[chip]
+            if ratio > policy.threshold * (1.0 + policy.band):
+                own.chosen[chip] = 1
+            elif ratio < policy.threshold * (1.0 - policy.band):
+                own.chosen[chip] = 0
+        windows = math.floor((now_s - own.ends_s[chip]) / policy.window_s) + 1.0
+        own.ends_s[chip] += windows * policy.window_s
+        own.requests[chip] = 0
+        own.latency_s[chip] = 0.0
+        own.execution_s[chip] = 0.0
+    return int(own.chosen[chip])

@@ -1,0 +1,39 @@
+"""More room in the tables of the state, where more requests are there than they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from c2c.serving.rows import Rows
+from c2c.serving.state import Serving
+
+__all__ = ["grow_records", "grow_requests"]
+
+
+def _grown(table: Any, extra: int) -> Any:
+    if isinstance(table, Rows):
+        return table.grown(extra)
+    old = len(table)
+    made = np.zeros(old + extra, table.dtype).view(np.recarray)
+    made[:old] = table
+    return made
+
+
+def grow_requests(state: Serving, extra: int) -> Serving:
+    """Return the state with `extra` more free request slots."""
+    old = len(state.request)
+    request = _grown(state.request, extra)
+    free = np.zeros(old + extra, np.int64)
+    n_free = int(state.count[0].free_slots)
+    # New slots go below the old free ones: the order in which slots are used stays the same.
+    free[:extra] = np.arange(old + extra - 1, old - 1, -1)
+    free[extra : extra + n_free] = state.free_slots[:n_free]
+    state.count[0].free_slots = n_free + extra
+    return state._replace(request=request, free_slots=free)
+
+
+def grow_records(state: Serving, extra: int) -> Serving:
+    """Return the state with room for `extra` more records."""
+    return state._replace(records=_grown(state.records, extra))

@@ -1,0 +1,113 @@
+"""What the simulated hardware is and how it stands: constants, phases, links, the timeline."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from c2c.serving import RESOURCES
+from c2c.serving.state import Serving
+from c2c.simulator.chains import Chains, Lanes, new_lanes
+from c2c.simulator.events import new_tournament
+from c2c.simulator.miss_table import MissTable
+from c2c.simulator.phases import PHASE_DTYPE
+from c2c.simulator.resources import Resources, new_resources
+from c2c.simulator.works import WORK_DTYPE, Starts
+
+__all__ = ["TIMELINE_DTYPE", "Machine", "World", "new_world"]
+
+LINK_DTYPE = np.dtype(
+    [
+        ("at_s", "f8"),
+        ("rate", "f8"),  # bytes/s moved now
+        ("moved", "f8"),  # bytes moved so far
+        ("peak", "f8"),  # highest rate seen
+        ("disk_free_s", "f8"),
+        ("dirty", "i8"),
+        ("graphs", "i8"),  # phases under way that are made of works
+    ],
+    align=True,
+)
+
+TIMELINE_DTYPE = np.dtype(
+    [
+        ("chip", "i4"),
+        ("instance", "i4"),
+        ("model", "i4"),
+        ("is_load", "i4"),
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("prefill_tokens", "i8"),
+        ("decode_seqs", "i8"),
+        ("steps", "i8"),
+        ("alpha", "f8"),
+        ("link_gbps", "f8"),  # average over the phase
+        ("chip_link_gbps", "f8"),  # all instances of the chip, over the same time
+    ],
+    align=True,
+)
+
+
+class Machine(NamedTuple):
+    """The fixed part of the simulated hardware."""
+
+    capacity: float  # bytes/s of each chip's link
+    hbm: Any  # f8[kind] bytes/s of a slice
+    link_cap: Any  # f8[kind] bytes/s one slice can draw
+    load_s: Any  # f8[D] seconds to activate a model that is in host memory
+    load_link_bytes: Any  # f8[D, kind] bytes an activation copies over the link
+    weight_bytes: Any  # f8[D] bytes read from disk on a cold start
+    disk: float  # bytes/s of a chip's disk
+    cold_init_s: float  # engine start on a cold start
+    turn_s: float  # changing the engine of a slice between two steps
+    turn_bytes: Any  # f8[D] weights that are copied then
+    is_ahead: Any  # bool[D, kind] they are on their way since the turn before
+    tick_s: float  # loads begin at whole multiples of it; 0: at once
+    starts: Starts
+    misses: MissTable
+    chains: Chains
+
+
+class World(NamedTuple):
+    """The changing part."""
+
+    phase: Any  # PHASE_DTYPE [devices]
+    link: Any  # LINK_DTYPE [C]
+    busy: Any  # i8[devices] 1: a phase is under way
+    end_s: Any  # f8[devices]
+    tree: Any
+    demands: Any  # scratch, one a slice of a chip
+    rates: Any
+    active: Any
+    works: Any  # WORK_DTYPE [devices, works of a start]
+    resources: Resources  # scratch, of the chip whose shares are found
+    lanes: Lanes
+    timeline: Any  # TIMELINE_DTYPE buffer
+    n_timeline: Any  # i8[1]
+    layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
+
+
+def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
+    """Return the world before the first event; at most `timeline_rows` phases are kept."""
+    n, works = len(state.device), len(machine.starts.after)
+    widest = int((state.chip.last - state.chip.first).max())
+    lanes = new_lanes(machine.chains, n, len(state.chip))
+    resources = new_resources(widest * max(1, works), len(RESOURCES) + lanes.used_s.shape[1])
+    resources.capacity[len(RESOURCES) :] = 1.0  # a second a second
+    return World(
+        phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
+        link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
+        busy=np.zeros(n, np.int64),
+        end_s=np.full(n, np.inf),
+        tree=new_tournament(n),
+        demands=np.zeros(widest),
+        rates=np.zeros(widest),
+        active=np.zeros(widest, np.int64),
+        works=np.zeros((n, works), WORK_DTYPE).view(np.recarray),
+        resources=resources,
+        lanes=lanes,
+        timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
+        n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
+        layout_s=np.full(1, np.inf),
+    )

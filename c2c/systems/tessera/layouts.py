@@ -1,0 +1,255 @@
+"""A pair of unlike GPUs in the serving loop: its lanes, and what their steps take of the pair.
+
+    kernels         every lane over both GPUs, kernels placed for each size of step; two variants of
+                    a step, the latency and the throughput policy's
+    replicas        a lane on each GPU, which meet nowhere
+    attention_ffn   every lane over both, attention on one and the rest on the other
+    prefill_decode  lanes for prompts on one GPU, whose keys and values go over the link to the lane
+                    of the other one, where they are decoded
+
+A step over both GPUs is one work that takes of each GPU and each direction of the link what its
+kernels and transfers take: the limit of many small ones that take turns. What a prompt leaves is
+sent by a work of its own after the prompt's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, cast, get_args
+
+import numpy as np
+
+from c2c.errors import SettingError, unknown_name
+from c2c.hardware import Gpu, Slice
+from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.serving import Chain, StepLayout, WorkCosts
+from c2c.serving import Lane as Place
+from c2c.systems.tessera.lanes import Lanes
+from c2c.systems.tessera.monitor import SWITCH_S
+from c2c.systems.tessera.online import Costs, Lane
+from c2c.systems.tessera.pair import Pair
+from c2c.systems.tessera.served import parameter_bytes
+
+__all__ = ["PairLayout", "pair_layout"]
+
+Side = Literal["left", "right"]
+_WAYS: Final = ("kernels", "replicas", "attention_ffn", "prefill_decode")
+_SIDES: Final = get_args(Side)
+_ROWS: Final = 64  # of a decode step, by which directions are compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairLayout:
+    """How a pair serves one model: `system.layout` of a run with a `pair`.
+
+    Attributes:
+      way: one of those above.
+      first: the GPU of prompts, or of attention; None: the better one at the context's lengths.
+      in_flight: lanes over both GPUs, or for prompts.
+      context: tokens of a sequence, of which decode steps are priced.
+      prompt: tokens of its prompt, by which directions are compared.
+      expert_bytes: of an expert's weight.
+      gbps: of the link, each way, 1e9 bytes a second; None: the pair's.
+      gap: at which the planner may stop.
+      hbm_reserve_bytes: of each GPU, for what is neither weights nor keys and values.
+    """
+
+    way: str
+    first: Side | None = None
+    in_flight: int = 2
+    context: int = 1084
+    prompt: int = 1020
+    expert_bytes: float = 2.0
+    gbps: float | None = None
+    gap: float = 0.03
+    hbm_reserve_bytes: float = 2.0e9
+
+    def __post_init__(self) -> None:
+        where = "system.layout"
+        if self.way not in _WAYS:
+            raise unknown_name(f"{where}.way", self.way, _WAYS)
+        if self.first is not None and self.first not in _SIDES:
+            raise SettingError(f"{where}.first", self.first, "left, right or null")
+        for name in ("in_flight", "context", "prompt"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
+        for name in ("expert_bytes", "gap"):
+            if not 0.0 < getattr(self, name) < np.inf:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "a number above 0")
+        if self.gbps is not None and not 0.0 < self.gbps < np.inf:
+            raise SettingError(f"{where}.gbps", self.gbps, "GB/s above 0, or null")
+        if not 0.0 <= self.hbm_reserve_bytes < np.inf:
+            raise SettingError(
+                f"{where}.hbm_reserve_bytes", self.hbm_reserve_bytes, "bytes, at least 0"
+            )
+
+
+def pair_layout(
+    settings: Mapping[str, Any], pair: Pair, spec: ModelSpec, *, rows: int
+) -> StepLayout:
+    """Return the lanes of a model over a pair.
+
+    Args:
+      settings: the fields of `PairLayout`.
+      pair: two GPUs and the link between them.
+      spec: the model.
+      rows: of a batch, at most.
+
+    Raises:
+      SettingError: an unknown field, a value that cannot be, or weights that fit no GPU.
+    """
+    known = [f.name for f in fields(PairLayout)]
+    for key, value in settings.items():
+        if key not in known:
+            raise unknown_name(f"system.layout.{key}", value, known, str(key), "a key among")
+    return _Over(PairLayout(**settings), pair, spec, rows).layout()
+
+
+class _Over:
+    def __init__(self, given: PairLayout, pair: Pair, spec: ModelSpec, rows: int) -> None:
+        self.given, self.pair, self.spec = given, pair, spec
+        self.lanes = Lanes(
+            spec=spec, pair=pair, context=given.context, expert_bytes=given.expert_bytes,
+            gbps=given.gbps, gap=given.gap, rows=rows,
+        )  # fmt: skip
+
+    def layout(self) -> StepLayout:
+        """Return the lanes that the settings ask for."""
+        left, right = self.pair.left, self.pair.right
+        made, detail = getattr(self, f"_{self.given.way}")()
+        return StepLayout(
+            name=f"{self.given.way} over {self.pair.name}",
+            resources=(left, f"{right} to {left}", right, f"{left} to {right}"),
+            lanes=made,
+            switch_s=SWITCH_S,
+            notes=(f"pair {self.pair.name}: {detail}",),
+        )
+
+    def _kernels(self) -> tuple[tuple[Place, ...], str]:
+        chains = tuple(self._chain(self.lanes.placed(p)) for p in ("latency", "throughput"))
+        place = self._place("both", (0, 1))
+        room = min(self._room(0), self._room(1)) / self.given.in_flight
+        lane = self._lane(place, room, chains)
+        return (lane,) * self.given.in_flight, (
+            f"{self.given.in_flight} batches over both GPUs, kernels placed by size of step"
+        )
+
+    def _replicas(self) -> tuple[tuple[Place, ...], str]:
+        return tuple(
+            self._lane(
+                self._place(name, (g,)), self._room(g), (self._chain(self.lanes.single(g)),)
+            )
+            for g, (name, _) in enumerate(self.pair.gpus)
+        ), "a batch on each GPU"  # fmt: skip
+
+    def _attention_ffn(self) -> tuple[tuple[Place, ...], str]:
+        both = [self.lanes.attention_ffn(g) for g in (0, 1)]
+        first = self._first([self._slowest(lane) for lane in both])
+        room = self._room(first) / self.given.in_flight
+        lane = self._lane(self._place("both", (0, 1)), room, (self._chain(both[first]),))
+        names = [name for name, _ in self.pair.gpus]
+        return (lane,) * self.given.in_flight, (
+            f"attention on {names[first]}, the rest on {names[1 - first]}, "
+            f"{self.given.in_flight} batches"
+        )
+
+    def _prefill_decode(self) -> tuple[tuple[Place, ...], str]:
+        single = [self.lanes.single(g) for g in (0, 1)]
+        first = self._first([self._slowest_apart(single, u) for u in (0, 1)])
+        names = [name for name, _ in self.pair.gpus]
+        target = self._place(names[1 - first], (1 - first,))
+        prompts = Chain(
+            prefill=self._sending(single[first].prefill, first),
+            decode=_one_work(single[first].decode),
+        )
+        room = self._room(first) / self.given.in_flight
+        sender = Place(
+            place=self._place(names[first], (first,)), kv_bytes=room,
+            chains={self.spec.name: (prompts,)}, hands_to=target.name,
+        )  # fmt: skip
+        decodes = self._lane(target, self._room(1 - first), (self._chain(single[1 - first]),))
+        return (*((sender,) * self.given.in_flight), decodes), (
+            f"prompts on {names[first]}, {self.given.in_flight} in flight, decodes on "
+            f"{names[1 - first]}"
+        )
+
+    def _sending(self, prefill: Costs, source: int) -> WorkCosts:
+        """Return prompts whose keys and values go to the other GPU, one work after the other."""
+        sent_s = [self.lanes.handed_s(int(n), cast("Literal[0, 1]", source)) for n in prefill.sizes]
+        use = np.zeros((len(prefill.sizes), 2, 4))
+        use[:, 0] = prefill.busy_s
+        use[:, 1, 2 * (1 - source) + 1] = sent_s
+        return WorkCosts(
+            sizes=tuple(int(size) for size in prefill.sizes),
+            alone_s=np.column_stack([prefill.alone_s, sent_s]),
+            use_s=use,
+        )
+
+    def _slowest_apart(self, single: Sequence[Lane], source: int) -> float:
+        """Return the seconds a request takes of the slowest of prefill, link and decode."""
+        prompt = self.given.prompt
+        output = 2 * (self.given.context - prompt)
+        return max(
+            single[source].prefill.at(prompt)[1],
+            self.lanes.handed_s(prompt, cast("Literal[0, 1]", source)),
+            single[1 - source].decode.at(_ROWS)[1] * output / _ROWS,
+        )
+
+    def _first(self, seconds: Sequence[float]) -> int:
+        if self.given.first is not None:
+            return _SIDES.index(self.given.first)
+        return int(np.argmin(seconds))
+
+    def _slowest(self, lane: Lane) -> float:
+        """Return the seconds of the resource that a request of the usual lengths takes most of."""
+        prefill, prefill_s = lane.prefill.at(self.given.prompt)
+        decode, decode_s = lane.decode.at(_ROWS)
+        output = 2 * (self.given.context - self.given.prompt)
+        return max(
+            p * prefill_s + d * decode_s * output / _ROWS
+            for p, d in zip(prefill, decode, strict=True)
+        )
+
+    def _room(self, gpu: int) -> float:
+        """Return what a GPU has for keys and values beside the weights, which it keeps whole."""
+        name, one = self.pair.gpus[gpu]
+        weights = parameter_bytes(self.spec, self.given.expert_bytes)
+        room = one.hbm_bytes - weights - self.given.hbm_reserve_bytes
+        if room < kv_bytes_per_token(self.spec):
+            raise SettingError(
+                "pair", self.pair.name,
+                f"GPUs that hold {self.spec.name}'s {weights / 1e9:.1f} GB of weights; {name} has "
+                f"{one.hbm_bytes / 1e9:.0f} GB",
+            )  # fmt: skip
+        return float(room)
+
+    def _place(self, name: str, gpus: Sequence[int]) -> Slice:
+        """Return what a lane is made of, for those who look at what serves."""
+        here = [gpu for _, gpu in self.pair.gpus]
+        chosen: list[Gpu] = [here[g] for g in gpus]
+        return Slice(
+            name=f"{self.pair.name}/{name}",
+            sm_count=sum(g.sm_count for g in chosen),
+            hbm_bytes=sum(g.hbm_bytes for g in chosen),
+            hbm_gbps=sum(g.hbm_gbps for g in chosen),
+            bf16_tflops=sum(g.bf16_tflops for g in chosen),
+            l2_bytes=sum(g.l2_bytes for g in chosen),
+            link_cap_gbps=self.pair.nic_gbps,
+        )
+
+    def _lane(self, place: Slice, room: float, chains: tuple[Chain, ...]) -> Place:
+        return Place(place=place, kv_bytes=room, chains={self.spec.name: chains})
+
+    def _chain(self, lane: Lane) -> Chain:
+        return Chain(prefill=_one_work(lane.prefill), decode=_one_work(lane.decode))
+
+
+def _one_work(costs: Costs) -> WorkCosts:
+    """Return a step as one work that draws on GPUs and links at once, in proportion."""
+    return WorkCosts(
+        sizes=tuple(int(size) for size in costs.sizes),
+        alone_s=np.array(costs.alone_s)[:, None],
+        use_s=np.array(costs.busy_s)[:, None, :],
+    )
