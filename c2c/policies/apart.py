@@ -16,7 +16,6 @@ import numba.core.cgutils
 import numba.extending
 
 from c2c.policies.decision import INLINED
-from c2c.policies.system import System
 
 __all__ = ["PARTS", "Apart", "Part", "apart"]
 
@@ -33,6 +32,11 @@ class Apart(NamedTuple):
     turns: int = 0
     step_experts: int = 0
     start_experts: int = 0
+    share_works: int = 0
+    follow_works: int = 0
+    begin_chain: int = 0
+    stop_chain: int = 0
+    end_chain: int = 0
 
 
 class Part(NamedTuple):
@@ -40,11 +44,17 @@ class Part(NamedTuple):
 
     Attributes:
       function: what it does.
-      is_needed: whether a system may reach it.
+      is_needed: whether a run reaches it, by the values that the loop is called with.
     """
 
     function: Callable[..., Any]
-    is_needed: Callable[[System], bool]
+    is_needed: Callable[[Mapping[type, Any]], bool]
+
+    def takes(self) -> set[type]:
+        """Return the types of the tuples among its arguments."""
+        hints = get_type_hints(self.function)
+        hints.pop("return", None)
+        return set(hints.values()) - _NUMBERS.keys()
 
     def kinds(self, known: Mapping[type, Any]) -> tuple[Any, ...]:
         """Return Numba's types of the arguments, those of tuples by the tuples' types."""
@@ -53,14 +63,16 @@ class Part(NamedTuple):
         return tuple(_NUMBERS.get(hint) or known[hint] for hint in hints.values())
 
 
-_NUMBERS: Final[dict[Any, Any]] = {int: types.int64, float: types.float64}
+_NUMBERS: Final[dict[Any, Any]] = {
+    bool: types.boolean, int: types.int64, float: types.float64,
+}  # fmt: skip
 
 # Name in `Apart` -> part.
 PARTS: Final[dict[str, Part]] = {}
 
 
 def apart(
-    name: str, *, needed: Callable[[System], bool]
+    name: str, *, needed: Callable[[Mapping[type, Any]], bool]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function that compiled code calls at the address `rules.apart.<name>`.
 
@@ -68,7 +80,7 @@ def apart(
 
     Args:
       name: of its field in `Apart`.
-      needed: whether a system may reach it.
+      needed: whether a run reaches it, by the values that the loop is called with, by type.
     """
 
     def keep(function: Callable[..., Any]) -> Callable[..., Any]:

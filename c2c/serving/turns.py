@@ -297,7 +297,7 @@ def _next_of_chip(
     return best_i, _UNLIMITED if is_alone else 1
 
 
-@apart("turns", needed=lambda system: takes_turns(system.turn))
+@apart("turns", needed=lambda values: takes_turns(values[Rules].system.turn))
 def _next_turn(
     fleet: Fleet, rules: Rules, s: Serving, d: int, nth: int, now_s: float
 ) -> tuple[int, int]:  # fmt: skip

@@ -11,47 +11,26 @@ from c2c.policies import caches_experts, inlined, jitable
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
-from c2c.simulator.chains import (
-    CHAIN,
-    begin_lane,
-    end_lane,
-    follow_lane,
-    gather_lane,
-    in_use_beside,
-    spread_lane,
-    stop_lane,
-)
+from c2c.simulator.chains import CHAIN
 from c2c.simulator.events import set_end
 from c2c.simulator.experts import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
+from c2c.simulator.graphs import begin_chain, end_chain, share_among_works, stop_chain
 from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
-from c2c.simulator.resources import DRAWS, share
-from c2c.simulator.works import (
-    DISK,
-    LINK,
-    begin_works,
-    gather_works,
-    next_works,
-    spread_works,
-)
-from c2c.simulator.world import Machine, World
+from c2c.simulator.works import begin_works
+from c2c.simulator.world import Machine, World, account
 
-__all__ = ["end_phase", "submit", "works_follow"]
+__all__ = ["end_phase", "submit"]
 
 
 @inlined
-def _account(world: World, c: int, now_s: float) -> None:
-    link = world.link[c]
-    link.moved += link.rate * (now_s - link.at_s)
-    link.at_s = now_s
-
-
-@inlined
-def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
+def rebalance(
+    rules: Rules, machine: Machine, state: Serving, world: World, c: int, now_s: float
+) -> None:
     """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
-    _account(world, c, now_s)
+    account(world, c, now_s)
     if world.link[c].graphs > 0:
-        _rebalance_works(machine, state, world, c, now_s)
+        share_among_works(rules, machine, state, world, c, now_s)
         return
     n = 0
     for i in range(state.chip[c].first, state.chip[c].last):
@@ -79,79 +58,11 @@ def rebalance(machine: Machine, state: Serving, world: World, c: int, now_s: flo
     link.dirty = 0
 
 
-@jitable
-def _rebalance_works(machine: Machine, state: Serving, world: World, c: int, now_s: float) -> None:
-    # As `rebalance`, where works use the link, the disk or what a layout lies over beside phases.
-    r, starts = world.resources, machine.starts
-    r.capacity[LINK] = machine.capacity
-    r.capacity[DISK] = machine.disk
-    n = 0
-    for i in range(state.chip[c].first, state.chip[c].last):
-        p = world.phase[i]
-        if p.is_graph == CHAIN:
-            others = in_use_beside(world.lanes, world.phase, state.chip[c], i)
-            n = gather_lane(machine.chains, world.lanes, i, others, now_s, r, n)
-        elif p.is_graph != 0:
-            m = state.instance[state.plan[i].instance].model
-            n = gather_works(starts, world.works, i, m, state.device[i].kind, now_s, r, n)
-        elif world.busy[i] != 0:
-            r.demand[n] = p.demand
-            r.rank[n] = 0
-            r.on[n, 0] = LINK
-            r.per[n, 0] = 1.0
-            for u in range(1, DRAWS):
-                r.on[n, u] = -1
-            n += 1
-    share(r, n)
-    n = 0
-    total = 0.0
-    for i in range(state.chip[c].first, state.chip[c].last):
-        p = world.phase[i]
-        if p.is_graph == CHAIN:
-            set_end(world.tree, world.end_s, i, spread_lane(world.lanes, i, r, n))
-            n += 1
-        elif p.is_graph != 0:
-            m = state.instance[state.plan[i].instance].model
-            n, end_s, p.rate = spread_works(
-                starts, world.works, i, m, state.device[i].kind, now_s, r, n
-            )
-            p.demand = p.rate
-            set_end(world.tree, world.end_s, i, end_s)
-        elif world.busy[i] != 0:
-            advance(p, now_s)
-            p.rate = r.flow[n]
-            # Steps that a higher rank leaves nothing stand still until shares are found again.
-            p.limit_s = 0.0 if p.rate >= p.demand else p.link_bytes / max(p.rate, 1.0)
-            set_end(world.tree, world.end_s, i, p.at_s + remaining_s(p))
-            n += 1
-        if world.busy[i] != 0:
-            total += p.rate
-    link = world.link[c]
-    link.rate = total
-    link.peak = max(link.peak, total)
-    link.dirty = 0
-
-
-@jitable
-def works_follow(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> bool:
-    """Take the end of a work on device `d`; False if its phase has ended with it."""
-    if world.phase[d].is_graph == 0:
-        return False
-    if world.phase[d].is_graph == CHAIN:
-        if not follow_lane(world.lanes, d, now_s):
-            return False
-    elif next_works(machine.starts, world.works, d, now_s) == 0:
-        return False
-    _account(world, state.device[d].chip, now_s)
-    _rebalance_works(machine, state, world, state.device[d].chip, now_s)
-    return True
-
-
 @inlined
 def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p = world.phase[d]
     c = state.device[d].chip
-    _account(world, c, now_s)
+    account(world, c, now_s)
     world.busy[d] = 1
     p.start_s = now_s
     p.at_s = now_s
@@ -257,7 +168,7 @@ def _swap(
     p.total_link += ahead
     p.total_hbm += ahead
     link = world.link[state.device[d].chip]
-    _account(world, state.device[d].chip, now_s)
+    account(world, state.device[d].chip, now_s)
     link.moved += ahead
 
 
@@ -267,7 +178,7 @@ def _begin_run(
     d: int, now_s: float,
 ) -> None:  # fmt: skip
     if len(machine.chains.prefill_s) > 0:
-        begin_lane(machine.chains, world.lanes, fleet, state, d, world.phase[d], now_s)
+        begin_chain(fleet, rules, machine, state, world, d, now_s)
         world.link[state.device[d].chip].graphs += 1
         _begin(world, state, d, now_s)
         return
@@ -336,8 +247,7 @@ def submit(
         if code == ACT_INTERRUPT:
             p = world.phase[d]
             if p.is_graph == CHAIN:
-                p.steps, end_s = stop_lane(world.lanes, d, now_s)
-                set_end(world.tree, world.end_s, d, end_s)
+                set_end(world.tree, world.end_s, d, stop_chain(rules, world, d, now_s))
                 continue
             stop_at_boundary(p, now_s)
             set_end(world.tree, world.end_s, d, p.at_s + remaining_s(p))
@@ -357,7 +267,7 @@ def submit(
                 continue
             d = state.actions[k, 1]
         if d >= 0 and world.link[state.device[d].chip].dirty != 0:
-            rebalance(machine, state, world, state.device[d].chip, now_s)
+            rebalance(rules, machine, state, world, state.device[d].chip, now_s)
     state.count[0].actions = 0
 
 
@@ -384,11 +294,13 @@ def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rat
 
 
 @inlined
-def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> bool:
+def end_phase(
+    rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
+) -> bool:
     """End the phase of device `d`, report what was measured; True if it was a load."""
     p, plan, report = world.phase[d], state.plan[d], state.report[d]
     c, kind = state.device[d].chip, state.device[d].kind
-    _account(world, c, now_s)
+    account(world, c, now_s)
     link = world.link[c]
     seconds = now_s - p.start_s
     steps = float(p.steps)
@@ -422,7 +334,7 @@ def end_phase(machine: Machine, state: Serving, world: World, d: int, now_s: flo
     world.busy[d] = 0
     if p.is_graph != 0:
         if p.is_graph == CHAIN:
-            end_lane(world.lanes, c, d, now_s >= world.end_s[d], now_s)
+            end_chain(rules, world, c, d, now_s)
         p.is_graph = 0
         link.graphs -= 1
     link.dirty = 1

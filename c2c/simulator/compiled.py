@@ -231,9 +231,10 @@ def _parts(arguments: tuple[Any, ...], kinds: list[Any]) -> Apart:
     """Return the addresses of the parts that the rules' system needs, made or read."""
     known = {type(value): kind for value, kind in zip(arguments, kinds, strict=True)}
     known |= {type(part): _kind_of(part) for value in arguments for part in _tuples_in(value)}
+    values = {type(value): value for value in arguments}
     found = {}
     for name, part in PARTS.items():
-        if part.is_needed(arguments[_RULES].system):
+        if part.takes() <= known.keys() and part.is_needed(values):
             compiled, wanted = _part(name), part.kinds(known)
             compiled.compile(wanted)
             made = compiled.overloads[wanted]

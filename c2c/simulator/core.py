@@ -10,10 +10,11 @@ from c2c.policies import jitable
 from c2c.serving.placing import start_active
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
-from c2c.simulator.backend import end_phase, submit, works_follow
+from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import next_device
 from c2c.simulator.experts import Experts
+from c2c.simulator.graphs import follow_works
 from c2c.simulator.world import Machine, World
 
 __all__ = ["BLOCK_DONE", "DRAINED", "LAYOUT_DUE", "NEED_SLOTS", "RECORDS_FULL", "drive"]
@@ -90,9 +91,9 @@ def drive(
             return BLOCK_DONE
         elif now_s == np.inf:
             return DRAINED
-        elif works_follow(machine, state, world, d, now_s):
+        elif world.phase[d].is_graph != 0 and follow_works(rules, machine, state, world, d, now_s):
             continue
-        elif end_phase(machine, state, world, d, now_s):
+        elif end_phase(rules, machine, state, world, d, now_s):
             on_ready(fleet, rules, state, d, now_s)
         else:
             on_step_end(fleet, rules, state, d, now_s)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from c2c.policies import apart, caches_experts
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
@@ -10,7 +13,11 @@ from c2c.simulator.miss_table import MissTable, steps_missing
 __all__ = ["experts_of_start", "experts_of_step"]
 
 
-@apart("step_experts", needed=lambda system: caches_experts(system.experts))
+def _has_caches(values: Mapping[type, Any]) -> bool:
+    return bool(caches_experts(values[Rules].system.experts))
+
+
+@apart("step_experts", needed=_has_caches)
 def experts_of_step(
     fleet: Fleet,
     rules: Rules,
@@ -43,7 +50,7 @@ def experts_of_step(
     return walk_experts(system.experts, system.prefetch, experts, fleet, state, d, alone_s)
 
 
-@apart("start_experts", needed=lambda system: caches_experts(system.experts))
+@apart("start_experts", needed=_has_caches)
 def experts_of_start(
     fleet: Fleet,
     rules: Rules,  # noqa: ARG001 (among which the address is)

@@ -29,9 +29,10 @@ from c2c.serving.port import (
     Timer,
     Weights,
 )
-from c2c.simulator.backend import end_phase, submit, works_follow
+from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import next_device
+from c2c.simulator.graphs import follow_works
 from c2c.simulator.layouts import LayoutSchedule
 from c2c.simulator.machine import build_experts
 from c2c.simulator.world import Machine, new_world
@@ -161,7 +162,7 @@ class SimulatorBackend:
             ends_s = float(self._world.end_s[d])
             if ends_s > others_s or ends_s == math.inf:
                 break
-            if not works_follow(self._machine, self._mirror, self._world, d, ends_s):
+            if not self._works_follow(d, ends_s):
                 return self._end(d, ends_s)
         at_s = others_s
         if at_s == math.inf:
@@ -174,6 +175,11 @@ class SimulatorBackend:
         if at_s == happens_s:
             return self._happen(self._incidents.pop(0))
         return self._arrive(at_s)
+
+    def _works_follow(self, d: int, at_s: float) -> bool:
+        if self._world.phase[d].is_graph == 0:
+            return False
+        return bool(follow_works(self._rules, self._machine, self._mirror, self._world, d, at_s))
 
     def _arrives_s(self) -> float:
         if self._clients is not None:
@@ -208,12 +214,19 @@ class SimulatorBackend:
 
     def _happen(self, incident: Cancelled | DeviceLost | Weights) -> Event:
         if isinstance(incident, DeviceLost) and self._world.busy[incident.device]:
-            end_phase(self._machine, self._mirror, self._world, incident.device, incident.at_s)
+            end_phase(
+                self._rules,
+                self._machine,
+                self._mirror,
+                self._world,
+                incident.device,
+                incident.at_s,
+            )
             self._ended = incident.device
         return incident
 
     def _end(self, d: int, at_s: float) -> Event:
-        was_load = end_phase(self._machine, self._mirror, self._world, d, at_s)
+        was_load = end_phase(self._rules, self._machine, self._mirror, self._world, d, at_s)
         self._ended = d
         if was_load:
             available = float(self._mirror.report[d].available_gbps)

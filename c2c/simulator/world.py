@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from c2c.policies import inlined
 from c2c.serving import RESOURCES
 from c2c.serving.state import Serving
 from c2c.simulator.chains import Chains, Lanes, new_lanes
@@ -15,7 +16,7 @@ from c2c.simulator.phases import PHASE_DTYPE
 from c2c.simulator.resources import Resources, new_resources
 from c2c.simulator.works import WORK_DTYPE, Starts
 
-__all__ = ["TIMELINE_DTYPE", "Machine", "World", "new_world"]
+__all__ = ["TIMELINE_DTYPE", "Machine", "World", "account", "new_world"]
 
 LINK_DTYPE = np.dtype(
     [
@@ -111,3 +112,11 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
         n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
         layout_s=np.full(1, np.inf),
     )
+
+
+@inlined
+def account(world: World, c: int, now_s: float) -> None:
+    """Count what the link of chip `c` has moved up to now."""
+    link = world.link[c]
+    link.moved += link.rate * (now_s - link.at_s)
+    link.at_s = now_s

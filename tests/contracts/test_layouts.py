@@ -33,7 +33,7 @@ from c2c.simulator import build_machine
 from c2c.simulator.layouts import LayoutSchedule
 from c2c.simulator.port import SimulatorBackend
 from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import MODELS, prepared
+from tests.contracts.systems import models, prepared
 from tests.contracts.test_serving import AS_DRAWN, loads
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, setup, simulate
@@ -75,7 +75,7 @@ def test_a_stubborn_backend_is_served_through_changes(
             wishes.append(event)
             plan.left(event.chip, event.at_s)
     backend = StubbornBackend(
-        random_requests(n, len(MODELS), rate, seed),
+        random_requests(n, models(system), rate, seed),
         seed=seed,
         cancel=cancel,
         lose=[d for d in lost if d < len(what.kind_of)],
@@ -94,7 +94,7 @@ def test_records_are_the_same_compiled_interpreted_and_over_the_port(
     system: str, load: tuple[int, float, int]
 ) -> None:
     n, rate, seed = load
-    what, block = changing(system), random_requests(n, len(MODELS), rate, seed)
+    what, block = changing(system), random_requests(n, models(system), rate, seed)
     over_port, _, _ = serve(what, SimulatorBackend(what, build_machine(what), block))
     interpreted, stats, _ = simulate(what, block)
     compiled, compiled_stats, _ = simulate(what, block, compiled=True)

@@ -9,14 +9,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from c2c.policies import Apart, Own, RoundRobin, System
+from c2c.policies import Apart, Own, Resident, RoundRobin, System
 from c2c.policies.apart import PARTS
-from c2c.serving import SystemSpec
+from c2c.serving import prepare
 from c2c.serving.state import Rules
-from c2c.simulator import cache_dir, cache_key, compiled
+from c2c.simulator import build_machine, cache_dir, cache_key, compiled
 from c2c.simulator.cache_folder import writable
 from c2c.simulator.compiled import _sources
 from c2c.simulator.events import new_tournament, next_device, set_end
+from tests.simulator.worlds import setup
 
 
 def test_a_changed_source_gets_another_cache(tmp_path: Path) -> None:
@@ -98,14 +99,15 @@ def _twice(number: _Number, rules: Rules) -> int:
 
 def test_a_system_gets_the_parts_of_the_loop_that_it_needs() -> None:
     assert set(PARTS) == set(Apart._fields)
-    needed = {
-        name: {part for part, made in PARTS.items() if made.is_needed(system.policies)}
-        for name, system in (
-            ("one engine a slice", SystemSpec(name="plain")),
-            ("turns", SystemSpec(name="turns", turn=RoundRobin(), residents=2)),
-        )
-    }
-    assert needed == {"one engine a slice": set(), "turns": {"turns"}}
+    start = ({"name": "copy", "moves": "weights"},)
+    for system, needs in (
+        ({}, set()),
+        ({"turn": RoundRobin(), "residents": 2}, {"turns"}),
+        ({"load": Resident(), "start": start}, {"share_works", "follow_works"}),
+    ):
+        what = prepare(setup("llama-3-3b", **system))
+        values = {type(value): value for value in (what.rules, build_machine(what))}
+        assert {name for name, part in PARTS.items() if part.is_needed(values)} == needs
 
 
 def test_where_the_cache_cannot_be_written_code_goes_to_a_private_folder(
