@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -56,6 +55,7 @@ __all__ = [
 
 SPARE = -1  # the place of a worker that stands by
 _MOST_BYTES = 1 << 28
+_PIECE_BYTES = 1 << 18
 _LENGTH = struct.Struct("<I")
 
 
@@ -364,22 +364,37 @@ def frames_in(data: bytes) -> list[_Any]:
 
 
 class SocketFrames:
-    """The same over a blocking socket, for a worker's threads: one reads, one writes."""
+    """The same over a blocking socket, for a process that computes between two frames."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Take a connected socket."""
         self._socket = connection
-        self._file = connection.makefile("rb")
+        self._data = bytearray()  # of frames that have not come whole
 
     def send(self, *frames: Frame) -> None:
         """Send frames in one piece."""
         self._socket.sendall(b"".join(_packed(frame) for frame in frames))
 
-    def __iter__(self) -> Iterator[_Any]:
-        """Yield frames until the connection ends."""
-        while len(head := self._file.read(_LENGTH.size)) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(head)
-            body = self._file.read(length)
-            if len(body) < length:
-                return
-            yield _decoder.decode(body)
+    def receive(self, *, waits: bool) -> list[_Any] | None:
+        """Return the frames that have come, of what came in one piece; None at the end.
+
+        Args:
+          waits: for more to come, where nothing has.
+        """
+        try:
+            data = self._socket.recv(_PIECE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        self._data += data
+        found, at = [], 0
+        while len(self._data) >= at + _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._data, at)
+            past = at + _LENGTH.size + length
+            if len(self._data) < past:
+                break
+            found.append(_decoder.decode(self._data[at + _LENGTH.size : past]))
+            at = past
+        del self._data[:at]
+        return found

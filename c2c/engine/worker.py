@@ -2,18 +2,17 @@
 
     python -m c2c.engine.worker <socket> <place> <generation>
 
-One thread reads frames, the main one computes; it ends when the connection does.
+It looks for frames between steps, and ends when the connection does.
 """
 
 from __future__ import annotations
 
 import importlib
-import queue
 import signal
 import socket
 import sys
-import threading
 import time
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -39,28 +38,40 @@ __all__ = ["main"]
 
 
 class _Inbox:
-    """Frames in their order; interrupts overtake them."""
+    """Frames in their order; interrupts overtake them.
+
+    Whoever computes reads them: another thread would take its turn at the interpreter.
+    """
 
     def __init__(self, frames: SocketFrames) -> None:
         self._frames = frames
-        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.interrupted = -1  # the last plan that is to end early
-        threading.Thread(target=self._read, daemon=True).start()
+        self._waiting: deque[Any] = deque()
+        self._interrupted = -1  # the last plan that is to end early
+        self._is_over = False
 
-    def _read(self) -> None:
-        for frame in self._frames:
+    def _take(self, *, waits: bool) -> None:
+        frames = self._frames.receive(waits=waits)
+        if frames is None:
+            self._is_over = True
+            self._waiting.append(Stop())
+            return
+        for frame in frames:
             if isinstance(frame, Interrupt):
-                self.interrupted = max(self.interrupted, frame.plan)
+                self._interrupted = max(self._interrupted, frame.plan)
             else:
-                self._waiting.put(frame)
-        self._waiting.put(Stop())
+                self._waiting.append(frame)
 
     def ends(self, plan: int) -> bool:
         """Say whether a plan is to end at the next step boundary."""
-        return self.interrupted >= plan
+        if not self._is_over:
+            self._take(waits=False)
+        return self._is_over or self._interrupted >= plan
 
     def get(self) -> Any:
-        return self._waiting.get()
+        """Wait for the next frame; Stop at the end of the connection."""
+        while not self._waiting:
+            self._take(waits=True)
+        return self._waiting.popleft()
 
 
 def _say_opening(frames: SocketFrames, model: str, number: int, of: int) -> None:

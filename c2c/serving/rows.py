@@ -8,7 +8,9 @@ names, the same numbers, a twentieth of the time. Arrays of plain numbers stay w
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import make_dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,36 +19,42 @@ __all__ = ["Row", "Rows", "as_rows", "new_row"]
 
 
 class Row:
-    """One row; its subclasses have the fields of a dtype."""
+    """One row; its subclasses have the fields of a dtype, and take their values in that order."""
 
     __slots__ = ()
     names: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, values: Iterable[Any]) -> None:
-        """Take the values of all fields, in their order."""
-        for name, value in zip(self.names, values, strict=True):
-            setattr(self, name, value)
+    values: ClassVar[Callable[[Any], tuple[Any, ...]]]
 
     def __iter__(self) -> Iterator[Any]:
-        return (getattr(self, name) for name in self.names)
+        return iter(type(self).values(self))
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
     def copy(self) -> Self:
         """Return a row of its own with the same values."""
-        return type(self)(self)
+        return type(self)(*type(self).values(self))
 
 
 @functools.cache
 def _row_type(dtype: np.dtype[Any]) -> type[Row]:
+    # A dataclass's __init__ is straight code, and attrgetter is C: a row is copied each step.
     names = dtype.names or ()
-    return type("Row", (Row,), {"__slots__": names, "names": names})
+    made = make_dataclass("Row", names, bases=(Row,), slots=True, eq=False)
+    made.names = names
+    several = len(names) > 1
+    made.values = staticmethod(attrgetter(*names) if several else lambda row: (row[names[0]],))
+    return made
+
+
+@functools.cache
+def _zeros(dtype: np.dtype[Any]) -> Row:
+    return _row_type(dtype)(*np.zeros(1, dtype).tolist()[0])
 
 
 def new_row(dtype: np.dtype[Any], **fields: Any) -> Row:
     """Return a row with the given fields; the others are zero."""
-    row = _row_type(dtype)(np.zeros(1, dtype).tolist()[0])
+    row = _zeros(dtype).copy()
     for name, value in fields.items():
         setattr(row, name, value)
     return row
@@ -59,7 +67,7 @@ class Rows(list[Any]):
         """Take over the values of a record array."""
         self.dtype = table.dtype
         made = _row_type(table.dtype)
-        super().__init__(made(values) for values in table.tolist())
+        super().__init__(made(*values) for values in table.tolist())
 
     def __setitem__(self, at: Any, row: Any) -> None:
         # As in an array: values are copied into the row that is there.

@@ -15,6 +15,8 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
+
 from c2c.config import load
 from c2c.engine import Engine, find_models
 from c2c.errors import DataError, SettingError
@@ -40,7 +42,7 @@ def serve(arguments: Sequence[str]) -> int:
         raise SettingError("out", str(settings.out), "a new or empty folder")
     if settings.out is not None:
         settings.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now
-    return asyncio.run(_serve(settings))
+    return asyncio.run(_serve(settings), loop_factory=uvloop.new_event_loop)
 
 
 def _say(text: str) -> None:
