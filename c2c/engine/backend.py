@@ -310,7 +310,7 @@ class LiveBackend:
                 begun_s=doing.begun_s,
                 sent_s=sent_s,
                 heard_s=now_s,
-                outside_s=max(0.0, now_s - max(last_s, doing.begun_s) - spent),
+                outside_s=now_s - max(last_s, doing.begun_s) - spent,
                 is_turn=was != name,
                 is_cold=False,
                 again=doing.again if first else 0,

@@ -157,10 +157,7 @@ def too_large(entry: Entry, options: Options) -> str:
     size = _weights(entry, options)
     if size <= options.weights_bytes:
         return ""
-    return (
-        f"its weights take {size / 1e9:.2f} GB, more than weights_bytes, "
-        f"{options.weights_bytes / 1e9:.2f} GB"
-    )
+    return f"its weights take {size:.0f} bytes, more than weights_bytes={options.weights_bytes}"
 
 
 def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:

@@ -41,7 +41,8 @@ class StepRow:
       sent_s: when the plan was sent.
       heard_s: when the step was heard of.
       outside_s: from the event that the plan follows from, or the step before, to the end of this
-        step, beside the worker's seconds: the loop, the frames, waiting for a core.
+        step, beside the worker's seconds: the loop, the frames, waiting for a core. Less than
+        nothing where the step before was heard of late, and the worker had gone on.
       is_turn: another model than the step before.
       is_cold: of a load: the weights were not in memory, and had to be waited for.
       again: prompt tokens that were computed anew, after a worker was lost.

@@ -23,7 +23,7 @@ from c2c.transformer import (
     load,
     pieces,
 )
-from c2c.transformer.executables import executables_at
+from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 
@@ -51,7 +51,7 @@ class Residents:
         self._setup = setup
         self._items = {item.name: item for item in setup.models}
         self._models: dict[str, Model] = {}
-        self._executables = executables_at(setup.executables)
+        self._executables = _executables(setup.executables)
         self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
         self._runners: dict[int, Runner] = {}
         self._pool = KvPool(
@@ -111,7 +111,7 @@ class Residents:
             linear=self._setup.linear,
             pool=item.pool,
             progress=False,
-            executables=self._setup.executables,
+            executables=self._executables,
         )
 
     def _compiled(self, model: Model) -> Model:
@@ -222,6 +222,11 @@ class Residents:
             compiled=self.compiled - compiled,
             scores=tuple(scores),
         )
+
+
+def _executables(where: str | None) -> Executables | None:
+    """Return where executables come from; a disk that is full keeps nothing from being served."""
+    return executables_at(where if where in (None, "auto") else Executables(where, strict=False))
 
 
 def _submit(runner: Runner, submit: Submit) -> None:

@@ -105,9 +105,8 @@ class Supervisor:
         while not hello.done():
             process = place.process
             if process is None or process.poll() is not None:
-                status = None if process is None else process.returncode
                 raise DataError(
-                    f"worker {place.device}", f"did not start (exit status {status})",
+                    f"worker {place.device}", "ended before it was ready",
                     "Its last words are above.",
                 )  # fmt: skip
             await asyncio.wait([hello], timeout=0.05)

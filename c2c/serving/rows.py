@@ -40,7 +40,7 @@ class Row:
 def _row_type(dtype: np.dtype[Any]) -> type[Row]:
     # A dataclass's __init__ is straight code, and attrgetter is C: a row is copied each step.
     names = dtype.names or ()
-    made = make_dataclass("Row", names, bases=(Row,), slots=True, eq=False)
+    made: Any = make_dataclass("Row", names, bases=(Row,), slots=True, eq=False)
     made.names = names
     several = len(names) > 1
     made.values = staticmethod(attrgetter(*names) if several else lambda row: (row[names[0]],))

@@ -197,14 +197,16 @@ class Executables:
                 self.repository.remove(entry)
 
 
-def executables_at(where: Path | str | Literal["auto"] | None) -> Executables | None:
+def executables_at(
+    where: Executables | Path | str | Literal["auto"] | None,
+) -> Executables | None:
     """Return the executables of a folder: the same object for the same folder.
 
     Args:
-      where: a folder; "auto" for the default one, of which nothing is expected; None for None.
+      where: a folder; "auto" for the default one, of which nothing is expected; else as it is.
     """
-    if where is None:
-        return None
+    if where is None or isinstance(where, Executables):
+        return where
     if where == "auto":
         from pallas_kernels.repository import default_folder
 

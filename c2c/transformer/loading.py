@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from c2c.errors import DataError, SettingError
 from c2c.hardware import memory_bytes
 from c2c.models import ModelSpec, from_hf_config, param_count, read_json_object
-from c2c.transformer.executables import executables_at
+from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.generate import Wanted, warm
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.model import Model
@@ -63,7 +63,7 @@ def load(
     quantize: Quantize | Quantization | None = None,
     pool: Path | str | None = None,
     progress: bool | None = None,
-    executables: Literal["auto"] | Path | str | None = "auto",
+    executables: Executables | Literal["auto"] | Path | str | None = "auto",
     ahead: Ahead | None = None,
 ) -> Model:
     """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.

@@ -2,9 +2,10 @@
 
 A step that only decodes takes a + c x (positions attended to), with an a for each row class: rows
 are padded, so how many of them are real has no term. A step with prompt tokens is calls, each
-padded to one of the budgets: it takes the sum of what those take. What passes between steps (the
-loop, the frames) is added to each; before a prompt it is more, since its frame, its turn and the
-first look at it come in there, while a run of decode steps goes on by itself.
+padded to one of the budgets: it takes the sum of what those take. A step after
+another model's takes more: nothing was begun ahead of it, and caches hold what the other used. What
+passes between steps (the loop, the frames) is added to each; least within a run, which goes on by
+itself.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ class StepFit:
       rows_s: of a decode step, by row class.
       kv_s: more for each position attended to.
       chunk_s: of a call with a chunk of a prompt, by the tokens that it is padded to.
-      outside_s: before a step that only decodes, the mean.
-      prompt_outside_s: before a step with prompt tokens, likewise.
+      turn_s: more for a step after another model's.
+      turns: steps that were such.
+      outside_s: before a step that only decodes and is no turn, the mean.
+      turn_outside_s: more before one that is.
+      prompt_outside_s: before a step with prompt tokens, without what a turn adds.
       load_s: of a load onto a worker, of weights that are in memory, the mean; 0 if there was none.
       cold_load_s: of one whose weights came from disk, likewise.
       residual: standard deviation of decode steps over their mean.
@@ -45,7 +49,10 @@ class StepFit:
     rows_s: Mapping[int, float]
     kv_s: float
     chunk_s: Mapping[int, float]
+    turn_s: float
+    turns: int
     outside_s: float
+    turn_outside_s: float
     prompt_outside_s: float
     load_s: float
     cold_load_s: float
@@ -96,27 +103,34 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
                 "Serve more requests of it.",
             )  # fmt: skip
     seconds = c["seconds"] + c["host_s"]
+    turns = c["is_turn"].astype(bool)
     classes = sorted(set(c["rows"][decodes].tolist()))
-    x = np.stack([(c["rows"][decodes] == r).astype(float) for r in classes], axis=1)
-    x = np.concatenate([x, c["kv_tokens"][decodes, None]], axis=1)
-    fit, residual = _least_squares(x, seconds[decodes])
-    if fit[-1] < 0:  # nothing to be seen of it
-        fit, residual = _least_squares(x[:, :-1], seconds[decodes])
-        fit = np.append(fit, 0.0)
+    columns = [(c["rows"][decodes] == r).astype(float) for r in classes]
+    told_apart = min((decodes & turns).sum(), (decodes & ~turns).sum()) >= _LEAST
+    columns += [told_apart * turns[decodes], c["kv_tokens"][decodes].astype(float)]
+    fit, residual = _above_zero(np.stack(columns, axis=1), seconds[decodes], len(classes))
     chunks = [[chunk for chunk in calls if chunk] for calls in c["calls"][prompts]]
     budgets = sorted({chunk for calls in chunks for chunk in calls})
     y = np.array([[calls.count(budget) for budget in budgets] for calls in chunks], float)
-    beside = seconds[prompts] - fit[-1] * c["kv_tokens"][prompts]  # without what decodes attend to
+    # Without what decodes attend to, and what the turn adds.
+    beside = seconds[prompts] - fit[-1] * c["kv_tokens"][prompts] - fit[-2] * turns[prompts]
     chunk, _ = _least_squares(y, beside)
     if (chunk <= 0).any():  # too few of a budget: by the tokens that they have
         share = np.array(budgets, float)
         chunk = share * max(0.0, beside.sum()) / (y @ share).sum()
+    outside = c["outside_s"]
+    within = decodes & ~turns
+    outside_s = _mean(outside[within if within.any() else decodes])
+    turn_outside_s = max(0.0, _mean(outside[decodes & turns]) - outside_s)
     return StepFit(
-        rows_s={int(r): float(a) for r, a in zip(classes, fit[:-1], strict=True)},
+        rows_s={int(r): float(a) for r, a in zip(classes, fit[:-2], strict=True)},
         kv_s=float(fit[-1]),
         chunk_s={b: float(s) for b, s in zip(budgets, chunk, strict=True)},
-        outside_s=_mean(c["outside_s"][decodes]),
-        prompt_outside_s=_mean(c["outside_s"][prompts]),
+        turn_s=float(fit[-2]),
+        turns=int(turns.sum()),
+        outside_s=outside_s,
+        turn_outside_s=turn_outside_s,
+        prompt_outside_s=_mean(outside[prompts] - turn_outside_s * turns[prompts]),
         load_s=0.0,
         cold_load_s=0.0,
         residual=float(residual / max(1e-12, seconds[decodes].mean())),
@@ -133,6 +147,23 @@ def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
         kept = np.abs(off) <= 3 * max(float(off[kept].std()), 1e-12)
     scale = y.sum() / max(1e-12, float((x @ fit).sum()))  # the mean is what adds up
     return fit * scale, float((y - x @ fit * scale)[kept].std())
+
+
+def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, float]:
+    """Return the fit, with 0 for those columns from `first` on of which nothing is to be seen.
+
+    That is where one comes out below 0, or takes from the columns before it what is theirs.
+    """
+    kept = np.array([k < first or bool(x[:, k].any()) for k in range(x.shape[1])])
+    while True:
+        fit, residual = _least_squares(x[:, kept], y)
+        found = np.zeros(x.shape[1])
+        found[kept] = fit
+        unseen = kept & ((found < 0) | (found[:first] <= 0).any())
+        unseen[:first] = False
+        if not unseen.any():
+            return found, residual
+        kept &= ~unseen
 
 
 def _mean(values: np.ndarray) -> float:

@@ -39,7 +39,7 @@ def drift_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> Drift:
     for model, fit in fits.items():
         mine = which & (c["model"] == model)
         rows = np.array([fit.rows_s.get(int(r), np.nan) for r in c["rows"][mine]], float)
-        fitted[mine] = rows + fit.kv_s * c["kv_tokens"][mine]
+        fitted[mine] = rows + fit.kv_s * c["kv_tokens"][mine] + fit.turn_s * c["is_turn"][mine]
     which &= fitted > 0  # a row class that the fit has not seen says nothing
     spent = (c["seconds"] + c["host_s"])[which]
     window = (c["heard_s"][which] // _WINDOW_S).astype(np.int64)

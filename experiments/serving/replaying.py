@@ -142,10 +142,11 @@ def replay(
     known = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
     load_s = np.array([0.0 if fit is None else fit.load_s for fit in known])
     cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in known])
+    turns = [fit for fit in known if fit is not None and fit.turns]
     machine = build_machine(prepared)._replace(
         load_s=load_s,
         weight_bytes=np.maximum(0.0, cold_s - load_s), disk=1.0, cold_init_s=0.0,  # a byte a second
-        turn_s=0.0,  # a turn's cost is in the steps'
+        turn_s=_turn_s(turns),
     )  # fmt: skip
     asked = inputs.arrivals
     world = SimulatorBackend(
@@ -158,6 +159,12 @@ def replay(
         incidents=inputs.others,
     )
     return inputs.of_served(records_of(prepared, world))
+
+
+def _turn_s(fits: Sequence[StepFit]) -> float:
+    """Return what a turn costs beside its step: of whatever model, as the simulator has it."""
+    total = sum(fit.turns * (fit.turn_s + fit.turn_outside_s) for fit in fits)
+    return total / max(1, sum(fit.turns for fit in fits))
 
 
 def records_of(prepared: Prepared, world: Backend) -> pa.Table:

@@ -19,6 +19,7 @@ from c2c.errors import SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
+from pallas_kernels.repository import Repository, RepositoryError
 
 __all__ = [
     "ServeConf",
@@ -166,7 +167,10 @@ def settings_of(cfg: DictConfig) -> Settings:
     if given["constants"] not in names:
         raise unknown_name("constants", given["constants"], names)
     _check_address(given)
-    executables = given["executables"]
+    executables = given["executables"] if given["executables"] != "none" else None
+    if executables not in (None, "auto"):
+        executables = str(Path(executables).expanduser())
+        _check_store(executables)
     return Settings(
         given=given,
         catalog=_path(given["catalog_folder"]),
@@ -180,7 +184,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             system=system_of(given["system"]),
             constants=load_constants(given["constants"]),
             gpus=_gpus(given["devices"], given["workers"]),
-            executables=None if executables in (None, "none") else executables,
+            executables=executables,
             pools=_path(given["pools"]),
             max_open=given["max_open"],
             retries=given["retries"],
@@ -201,6 +205,13 @@ def _gpus(devices: Any, workers: int) -> tuple[Device, ...]:
     if devices != "auto" and not is_list:
         raise SettingError("devices", devices, "null, auto, or a list of UUIDs")
     return pick(find_devices(), workers, devices if is_list else None)
+
+
+def _check_store(folder: str) -> None:
+    try:
+        Repository(folder).make_folder()
+    except RepositoryError as error:
+        raise SettingError("executables", folder, f"a folder that can be used ({error})") from None
 
 
 def _path(text: str | None) -> Path | None:

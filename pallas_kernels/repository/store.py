@@ -139,7 +139,7 @@ class Repository:
             made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             compile_s=round(compile_s, 3),
         )
-        self._make_folder()
+        self.make_folder()
         _write(self.folder / f"{digest}.bin", payload)
         text = json.dumps({"format": FORMAT, **asdict(entry)}, indent=1)
         _write(self._entry_path(of), (text + "\n").encode())
@@ -193,7 +193,12 @@ class Repository:
     def _entry_path(self, of: Identity) -> Path:
         return self.folder / f"{of.op}-{of.key}.json"
 
-    def _make_folder(self) -> None:
+    def make_folder(self) -> None:
+        """Make the folder, if it is not there.
+
+        Raises:
+          RepositoryError: it cannot be, or others may write to it.
+        """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

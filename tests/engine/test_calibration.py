@@ -43,6 +43,7 @@ from tests.transformer.random_checkpoints import config_of
 
 A = {1: 0.002, 8: 0.005}
 C, OUTSIDE, BEFORE_PROMPT = 2e-6, 0.0005, 0.002
+TURN, BEFORE_TURN = 0.003, 0.001
 LOADS, COLD_LOADS = (0.01, 0.03), (0.5, 0.7)
 CHUNK = {64: 0.006, 256: 0.02}
 
@@ -55,14 +56,16 @@ def recorded(count: int = 400, noise: float = 0.0) -> pa.Table:
         width = 8 if prompt or k % 3 else 1
         kv = int(rng.integers(10, 3000))
         calls = [next(b for b in CHUNK if b >= n) for n in pieces(prompt, tuple(CHUNK))] or [0]
-        seconds = C * kv + (sum(CHUNK[b] for b in calls) if prompt else A[width])
+        is_turn = k % 5 == 0
+        seconds = C * kv + (sum(CHUNK[b] for b in calls) if prompt else A[width]) + TURN * is_turn
         rows.append(
             StepRow(
                 plan=k, number=0, device=0, model="m", chunk=sum(calls), rows=width,
                 calls=calls, prompt_tokens=prompt, decodes=width, kv_tokens=kv,
                 seconds=seconds * (1 + noise * float(rng.standard_normal())), host_s=0.0,
                 begun_s=0.0, sent_s=0.0, heard_s=0.0,
-                outside_s=BEFORE_PROMPT if prompt else OUTSIDE, is_turn=False,
+                outside_s=(BEFORE_PROMPT if prompt else OUTSIDE) + BEFORE_TURN * is_turn,
+                is_turn=is_turn,
                 is_cold=False, again=0,
             )
         )  # fmt: skip
@@ -82,13 +85,19 @@ def test_a_fit_finds_what_steps_cost() -> None:
     assert fit.rows_s == pytest.approx(A, rel=1e-6)
     assert fit.kv_s == pytest.approx(C, rel=1e-6)
     assert fit.chunk_s == pytest.approx(CHUNK, rel=1e-6)
+    assert (fit.turn_s, fit.turns) == (pytest.approx(TURN, rel=1e-6), 80)
     assert fit.outside_s == pytest.approx(OUTSIDE)
+    assert fit.turn_outside_s == pytest.approx(BEFORE_TURN)
     assert fit.prompt_outside_s == pytest.approx(BEFORE_PROMPT)
     assert fit.load_s == pytest.approx(sum(LOADS) / 2, rel=0.02)
     assert fit.cold_load_s == pytest.approx(sum(COLD_LOADS) / 2, rel=0.02)
     noisy = fit_steps([recorded(4000, noise=0.05)])["m"]
     assert noisy.rows_s == pytest.approx(A, rel=0.02)
     assert noisy.residual == pytest.approx(0.05, rel=0.3)
+    always = recorded()  # a model that never has two steps in a row: no telling what a turn adds
+    at = always.column_names.index("is_turn")
+    always = always.set_column(at, "is_turn", pa.array([True] * len(always)))
+    assert fit_steps([always])["m"].turn_s == 0.0
     with pytest.raises(DataError, match="decode steps, expected at least"):
         fit_steps([recorded(4)])
 
@@ -271,7 +280,8 @@ def test_settings_are_told_before_anything_starts() -> None:
         ("max_open=0", "max_open"), ("hang_s=0", "hang_s"), ("constants=moon", "constants"),
         ("linear=hybrid", "linear"), ("context=1", "context"), ("drain_s=-1", "drain_s"),
         ("ahead=2", "ahead"), ("weights_bytes=0", "weights_bytes"), ("devices=some", "devices"),
-        ("devices=[1]", "devices"), ("weights_bytes=9 linear=reference", "weights_bytes"),
+        ("devices=[1]", "devices"), ("executables=/dev/null/x", "executables"),
+        ("weights_bytes=9 linear=reference", "weights_bytes"),
     ):  # fmt: skip
         with pytest.raises(SettingError) as error:
             settings_of(load(overrides_of(["port=0", *wrong.split()]), "serve"))

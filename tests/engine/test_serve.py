@@ -179,6 +179,8 @@ def test_draining_turns_requests_away_until_it_is_resumed(live: Live) -> None:
     answer = live.post("completions", model="one", prompt=[1], max_tokens=1)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
     assert int(answer.headers["retry-after"]) >= 1
+    streamed = live.post("completions", model="one", prompt=[1], max_tokens=1, stream=True)
+    assert streamed.status_code == 503, "a stream that never began has a status, too"
     assert live.client.post("/admin/resume").json() == {"status": "ok"}
     assert live.client.get("/ready").status_code == 200
     assert len(live.tokens("one", [1], 1)) == 1
@@ -294,17 +296,20 @@ def test_other_refusals(live: Live) -> None:
     chat = {"model": "bare", "messages": [{"role": "user", "content": "w1"}]}
     answer = live.post("chat/completions", **chat)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
-    late = client.post(
-        "/v1/completions", headers={"x-deadline-s": "0.000001"},
-        json={"model": "one", "prompt": [1] * 100, "max_tokens": 200},
-    )  # fmt: skip
-    assert late.status_code == 408
+    for stream in (False, True):
+        late = client.post(
+            "/v1/completions", headers={"x-deadline-s": "0.000001"},
+            json={"model": "one", "prompt": [1] * 100, "max_tokens": 200, "stream": stream},
+        )  # fmt: skip
+        assert late.status_code == 408
     wrong = client.post(
         "/v1/completions", headers={"x-deadline-s": "soon"}, json={"model": "one", "prompt": [1]}
     )
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-deadline-s")
     ignored = live.post("completions", model="one", prompt=[1], max_tokens=1, user="me", foo=1)
     assert ignored.status_code == 200
+    nulls = dict.fromkeys(("temperature", "n", "stream", "stop", "seed", "logprobs", "top_p"))
+    assert live.post("completions", model="one", prompt=[1], max_tokens=1, **nulls).is_success
 
 
 def test_a_client_that_goes_away_frees_what_it_held(live: Live) -> None:

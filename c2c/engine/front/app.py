@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -190,7 +190,8 @@ class Front:
         if asked.stream:
             has_usage = asked.stream_options is not None and asked.stream_options.include_usage
             events = self._events(shape, asked.model, choices, prompt if has_usage else None)
-            return StreamingResponse(events, media_type="text/event-stream")
+            first = await _first(request, events)
+            return StreamingResponse(_after(first, events), media_type="text/event-stream")
         texts = await self._whole(request, asked.model, choices)
         return JSONResponse(shape.whole(choices, texts, prompt))
 
@@ -220,9 +221,13 @@ class Front:
 
     async def _events(
         self, shape: Shape, model: str, choices: Sequence[Choice], prompt: int | None
-    ) -> AsyncIterator[bytes]:
-        """Yield a stream's events, of all choices as they come."""
-        ready: asyncio.Queue[bytes | None] = asyncio.Queue(_MOST_CHUNKS)
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield a stream's events, of all choices as they come.
+
+        Raises:
+          ApiError: the first that came of any choice is its failure.
+        """
+        ready: asyncio.Queue[bytes | ApiError | None] = asyncio.Queue(_MOST_CHUNKS)
 
         async def follow(choice: Choice) -> None:
             is_first = True
@@ -234,18 +239,23 @@ class Front:
                 end = Piece("", [], [])
                 await ready.put(_event(shape.chunk(choice, end, is_first=is_first, is_last=True)))
             except ApiError as error:
-                await ready.put(_event(error.body()))
+                await ready.put(error)
             await ready.put(None)
 
         tasks = [asyncio.create_task(follow(choice)) for choice in choices]
         try:
-            left = len(tasks)
+            left, has_begun = len(tasks), False
             while left:
                 event = await ready.get()
                 if event is None:
                     left -= 1
-                else:
-                    yield event
+                    continue
+                if isinstance(event, ApiError):
+                    if not has_begun:
+                        raise event
+                    event = _event(event.body())
+                has_begun = True
+                yield event
             if prompt is not None:
                 yield _event(shape.last(choices, prompt))
             yield b"data: [DONE]\n\n"
@@ -333,6 +343,37 @@ class Front:
         """Show how things are."""
         page = resources.files("c2c.engine.front") / "page.html"
         return HTMLResponse(page.read_text("utf-8"))
+
+
+async def _first(request: Request, events: AsyncGenerator[bytes, None]) -> bytes:
+    """Return a stream's first event, before which its status is not settled.
+
+    Raises:
+      ApiError: it failed before anything came of it, or the client went away.
+    """
+    coming = asyncio.create_task(anext(events))
+    gone = asyncio.create_task(_gone(request))
+    first: tuple[asyncio.Future[Any], ...] = (coming, gone)
+    try:
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if coming.done():
+            return await coming
+        raise ApiError(499, "the client went away")
+    finally:
+        for task in first:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ApiError):
+            await coming  # what it held is free then
+
+
+async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Yield a stream's first event, then the others."""
+    try:
+        yield first
+        async for event in events:
+            yield event
+    finally:
+        await events.aclose()  # at once, where the client went away
 
 
 async def _gone(request: Request) -> None:
