@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +23,7 @@ from c2c.engine.fleet import (
     shapes_of,
     too_large,
 )
+from c2c.engine.folder import OwnFolder
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.now import requests_now, work_done, worker_now
@@ -71,8 +70,8 @@ class Engine:
         """Take the models; nothing is started."""
         self._entries = list(entries)
         self._settings = settings
-        self._folder = tempfile.TemporaryDirectory(prefix="c2c-engine-")
-        self.socket = Path(self._folder.name) / "socket"
+        self._folder = OwnFolder()
+        self.socket = self._folder.path / "socket"
         gpus = settings.gpus or (None,) * settings.options.workers
         self.places = [Place(device=k, gpu=gpu) for k, gpu in enumerate(gpus)]
         self._supervisor = Supervisor(
@@ -270,7 +269,7 @@ class Engine:
     def _pool_file(self, name: str) -> str | None:
         if self._settings.options.linear == "reference":
             return None
-        folder = self._settings.pools or Path(self._folder.name) / "weights"
+        folder = self._settings.pools or self._folder.path / "weights"
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / f"{name}.{self._settings.options.dtype}.pool")
 
@@ -465,7 +464,7 @@ class Engine:
             self._server.close()
         if self._connections:  # they end with the processes
             await asyncio.wait(self._connections, timeout=5.0)
-        self._folder.cleanup()
+        self._folder.remove()
 
     @property
     def failure(self) -> BaseException | None:

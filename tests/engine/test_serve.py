@@ -296,6 +296,11 @@ def test_other_refusals(live: Live) -> None:
     chat = {"model": "bare", "messages": [{"role": "user", "content": "w1"}]}
     answer = live.post("chat/completions", **chat)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+    picture = [{"type": "image_url", "image_url": {"url": "data:"}}]
+    answer = live.post(
+        "chat/completions", model="one", messages=[{"role": "user", "content": picture}]
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
     for stream in (False, True):
         late = client.post(
             "/v1/completions", headers={"x-deadline-s": "0.000001"},

@@ -1,4 +1,7 @@
-"""The front's process: `python -m c2c.engine.front <socket> <host> <port>`; the key by C2C_KEY."""
+"""The front's process: `python -m c2c.engine.front <socket> <host> <port>`; the key by C2C_KEY.
+
+It ends with the scheduler, killed or not: the port is free for the next one.
+"""
 
 import os
 import sys
@@ -8,11 +11,23 @@ import uvicorn
 from c2c.engine.front.app import make_app
 from c2c.engine.front.link import Link
 
+_ENDING_S = 3  # that answers may take which say that the engine is gone
+
 
 def main(arguments: list[str]) -> int:
     socket, host, port = arguments
-    app = make_app(Link(socket), key=os.environ.get("C2C_KEY") or None)
-    uvicorn.run(app, host=host, port=int(port), log_level="warning", access_log=False)
+
+    def end() -> None:
+        server.should_exit = True
+
+    app = make_app(Link(socket, end), key=os.environ.get("C2C_KEY") or None)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, host=host, port=int(port), log_level="warning", access_log=False,
+            timeout_graceful_shutdown=_ENDING_S,
+        )
+    )  # fmt: skip
+    server.run()
     return 0
 
 

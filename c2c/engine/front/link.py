@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -18,9 +19,14 @@ MOST_WAITING = 256  # answers that a client has not taken: then it is too slow
 class Link:
     """All requests of this front."""
 
-    def __init__(self, path: str) -> None:
-        """Take the scheduler's socket; nothing is connected."""
-        self._path = path
+    def __init__(self, path: str, ended: Callable[[], None] = lambda: None) -> None:
+        """Take the scheduler's socket; nothing is connected.
+
+        Args:
+          path: of the socket.
+          ended: is told when the connection has ended: the scheduler is gone.
+        """
+        self._path, self._ended = path, ended
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Queue[say.Answered]] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # answers that are no request's
@@ -54,6 +60,7 @@ class Link:
             self._answer(say.Ended(request=request, why="gone"))
         for waiting in self._waiting.values():
             waiting.cancel()
+        self._ended()
 
     def _answer_number(self, number: int, answer: Any) -> None:
         waiting = self._waiting.pop(number, None)

@@ -103,19 +103,26 @@ class CompletionRequest(SharedFields):
         return list(given)
 
 
+class Part(BaseModel):
+    """Of a message: text, since models here see nothing else."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(BaseModel):
     """Of a chat; further fields go to the checkpoint's template."""
 
     model_config = ConfigDict(extra="allow")
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[Part] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return what a template sees: text parts joined."""
         found = self.model_dump(exclude_none=True)
         if isinstance(self.content, list):
-            found["content"] = "".join(str(part.get("text", "")) for part in self.content)
+            found["content"] = "".join(part.text for part in self.content)
         return found
 
 

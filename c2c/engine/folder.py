@@ -1,0 +1,56 @@
+"""The folder of one engine: its socket, and weights that end with it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+__all__ = ["OwnFolder"]
+
+_PREFIX = "c2c-engine-"
+_LOCK = "lock"
+
+
+class OwnFolder:
+    """A new folder for temporary files, locked for as long as its process lives.
+
+    What engines left that were killed is removed: their weights would take the disk, or memory.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        """Make it.
+
+        Args:
+          parent: by default where temporary files go.
+        """
+        parent = parent or Path(tempfile.gettempdir())
+        for left in parent.glob(f"{_PREFIX}*"):
+            _remove_left(left)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove a folder whose engine is gone; one without a lock is about to get it, or not ours."""
+    try:
+        if folder.stat().st_uid != os.getuid():
+            return
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        return  # it lives
+    finally:
+        os.close(lock)
