@@ -25,7 +25,7 @@ class Live:
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process = process
-        self.client = httpx.Client(base_url=url, timeout=120.0)
+        self.client = httpx.Client(base_url=url, timeout=600.0)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.client.post(f"/v1/{path}", json=body)
@@ -61,10 +61,13 @@ class Live:
             time.sleep(0.05)
         return state
 
-    def kill_worker(self, device: int) -> None:
-        pid = self.state()["workers"][device]["pid"]
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+    def kill_worker(self, device: int) -> bool:
+        """Kill a worker's process; return False where it has not come up since the last time."""
+        worker = self.state()["workers"][device]
+        if worker["pid"] is None or worker["state"] == "starting":  # else none ever works
+            return False
+        os.kill(worker["pid"], signal.SIGKILL)
+        return True
 
 
 @contextmanager
