@@ -44,7 +44,8 @@ def _row_type(dtype: np.dtype[Any]) -> type[Row]:
     made.names = names
     several = len(names) > 1
     made.values = staticmethod(attrgetter(*names) if several else lambda row: (row[names[0]],))
-    return made
+    found: type[Row] = made
+    return found
 
 
 @functools.cache
