@@ -5,6 +5,7 @@ from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, progra
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
 from c2c.systems.tessera.lanes import PRICE, Lanes
+from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import PairLayout, pair_layout
 from c2c.systems.tessera.monitor import (
     Group,
@@ -29,12 +30,15 @@ from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
+from c2c.systems.tessera.recording import Recording, Seen, recording_of
+from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
 from c2c.systems.tessera.tensor_parallel import ranked, tensor_parallel
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
+from c2c.systems.tessera.xla_kernels import xla_kernels
 
 __all__ = [
     "MAMBA",
@@ -55,6 +59,7 @@ __all__ = [
     "Group",
     "Lane",
     "Lanes",
+    "Launched",
     "Load",
     "Mode",
     "Monitor",
@@ -70,6 +75,11 @@ __all__ = [
     "Plan",
     "Policy",
     "Ran",
+    "Recording",
+    "Schedule",
+    "Seen",
+    "Segment",
+    "Send",
     "Sent",
     "Served",
     "Server",
@@ -105,10 +115,13 @@ __all__ = [
     "plan",
     "program_key",
     "ranked",
+    "recording_of",
     "relaxation_s",
     "routes_of",
     "run_interpreted",
     "run_placed",
+    "running_on",
+    "schedule",
     "serve",
     "stages_of",
     "state_space",
@@ -123,4 +136,5 @@ __all__ = [
     "wanted",
     "ways",
     "work_of",
+    "xla_kernels",
 ]
