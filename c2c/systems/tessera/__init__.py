@@ -28,7 +28,16 @@ from c2c.systems.tessera.other_models import (
 from c2c.systems.tessera.pair import Pair, load_pair
 from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
-from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
+from c2c.systems.tessera.plan import (
+    Options,
+    Plan,
+    Policy,
+    Stage,
+    cost,
+    costs_of,
+    memory_of,
+    stages_of,
+)
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
@@ -96,6 +105,7 @@ __all__ = [
     "blocks_of_layers",
     "check_solver",
     "cost",
+    "costs_of",
     "cut",
     "decode_only",
     "decoder",
