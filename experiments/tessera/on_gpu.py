@@ -140,7 +140,8 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
     gpu = load_platform(hardware).gpu
     running = [_started(device, xla) for _ in range(asked.copies)]
     said = xla_kernels(xla, touches, asked.tokens)
-    rows, first = [], dict[str, int]()
+    rows: list[dict[str, Any]] = []
+    first: dict[str, int] = {}
     kinds = [_kind(xla, number) for number in range(len(touches))]
     for number, kind in enumerate(kinds):
         first.setdefault(kind, number)
@@ -309,7 +310,7 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
         sends = sum(len(s.sends) for s in made.schedule.segments) + len(made.schedule.last)
         nbytes = made.schedule.nbytes
         made.close()
-        _release(running)
+        _release(devices, running)
     if results[0] != results[1]:
         differ = sum(a != b for a, b in zip(*results, strict=True))
         raise DataError("split", f"{differ} of {len(results[0])} outputs differ")
@@ -336,9 +337,9 @@ def _to_and_fro(launches: int, cuts: int) -> list[int]:
     return [k * (cuts + 1) // launches % 2 for k in range(launches)]
 
 
-def _release(running: Sequence[Running]) -> None:
-    for each in running:
-        each.device.enter()
+def _release(devices: Sequence[Peer], running: Sequence[Running]) -> None:
+    for device, each in zip(devices, running, strict=True):
+        device.enter()
         each.recorder.allocator.release_all()
 
 
@@ -367,9 +368,9 @@ def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[s
             f"alone_{name}_s": statistics.median(alone[1:]),
             f"beside_{name}_s": statistics.median(beside[1:]),
         }
-        for running, made in requests:
+        for device, (running, made) in zip(devices, requests, strict=True):
             made.close()
-            _release(running)
+            _release([device], running)
     slow = {name: found[f"beside_{name}_s"] / found[f"alone_{name}_s"] for name in ("off", "on")}
     return {**found, "priority": first, "slower_off": slow["off"], "slower_on": slow["on"]}
 
