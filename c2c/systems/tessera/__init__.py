@@ -25,7 +25,9 @@ from c2c.systems.tessera.other_models import (
     mamba_kernels,
     vision_kernels,
 )
+from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
 from c2c.systems.tessera.pair import Pair, load_pair
+from c2c.systems.tessera.parametric import Range, cut_curve
 from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
@@ -42,6 +44,7 @@ from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, re
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
+from c2c.systems.tessera.streamed import StreamedWay, slice_gpu, streamed_ways, streamed_work
 from c2c.systems.tessera.tensor_parallel import ranked, tensor_parallel
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
@@ -74,6 +77,7 @@ __all__ = [
     "Monitor",
     "MonitorState",
     "Options",
+    "Overlapped",
     "Pair",
     "PairLayout",
     "Phase",
@@ -84,6 +88,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Ran",
+    "Range",
     "Recording",
     "Schedule",
     "Seen",
@@ -95,6 +100,7 @@ __all__ = [
     "Stage",
     "StepKernel",
     "Steps",
+    "StreamedWay",
     "Touch",
     "Transfer",
     "Way",
@@ -107,6 +113,7 @@ __all__ = [
     "cost",
     "costs_of",
     "cut",
+    "cut_curve",
     "decode_only",
     "decoder",
     "diffusion",
@@ -120,6 +127,8 @@ __all__ = [
     "load_pair",
     "mamba_kernels",
     "memory_of",
+    "overlapped",
+    "overlapped_s",
     "pair_layout",
     "pipelined",
     "plan",
@@ -133,10 +142,13 @@ __all__ = [
     "running_on",
     "schedule",
     "serve",
+    "slice_gpu",
     "stages_of",
     "state_space",
     "step_kernels",
     "steps_of",
+    "streamed_ways",
+    "streamed_work",
     "sweep",
     "tensor_parallel",
     "tick",

@@ -72,7 +72,7 @@ def _listed(work: Work, gpus: Gpus) -> tuple[int, ...]:
     for kernel in range(len(work.names)):
         pin = work.pinned.get(kernel)
         allowed = range(len(gpus.names)) if pin is None else (pin,)
-        gpu = min(allowed, key=lambda g: clock.ends_s(kernel, g))  # noqa: B023 - called at once
+        gpu = min(allowed, key=lambda g: clock.ends_s(kernel, g))
         clock.run(kernel, gpu)
         found.append(gpu)
     return tuple(found)
