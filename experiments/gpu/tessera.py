@@ -20,6 +20,7 @@ from typing import Any
 
 from c2c.errors import DataError
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
+from experiments.gpu.device import is_without_driver
 from experiments.gpu.processes import ROOT
 from experiments.medusa import steps
 
@@ -93,7 +94,7 @@ def _asked(spec: Mapping[str, Any], context: Context, folder: Path) -> list[Row]
     )
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("error: ")
-        if "libcuda" in last or "DynamicLib" in last:
+        if is_without_driver(last):
             raise Unmeasurable(last)
         raise DataError(spec["what"], last)
     found: list[Row] = json.loads(done.stdout.splitlines()[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,15 @@ def test_without_the_bindings_it_says_what_is_missing(
     monkeypatch.setattr(tessera, "BINDINGS", tmp_path / "none")
     with pytest.raises(Unmeasurable, match="make driver"):
         tessera.measure({"what": "kernels", "rows": 0}, TINY)
+
+
+def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    environment(tmp_path)  # skips without the bindings
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    if shutil.which("nvidia-smi"):
+        pytest.skip("there is a driver here")
+    with pytest.raises(Unmeasurable, match="driver"):
+        tessera.measure({"what": "recorded", "rows": 0}, TINY)
 
 
 def test_it_runs_if_it_is_named_and_times_three_batch_sizes() -> None:
