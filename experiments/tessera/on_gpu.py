@@ -170,6 +170,7 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
     rows.append(
         {
             "kernel": "the step",
+            "tokens": asked.tokens,
             "launches": len(touches),
             "time_s": step_s,
             "kernels_s": sum(times),

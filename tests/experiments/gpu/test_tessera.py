@@ -12,6 +12,7 @@ from c2c.errors import SettingError
 from c2c.systems.program.xla import read_dump
 from experiments.gpu import tessera
 from experiments.gpu.cases import Context, Row, Unmeasurable
+from experiments.gpu.report import findings
 from experiments.gpu.sections import DEFAULT, SECTIONS
 from experiments.tessera.on_gpu import rows_of
 from tests.systems.program.fake.build import build, environment
@@ -68,6 +69,17 @@ def test_an_older_request_is_timed_beside_a_younger_one(
     (row,) = rows("priorities", driver, monkeypatch)
     assert row["priority"] == -5  # the fake's first
     assert min(row["alone_off_s"], row["beside_off_s"], row["beside_on_s"]) > 0
+
+
+def test_the_aim_is_judged_by_the_steps_rows() -> None:
+    step = {"status": "ok", "kernel": "the step", "weighted_error": 0.1}
+    good = [{**step, "tokens": 8, "median_error": 0.1}, {"status": "ok", "kernel": "gemm"}]
+    bad = {**step, "tokens": 64, "median_error": 0.2}
+
+    def judged(rows: list[Row]) -> str:
+        return next(f.status for f in findings({"tessera": rows}) if "Tessera" in f.aim)
+
+    assert [judged([]), judged(good), judged([*good, bad])] == ["unmeasured", "pass", "fail"]
 
 
 def test_what_takes_two_gpus_is_listed_as_unmeasured() -> None:
