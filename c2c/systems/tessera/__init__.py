@@ -42,6 +42,7 @@ from c2c.systems.tessera.plan import (
 )
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
+from c2c.systems.tessera.robust import Robust, robust_plan
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
 from c2c.systems.tessera.streamed import StreamedWay, slice_gpu, streamed_ways, streamed_work
@@ -90,6 +91,7 @@ __all__ = [
     "Ran",
     "Range",
     "Recording",
+    "Robust",
     "Schedule",
     "Seen",
     "Segment",
@@ -136,6 +138,7 @@ __all__ = [
     "ranked",
     "recording_of",
     "relaxation_s",
+    "robust_plan",
     "routes_of",
     "run_interpreted",
     "run_placed",

@@ -1,4 +1,4 @@
-"""`python -m experiments.tessera.beyond`: its three questions, and what it refuses."""
+"""`python -m experiments.tessera.beyond`: its four questions, and what it refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.experiments.refused import is_refused
 def test_every_question_is_answered(tmp_path: Path) -> None:
     assert main([f"out={tmp_path / 'run'}", "model=llama-3-3b"]) == 0
     rows = json.loads((tmp_path / "run" / "beyond.json").read_text("utf-8"))["rows"]
-    assert {row["question"] for row in rows} == {"links", "overlap", "slices"}
+    assert {row["question"] for row in rows} == {"links", "overlap", "slices", "drift"}
     times = {(r["step"], r["what"]): r["ms"] for r in rows if r["question"] == "slices"}
     for step in {step for step, _ in times}:
         assert times[step, "limit"] <= times[step, "kernels"] <= times[step, "apart"]

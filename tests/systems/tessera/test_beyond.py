@@ -19,11 +19,15 @@ from c2c.systems.tessera import (
     StepKernel,
     Transfer,
     Work,
+    cost,
     cut_curve,
+    joined,
     overlapped,
     overlapped_s,
     pipelined,
     plan,
+    robust_plan,
+    stages_of,
     step_kernels,
     steps_of,
     streamed_ways,
@@ -102,6 +106,29 @@ def test_overlap_takes_no_longer_than_the_sum(seed: int) -> None:
         before = [ended[e.source] for e in work.transfers if e.target == k]
         ended[k] = max(before, default=0.0) + min(row)
     assert found.seconds >= max(ended) * (1 - 1e-9)
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 10_000))
+def test_one_placement_for_mixes_loses_least_where_it_loses_most(seed: int) -> None:
+    prefill, decode = random_work(seed, 6), random_work(seed + 1, 6)
+    mixes = [(1.0, n) for n in (0.2, 1.0, 5.0)]
+    found = robust_plan([prefill, decode], mixes, LINK, gap=0.0)
+    assert found.worst == max(found.losses)
+    assert found.worst <= min(map(max, found.own_losses)) + 1e-12
+    for k, row in enumerate(found.own_losses):
+        assert row[k] <= 1e-4  # under its own mix a plan loses nothing
+        assert min(row) >= 0
+    for k, (mix, loss) in enumerate(zip(mixes, found.losses, strict=True)):
+        work = joined(list(zip((prefill, decode), mix, strict=True)))
+        own = plan(work, LINK, "throughput", gap=0.0).objective_s
+        ours = cost("throughput", stages_of(work, LINK, found.gpu_of)[0])
+        assert ours / own - 1 == pytest.approx(loss, abs=1e-4), k
+
+
+def test_mixes_must_be_of_the_steps() -> None:
+    with pytest.raises(SettingError, match="mixes"):
+        robust_plan([random_work(0)], [(1.0, 2.0)], LINK)
 
 
 def decode(rows: int) -> tuple[StepKernel, ...]:
