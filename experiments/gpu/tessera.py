@@ -34,7 +34,8 @@ LLAMA_8B: Mapping[str, int] = {
     "intermediate": 14336,
 }  # fmt: skip
 COPIES = 8  # of a step's memory: more than any L2 holds of the smallest matrix
-CUTS: Mapping[Scale, tuple[int, ...]] = {"full": (1, 8, 32), "quick": (8,), "tiny": (8,)}
+# 0: as the planner places it
+CUTS: Mapping[Scale, tuple[int, ...]] = {"full": (0, 1, 8, 32), "quick": (0, 8), "tiny": (0,)}
 UNMEASURED: Mapping[str, str] = {
     "two kinds of GPU": "one GPU: how much faster a kernel is on another kind is not measured",
     "sends between GPUs": "one GPU: copies between two of its contexts cross no link",

@@ -24,10 +24,13 @@ from c2c.hardware import load_platform
 from c2c.systems.program import Entry, KernelCall, Launch, Peer, Running, Slice, write_image
 from c2c.systems.program.xla import XlaStep, read_dump, stated_kernels
 from c2c.systems.tessera import (
+    Gpus,
     Launched,
     Touch,
     kernel_s,
     kernels_of,
+    plan,
+    program_work,
     recording_of,
     running_on,
     touches_of,
@@ -55,7 +58,8 @@ class _Asked:
       copies: of the program, so that weights come from memory and activations from L2.
       repetitions: of each time.
       seconds: of each row of launches; 0: as few as can be.
-      cuts: placements go to and fro so often.
+      cuts: placements go to and fro so often; 0: as the planner places kernels over an A100 and an
+        L40S with a fast link, on which it cuts often.
       is_apart: two contexts, else two streams of one.
     """
 
@@ -296,7 +300,7 @@ def _read(running: Running, part: Slice) -> bytes:
 def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
     """Run a step over two devices and on one: equal bits, and what a cut costs."""
     devices = [_device(is_apart=asked.is_apart), _device(is_apart=asked.is_apart)]
-    gpu_of = _to_and_fro(len(touches), asked.cuts)
+    gpu_of = _placement(asked, xla, touches)
     results, seconds = [], []
     sends = nbytes = segments = 0
     for where in ([0] * len(touches), gpu_of):
@@ -327,6 +331,15 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
         "time_s": seconds[1],
         "cut_us": 1e6 * (seconds[1] - seconds[0]) / max(segments - 1, 1),
     }
+
+
+def _placement(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> Sequence[int]:
+    if asked.cuts:
+        return _to_and_fro(len(touches), asked.cuts)
+    names = ("a100_80", "l40s")
+    work = program_work(xla, touches, [load_platform(n).gpu for n in names], asked.tokens)
+    near = Gpus.alike(names, gbps=2000.0, latency_s=1e-8)
+    return plan(work, near, "throughput", gap=0.02, time_limit_s=10.0).gpu_of
 
 
 def _to_and_fro(launches: int, cuts: int) -> list[int]:

@@ -29,11 +29,11 @@ def test_recording_code_writes_the_same_and_stays_within_its_slices() -> None:
 
 
 @pytest.mark.parametrize("apart", ["contexts", "streams"])
-@pytest.mark.parametrize("cuts", [1, 8, 40])
+@pytest.mark.parametrize("cuts", [0, 1, 8, 40])
 def test_a_split_step_is_equal_to_the_bit(cuts: int, apart: str) -> None:
     row = measured("split", cuts=cuts, apart=apart)
     assert row["equal"] == row["outputs"] == 3
-    assert row["segments"] == cuts + 1
+    assert row["segments"] == cuts + 1 if cuts else row["segments"] > 3  # 0: the planner's
 
 
 def test_every_kernel_of_a_step_has_a_time() -> None:

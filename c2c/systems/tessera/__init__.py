@@ -51,7 +51,7 @@ from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
-from c2c.systems.tessera.xla_kernels import xla_kernels
+from c2c.systems.tessera.xla_kernels import program_work, xla_kernels
 
 __all__ = [
     "MAMBA",
@@ -135,6 +135,7 @@ __all__ = [
     "pipelined",
     "plan",
     "program_key",
+    "program_work",
     "ranked",
     "recording_of",
     "relaxation_s",

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from c2c.hardware import Gpu
 from c2c.systems.program import Slice
 from c2c.systems.program.xla import XlaStep
+from c2c.systems.tessera.costs import Efficiency, kernel_s
+from c2c.systems.tessera.ddg import graph_of
 from c2c.systems.tessera.kernels import StepKernel
 from c2c.systems.tessera.touches import Touch
+from c2c.systems.tessera.work import Transfer, Weights, Work
 
-__all__ = ["xla_kernels"]
+__all__ = ["program_work", "xla_kernels"]
 
 _ELEMENT_BYTES = 2
 
@@ -32,6 +36,43 @@ def xla_kernels(step: XlaStep, touches: Sequence[Touch], tokens: int) -> tuple[S
     return tuple(
         _kernel(name, touch, standing, tokens)
         for name, touch in zip(step.names, touches, strict=True)
+    )
+
+
+def program_work(
+    step: XlaStep,
+    touches: Sequence[Touch],
+    gpus: Sequence[Gpu],
+    tokens: int,
+    *,
+    efficiency: Efficiency | None = None,
+    home: int = 0,
+) -> Work:
+    """Return a program as what the planner places: launches, bytes between them, weights.
+
+    Launches whose memory is not known are pinned: nobody could send what they read.
+
+    Args:
+      step: the program.
+      touches: of its launches.
+      gpus: where they may run.
+      tokens: that the step works on.
+      efficiency: of kernels.
+      home: GPU of launches that are pinned.
+    """
+    graph = graph_of(touches, step.carried)
+    return Work(
+        names=step.names,
+        times_s=tuple(
+            tuple(kernel_s(kernel, gpu, efficiency) for gpu in gpus)
+            for kernel in xla_kernels(step, touches, tokens)
+        ),
+        transfers=tuple(Transfer(e.source, e.target, float(e.nbytes)) for e in graph.edges),
+        weights=tuple(
+            Weights(float(step.program.buffers[buffer].nbytes), readers)
+            for buffer, readers in sorted(graph.given.items())
+        ),
+        pinned=dict.fromkeys(graph.opaque, home),
     )
 
 

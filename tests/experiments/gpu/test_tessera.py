@@ -59,8 +59,9 @@ def test_recording_code_is_compared_launch_by_launch(
 def test_a_step_is_split_over_two_contexts(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = rows("split", driver, monkeypatch)
     assert row["apart"] == "contexts"
-    assert (row["equal"], row["segments"]) == (row["outputs"], row["cuts"] + 1)
-    assert row["sends"] > row["cuts"]
+    assert row["cuts"] == 0  # where the planner says
+    assert row["equal"] == row["outputs"]
+    assert row["sends"] >= row["segments"] > 3
 
 
 def test_an_older_request_is_timed_beside_a_younger_one(

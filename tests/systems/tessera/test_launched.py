@@ -12,9 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
+from c2c.hardware import load_platform
 from c2c.systems.program import Emulated, Program, Slice
 from c2c.systems.program.xla import stated_kernels
-from c2c.systems.tessera import Launched, Touch, recording_of, running_on, schedule
+from c2c.systems.tessera import (
+    Gpus,
+    Launched,
+    Touch,
+    plan,
+    program_work,
+    recording_of,
+    running_on,
+    schedule,
+)
 from tests.systems.tessera.step import step
 
 CELLS = [Slice(buffer, 8 * k, 8) for buffer in (0, 1) for k in range(4)]
@@ -107,6 +117,29 @@ def alone() -> list[bytes]:
 def test_a_split_step_leaves_what_one_graph_leaves(seed: int, count: int) -> None:
     draw = random.Random(seed)
     assert left_by([draw.randrange(count) for _ in step().touches], count) == alone()
+
+
+def test_a_plan_of_machine_code_runs() -> None:
+    """PTX, graph, plan, graphs of two devices: the whole way, and no bit differs."""
+    gpus = [load_platform(name).gpu for name in ("a100_80", "l40s")]
+    work = program_work(step().xla, step().touches, gpus, tokens=4)
+    near = Gpus.alike(("a100_80", "l40s"), gbps=2000.0, latency_s=1e-8)
+    made = plan(work, near, "throughput", gap=0.02)
+    assert made.cuts > 3
+    assert made.objective_s < 0.9 * work.times.sum(0).min()
+    assert left_by(list(made.gpu_of), 2) == alone()
+    assert sum(w.nbytes for w in work.weights) >= sum(p.nbytes for p in step().xla.carried)
+
+
+def test_a_launch_of_unknown_memory_stays_at_home() -> None:
+    touches = list(step().touches)
+    every = tuple({*touches[20].reads, *touches[20].writes})
+    touches[20] = Touch(every, every, ("an address that comes from no parameter",))
+    gpus = [load_platform(name).gpu for name in ("a100_80", "l40s")]
+    work = program_work(step().xla, touches, gpus, tokens=4, home=1)
+    assert work.pinned == {20: 1}
+    near = Gpus.alike(("a100_80", "l40s"), gbps=2000.0, latency_s=1e-8)
+    assert plan(work, near, "latency").gpu_of[20] == 1
 
 
 def test_a_send_that_is_left_out_shows() -> None:
