@@ -142,7 +142,11 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
     device = _device()
     hardware = _hardware(str(device.describe()["gpu"]))
     gpu = load_platform(hardware).gpu
-    running = [_started(device, xla) for _ in range(asked.copies)]
+    running = [_started(device, xla)]
+    for _ in range(asked.copies - 1):
+        running.append(running[0].again())
+        running[-1].start()
+        _fill(running[-1], xla, 0)
     said = xla_kernels(xla, touches, asked.tokens)
     rows: list[dict[str, Any]] = []
     first: dict[str, int] = {}
@@ -303,8 +307,11 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
     gpu_of = _placement(asked, xla, touches)
     results, seconds = [], []
     sends = nbytes = segments = 0
+    running = [running_on(device, xla.program) for device in devices]
     for where in ([0] * len(touches), gpu_of):
-        running = [_started(device, xla) for device in devices]
+        for device, each in zip(devices, running, strict=True):
+            device.enter()
+            _fill(each, xla, 0)
         made = Launched.capture(running, devices, touches, where, xla.carried)
         for _ in range(2):  # the second finds what the first has left
             made.run()
@@ -315,7 +322,6 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
         sends = sum(len(s.sends) for s in made.schedule.segments) + len(made.schedule.last)
         nbytes = made.schedule.nbytes
         made.close()
-        _release(devices, running)
     if results[0] != results[1]:
         differ = sum(a != b for a, b in zip(*results, strict=True))
         raise DataError("split", f"{differ} of {len(results[0])} outputs differ")
@@ -351,12 +357,6 @@ def _to_and_fro(launches: int, cuts: int) -> list[int]:
     return [k * (cuts + 1) // launches % 2 for k in range(launches)]
 
 
-def _release(devices: Sequence[Peer], running: Sequence[Running]) -> None:
-    for device, each in zip(devices, running, strict=True):
-        device.enter()
-        each.recorder.allocator.release_all()
-
-
 def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
     """Time a request alone, beside a younger one, and before it by its stream's priority."""
     from c2c.systems.program.driver import Driver
@@ -384,7 +384,8 @@ def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[s
         }
         for device, (running, made) in zip(devices, requests, strict=True):
             made.close()
-            _release([device], running)
+            device.enter()
+            running[0].recorder.allocator.release_all()
     slow = {name: found[f"beside_{name}_s"] / found[f"alone_{name}_s"] for name in ("off", "on")}
     return {**found, "priority": first, "slower_off": slow["off"], "slower_on": slow["on"]}
 

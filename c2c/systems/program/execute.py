@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from c2c.errors import DataError
+from c2c.systems.program.allocator import Allocator
 from c2c.systems.program.port import TENSOR_MAP_BYTES, CopyCall, Device, Edge, FillCall, KernelCall
 from c2c.systems.program.program import Argument, Buffer, Copy, Fill, Kernel, Launch, Program, Slice
 from c2c.systems.program.recorder import Recorder
@@ -44,6 +45,11 @@ class Running:
     def of(self, program: Program) -> Running:
         """Return another program over the same standing buffers: another batch size."""
         return replace(self, program=program)
+
+    def again(self) -> Running:
+        """Return the program with memory of its own, not started; kernels are shared."""
+        recorder = Recorder(self.device, Allocator(self.device))
+        return replace(self, recorder=recorder, addresses={})
 
     def start(self, order: Iterable[int] | None = None) -> None:
         """Allocate the buffers that are there before the first launch.
