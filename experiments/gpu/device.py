@@ -88,6 +88,11 @@ def query_driver(fields: str = _DRIVER) -> dict[str, str] | None:
     return dict(zip(fields.split(","), (v.strip() for v in answer.split(",")), strict=False))
 
 
+def is_without_driver(message: str) -> bool:
+    """Return whether an error of the driver's calls says that there is no driver here."""
+    return any(part in message for part in ("libcuda", "DynamicLib", "NVIDIA driver library"))
+
+
 def output_of(command: Sequence[str]) -> str | None:
     """Return what `command` prints, or None if it does not exist, fails or does not end."""
     try:

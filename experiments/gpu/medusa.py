@@ -17,6 +17,7 @@ from typing import Any
 
 from c2c.errors import DataError
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
+from experiments.gpu.device import is_without_driver
 from experiments.gpu.processes import ROOT
 from experiments.medusa import steps
 from experiments.medusa.restore import measure as restored
@@ -63,7 +64,7 @@ def _restored(what: str, env: Mapping[str, str]) -> dict[str, Any]:
     try:
         return restored("driver", what, env)
     except DataError as problem:
-        if "libcuda" in str(problem) or "DynamicLib" in str(problem):
+        if is_without_driver(str(problem)):
             raise Unmeasurable(str(problem)) from problem
         raise
 

@@ -26,6 +26,7 @@ Listed = Mapping[str, Sequence[str]]
 PREFILL_ROWS, DECODE_ROWS = 512, 64
 PREFILL_SHARE, DECODE_SHARE = 0.80, 0.90
 CHOICE = 1.1
+TABLES = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +201,21 @@ def _quantized(rows: Rows) -> Finding:
     return judged(aim, [g > 1 for g in gains], text)
 
 
+def _tables(rows: Rows) -> Finding:
+    aim = f"Tessera's tables give the times of a step's kernels to {TABLES:.0%} in the median"
+    steps = [
+        r for r in rows.get("tessera", ())
+        if r["status"] == "ok" and r.get("kernel") == "the step"
+    ]  # fmt: skip
+    if not steps:
+        return unmeasured(aim)
+    text = "; ".join(
+        f"{r['tokens']} tokens: {r['median_error']:.0%}, by time {r['weighted_error']:.0%}"
+        for r in sorted(steps, key=lambda r: int(r["tokens"]))
+    )
+    return judged(aim, [r["median_error"] <= TABLES for r in steps], text)
+
+
 _JUDGES: tuple[Callable[[Rows], Finding], ...] = (
     _correct,
     _operand,
@@ -219,6 +235,7 @@ _JUDGES: tuple[Callable[[Rows], Finding], ...] = (
     _staged,
     _automatic,
     _quantized,
+    _tables,
 )
 
 

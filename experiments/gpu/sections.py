@@ -45,6 +45,13 @@ _OWN = (
         asked=True,
     ),
     Section(
+        name="tessera",
+        title="a step's kernels timed, recorded, split over two contexts, with priorities",
+        module=f"{__package__}.tessera",
+        share=1.0,
+        asked=True,
+    ),
+    Section(
         name="rehearsal",
         title="tests that hang, crash and fail, to see what is left of them; needs no GPU",
         module=f"{__package__}.rehearsal",
@@ -70,6 +77,7 @@ _ORDER = (
     "attention",
     "engine",
     "medusa",
+    "tessera",
     "rehearsal",
 )
 _BY_NAME = {section.name: section for section in (*_OWN, *MEASURING)}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from c2c.errors import DataError
+from c2c.systems.program.allocator import Allocator
 from c2c.systems.program.port import TENSOR_MAP_BYTES, CopyCall, Device, Edge, FillCall, KernelCall
 from c2c.systems.program.program import Argument, Buffer, Copy, Fill, Kernel, Launch, Program, Slice
 from c2c.systems.program.recorder import Recorder
@@ -45,6 +46,11 @@ class Running:
         """Return another program over the same standing buffers: another batch size."""
         return replace(self, program=program)
 
+    def again(self) -> Running:
+        """Return the program with memory of its own, not started; kernels are shared."""
+        recorder = Recorder(self.device, Allocator(self.device))
+        return replace(self, recorder=recorder, addresses={})
+
     def start(self, order: Iterable[int] | None = None) -> None:
         """Allocate the buffers that are there before the first launch.
 
@@ -71,11 +77,11 @@ class Running:
         made = self.program.launches[number]
         if isinstance(made, Copy):
             self.device.copy(
-                CopyCall(self._at(made.target), self._at(made.source), made.source.nbytes)
+                CopyCall(self.at(made.target), self.at(made.source), made.source.nbytes)
             )
         elif isinstance(made, Fill):
             count = made.target.nbytes // 4
-            self.device.fill(FillCall(self._at(made.target), made.value, 4, count))
+            self.device.fill(FillCall(self.at(made.target), made.value, 4, count))
         else:
             self.device.launch(self.call(made))
 
@@ -99,6 +105,10 @@ class Running:
                 self.device.set_shared_limit(function, made.shared_limit)
             self._functions[made] = function
         return self._functions[made]
+
+    def at(self, part: Slice) -> int:
+        """Return a slice's address."""
+        return self.addresses[part.buffer] + part.offset
 
     def _found(self, kernel: Kernel) -> int:
         if kernel.library and kernel.is_hidden:
@@ -142,15 +152,12 @@ class Running:
         if buffer.content:
             self.device.write(address, buffer.content)
 
-    def _at(self, part: Slice) -> int:
-        return self.addresses[part.buffer] + part.offset
-
     def _bytes(self, argument: Argument) -> bytes:
         if not argument.places:
             return argument.data
         data = bytearray(argument.data)
         for place in argument.places:
-            address = self._at(place.slice)
+            address = self.at(place.slice)
             if place.kind == "map":
                 rest = bytes(data[place.at + 8 : place.at + TENSOR_MAP_BYTES])
                 made = tensor_map_bytes(self.device, address, rest)

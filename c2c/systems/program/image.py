@@ -5,6 +5,11 @@ and writes is stated for devices that have no GPU by comments before its entry, 
 skip:
 
     // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
+
+A kernel that writes down what it touches says which addresses go where; the parameter that points
+to these intervals has no part in what it computes:
+
+    // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>
 """
 
 from __future__ import annotations
@@ -14,12 +19,20 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from c2c.errors import DataError
 from c2c.systems.program.port import TENSOR_MAP_BYTES, ParameterPlace
 
-__all__ = ["Access", "Entry", "ParameterDeclaration", "entries_of", "image_key", "write_image"]
+__all__ = [
+    "Access",
+    "Entry",
+    "ParameterDeclaration",
+    "Traced",
+    "entries_of",
+    "image_key",
+    "write_image",
+]
 
 AccessKind = Literal["pointer", "map", "table"]
 
@@ -28,6 +41,7 @@ _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)((?:\s+\.\w+(?:\s+\d+)?)*)\s+([\w$]+)(?:\[(\d+)\])?"
 )
 _ACCESS = re.compile(r"^// access (\d+) (\d+) (pointer|map|table) (r|w|rw) (\d+)$", re.MULTILINE)
+_RECORD = re.compile(r"^// record (\d+) (\d+) (\d+) (\d+)$", re.MULTILINE)
 _WORD_BYTES: Final = {"8": 1, "16": 2, "32": 4, "64": 8}
 
 
@@ -59,6 +73,19 @@ class Access:
         return TENSOR_MAP_BYTES if self.kind == "map" else 8
 
 
+class Traced(NamedTuple):
+    """Addresses that a kernel writes down: interval `number`, of what a parameter points to."""
+
+    intervals: int
+    number: int
+    parameter: int
+    at: int
+
+    def stated(self) -> str:
+        """Return the comment that says so."""
+        return f"// record {self.intervals} {self.number} {self.parameter} {self.at}"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A kernel of an image."""
@@ -67,6 +94,7 @@ class Entry:
     parameters: tuple[ParameterDeclaration, ...]
     accesses: tuple[Access, ...]
     allocates: bool  # on the device, by malloc
+    traced: tuple[Traced, ...] = ()
 
     @property
     def places(self) -> tuple[ParameterPlace, ...]:
@@ -114,7 +142,11 @@ def _entry(match: re.Match[str], before: str) -> Entry:
         fits = access.parameter < len(parameters)
         if not fits or access.at + access.width > parameters[access.parameter].nbytes:
             raise DataError(f"kernel {match[1]}", f"access outside its parameters: {access}")
-    return Entry(match[1], parameters, accesses, ".extern .func" in before and "malloc" in before)
+    traced = tuple(Traced(*map(int, words)) for words in _RECORD.findall(before))
+    if any(t.intervals >= len(parameters) for t in traced):
+        raise DataError(f"kernel {match[1]}", "intervals of a parameter that it lacks")
+    allocates = ".extern .func" in before and "malloc" in before
+    return Entry(match[1], parameters, accesses, allocates, traced)
 
 
 def _declaration(match: re.Match[str]) -> ParameterDeclaration:

@@ -21,6 +21,7 @@ __all__ = [
     "LaunchAttribute",
     "NodeKind",
     "ParameterPlace",
+    "Peer",
     "Triple",
 ]
 
@@ -229,3 +230,25 @@ class Device(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return the device's part of an artefact's key."""
+
+
+class Peer(Device, Protocol):
+    """A device beside others in one process: what each does in order, and what waits for what.
+
+    Calls go to the device that was entered last, but those of this class to their own.
+    """
+
+    def enter(self) -> None:
+        """Make this the device that calls go to."""
+
+    def record(self) -> int:
+        """Return an event that happens when all that was started here has ended."""
+
+    def wait(self, event: int) -> None:
+        """Have what is started from now on begin after an event of any device."""
+
+    def receive(self, call: CopyCall, source: Peer) -> None:
+        """Copy from another device's memory into this one's, in this one's order."""
+
+    def forget(self, event: int) -> None:
+        """Give an event back."""

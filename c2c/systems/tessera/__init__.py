@@ -5,6 +5,7 @@ from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, progra
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
 from c2c.systems.tessera.lanes import PRICE, Lanes
+from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import PairLayout, pair_layout
 from c2c.systems.tessera.monitor import (
     Group,
@@ -24,17 +25,33 @@ from c2c.systems.tessera.other_models import (
     mamba_kernels,
     vision_kernels,
 )
+from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
 from c2c.systems.tessera.pair import Pair, load_pair
+from c2c.systems.tessera.parametric import Range, cut_curve
 from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
-from c2c.systems.tessera.plan import Options, Plan, Policy, Stage, cost, memory_of, stages_of
+from c2c.systems.tessera.plan import (
+    Options,
+    Plan,
+    Policy,
+    Stage,
+    cost,
+    costs_of,
+    memory_of,
+    stages_of,
+)
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
+from c2c.systems.tessera.recording import Recording, Seen, recording_of
+from c2c.systems.tessera.robust import Robust, robust_plan
+from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
+from c2c.systems.tessera.streamed import StreamedWay, slice_gpu, streamed_ways, streamed_work
 from c2c.systems.tessera.tensor_parallel import ranked, tensor_parallel
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
+from c2c.systems.tessera.xla_kernels import program_work, xla_kernels
 
 __all__ = [
     "MAMBA",
@@ -55,11 +72,13 @@ __all__ = [
     "Group",
     "Lane",
     "Lanes",
+    "Launched",
     "Load",
     "Mode",
     "Monitor",
     "MonitorState",
     "Options",
+    "Overlapped",
     "Pair",
     "PairLayout",
     "Phase",
@@ -70,12 +89,20 @@ __all__ = [
     "Plan",
     "Policy",
     "Ran",
+    "Range",
+    "Recording",
+    "Robust",
+    "Schedule",
+    "Seen",
+    "Segment",
+    "Send",
     "Sent",
     "Served",
     "Server",
     "Stage",
     "StepKernel",
     "Steps",
+    "StreamedWay",
     "Touch",
     "Transfer",
     "Way",
@@ -86,7 +113,9 @@ __all__ = [
     "blocks_of_layers",
     "check_solver",
     "cost",
+    "costs_of",
     "cut",
+    "cut_curve",
     "decode_only",
     "decoder",
     "diffusion",
@@ -100,20 +129,30 @@ __all__ = [
     "load_pair",
     "mamba_kernels",
     "memory_of",
+    "overlapped",
+    "overlapped_s",
     "pair_layout",
     "pipelined",
     "plan",
     "program_key",
+    "program_work",
     "ranked",
+    "recording_of",
     "relaxation_s",
+    "robust_plan",
     "routes_of",
     "run_interpreted",
     "run_placed",
+    "running_on",
+    "schedule",
     "serve",
+    "slice_gpu",
     "stages_of",
     "state_space",
     "step_kernels",
     "steps_of",
+    "streamed_ways",
+    "streamed_work",
     "sweep",
     "tensor_parallel",
     "tick",
@@ -123,4 +162,5 @@ __all__ = [
     "wanted",
     "ways",
     "work_of",
+    "xla_kernels",
 ]

@@ -82,12 +82,20 @@ def work_of(
     fast = shares or (1.0,) * len(gpus)
     if len(fast) != len(gpus) or min(fast) <= 0:
         raise SettingError("shares", shares, f"{len(gpus)} numbers above 0")
+    known: dict[tuple[float, ...], tuple[float, ...]] = {}  # layers repeat their kernels
+
+    def times_of(k: StepKernel) -> tuple[float, ...]:
+        size = (k.tensor_flops, k.core_flops, k.weight_bytes, k.cache_bytes, k.read_bytes,
+                k.write_bytes, k.wire_s)  # fmt: skip
+        if size not in known:
+            known[size] = tuple(
+                kernel_s(k, gpu, efficiency) / f for gpu, f in zip(gpus, fast, strict=True)
+            )
+        return known[size]
+
     return Work(
         names=tuple(k.kind if k.layer < 0 else f"{k.layer}.{k.kind}" for k in kernels),
-        times_s=tuple(
-            tuple(kernel_s(k, gpu, efficiency) / f for gpu, f in zip(gpus, fast, strict=True))
-            for k in kernels
-        ),
+        times_s=tuple(map(times_of, kernels)),
         transfers=transfers_of(kernels),
         weights=tuple(
             Weights(k.weight_bytes + k.cache_bytes, (number,))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from c2c.errors import DataError, SettingError
 from c2c.systems.program import Copy, Fill, Launch, Program, Slice
 from c2c.systems.tessera.ptx import Interval, KernelAccess, Memory, interpret
+from c2c.systems.tessera.schedule import schedule
 from c2c.systems.tessera.touches import Touch, kernels_of
 
 __all__ = ["Placed", "Touched", "run_interpreted"]
@@ -127,45 +128,13 @@ def run_interpreted(
     Raises:
       SettingError: a placement of another length, or on a GPU that is not there.
     """
-    where = [0] * len(touches) if gpu_of is None else list(gpu_of)
-    if len(where) != len(touches) or not all(0 <= g < placed.count for g in where):
-        raise SettingError("gpu_of", where, f"{len(touches)} numbers of {placed.count} GPUs")
-    versions = _Versions(placed)
-    for number, touch in enumerate(touches):
-        for part in touch.reads:
-            versions.bring(part, where[number])
-        placed.launch(number, where[number])
-        for part in touch.writes:
-            versions.wrote(part, where[number])
-    for part in placed.program.outputs:
-        versions.bring(part, 0)
-    return versions.sent
-
-
-@dataclass(slots=True)
-class _Versions:
-    """Which GPUs have the newest version of which bytes."""
-
-    placed: Placed
-    sent: int = 0
-    _newest: dict[int, list[tuple[int, int, frozenset[int]]]] = field(default_factory=dict)
-
-    def bring(self, part: Slice, gpu: int) -> None:
-        """Send a GPU what it lacks of a slice."""
-        ranges = self._newest.setdefault(part.buffer, [])
-        end = part.offset + part.nbytes
-        for k, (begin, stop, holders) in enumerate(ranges):
-            a, b = max(begin, part.offset), min(stop, end)
-            if a < b and gpu not in holders:
-                self.placed.send(Slice(part.buffer, a, b - a), min(holders), gpu)
-                self.sent += b - a
-                if (a, b) == (begin, stop):
-                    ranges[k] = (begin, stop, holders | {gpu})
-
-    def wrote(self, part: Slice, gpu: int) -> None:
-        """Note that a GPU alone has the newest version of a slice."""
-        begin, end = part.offset, part.offset + part.nbytes
-        kept = []
-        for a, b, holders in self._newest.get(part.buffer, []):
-            kept += [(x, y, holders) for x, y in ((a, min(b, begin)), (max(a, end), b)) if x < y]
-        self._newest[part.buffer] = [*kept, (begin, end, frozenset({gpu}))]
+    where = [0] * len(touches) if gpu_of is None else gpu_of
+    made = schedule(touches, where, placed.count, outputs=placed.program.outputs)
+    for segment in made.segments:
+        for send in segment.sends:
+            placed.send(send.part, send.source, send.target)
+        for number in segment.launches:
+            placed.launch(number, segment.gpu)
+    for send in made.last:
+        placed.send(send.part, send.source, send.target)
+    return made.nbytes

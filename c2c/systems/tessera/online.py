@@ -232,13 +232,15 @@ class _Serving:
                 shares, alone = lane.prefill.at(size)
             else:
                 shares, alone = lane.decode.at(len(batch.rows))
-            if free is None:
-                free = [1.0] * len(shares)
-            share = min(
-                1.0, *(f / s for f, s in zip(free, shares, strict=True) if s > 0)
-            ) if any(shares) else 1.0  # fmt: skip
-            share = max(0.0, share)
-            free = [max(0.0, f - share * s) for f, s in zip(free, shares, strict=True)]
+            if free is None:  # the first: no step takes more of a resource than all of its time
+                share = 1.0
+                free = [1.0 - s for s in shares] if len(busy) > 1 else []
+            else:
+                least = min(
+                    (f / s for f, s in zip(free, shares, strict=True) if s > 0), default=1.0
+                )
+                share = max(0.0, min(1.0, least))
+                free = [max(0.0, f - share * s) for f, s in zip(free, shares, strict=True)]
             speeds[k] = share / alone if alone else _AT_ONCE
         return speeds
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.work import Gpus, Work
 
-__all__ = ["Options", "Plan", "Policy", "Stage", "cost", "memory_of", "stages_of"]
+__all__ = ["Options", "Plan", "Policy", "Stage", "cost", "costs_of", "memory_of", "stages_of"]
 
 Policy = Literal["throughput", "latency"]
 
@@ -129,6 +129,50 @@ def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None
     if policy == "throughput":
         return max(s.seconds for s in stages) + options.price * sent
     return sum(s.compute_s for s in stages) + sent
+
+
+def costs_of(
+    work: Work, gpus: Gpus, policy: Policy, placements: Any, options: Options | None = None
+) -> Any:
+    """Return what each of many placements costs, as an array; see `stages_of` and `cost`.
+
+    Args:
+      work: what is placed.
+      gpus: where.
+      policy: what counts.
+      placements: [placement][kernel], numbers of GPUs.
+      options: see there.
+    """
+    options = options or Options()
+    if options.one_transfer:  # which transfers are one depends on the placement
+        return np.array(
+            [cost(policy, stages_of(work, gpus, row, options)[0], options) for row in placements]
+        )
+    count = len(gpus.names)
+    compute = np.stack(
+        [np.where(placements == g, work.times[:, g], 0.0).sum(1) for g in range(count)], 1
+    )
+    moved = np.zeros_like(compute)
+    edges = work.transfers
+    sources = placements[:, [e.source for e in edges]]
+    targets = placements[:, [e.target for e in edges]]
+    for u in range(count):
+        for g in range(count):
+            if u == g or not edges:
+                continue
+            seconds = np.array(
+                [e.weight * gpus.seconds(e.nbytes, u, g) if e.weight else 0.0 for e in edges]
+            )
+            sent = np.where((sources == u) & (targets == g), seconds, 0.0).sum(1)
+            moved[:, g] += sent
+            if options.senders_pay:
+                moved[:, u] += sent
+    every = moved.sum(1) / (2 if options.senders_pay else 1)
+    if policy == "throughput":
+        # no price on what may be infinite: 0 times it is no number
+        priced = options.price * every if options.price else 0.0
+        return np.maximum(compute, moved).max(1) + priced
+    return compute.sum(1) + every
 
 
 def memory_of(work: Work, gpu_of: Sequence[int], count: int) -> tuple[float, ...]:

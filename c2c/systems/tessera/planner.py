@@ -19,7 +19,7 @@ from scipy.sparse import coo_matrix
 from c2c.errors import SettingError
 from c2c.systems.tessera.cut import minimum_cut
 from c2c.systems.tessera.milp import solve
-from c2c.systems.tessera.plan import Options, Plan, Policy, cost, memory_of, stages_of
+from c2c.systems.tessera.plan import Options, Plan, Policy, cost, costs_of, memory_of, stages_of
 from c2c.systems.tessera.work import Gpus, Work
 
 __all__ = ["blocks_of_layers", "check_solver", "plan", "relaxation_s", "sweep"]
@@ -182,21 +182,25 @@ def _numbered(name: str, groups: Sequence[int], work: Work) -> list[int]:
 def _best_start(
     work: Work, gpus: Gpus, policy: Policy, options: Options, groups: Sequence[int]
 ) -> Plan | None:
-    best: Plan | None = None
-    for gpu_of in sweep(work):
-        if any(gpu_of[k] != g for k, g in work.pinned.items()):
-            continue
-        first: dict[int, int] = {}
-        if any(first.setdefault(int(t), g) != g for t, g in zip(groups, gpu_of, strict=True)):
+    """Return the cheapest placement of the sweep that keeps all limits; the first of equals."""
+    found = np.array(list(sweep(work)), np.intp)
+    allowed = np.ones(len(found), bool)
+    for kernel, gpu in work.pinned.items():
+        allowed &= found[:, kernel] == gpu
+    _, first, tied = np.unique(np.asarray(groups), return_index=True, return_inverse=True)
+    allowed &= (found == found[:, first][:, tied]).all(1)
+    found = found[allowed]
+    about = costs_of(work, gpus, policy, found, options)
+    for k in np.argsort(about, kind="stable"):
+        gpu_of = tuple(map(int, found[k]))
+        if not math.isfinite(about[k]):
+            break
+        if not _fits(work, gpus, gpu_of):
             continue
         made = _plan(work, gpus, policy, options, gpu_of, 0.0, "sweep")
-        if not math.isfinite(made.objective_s) or not _fits(work, gpus, gpu_of):
-            continue
-        if options.max_cuts is not None and made.cuts > options.max_cuts:
-            continue
-        if best is None or made.objective_s < best.objective_s:
-            best = made
-    return best
+        if options.max_cuts is None or made.cuts <= options.max_cuts:
+            return made
+    return None
 
 
 def _plan(

@@ -39,7 +39,7 @@ def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("pair=[a100_80]", "pair="),
         ("pair=[a100_80,a100_80]", "named once"),
         ("pair=[a100_80,tpu]", "hardware='tpu'"),
-        ("pair=[a100_80,gh200]", "gpu.fp32_tflops=None"),
+        ("pair=[a100_80,gb200]", "gpu.fp32_tflops=None"),
         ("gbps=-1", "gpus.gbps"),
         ("kernels=[3]", "kernels=3"),
         ("blocks=0", "blocks=0"),

@@ -38,7 +38,7 @@ def test_the_papers_column() -> None:
         ("pairs=[[a100_80]]", "pairs="),
         ("pairs=[a100_80,l40s]", "pairs="),
         ("pairs=[[a100_80,tpu]]", "hardware='tpu'"),
-        ("pairs=[[a100_80,gh200]]", "gpu.fp32_tflops=None"),
+        ("pairs=[[a100_80,gb200]]", "gpu.fp32_tflops=None"),
         ("gbps=-1", "gpus.gbps"),
         ("rows=0", "load.rows=0"),
         ("gap=2", "gap=2"),

@@ -134,6 +134,27 @@ def test_a_switch_stalls_and_serves_more() -> None:
     assert switched < stays
 
 
+def test_bursts_starve_nobody() -> None:
+    """Bursts of twice what is sustained: all end, none much later than under one policy."""
+    light, heavy = lane(prefill=0.02, decode=0.02), lane(prefill=0.03, decode=0.03, gpu=None)
+    rng = np.random.default_rng(0)
+    begins = np.repeat(np.arange(6) * 20.0, 200) + rng.uniform(0, 2, 1200)
+    lone = np.arange(120) + 0.5  # between bursts, so that the policy goes back
+    arrivals = [Arrival(float(t), 1, 8) for t in np.sort(np.concatenate([begins, lone]))]
+    worst = {}
+    for name, server in {
+        "light": Server({"latency": (light,)}),
+        "heavy": Server({"latency": (heavy,) * 2}),
+        "both": Server({"latency": (light,), "throughput": (heavy,) * 2}, Monitor()),
+    }.items():
+        done, switches = serve(server, arrivals)
+        assert len(done) == len(arrivals)
+        worst[name] = max(d.ended_s - d.arrival.at_s for d in done)
+        assert name != "both" or switches > 1
+    # a switch stalls 30 ms, at most one in each window of 0.3 s
+    assert worst["both"] <= 1.15 * max(worst["light"], worst["heavy"])
+
+
 def test_sizes_between_are_interpolated_and_beyond_in_proportion() -> None:
     costs = Costs((1.0, 3.0), ((1.0, 0.0), (2.0, 4.0)), (2.0, 8.0))
     assert costs.at(2.0) == (pytest.approx((1.5 / 5, 2 / 5)), pytest.approx(5.0))

@@ -20,6 +20,7 @@ from c2c.systems.tessera import (
     Work,
     blocks_of_layers,
     cost,
+    costs_of,
     joined,
     memory_of,
     plan,
@@ -258,3 +259,47 @@ def test_gpus_and_settings_that_cannot_be_are_refused() -> None:
         Options(max_cuts=-1)
     with pytest.raises(SettingError, match="blocks"):
         blocks_of_layers([0], ["a"], 0)
+
+
+@given(works(), st.sampled_from(["throughput", "latency"]), st.booleans(), st.booleans())
+def test_many_placements_cost_what_each_of_them_does(
+    given_work: tuple[Work, Gpus], policy: str, is_once: bool, senders_pay: bool
+) -> None:
+    work, gpus = given_work
+    options = Options(one_transfer=is_once, senders_pay=senders_pay, price=0.3)
+    every = every_placement(work, gpus)[:50]
+    each = [cost(policy, stages_of(work, gpus, row, options)[0], options) for row in every]
+    assert costs_of(work, gpus, policy, every, options) == pytest.approx(each, rel=1e-9)
+
+
+def every_placement(work: Work, gpus: Gpus) -> np.ndarray:
+    count = len(gpus.names)
+    kernels = len(work.names)
+    return np.arange(count**kernels)[:, None] // count ** np.arange(kernels) % count
+
+
+@pytest.mark.parametrize("policy", ["throughput", "latency"])
+@pytest.mark.parametrize(("kernels", "count"), [(12, 2), (12, 3)])
+def test_twelve_kernels_are_placed_as_well_as_can_be(kernels: int, count: int, policy: str) -> None:
+    """All of up to 531,441 placements."""
+    rng = np.random.default_rng(kernels + count)
+    work = Work(
+        names=tuple(f"k{n}" for n in range(kernels)),
+        times_s=tuple(tuple(row) for row in rng.uniform(5e-6, 50e-6, (kernels, count)).tolist()),
+        transfers=tuple(
+            Transfer(k - d, k, float(rng.integers(1, 400)) * 1e3)
+            for k in range(1, kernels) for d in (1, 4) if k >= d
+        ),
+    )  # fmt: skip
+    gpus = Gpus.alike("abc"[:count], gbps=50.0, latency_s=2e-6)
+    wanted = float(costs_of(work, gpus, policy, every_placement(work, gpus)).min())
+    assert plan(work, gpus, policy, **EXACT).objective_s == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_solver_at_its_limit_says_how_far_it_may_be() -> None:
+    work = chain(300)
+    gpus = Gpus.alike(("a", "b"), gbps=12.0, latency_s=5e-6)
+    made = plan(work, gpus, "throughput", gap=0.0, time_limit_s=1e-3)
+    assert 0 < made.gap < 1
+    assert relaxation_s(work) * (1 - 1e-9) <= made.bound_s < made.objective_s
+    assert made.objective_s <= work.times.sum(0).min()

@@ -16,39 +16,46 @@ from c2c.systems.program.driver.calls import (
 from c2c.systems.program.driver.graphs import Graphs
 from c2c.systems.program.port import (
     CopyCall,
-    Device,
     DeviceFault,
     Edge,
     FillCall,
     KernelCall,
+    Peer,
 )
 
 __all__ = ["Driver"]
 
 _DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
+_NO_TIMING: Final = 2  # CU_EVENT_DISABLE_TIMING
 _RELAXED: Final = 2  # finalisers of other threads break the stricter modes
 _RUNTIMES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
-class Driver(Graphs, Device):
+class Driver(Graphs, Peer):
     """One GPU and one stream of it.
 
     Args:
       number: of the GPU.
+      is_apart: in a context of its own, as another GPU would be; else in the one all share.
+      priority: of the stream; lower goes first. What the GPU does not have is rounded.
 
     Raises:
       DeviceFault: there is no driver or no GPU.
     """
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, *, is_apart: bool = False, priority: int = 0) -> None:
         super().__init__()
         d = self._d = bindings()
         checked(d.cuInit, 0)
         self._device = checked(d.cuDeviceGet, number)
-        self._primary = checked(d.cuDevicePrimaryCtxRetain, self._device)
-        checked(d.cuCtxSetCurrent, self._primary)
-        self._stream = checked(d.cuStreamCreate, 1)
+        if is_apart:
+            self.context = checked(d.cuCtxCreate, None, 0, self._device)
+        else:
+            self.context = checked(d.cuDevicePrimaryCtxRetain, self._device)
+        self.enter()
+        self._stream = checked(d.cuStreamCreateWithPriority, 1, priority)
+        self._events: dict[int, Any] = {}
         self._captured: list[int] | None = None
         self._libraries: dict[str, Any] = {}
         self._runtime: Any = None
@@ -240,5 +247,44 @@ class Driver(Graphs, Device):
             raise DeviceFault(f"a captured call left {count} nodes to wait for")
         self._captured.append(int(waits_for[0]))
 
+    def enter(self) -> None:
+        """Make this the device that calls go to."""
+        checked(self._d.cuCtxSetCurrent, self.context)
+
+    def priorities(self) -> tuple[int, int]:
+        """Return the last and the first priority of streams."""
+        last, first = checked(self._d.cuCtxGetStreamPriorityRange)
+        return int(last), int(first)
+
+    def record(self) -> int:
+        """Return an event that happens when all that was started here has ended."""
+        self.enter()
+        event = checked(self._d.cuEventCreate, _NO_TIMING)
+        checked(self._d.cuEventRecord, event, self._stream)
+        self._events[int(event)] = event
+        return int(event)
+
+    def wait(self, event: int) -> None:
+        """Have what is started from now on begin after an event of any device."""
+        self.enter()
+        checked(self._d.cuStreamWaitEvent, self._stream, self._d.CUevent(event), 0)
+
+    def receive(self, call: CopyCall, source: Peer) -> None:
+        """Copy from another device's memory into this one's, in this one's order."""
+        assert isinstance(source, Driver)
+        self.enter()
+        if int(source.context) == int(self.context):
+            self.copy(call)
+            return
+        target, begin = self._d.CUdeviceptr(call.target), self._d.CUdeviceptr(call.source)
+        checked(
+            self._d.cuMemcpyPeerAsync, target, self.context, begin, source.context, call.nbytes,
+            self._stream,
+        )  # fmt: skip
+
+    def forget(self, event: int) -> None:
+        """Give an event back."""
+        checked(self._d.cuEventDestroy, self._events.pop(event))
+
     def _context(self) -> Any:
-        return self._primary
+        return self.context

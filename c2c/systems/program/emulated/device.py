@@ -14,13 +14,13 @@ from c2c.systems.program.emulated.memory import Memory
 from c2c.systems.program.port import (
     TENSOR_MAP_BYTES,
     CopyCall,
-    Device,
     DeviceFault,
     Edge,
     FillCall,
     KernelCall,
     NodeKind,
     ParameterPlace,
+    Peer,
 )
 
 __all__ = ["Emulated"]
@@ -28,7 +28,7 @@ __all__ = ["Emulated"]
 _SHARED_MOST: Final = 227 << 10
 
 
-class Emulated(Device):
+class Emulated(Peer):
     """A GPU of one emulated process.
 
     Args:
@@ -55,6 +55,7 @@ class Emulated(Device):
         self._executables: dict[int, Graph] = {}
         self._graph_of: dict[int, int] = {}  # node -> graph
         self._capture: Capture | None = None
+        self._events: set[int] = set()
         self._handles = 0x6600_0000_0000 + self._draw.randrange(1 << 20) * 16
 
     def describe(self) -> dict[str, Any]:
@@ -185,6 +186,30 @@ class Emulated(Device):
         self._graphs[handle] = graph
         self._graph_of.update(dict.fromkeys(graph.nodes, handle))
         return handle
+
+    # beside others; all that is started has ended at once
+
+    def enter(self) -> None:
+        """Make this the device that calls go to."""
+
+    def record(self) -> int:
+        """Return an event that happens when all that was started here has ended."""
+        if self._capture is not None:
+            raise DeviceFault("an event of a stream under capture")
+        event = self._new()
+        self._events.add(event)
+        return event
+
+    def wait(self, event: int) -> None:
+        """Have what is started from now on begin after an event of any device."""
+
+    def receive(self, call: CopyCall, source: Peer) -> None:
+        """Copy from another device's memory into this one's, in this one's order."""
+        self._memory.write(call.target, source.read(call.source, call.nbytes))
+
+    def forget(self, event: int) -> None:
+        """Give an event back."""
+        self._events.remove(event)
 
     # graphs, read
 

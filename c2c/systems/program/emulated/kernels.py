@@ -38,8 +38,9 @@ def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
     for access in entry.accesses:
         places.append(_address(access, call.parameters[access.parameter], memory))
         constants[access.parameter][access.at : access.at + access.width] = bytes(access.width)
-    for parameter in constants:
-        digest = zlib.crc32(parameter, digest)
+    for k, parameter in enumerate(constants):
+        if all(k != traced.intervals for traced in entry.traced):
+            digest = zlib.crc32(parameter, digest)
     for access, address in zip(entry.accesses, places, strict=True):
         if access.mode != "w" and access.nbytes:
             digest = zlib.crc32(memory.read(address, access.nbytes), digest)
@@ -47,6 +48,18 @@ def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
         if access.mode != "r" and access.nbytes:
             seed = zlib.crc32(struct.pack("<I", k), digest)
             memory.write(address, fill_bytes(seed, access.nbytes))
+    _record(entry, call, places, memory)
+
+
+def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -> None:
+    """Write down what was touched, where the kernel says it does so."""
+    for traced in entry.traced:
+        row = int.from_bytes(call.parameters[traced.intervals], "little") + 16 * traced.number
+        for access, address in zip(entry.accesses, places, strict=True):
+            if (access.parameter, access.at) == (traced.parameter, traced.at) and access.nbytes:
+                low, high = struct.unpack("<2Q", memory.read(row, 16))
+                wider = min(low, address), max(high, address + access.nbytes)
+                memory.write(row, struct.pack("<2Q", *wider))
 
 
 def fill_bytes(seed: int, nbytes: int) -> bytes:

@@ -3,7 +3,7 @@
 from c2c.systems.program.xla.compile import StepShape, compile_step
 from c2c.systems.program.xla.distil import distil
 from c2c.systems.program.xla.reading import XlaStep, read_dump
-from c2c.systems.program.xla.sizes import over_one_memory
+from c2c.systems.program.xla.sizes import over_one_memory, stated_kernels
 from c2c.systems.program.xla.targets import TARGETS, XlaTarget
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "distil",
     "over_one_memory",
     "read_dump",
+    "stated_kernels",
 ]

@@ -18,7 +18,7 @@ typedef unsigned long long Addr;
 enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, NOT_READY = 600,
        ILLEGAL = 700, UNSUPPORTED_IN_CAPTURE = 900, ILLEGAL_STATE = 401 };
 enum { KERNEL = 0, MEMCPY = 1, MEMSET = 2, CHILD = 4, EMPTY = 5 };
-enum { MAX_PARAMS = 32, ATTRIBUTES = 32, VALUE = 64, MAP = 128 };
+enum { MAX_PARAMS = 32, MAX_RECORDS = 512, ATTRIBUTES = 32, VALUE = 64, MAP = 128 };
 
 /* The parts of cuda.h that the bindings pass. */
 typedef struct { void *func; unsigned grid[3], block[3], shared; void **params, **extra; void *kern, *ctx; } KernelParams;
@@ -31,9 +31,10 @@ typedef struct { Addr dst; size_t pitch; unsigned value, element; size_t width, 
 
 /* Images. */
 typedef struct { int param, at, kind, reads, writes; size_t n; } Access; /* kind: p, m, t */
+typedef struct { int number, param, at; } Traced; /* which addresses a recording kernel writes down */
 typedef struct Function {
     char name[128]; int n; size_t offset[MAX_PARAMS], size[MAX_PARAMS];
-    int accesses; Access access[MAX_PARAMS * 2]; int loaded, shared_limit; struct Module *module;
+    int accesses; Access access[MAX_PARAMS * 2]; int records, record_buffer; Traced record[MAX_RECORDS]; int loaded, shared_limit; struct Module *module;
 } Function;
 typedef struct Module { int n; Function *functions[64]; } Module;
 
@@ -110,6 +111,10 @@ static Function *entry(const char *head, const char *begin) { /* the access comm
         if (sscanf(p, "// access %d %d %15s %3s %zu", &a->param, &a->at, kind, mode, &a->n) != 5) continue;
         a->kind = kind[0]; a->reads = strchr(mode, 'r') != 0; a->writes = strchr(mode, 'w') != 0; f->accesses++;
     }
+    for (const char *p = begin; (p = strstr(p, "// record ")) && p < head && f->records < MAX_RECORDS; p += 10) {
+        Traced *t = &f->record[f->records];
+        if (sscanf(p, "// record %d %d %d %d", &f->record_buffer, &t->number, &t->param, &t->at) == 4) f->records++;
+    }
     f->shared_limit = 48 << 10;
     return f;
 }
@@ -160,6 +165,7 @@ static R run_kernel(const Node *node) {
         if (a->kind == 't') { if (!in_memory(place[i], 8)) return ILLEGAL; memcpy(&place[i], (void *)place[i], 8); }
     }
     for (int i = 0; i < f->n; i++) {
+        if (f->records && i == f->record_buffer) continue; /* recording changes nothing that is computed */
         unsigned char *copy = malloc(f->size[i]); memcpy(copy, node->pointers[i], f->size[i]);
         for (int k = 0; k < f->accesses; k++) if (f->access[k].param == i) memset(copy + f->access[k].at, 0, f->access[k].kind == 'm' ? MAP : 8);
         d = crc(copy, f->size[i], d); free(copy);
@@ -169,6 +175,13 @@ static R run_kernel(const Node *node) {
     for (uint32_t i = 0; i < (uint32_t)f->accesses; i++) if (f->access[i].writes && f->access[i].n) {
         uint32_t seed = crc(&i, 4, d); unsigned char *out = (unsigned char *)place[i];
         for (size_t j = 0; 4 * j < f->access[i].n; j++) { uint32_t w = seed + (uint32_t)j * 0x9E3779B1u; size_t n = f->access[i].n - 4 * j; memcpy(out + 4 * j, &w, n < 4 ? n : 4); }
+    }
+    for (int i = 0; i < f->records; i++) for (int k = 0; k < f->accesses; k++) {
+        const Traced *t = &f->record[i]; if (f->access[k].param != t->param || f->access[k].at != t->at || !f->access[k].n) continue;
+        Addr buffer; memcpy(&buffer, node->pointers[f->record_buffer], 8); Addr *row = (Addr *)(buffer + 16 * (Addr)t->number);
+        if (!in_memory((Addr)row, 16)) return ILLEGAL;
+        if (place[k] < row[0]) row[0] = place[k];
+        if (place[k] + f->access[k].n > row[1]) row[1] = place[k] + f->access[k].n;
     }
     return OK;
 }
@@ -238,6 +251,10 @@ static R f_device(int *d, int n) { *d = n; return n ? INVALID : OK; }
 static R f_name(char *out, int n, int d) { (void)d; snprintf(out, n, "fake"); return OK; }
 static R f_total(size_t *n, int d) { (void)d; *n = total; return OK; }
 static R f_retain(void **c, int d) { (void)d; *c = (void *)1; return OK; }
+static R f_context(void **c, void *params, unsigned flags, int d) { static Addr contexts = 1; (void)params; (void)flags; (void)d; *c = (void *)++contexts; return OK; }
+static R f_range(int *last, int *first) { *last = 0; *first = -5; return OK; }
+static R f_event(void **e, unsigned f) { (void)f; *e = calloc(1, 1); return OK; }
+static R f_forget(void *e) { free(e); return OK; }
 static R f_info(size_t *f, size_t *t) { *f = total - used; *t = total; return OK; }
 static R f_htod(Addr a, const void *p, size_t n) { if (!in_memory(a, n)) return ILLEGAL; memcpy((void *)a, p, n); return OK; }
 static R f_dtoh(void *p, Addr a, size_t n) { if (!in_memory(a, n)) return ILLEGAL; memcpy(p, (void *)a, n); return OK; }
@@ -264,6 +281,8 @@ static R f_set8(Addr d, unsigned char v, size_t n, void *s) { (void)s; return se
 static R f_set16(Addr d, unsigned short v, size_t n, void *s) { (void)s; return set(d, v, 2, n); }
 static R f_set32(Addr d, unsigned v, size_t n, void *s) { (void)s; return set(d, v, 4, n); }
 static R f_stream(void **s, unsigned f) { (void)f; *s = (void *)2; return OK; }
+static R f_streamp(void **s, unsigned f, int priority) { (void)priority; return f_stream(s, f); }
+static R f_peer(Addr d, void *dc, Addr s, void *sc, size_t n, void *stream) { (void)dc; (void)sc; return f_dtod(d, s, n, stream); }
 static R f_sync(void *s) { (void)s; return capture ? UNSUPPORTED_IN_CAPTURE : OK; }
 static R f_begin(void *s, int mode) { (void)s; if (capture || mode != 2) return ILLEGAL_STATE; capture = new_graph(); n_waits = 0; return OK; }
 static R f_end(void *s, Graph **g) { (void)s; if (!capture) return ILLEGAL_STATE; *g = capture; capture = 0; return OK; }
@@ -310,6 +329,8 @@ static const struct { const char *name; void *f; } calls[] = {
     C("cuFuncGetModule", f_fmodule), C("cuFuncGetParamInfo", f_pinfo), C("cuFuncIsLoaded", f_isloaded), C("cuFuncLoad", f_load),
     C("cuFuncGetAttribute", f_fget), C("cuFuncSetAttribute", f_fset), C("cuLaunchKernelEx", f_launch), C("cuMemcpyDtoDAsync", f_dtod),
     C("cuMemsetD8Async", f_set8), C("cuMemsetD16Async", f_set16), C("cuMemsetD32Async", f_set32), C("cuStreamCreate", f_stream),
+    C("cuStreamCreateWithPriority", f_streamp), C("cuCtxGetStreamPriorityRange", f_range), C("cuCtxCreate", f_context), C("cuCtxCreate_v4", f_context),
+    C("cuEventCreate", f_event), C("cuEventRecord", f_ok), C("cuStreamWaitEvent", f_ok), C("cuEventDestroy", f_forget), C("cuMemcpyPeerAsync", f_peer),
     C("cuStreamSynchronize", f_sync), C("cuStreamBeginCapture", f_begin), C("cuStreamEndCapture", f_end), C("cuStreamGetCaptureInfo", f_cinfo),
     C("cuStreamUpdateCaptureDependencies", f_update), C("cuGraphGetNodes", f_nodes), C("cuGraphGetEdges", f_edges), C("cuGraphNodeGetType", f_type),
     C("cuGraphKernelNodeGetParams", f_kget), C("cuGraphKernelNodeGetAttribute", f_aget), C("cuGraphKernelNodeSetAttribute", f_aset),

@@ -1,0 +1,116 @@
+"""Latency of one step where transfers and branches overlap: what the latency policy leaves out.
+
+The policy adds up all kernels and all transfers, as if only one thing happened at a time. Here each
+GPU runs its kernels in program order, each link carries one transfer after another, and both go on
+beside one another, so that parallel branches on two GPUs count once.
+
+Source: ours. The placement is the better of the policy's own and a list schedule: kernel by kernel
+in program order, each where it ends first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from c2c.systems.tessera.plan import Options
+from c2c.systems.tessera.planner import plan
+from c2c.systems.tessera.work import Gpus, Transfer, Work
+
+__all__ = ["Overlapped", "overlapped", "overlapped_s"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlapped:
+    """A placement for latency with overlap.
+
+    Attributes:
+      gpu_of: each kernel's GPU.
+      seconds: of the step.
+      added_s: of the same placement with nothing beside anything, as the policy counts.
+      method: how it was found.
+    """
+
+    gpu_of: tuple[int, ...]
+    seconds: float
+    added_s: float
+    method: str
+
+
+def overlapped(work: Work, gpus: Gpus, *, options: Options | None = None) -> Overlapped:
+    """Return the better of the policy's placement and a list schedule.
+
+    Args:
+      work: a step.
+      gpus: without limits on memory.
+      options: of the policy.
+    """
+    made = plan(work, gpus, "latency", options=options)
+    candidates = {"policy": made.gpu_of, "list": _listed(work, gpus)}
+    seconds = {name: overlapped_s(work, gpus, gpu_of) for name, gpu_of in candidates.items()}
+    best = min(candidates, key=seconds.__getitem__)
+    gpu_of = candidates[best]
+    added = float(sum(row[g] for row, g in zip(work.times_s, gpu_of, strict=True))) + sum(
+        e.weight * gpus.seconds(e.nbytes, gpu_of[e.source], gpu_of[e.target])
+        for e in work.transfers
+        if gpu_of[e.source] != gpu_of[e.target] and e.weight
+    )
+    return Overlapped(gpu_of=gpu_of, seconds=seconds[best], added_s=added, method=best)
+
+
+def overlapped_s(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> float:
+    """Return how long a step takes under a placement."""
+    clock = _Clock(work, gpus)
+    for kernel, gpu in enumerate(gpu_of):
+        clock.run(kernel, gpu)
+    return max(clock.ended)
+
+
+def _listed(work: Work, gpus: Gpus) -> tuple[int, ...]:
+    clock = _Clock(work, gpus)
+    found = []
+    for kernel in range(len(work.names)):
+        pin = work.pinned.get(kernel)
+        allowed = range(len(gpus.names)) if pin is None else (pin,)
+        gpu = min(allowed, key=lambda g: clock.ends_s(kernel, g))
+        clock.run(kernel, gpu)
+        found.append(gpu)
+    return tuple(found)
+
+
+class _Clock:
+    """When GPUs and links are free, kernel by kernel in program order."""
+
+    def __init__(self, work: Work, gpus: Gpus) -> None:
+        self.work, self.gpus = work, gpus
+        self.ended: list[float] = []
+        self.where: list[int] = []
+        self.free = [0.0] * len(gpus.names)
+        self.links: dict[tuple[int, int], float] = {}
+        self.takes: list[list[Transfer]] = [[] for _ in work.names]
+        for each in sorted(work.transfers, key=lambda e: (e.target, e.source)):
+            self.takes[each.target].append(each)
+
+    def ends_s(self, kernel: int, gpu: int) -> float:
+        """Return when a kernel would end."""
+        return self._begin(kernel, gpu, dict(self.links)) + self.work.times_s[kernel][gpu]
+
+    def run(self, kernel: int, gpu: int) -> None:
+        """Run a kernel."""
+        ended = self._begin(kernel, gpu, self.links) + self.work.times_s[kernel][gpu]
+        self.free[gpu] = ended
+        self.ended.append(ended)
+        self.where.append(gpu)
+
+    def _begin(self, kernel: int, gpu: int, links: dict[tuple[int, int], float]) -> float:
+        """Return when a kernel can begin; what it lacks goes over the links."""
+        begin = self.free[gpu]
+        for each in self.takes[kernel]:
+            home = self.where[each.source]
+            there = self.ended[each.source]
+            if home != gpu and each.weight:
+                seconds = self.gpus.seconds(each.nbytes, home, gpu)
+                there = max(there, links.get((home, gpu), 0.0)) + each.weight * seconds
+                links[home, gpu] = there
+            begin = max(begin, there)
+        return begin

@@ -1,0 +1,117 @@
+"""A program that writes down what it touches: each kernel by its recording twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from c2c.systems.program import Argument, Buffer, Launch, Place, Program, Slice, Traced
+from c2c.systems.tessera.ptx import Interval, KernelAccess, Record, inject, intervals_of
+from c2c.systems.tessera.ptx.inject import RECORD_BYTES, new_records
+
+__all__ = ["Recording", "Seen", "recording_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one access of a launch touched, as bytes from the begin of the slice it may touch."""
+
+    launch: int
+    part: Slice
+    interval: Interval
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it touched its slice and nothing else."""
+        return 0 <= self.interval.begin < self.interval.end <= self.part.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A program whose launches write intervals into a buffer of their own, the last one.
+
+    Attributes:
+      program: the same launches, with one parameter more.
+      records: of each launch, and where in the buffer they begin.
+      known: what its kernels do, by entry.
+    """
+
+    program: Program
+    records: tuple[tuple[tuple[Record, ...], int], ...]
+    known: Mapping[str, KernelAccess]
+
+    @property
+    def intervals(self) -> Slice:
+        """Where all intervals are."""
+        last = len(self.program.buffers) - 1
+        return Slice(last, 0, self.program.buffers[last].nbytes)
+
+    def seen(self, content: bytes, address_of: Mapping[int, int]) -> tuple[Seen, ...]:
+        """Return what was touched, of accesses that happened and whose slice is known.
+
+        Args:
+          content: of `intervals`, after the launches.
+          address_of: each buffer's address.
+        """
+        found = []
+        for number, (records, at) in enumerate(self.records):
+            if not records:
+                continue
+            launch = self.program.launches[number]
+            assert isinstance(launch, Launch)
+            accesses = {
+                a.index: a for a in self.known[self.program.kernels[launch.kernel].entry].accesses
+            }
+            rows = content[at : at + RECORD_BYTES * len(records)]
+            for record, interval in intervals_of(records, rows).items():
+                reached = accesses[record.index].reached
+                if record.dimension is not None or len(reached) != 1:
+                    continue  # coordinates of a tensor copy, or one of several slices
+                (one,) = reached
+                part = launch.arguments[one.parameter].places[0].slice
+                begin = address_of[part.buffer] + part.offset
+                seen = Interval(interval.begin - begin, interval.end - begin)
+                found.append(Seen(number, part, seen))
+        return tuple(found)
+
+
+def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recording:
+    """Return a program that records.
+
+    Raises:
+      DataError: a kernel's memory is not known.
+    """
+    twins, records_of = [], []
+    for kernel in program.kernels:
+        access = known[kernel.entry]
+        made = inject(kernel.image.decode(), f"{kernel.entry}.ptx")
+        records = made.records[kernel.entry]
+        stated = "".join(
+            f"{Traced(len(access.kernel.parameters), k, one.parameter, one.at).stated()}\n"
+            for k, record in enumerate(records)
+            for one in next(a for a in access.accesses if a.index == record.index).reached
+        )
+        twins.append(replace(kernel, image=(stated + made.text).encode()))
+        records_of.append(records)
+    buffer = len(program.buffers)
+    launches, placed, at = [], [], 0
+    for launch in program.launches:
+        mine = records_of[launch.kernel] if isinstance(launch, Launch) else ()
+        placed.append((mine, at))
+        if isinstance(launch, Launch):
+            nbytes = RECORD_BYTES * len(mine)
+            more = Argument(bytes(8), (Place(0, Slice(buffer, at, nbytes)),))
+            launch = replace(launch, arguments=(*launch.arguments, more))  # noqa: PLW2901
+            at += nbytes
+        launches.append(launch)
+    content = b"".join(new_records(records) for records, _ in placed)
+    return Recording(
+        replace(
+            program,
+            buffers=(*program.buffers, Buffer(len(content), content=content)),
+            kernels=tuple(twins),
+            launches=tuple(launches),
+        ),
+        tuple(placed),
+        known,
+    )

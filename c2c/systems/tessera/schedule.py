@@ -1,0 +1,181 @@
+"""What each GPU does in which order under a placement: runs of launches, and sends before them.
+
+A segment is a run of launches of one GPU, one CUDA graph of it. Before it the GPU gets the bytes
+that the segment reads and that were last written elsewhere, and nothing else.
+
+Source: Tessera, section III-C. Ours: sends of bytes that are lacking, not of whole results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from c2c.errors import SettingError
+from c2c.systems.program import Slice
+from c2c.systems.tessera.touches import Touch
+
+__all__ = ["Schedule", "Segment", "Send", "schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Bytes that go from one GPU to another.
+
+    Attributes:
+      part: which.
+      source: GPU that wrote them.
+      target: GPU that lacks them.
+      after: the segment in which they were written.
+    """
+
+    part: Slice
+    source: int
+    target: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Launches of one GPU without a pause, and what they need before.
+
+    Attributes:
+      gpu: where.
+      launches: by number, ascending.
+      sends: to this GPU, before the first launch.
+      holds: earlier segments whose sends must have read their bytes before this one overwrites
+        them: a send holds its version until it has completed.
+    """
+
+    gpu: int
+    launches: tuple[int, ...]
+    sends: tuple[Send, ...]
+    holds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All segments in program order; what is sent behind them: results, and what steps carry."""
+
+    segments: tuple[Segment, ...]
+    last: tuple[Send, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are sent in a step."""
+        sends = [send for segment in self.segments for send in segment.sends]
+        return sum(send.part.nbytes for send in [*sends, *self.last])
+
+
+def schedule(
+    touches: Sequence[Touch],
+    gpu_of: Sequence[int],
+    count: int,
+    *,
+    outputs: Sequence[Slice] = (),
+    carried: Sequence[Slice] = (),
+) -> Schedule:
+    """Return segments and sends of a placement.
+
+    Args:
+      touches: of each launch; what they do not say is not sent.
+      gpu_of: each launch's GPU.
+      count: of GPUs, all of which have what was there before the step.
+      outputs: that the first GPU is to have in the end.
+      carried: that the next step finds on every GPU which reads it, such as a KV cache.
+
+    Raises:
+      SettingError: a placement of another length, or on a GPU that is not there.
+    """
+    where = list(gpu_of)
+    if len(where) != len(touches) or not all(0 <= g < count for g in where):
+        raise SettingError("gpu_of", where, f"{len(touches)} numbers of {count} GPUs")
+    versions, segments, read = _Versions(), list[Segment](), list[tuple[int, Send]]()
+    for run in _runs(where):
+        gpu, number = where[run[0]], len(segments)
+        sends = []
+        written: list[Slice] = []
+        for k in run:
+            for part in touches[k].reads:
+                sends += versions.bring(part, gpu)
+            for part in touches[k].writes:
+                versions.wrote(part, gpu, number)
+                written.append(part)
+        holds = {
+            reader for reader, send in read
+            if send.source == gpu and any(_overlap(send.part, part) for part in written)
+        }  # fmt: skip
+        segments.append(Segment(gpu, run, tuple(sends), tuple(sorted(holds))))
+        read += [(number, send) for send in sends]
+    last = [send for part in outputs for send in versions.bring(part, 0)]
+    for part in carried:
+        readers = {
+            gpu for gpu, touch in zip(where, touches, strict=True)
+            if any(_overlap(part, read) for read in touch.reads)
+        }  # fmt: skip
+        last += [send for gpu in sorted(readers) for send in versions.bring(part, gpu)]
+    return Schedule(tuple(segments), tuple(last))
+
+
+def _runs(where: Sequence[int]) -> list[tuple[int, ...]]:
+    found: list[list[int]] = []
+    for k, gpu in enumerate(where):
+        if found and where[found[-1][0]] == gpu:
+            found[-1].append(k)
+        else:
+            found.append([k])
+    return [tuple(run) for run in found]
+
+
+def _overlap(one: Slice, other: Slice) -> bool:
+    return (
+        one.buffer == other.buffer
+        and one.offset < other.offset + other.nbytes
+        and other.offset < one.offset + one.nbytes
+    )
+
+
+@dataclass(slots=True)
+class _Versions:
+    """Which GPUs have the newest version of which bytes, and who wrote it: segment and GPU."""
+
+    _newest: dict[int, list[_Version]] = field(default_factory=dict)
+
+    def bring(self, part: Slice, gpu: int) -> list[Send]:
+        """Return what a GPU lacks of a slice; it has it from now on."""
+        sends, kept = [], []
+        begin, end = part.offset, part.offset + part.nbytes
+        for known in self._newest.get(part.buffer, []):
+            x, y = max(known.begin, begin), min(known.end, end)
+            if x >= y or gpu in known.holders:
+                kept.append(known)
+                continue
+            sends.append(Send(Slice(part.buffer, x, y - x), known.home, gpu, known.segment))
+            kept += known.outside(x, y)
+            kept.append(replace(known, begin=x, end=y, holders=known.holders | {gpu}))
+        self._newest[part.buffer] = kept
+        return sends
+
+    def wrote(self, part: Slice, gpu: int, segment: int) -> None:
+        """Note that a GPU alone has the newest version of a slice."""
+        begin, end = part.offset, part.offset + part.nbytes
+        known = self._newest.get(part.buffer, [])
+        kept = [piece for each in known for piece in each.outside(begin, end)]
+        made = _Version(begin, end, gpu, segment, frozenset({gpu}))
+        self._newest[part.buffer] = [*kept, made]
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A range of a buffer: the GPU and segment that wrote it, and all GPUs that have it."""
+
+    begin: int
+    end: int
+    home: int
+    segment: int
+    holders: frozenset[int]
+
+    def outside(self, begin: int, end: int) -> list[_Version]:
+        """Return what is left of it without a range."""
+        parts = ((self.begin, min(self.end, begin)), (max(self.begin, end), self.end))
+        return [replace(self, begin=x, end=y) for x, y in parts if x < y]

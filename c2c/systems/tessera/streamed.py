@@ -1,0 +1,155 @@
+"""Slices of one GPU as unlike GPUs: a model's kernels over two of them, weights from host memory.
+
+Weights are streamed over the link by the kernels that use them (C2CServe). What two slices draw
+together the link bounds, so a placement of kernels, which streams each weight once for the rows of
+both, is compared with two engines apart, which stream all weights twice for half of the rows each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from c2c.errors import SettingError
+from c2c.hardware import Gpu, Platform, Slice
+from c2c.systems.tessera.costs import Efficiency, kernel_s
+from c2c.systems.tessera.kernels import StepKernel, transfers_of
+from c2c.systems.tessera.planner import plan, relaxation_s
+from c2c.systems.tessera.work import Gpus, Work
+
+__all__ = ["StreamedWay", "slice_gpu", "streamed_ways", "streamed_work"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedWay:
+    """One way to serve rows on two slices.
+
+    Attributes:
+      name: large, small, apart or kernels; `limit` is what no placement passes.
+      seconds: between two steps of all rows.
+      streamed_bytes: over the link in that time, weights and what goes between slices.
+      rows: of each slice; where kernels are placed all rows pass both.
+    """
+
+    name: str
+    seconds: float
+    streamed_bytes: float
+    rows: tuple[int, int]
+
+
+def slice_gpu(platform: Platform, part: Slice) -> Gpu:
+    """Return a slice as a GPU: its SMs' share of cores, and of what L2 and memory give."""
+    gpu = platform.gpu
+    share = part.sm_count / gpu.sm_count
+    return replace(
+        gpu, name=part.name, sm_count=part.sm_count, hbm_bytes=part.hbm_bytes,
+        hbm_gbps=part.hbm_gbps, bf16_tflops=part.bf16_tflops, l2_bytes=part.l2_bytes,
+        fp32_tflops=gpu.fp32_tflops and gpu.fp32_tflops * share,
+        l2_gbps=gpu.l2_gbps and gpu.l2_gbps * share,
+    )  # fmt: skip
+
+
+def streamed_work(
+    kernels: Sequence[StepKernel],
+    gpus: Sequence[Gpu],
+    caps_gbps: Sequence[float],
+    efficiency: Efficiency | None = None,
+) -> Work:
+    """Return a step whose weights come over the link, each slice alone on it.
+
+    Args:
+      kernels: of the step.
+      gpus: the slices.
+      caps_gbps: what each draws of the link when alone.
+      efficiency: of kernels.
+    """
+
+    def seconds(kernel: StepKernel, gpu: Gpu, cap: float) -> float:
+        here = replace(kernel, weight_bytes=0.0)
+        return max(kernel_s(here, gpu, efficiency), kernel.weight_bytes / (cap * 1e9))
+
+    return Work(
+        names=tuple(f"{k.layer}.{k.kind}" for k in kernels),
+        times_s=tuple(
+            tuple(seconds(k, gpu, cap) for gpu, cap in zip(gpus, caps_gbps, strict=True))
+            for k in kernels
+        ),
+        transfers=transfers_of(tuple(kernels)),
+    )
+
+
+def streamed_ways(
+    step: Callable[[int], tuple[StepKernel, ...]],
+    rows: int,
+    platform: Platform,
+    parts: Sequence[Slice],
+    link_gbps: float,
+    *,
+    latency_s: float = 10e-6,
+    efficiency: Efficiency | None = None,
+) -> tuple[StreamedWay, ...]:
+    """Return what each way needs for a step of all rows; several batches are in flight.
+
+    Args:
+      step: gives the kernels of a step of so many rows.
+      rows: in all.
+      platform: the chip.
+      parts: two slices, the larger one first.
+      link_gbps: that all slices draw together at most.
+      latency_s: of a transfer between slices, which goes through host memory.
+      efficiency: of kernels.
+
+    Raises:
+      SettingError: not two slices, fewer than two rows, or the chip's file lacks a rate.
+    """
+    if len(parts) != 2:
+        raise SettingError("slices", [p.name for p in parts], "two slices")
+    if rows < 2:
+        raise SettingError("rows", rows, "a whole number of at least 2")
+    gpus = [slice_gpu(platform, part) for part in parts]
+    caps = [min(part.link_cap_gbps, link_gbps) for part in parts]
+
+    def work(count: int) -> Work:
+        return streamed_work(step(count), gpus, caps, efficiency)
+
+    def weights(count: int) -> float:
+        return sum(k.weight_bytes for k in step(count))
+
+    whole = work(rows)
+    alone = [float(t) for t in whole.times.sum(0)]
+    # a transfer goes out of one slice and into the other: it takes part of the link twice
+    between = Gpus.alike([p.name for p in parts], gbps=min(caps) / 2, latency_s=latency_s)
+    made = plan(whole, between, "throughput", gap=0.02, time_limit_s=20.0)
+    sent = sum(
+        2 * e.nbytes for e in whole.transfers if made.gpu_of[e.source] != made.gpu_of[e.target]
+    )
+    once, both = weights(rows), (rows, rows)
+    placed_s = max(made.objective_s, (once + sent) / (link_gbps * 1e9))
+    limit_s = max(relaxation_s(whole), once / (link_gbps * 1e9))
+    return (
+        StreamedWay(name="large", seconds=alone[0], streamed_bytes=once, rows=(rows, 0)),
+        StreamedWay(name="small", seconds=alone[1], streamed_bytes=once, rows=(0, rows)),
+        _apart(work, weights, rows, link_gbps),
+        StreamedWay(name="kernels", seconds=placed_s, streamed_bytes=once + sent, rows=both),
+        StreamedWay(name="limit", seconds=limit_s, streamed_bytes=once, rows=both),
+    )
+
+
+def _apart(
+    work: Callable[[int], Work], weights: Callable[[int], float], rows: int, link_gbps: float
+) -> StreamedWay:
+    """Return two engines with the best share of rows each, over one link."""
+    best: StreamedWay | None = None
+    for eighths in range(1, 8):
+        one = min(rows - 1, max(1, rows * eighths // 8))
+        moved = weights(one) + weights(rows - one)
+        seconds = max(
+            float(work(one).times[:, 0].sum()), float(work(rows - one).times[:, 1].sum()),
+            moved / (link_gbps * 1e9),
+        )  # fmt: skip
+        if best is None or seconds < best.seconds:
+            best = StreamedWay(
+                name="apart", seconds=seconds, streamed_bytes=moved, rows=(one, rows - one)
+            )
+    assert best is not None
+    return best

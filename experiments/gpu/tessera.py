@@ -1,0 +1,102 @@
+"""Section `tessera`: kernels of a step timed, recorded, and split over two contexts of one GPU.
+
+Steps of Llama 8B's layers, compiled there by XLA at three batch sizes: seconds of every kernel
+against the cost tables, recording code against the original, a placement over two contexts (which
+stand for two GPUs) against one graph, and streams with priorities. What takes two GPUs is listed as
+unmeasured. Needs .venv-driver (`make driver`, can be copied) and a driver. Compiled steps stay
+beside the results, so that a case that is begun again does not compile again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from c2c.errors import DataError
+from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
+from experiments.gpu.device import is_without_driver
+from experiments.gpu.processes import ROOT
+from experiments.medusa import steps
+
+BINDINGS = ROOT / ".venv-driver"
+FIXTURE = ROOT / "tests" / "systems" / "program" / "xla" / "decode"  # 60 launches, two rows
+ROWS: Mapping[Scale, tuple[int, ...]] = {"full": (1, 8, 64), "quick": (8,), "tiny": (0,)}
+PAGE_TOKENS = 64
+# Layers of Llama 8B's shape; two, since kernels of a layer are the same in all.
+LLAMA_8B: Mapping[str, int] = {
+    "layers": 2, "context": 512, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
+    "intermediate": 14336,
+}  # fmt: skip
+COPIES = 8  # of a step's memory: more than any L2 holds of the smallest matrix
+# 0: as the planner places it
+CUTS: Mapping[Scale, tuple[int, ...]] = {"full": (0, 1, 8, 32), "quick": (0, 8), "tiny": (0,)}
+UNMEASURED: Mapping[str, str] = {
+    "two kinds of GPU": "one GPU: how much faster a kernel is on another kind is not measured",
+    "sends between GPUs": "one GPU: copies between two of its contexts cross no link",
+    "sends between machines": "one machine: no RDMA",
+    "overlap of two GPUs": "contexts of one GPU take turns, so they do not compute at once",
+}
+
+
+def cases(scale: Scale) -> list[Case]:
+    """List the questions: times first, then equality, the cut, priorities, what is left open."""
+    found = [_case("kernels", rows, 150.0) for rows in ROWS[scale]]
+    one = 8 if 8 in ROWS[scale] else ROWS[scale][0]
+    found.append(_case("recorded", one, 90.0))
+    found += [
+        _case("split", one, 60.0, cuts=cuts, apart=apart)
+        for cuts in CUTS[scale]
+        for apart in ("contexts", "streams")
+    ]
+    found.append(_case("priorities", one, 60.0))
+    return [*found, *(Case(spec={"what": what}) for what in UNMEASURED)]
+
+
+def _case(what: str, rows: int, limit_s: float, **more: int | str) -> Case:
+    return Case(spec={"what": what, "rows": rows, **more}, limit_s=limit_s, least_s=20.0)
+
+
+def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
+    """Ask a process of its own for a case's rows."""
+    if spec["what"] in UNMEASURED:
+        raise Unmeasurable(UNMEASURED[spec["what"]])
+    if not BINDINGS.is_dir():
+        raise Unmeasurable("the driver's calls are not installed: make driver")
+    if context.folder:
+        return _asked(spec, context, Path(context.folder))
+    with tempfile.TemporaryDirectory() as folder:
+        return _asked(spec, context, Path(folder))
+
+
+def _asked(spec: Mapping[str, Any], context: Context, folder: Path) -> list[Row]:
+    rows = spec["rows"]
+    asked: dict[str, Any] = {"what": spec["what"], "repetitions": context.repetitions[0]}
+    if rows:
+        made = folder / "steps"
+        made.mkdir(parents=True, exist_ok=True)
+        steps.compile_steps(made, [rows], LLAMA_8B, steps.environment())
+        trips = LLAMA_8B["context"] // PAGE_TOKENS
+        asked |= {"step": str(made / str(rows)), "tokens": rows, "copies": COPIES, "trips": trips}
+    else:
+        asked |= {"step": str(FIXTURE), "tokens": 2, "seconds": 0.0}
+    if spec["what"] == "split":
+        asked |= {"cuts": spec["cuts"], "is_apart": spec["apart"] == "contexts"}
+    paths = (str(ROOT), str(BINDINGS), os.environ.get("PYTHONPATH", ""))
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    line = [sys.executable, "-m", "experiments.tessera.on_gpu", json.dumps(asked)]
+    done = subprocess.run(  # noqa: S603 - our own module
+        line, capture_output=True, text=True, check=False, env=env
+    )
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("error: ")
+        if is_without_driver(last):
+            raise Unmeasurable(last)
+        raise DataError(spec["what"], last)
+    found: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    return found
