@@ -12,7 +12,7 @@ from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.replay import busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, claim
 
-__all__ = ["compute"]
+__all__ = ["compute", "results_at"]
 
 # For comparison, the first version's rule: ServerlessLLM's latency closest to the printed band.
 BY_LATENCY = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
@@ -54,6 +54,16 @@ def compute(context: Context) -> Computed:
         caption=caption,
         report=_report(context, compression, summary),
     )
+
+
+def results_at(context: Context, compression: float) -> tuple[Result, ...]:
+    """Return the answers to the claims under a load, without the figure."""
+    summary = [
+        {"system": name, "seed": seed, **_totals(replay(context, compression, overrides, seed))}
+        for name, overrides in SYSTEMS.items()
+        for seed in context.seeds
+    ]
+    return _results(summary, context)
 
 
 def _report(

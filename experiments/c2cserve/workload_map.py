@@ -8,11 +8,12 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from c2c.config import build, load, simulate
+from c2c.config import build, simulate
 from c2c.hardware import load_platform
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures
+from experiments.c2cserve.settings import composed
 
 __all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "best_of", "compute"]
 
@@ -109,22 +110,23 @@ def _memories() -> Iterator[Point]:
 
 def _run(context: Context, point: Point, name: str) -> dict[str, Any]:
     system, layout = SYSTEMS[name]
-    arrivals: Sequence[str] = ("workload=poisson", f"workload.rate_rps={point.rate_rps}")
+    arrivals: Sequence[str] = ("workload=poisson",)
+    values: dict[str, Any] = {"workload.rate_rps": point.rate_rps, "seed": context.seeds[0]}
     if point.bursts == "bursty":
         compression = point.rate_rps * DAYS * 86400 / REQUESTS
-        arrivals = ("workload=synthetic", f"workload.days={DAYS}",
-                    f"workload.compression={compression:.6g}")  # fmt: skip
-    memory = (
-        ()
-        if point.memory_gb is None
-        else (f"hardware.host.memory_bytes={point.memory_gb * 10**9}",)
-    )
-    got = simulate(build(load([
-        f"hardware={point.chip}", f"mig={load_platform(point.chip).mig[layout]}",
-        *catalog(point.models), *arrivals, f"workload.requests={REQUESTS}", f"system={system}",
-        f"link={context.link_variant}", f"seed={context.seeds[0]}", *memory,
-    ])))  # fmt: skip
-    return measures(got)
+        arrivals = ("workload=synthetic", f"workload.days={DAYS}")
+        values = {"workload.compression": float(f"{compression:.6g}"), "seed": context.seeds[0]}
+    if point.memory_gb is not None:
+        values["hardware.host.memory_bytes"] = point.memory_gb * 10**9
+    settings = composed(
+        [
+            f"hardware={point.chip}", f"mig={load_platform(point.chip).mig[layout]}",
+            *catalog(point.models), *arrivals, f"workload.requests={REQUESTS}",
+            f"system={system}", f"link={context.link_variant}",
+        ],
+        values,
+    )  # fmt: skip
+    return measures(simulate(build(settings)))
 
 
 def _at(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ from experiments.c2cserve import (
     fleets,
     left_out,
     one_service,
+    plus_alpha,
     projection,
     replay,
     starts,
@@ -34,7 +35,15 @@ from experiments.c2cserve import (
     workload_map,
 )
 from experiments.c2cserve.context import PROFILES, Computed, Context
-from experiments.figures import baselines, gemm, hardware, sensitivity, serving, workload
+from experiments.figures import (
+    baselines,
+    gemm,
+    hardware,
+    prediction,
+    sensitivity,
+    serving,
+    workload,
+)
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
 from experiments.figures import tessera as tessera_figures
@@ -224,6 +233,14 @@ FIGURES: dict[str, FigureSpec] = {
             draw=fleet_figures.draw_one_service,
             packages=SIMULATOR,
             traces=(one_service.TRACE,),
+        ),
+        FigureSpec(
+            name="plus.alpha",
+            title="Alpha, chunk and placement by prediction (beyond the paper)",
+            compute=plus_alpha.compute,
+            draw=prediction.draw_plus_alpha,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
         ),
         FigureSpec(
             name="projection",

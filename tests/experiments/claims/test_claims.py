@@ -307,9 +307,13 @@ def test_improvements_are_larger_than_what_seeds_change(
 def test_improvements_compare_the_same_seeds() -> None:
     rows = [{"system": s, "seed": i, "ttft_s": v + i} for s, v in (("a", 1.0), ("b", 2.0))
             for i in (1, 0)]  # fmt: skip
-    (one,) = improvements_of(rows, "a", "b", {"ttft_s": ("TTFT", "s", "less")}, where="here")
+    there = [row | {"ttft_s": 0.0, "at": "there"} for row in rows]
+    columns: Any = {"ttft_s": ("TTFT", "s", "less")}
+    one, other = improvements_of([*rows, *there], [("a", "b"), ("a", "c")], columns,
+                                 where=lambda r: str(r.get("at", "here")))  # fmt: skip
     assert one.gains == (1.0, 1.0)
     assert (one.ours_by_seed, one.what) == ([1.0, 2.0], "TTFT, here")
+    assert (other.gains, other.what) == ((0.0, 0.0), "TTFT, there")
     with pytest.raises(SettingError, match="ours_by_seed"):
         Improvement(what="", unit="", better="less", ours="", base="", ours_by_seed=[1.0],
                     base_by_seed=[])  # fmt: skip
