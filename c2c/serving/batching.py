@@ -279,7 +279,7 @@ def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
     least = smallest_chunk(rules.system.chunk)
     if least > 0 and inst.n_prefill > 0:
         return _weigh_chunks(fleet, rules, s, i, pair, least, tokens)
-    return tokens
+    return int(tokens)
 
 
 @inlined

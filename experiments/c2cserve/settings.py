@@ -40,7 +40,7 @@ def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) 
 
 
 @lru_cache(maxsize=KEPT)
-def _composed(overrides: tuple[str, ...], contents: str) -> DictConfig:
+def _composed(overrides: tuple[str, ...], _digest: str) -> DictConfig:
     return load(overrides)
 
 

@@ -95,7 +95,7 @@ def _lone_requests(context: Context) -> list[Result]:
 
 @cache
 def _load_of_fig12(context: Context) -> float:
-    """Return the load with no number changed: a search begins there, and leaves the load as it is."""
+    """Return the load with no number changed: where a search begins, and the load that it keeps."""
     return load_of_half(context, fig12.SYSTEMS["ServerlessLLM"])
 
 
