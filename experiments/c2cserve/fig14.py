@@ -145,7 +145,8 @@ def compute(context: Context) -> Computed:
         "default chunk (8192 here) nor its static alpha (1 here). In our model a larger chunk "
         "reads the weights fewer times. Plus: roofline, chunk table with half the TTFT target. "
         "(d): one chip cut into 2x2g_3x1g, TPOT targets of 0.08 and 0.16 s, of which the link "
-        f"cannot promise all at once, {100 * UNLIKE_SHARE:g}% of the load. (e): prompts of {LONG_TOKENS} "
+        f"cannot promise all at once, {100 * UNLIKE_SHARE:g}% of the load. "
+        f"(e): prompts of {LONG_TOKENS} "
         "tokens, as many tokens a second."
     )
     return Computed(
