@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from c2c.cost import load_constants
 from c2c.hardware import load_mig, load_platform, slices
 from experiments.c2cserve.context import Computed, Context
-from experiments.c2cserve.measures import measures
+from experiments.c2cserve.measures import MEASURES, measures
 from experiments.c2cserve.replay import describe, replay
 from experiments.claims import Improvement, improvements_of
 
@@ -41,6 +42,7 @@ LOADS = (3.0, 8.0)
 SIZES = (6, 7, 8, 10, 12, 16, 32)
 CAPPED = (8.0, 16)  # the load and the number of models at which a slice's own link draw is capped
 DRAWS_GBPS = (54.0, 110.0)
+SEEDS = 3  # of the full profile
 FLEET, FLEET_MODELS = "fleet89", 89  # whose weights are more than the host's memory
 
 
@@ -54,49 +56,65 @@ class Point:
 
 
 def compute(context: Context) -> Computed:
-    """Return latency, attainment and switches of every system at every point.
-
-    One seed: what seeds change is shown by `ablation_plus`.
-    """
+    """Return latency, attainment and switches of every system at every point."""
+    seeds = context.seeds[: 1 if context.quick else SEEDS]
     names = QUICK_SYSTEMS if context.quick else tuple(SYSTEMS)
-    runs = [(point, name) for point in _points(context.quick) for name in names]
+    runs = [(p, name, seed) for p in _points(context.quick) for name in names for seed in seeds]
     rows: list[dict[str, Any]] = []
     link_gbps = 0.0
-    for done, (point, name) in enumerate(runs):
+    for done, (point, name, seed) in enumerate(runs):
         got = replay(
             context,
             point.compression,
             (*_settings(context, point), *SYSTEMS[name]),
-            context.seeds[0],
+            seed,
         )
         link_gbps = got.stats.link_capacity_gbps
         rows.append(
             {
                 **asdict(point),
                 "system": name,
-                "seed": context.seeds[0],
+                "seed": seed,
                 **measures(got),
             }
         )
         if context.progress is not None:
             context.progress(done + 1, len(runs))
-    leads = _leads(rows)
+    middle = _middle(rows)
+    leads = _leads(middle)
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
-    one_seed = replace(context, seeds=context.seeds[:1])
+    shown = replace(context, seeds=seeds)
     caption = (
-        f"{describe(one_seed, LOADS[-1])}{part}; compression 3 stretches the same trace. One "
+        f"{describe(shown, LOADS[-1])}{part}, medians; compression 3 stretches the same trace. One "
         f"GH200, half of the models Llama-3 3B (TPOT target 0.15 s), half 8B (0.3 s), TTFT target "
         f"1 s; {context.link_text(link_gbps)}. 7x12gb where nothing else is said. "
         "ServerlessLLM copies weights into HBM and pays its published 1.66 s of start, or with "
         f"'50 ms' C2CServe's own. {'' if context.quick else _full_text()}{_verdict(leads)}"
     )
     return Computed(
-        tables={"systems": pa.Table.from_pylist(rows), "leads": pa.Table.from_pylist(leads)},
+        tables={
+            "systems": pa.Table.from_pylist(middle),
+            "by_seed": pa.Table.from_pylist(rows),
+            "leads": pa.Table.from_pylist(leads),
+        },
         results=(),
         caption=caption,
-        report=_report(rows),
+        report=_report(middle),
         improvements=_improvements(rows),
     )
+
+
+def _middle(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row a point and system: medians over seeds."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = (row["compression"], row["models"], row["draw_gbps"], row["system"])
+        groups.setdefault(key, []).append(row)
+    return [
+        {name: v for name, v in found[0].items() if name != "seed"}
+        | {name: median(r[name] for r in found) for name in MEASURES if found[0][name] is not None}
+        for found in groups.values()
+    ]
 
 
 def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
@@ -224,7 +242,7 @@ def _report(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
             f"{1e3 * r['tpot_p50_s']:.0f}",
             *(f"{r[f'{t}_percent']:.2f}" for t in ("ttft", "tpot", "both")),
             f"{r['worst_percent']:.1f}",
-            f"{r['switches']:,}",
+            f"{r['switches']:,.0f}",
         )
         for r in rows
     ]
