@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow as pa
 from c2c.cost import load_constants
 from c2c.hardware import load_mig, load_platform, slices
 from experiments.c2cserve.context import Computed, Context
-from experiments.c2cserve.measures import MEASURES, measures
+from experiments.c2cserve.measures import measures, medians
 from experiments.c2cserve.replay import describe, replay
 from experiments.claims import Improvement, improvements_of
 
@@ -80,7 +79,7 @@ def compute(context: Context) -> Computed:
         )
         if context.progress is not None:
             context.progress(done + 1, len(runs))
-    middle = _middle(rows)
+    middle = medians(rows, ("compression", "models", "draw_gbps", "system"))
     leads = _leads(middle)
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
     shown = replace(context, seeds=seeds)
@@ -102,19 +101,6 @@ def compute(context: Context) -> Computed:
         report=_report(middle),
         improvements=_improvements(rows),
     )
-
-
-def _middle(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row a point and system: medians over seeds."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        key = (row["compression"], row["models"], row["draw_gbps"], row["system"])
-        groups.setdefault(key, []).append(row)
-    return [
-        {name: v for name, v in found[0].items() if name != "seed"}
-        | {name: median(r[name] for r in found) for name in MEASURES if found[0][name] is not None}
-        for found in groups.values()
-    ]
 
 
 def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
