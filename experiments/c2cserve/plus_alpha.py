@@ -13,7 +13,7 @@ from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures
 from experiments.c2cserve.replay import describe, replay
-from experiments.claims import improvements_of
+from experiments.claims import Better, improvements_of
 
 __all__ = ["HINDSIGHT", "PAPER", "RULES", "Workload", "compute", "hindsight"]
 
@@ -47,7 +47,7 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 START: Final = {"alpha": "predictive", "chunk": "by_cost", "place": "least_predicted"}
 ROUNDS: Final = 2
 QUICK_REQUESTS: Final = 4_000
-COLUMNS: Final = {
+COLUMNS: Final[Mapping[str, tuple[str, str, Better]]] = {
     "both_percent": ("both targets met", "%", "more"),
     "ttft_p99_s": ("p99 TTFT", "s", "less"),
     "tpot_p99_s": ("p99 TPOT", "s", "less"),
@@ -123,7 +123,7 @@ def _of_seed(context: Context, workload: Workload, seed: int) -> list[dict[str, 
             replay(context, workload.compression, (*settings, *workload.settings, *part), seed)
         )
 
-    at = {"workload": workload.name, "seed": seed}
+    at: dict[str, Any] = {"workload": workload.name, "seed": seed}
     found = [at | {"rule": name, "chosen": "", **run(s)} for name, s in RULES.items()]
     chosen, best = hindsight(run, rounds=1 if context.quick else ROUNDS)
     # the rules themselves could have been chosen, too

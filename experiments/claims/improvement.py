@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from c2c.errors import SettingError
 
-__all__ = ["Improvement", "improvements_of"]
+__all__ = ["Better", "Improvement", "improvements_of"]
 
 Better = Literal["less", "more"]
 
