@@ -12,6 +12,7 @@ from c2c.errors import SettingError
 __all__ = ["Better", "Improvement", "improvements_of"]
 
 Better = Literal["less", "more"]
+ROUNDING = 1e-9  # of a value: the same numbers, added up in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ class Improvement:
         larger than what seeds change.
         """
         gains = self.gains
-        if min(gains) <= 0.0 <= max(gains):
+        noise = ROUNDING * max(map(abs, self.base_by_seed))
+        if min(gains) <= noise and max(gains) >= -noise:
             return "no difference"
         word = "better" if gains[0] > 0.0 else "worse"
         return word if len(gains) > 1 else f"{word}, one seed"

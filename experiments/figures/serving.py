@@ -185,7 +185,7 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["ablations"])
     more = any(r["panel"] in OWN_READINGS for r in rows)
     figure, panels = canvas(
-        10.8, 8.6 if more else 4.9, rows=2 if more else 1, columns=3, sharey="row",
+        10.8, 8.6 if more else 4.9, rows=2 if more else 1, columns=3,
         width_ratios=[1.1, 2.2, 2.1],
     )  # fmt: skip
     titles = {
@@ -194,10 +194,12 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
         "alpha": "(c) HybridGEMM's α",
     }
     printed = [r["published_p99_s"] for r in rows if r["published_p99_s"] is not None]
-    panels[0].set_ylim(0.0, TALLEST * max(printed))
-    if more:
-        own = [r["ttft_p99_s"] for r in rows if r["panel"] in OWN_READINGS]
-        panels[3].set(ylim=(0.0, 1.15 * max(own)), ylabel="p99 TTFT (s)")
+    for axes in panels[:3]:
+        axes.set_ylim(0.0, TALLEST * max(printed))
+        axes.tick_params(labelleft=axes is panels[0])
+    for axes, panel in zip(panels[3:], OWN_READINGS, strict=False):
+        own = [r["ttft_p99_s"] for r in rows if r["panel"] == panel]
+        axes.set(ylim=(0.0, TALLEST * max(own, default=1.0)), ylabel="p99 TTFT (s)")
     for axes, (panel, title) in zip(panels[:3], titles.items(), strict=True):
         _ablation(axes, rows, panel, title, whole=panel != "placement")
     for axes, (panel, title) in zip(panels[3:], OWN_READINGS.items(), strict=False):

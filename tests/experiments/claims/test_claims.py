@@ -294,6 +294,7 @@ def test_what_stands_beside_the_claims_is_of_claims() -> None:
         ([1.0, 1.1], [2.0, 1.2], "more", "worse"),
         ([1.0], [2.0], "less", "better, one seed"),
         ([1.0], [1.0], "less", "no difference"),
+        ([1.0 + 1e-13, 1.0 + 2e-13], [1.0, 1.0], "more", "no difference"),
     ],
 )
 def test_improvements_are_larger_than_what_seeds_change(
