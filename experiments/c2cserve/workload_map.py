@@ -41,7 +41,7 @@ MEMORIES_GB: Final = (120, 240, 480, 960)
 MANY: Final = (8, 16, 32, 64)
 STORED: Final = ("C2CServe", "plus", "ServerlessLLM, 50 ms")
 MEMORY_RATE: Final = 1.0  # requests/s
-SEEDS: Final = 3  # of the full profile
+SEEDS: Final = 2  # of the full profile
 _WORKLOAD: Final = ("chip", "bursts", "models", "rate_rps")
 
 

@@ -61,14 +61,14 @@ def test_bursts_have_the_same_mean_rate_and_cost_attainment(
 def test_behind_is_said_only_where_every_seed_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(context: Context, point: Point, name: str, seed: int) -> dict[str, Any]:
         met = {"ServerlessLLM": 90.0, "plus": 80.0}.get(name, 70.0)
-        if name == "plus" and seed == 2:
+        if name == "plus" and seed == 1:
             met = 95.0
         return dict.fromkeys(MEASURES, met)
 
     monkeypatch.setattr(workload_map, "_run", fake)
     found = workload_map.compute(replace(QUICK, profile="full", seeds=(0, 1, 2, 3)))
     best = found.tables["best"].to_pylist()
-    assert {r["seed"] for r in found.tables["by_seed"].to_pylist()} == {0, 1, 2}
+    assert {r["seed"] for r in found.tables["by_seed"].to_pylist()} == {0, 1}
     assert all(b["paper_behind"] and not b["plus_behind"] for b in best)
-    assert {b["plus_percent"] for b in best} == {80.0}  # the median
+    assert {b["plus_percent"] for b in best} == {87.5}  # the median
     assert f"with every seed in {len(best)}, plus in 0." in found.caption
