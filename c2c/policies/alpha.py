@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from c2c.cost import max_min_rates
 from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
 from c2c.policies.guard import Returns
-from c2c.policies.returns import SECONDS, YES_OR_NO
+from c2c.policies.returns import A_CHUNK, SECONDS, YES_OR_NO
 
 __all__ = [
     "AlphaObservation",
     "AlphaState",
     "Feedback",
+    "Predictive",
     "Priced",
     "Roofline",
     "Static",
     "adjust_alpha",
     "alpha_index",
     "best_alpha_index",
+    "horizon_steps",
     "initial_alpha",
     "knows_costs",
+    "least_lost",
     "link_price",
+    "others_weight",
 ]
 
 
@@ -89,6 +94,27 @@ def link_price(policy: Any, link_utilisation: float) -> float:
       policy: decides.
       link_utilisation: of the chip's link, all tenants, over the device's last step.
     """
+
+
+def _alone(policy: Any) -> float:
+    return 0.0
+
+
+@decision(default=_alone, returns=SECONDS)
+def others_weight(policy: Any) -> float:
+    """Return the seconds that a second counts as by which a step under way elsewhere is delayed.
+
+    At 0 the steps under way are not looked at. Asked where costs are known.
+    """
+
+
+def _to_the_end(policy: Any) -> int:
+    return 1 << 60
+
+
+@decision(default=_to_the_end, returns=A_CHUNK)
+def horizon_steps(policy: Any) -> int:
+    """Return after how many steps of a run of decode steps the choice is made anew."""
 
 
 def _start(policy: Any) -> AlphaState:
@@ -203,6 +229,44 @@ def _congestion(policy: Priced, link_utilisation: float) -> float:
     return policy.price * used / (1.0 - used)
 
 
+class Predictive(NamedTuple):
+    """The variant after which the chip's steps have lost least, over a receding horizon.
+
+    Ours: model-predictive control. The model is the cost model and the max-min shares of the link;
+    the plant's state are the steps under way on the chip and what each draws. Predicted is how long
+    the own step takes at the share that each variant would get, and by how much the others' steps
+    would be slower meanwhile. The choice is made anew at every step with prompt tokens, and every
+    `horizon` decode steps, since others have come and gone by then.
+
+    Attributes:
+      initial: alpha before the first step, and for the profiling of chunks.
+      others: what a second counts as that others lose, of the own.
+      horizon: decode steps.
+    """
+
+    initial: float = 0.0
+    others: float = 1.0
+    horizon: int = 8
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_unit(Static(self.initial), where)
+        if not 0.0 <= self.others < math.inf:
+            raise SettingError(f"{where}.others", self.others, "a number, at least 0")
+        if self.horizon < 1:
+            raise SettingError(f"{where}.horizon", self.horizon, "a whole number above 0")
+
+
+@others_weight.by(Predictive)
+def _of_others(policy: Predictive) -> float:
+    return policy.others
+
+
+@horizon_steps.by(Predictive)
+def _horizon(policy: Predictive) -> int:
+    return policy.horizon
+
+
 def _leave(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
     return state
 
@@ -211,10 +275,10 @@ def _yes(policy: Any) -> bool:
     return True
 
 
-for _knowing in (Roofline, Priced):
+for _knowing in (Roofline, Priced, Predictive):
     adjust_alpha.by(_knowing)(_leave)
     knows_costs.by(_knowing)(_yes)
-for _policy in (Static, Feedback, Roofline, Priced):
+for _policy in (Static, Feedback, Roofline, Priced, Predictive):
     initial_alpha.by(_policy)(_start)
 
 
@@ -245,3 +309,52 @@ def best_alpha_index(
             best = a
             best_s = seconds
     return best
+
+
+@jitable
+def least_lost(
+    alone_s: Any,
+    link_bytes: Any,
+    demands_gbps: Any,
+    others: int,
+    link_gbps: float,
+    weight: float,
+    shares_gbps: Any,
+) -> tuple[int, float]:
+    """Return the variant with the least own seconds and weighted ones that others lose, and both.
+
+    Args:
+      alone_s: [A] seconds of a step for each variant with the link to itself.
+      link_bytes: [A] bytes each variant moves over the link.
+      demands_gbps: of the steps under way on the chip, the first `others` of them; one place more
+        is written.
+      others: how many there are.
+      link_gbps: what the chip's link carries, shared max-min.
+      weight: of a second by which one of the others is delayed.
+      shares_gbps: scratch, as long.
+    """
+    max_min_rates(demands_gbps, others, link_gbps, shares_gbps)
+    without = _held_up(demands_gbps, shares_gbps, others)
+    best = 0
+    best_s = math.inf
+    for a in range(len(alone_s)):
+        demands_gbps[others] = link_bytes[a] / alone_s[a] / 1e9
+        max_min_rates(demands_gbps, others + 1, link_gbps, shares_gbps)
+        seconds = alone_s[a]
+        if demands_gbps[others] > 0.0:
+            seconds *= demands_gbps[others] / shares_gbps[others]
+        seconds *= 1.0 + weight * (_held_up(demands_gbps, shares_gbps, others) - without)
+        if seconds < best_s:
+            best = a
+            best_s = seconds
+    return best, best_s
+
+
+@jitable
+def _held_up(demands_gbps: Any, shares_gbps: Any, count: int) -> float:
+    # Of how many steps' speed the link is short.
+    total = 0.0
+    for j in range(count):
+        if demands_gbps[j] > 0.0:
+            total += 1.0 - shares_gbps[j] / demands_gbps[j]
+    return total

@@ -9,16 +9,19 @@ from jaxtyping import Float, Int
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import A_CHUNK
+from c2c.policies.returns import A_CHUNK, A_COUNT, A_NUMBER
 
 __all__ = [
+    "ByCost",
     "ByQueue",
     "ChunkChoice",
     "Fixed",
     "Profiled",
     "choose_chunk",
+    "chunk_cost",
     "chunk_tokens",
     "largest_chunk",
+    "smallest_chunk",
 ]
 
 
@@ -46,6 +49,43 @@ def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
     """Return the largest chunk that can come out, given the profiling table's candidates.
 
     The cost tables go as far: of a larger chunk the rest is left for the next step.
+    """
+
+
+def _one_size(policy: Any) -> int:
+    return 0
+
+
+@decision(default=_one_size, returns=A_COUNT)
+def smallest_chunk(policy: Any) -> int:
+    """Return the smallest chunk that is weighed against `chunk_tokens` and its halves; 0: none."""
+
+
+def _nothing(
+    policy: Any, seconds: float, steps: int, prompts: int, decodes: int, decode_s: float,
+    ttft_slo_s: float, tpot_slo_s: float,
+) -> float:  # fmt: skip
+    return 0.0
+
+
+@decision(default=_nothing, returns=A_NUMBER)
+def chunk_cost(
+    policy: Any, seconds: float, steps: int, prompts: int, decodes: int, decode_s: float,
+    ttft_slo_s: float, tpot_slo_s: float,
+) -> float:  # fmt: skip
+    """Return what a size of the next chunk costs; the least is taken, of equals the largest.
+
+    Asked where several sizes are weighed, of each with the alpha that is best for it.
+
+    Args:
+      policy: decides.
+      seconds: of a step with such a chunk, and those that alpha's policy counts for others.
+      steps: of this size until the prompts that wait at the instance are done.
+      prompts: of them.
+      decodes: sequences that decode in the same steps.
+      decode_s: of a step without prompt tokens, alone.
+      ttft_slo_s: target of the first token.
+      tpot_slo_s: target of each further one.
     """
 
 
@@ -113,6 +153,59 @@ def _by_queue(policy: ByQueue, profiled_tokens: int, backlog_tokens: int, decode
 @largest_chunk.by(ByQueue)
 def _largest_by_queue(policy: ByQueue, candidates: tuple[int, ...]) -> int:
     return max(policy.limit_tokens, *candidates)
+
+
+class ByCost(NamedTuple):
+    """The size, with the alpha that is best for it, whose prompts and decodes are least late.
+
+    Ours. The horizon is the time until the prompts that wait are done: `steps` steps of the same
+    size. Each prompt waits for half of them in the mean, and each sequence that decodes is late by
+    what the steps take beyond decoding alone. Both are counted in shares of their target's budget,
+    which a response has for its first token, and for `response_tokens` further ones.
+
+    Attributes:
+      smallest: tokens; doubled up to `largest`.
+      largest: tokens.
+      response_tokens: of a response, whose end nobody knows.
+    """
+
+    smallest: int = 256
+    largest: int = 4096
+    response_tokens: int = 128
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        for name, value in zip(self._fields, self, strict=True):
+            if value < 1:
+                raise SettingError(f"{where}.{name}", value, "a whole number above 0")
+        if self.smallest > self.largest:
+            raise SettingError(f"{where}.smallest", self.smallest, f"at most {self.largest}")
+
+
+@chunk_tokens.by(ByCost)
+def _largest_size(policy: ByCost, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
+    return policy.largest
+
+
+@smallest_chunk.by(ByCost)
+def _smallest_size(policy: ByCost) -> int:
+    return policy.smallest
+
+
+@chunk_cost.by(ByCost)
+def _lateness(
+    policy: ByCost, seconds: float, steps: int, prompts: int, decodes: int, decode_s: float,
+    ttft_slo_s: float, tpot_slo_s: float,
+) -> float:  # fmt: skip
+    waits_s = seconds * (steps + 1) / 2.0
+    late_s = max(0.0, seconds - decode_s) * steps
+    budget_s = policy.response_tokens * tpot_slo_s
+    return prompts * waits_s / ttft_slo_s + decodes * late_s / budget_s
+
+
+@largest_chunk.by(ByCost)
+def _largest_by_cost(policy: ByCost, candidates: tuple[int, ...]) -> int:
+    return policy.largest
 
 
 def choose_chunk(

@@ -15,6 +15,7 @@ __all__ = [
     "BandwidthAware",
     "FirstIdle",
     "LeastLoaded",
+    "LeastPredicted",
     "LeastStartTime",
     "RandomIdle",
     "link_demand_gbps",
@@ -41,6 +42,9 @@ CANDIDATE_DTYPE = np.dtype(
         ("chip", "i8"),
         ("weight_bytes", "f8"),  # of the model
         ("now_s", "f8"),
+        ("budget_gbps", "f8"),  # of the chip's link that may be promised
+        ("prompt_s", "f8"),  # a prompt token of the model in a long chunk there, alone
+        ("decode_s", "f8"),  # a decode step of one sequence there, alone
     ],
     align=True,
 )
@@ -263,6 +267,54 @@ def _least_loaded(
         if c.in_host == 0:
             seconds += policy.cold_s
         if best < 0 or seconds < best_s:
+            best = row
+            best_s = seconds
+    return best
+
+
+class LeastPredicted(NamedTuple):
+    """The slice on which the request is predicted to be served first, its link's load counted.
+
+    Ours. A prompt and a first decode step take what they take alone on that type of slice, times
+    what the promised link rates, the model's own among them, are of the link where that is more
+    than all of it. A full link is no reason to wait: an alpha that knows costs draws less from it.
+
+    Attributes:
+      evict_s: charged where another model has to go.
+      cold_s: charged where the weights would come from disk.
+    """
+
+    evict_s: float = 0.01
+    cold_s: float = 5.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        for name, value in zip(self._fields, self, strict=True):
+            if not value >= 0.0:
+                raise SettingError(f"{where}.{name}", value, "seconds, at least 0")
+
+
+@place.by(LeastPredicted)
+def _least_predicted(
+    policy: LeastPredicted, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
+    key: int,
+) -> int:  # fmt: skip
+    best = -1
+    best_s = 0.0
+    for row in range(count):
+        c = table[row]
+        if c.is_resident != 0 or c.kv_capacity < tokens:
+            continue
+        promised = (c.budget_gbps - c.link_left_gbps + demand_gbps) / c.budget_gbps
+        seconds = (tokens * c.prompt_s + c.decode_s) * max(1.0, promised)
+        if c.is_free == 0:
+            seconds += policy.evict_s
+        if c.in_host == 0:
+            seconds += policy.cold_s
+        if best >= 0 and seconds == best_s:
+            if c.last_used_s < table[best].last_used_s:
+                best = row
+        elif best < 0 or seconds < best_s:
             best = row
             best_s = seconds
     return best

@@ -10,12 +10,12 @@ from c2c.policies.guard import Returns
 __all__ = [
     "A_CANDIDATE",
     "A_CHUNK",
+    "A_COUNT",
     "A_NUMBER",
     "A_PLACE_IN_WEIGHTS",
     "A_ROUTE",
     "A_SHARE",
     "A_SHARE_OR_NONE",
-    "A_VARIANT",
     "JOINS",
     "LAYERS",
     "PARTS",
@@ -88,7 +88,7 @@ JOINS: Final = Returns(
 LAYERS: Final = Returns(int, "a number of layers up to `left` that fit the room", _fit)
 PARTS: Final = Returns(int, "a whole number from 1 to `layers`", _is_part_of)
 A_CHUNK: Final = Returns(int, "a whole number above 0", _is_positive)
-A_VARIANT: Final = Returns(int, "a whole number, at least 0", _is_not_negative)
+A_COUNT: Final = Returns(int, "a whole number, at least 0", _is_not_negative)
 YES_OR_NO: Final = Returns(bool, "true or false")
 A_NUMBER: Final = Returns(float, "a number", _is_number)
 SECONDS: Final = Returns(float, "seconds, at least 0", _is_not_negative)

@@ -9,7 +9,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import A_VARIANT, YES_OR_NO
+from c2c.policies.returns import A_COUNT, YES_OR_NO
 
 __all__ = ["AsAlpha", "ByWait", "Waits", "follows_waits", "note_end", "variant"]
 
@@ -31,7 +31,7 @@ def follows_waits(policy: Any) -> bool:
     """Return whether it is told of requests that end, and chooses the variant."""
 
 
-@decision(default=_first, returns=A_VARIANT)
+@decision(default=_first, returns=A_COUNT)
 def variant(policy: Any, own: Any, chip: int, now_s: float) -> int:
     """Return the variant of the step that begins now on a chip, by its number.
 

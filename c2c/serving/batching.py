@@ -9,17 +9,23 @@ from c2c.policies import (
     alpha_index,
     best_alpha_index,
     caches_experts,
+    chunk_cost,
     chunk_tokens,
     engines_kept,
     follows_waits,
+    horizon_steps,
     inlined,
+    jitable,
     keeps_weights,
     knows_costs,
     layers_to_keep,
+    least_lost,
     link_gate,
     link_price,
     may_join,
+    others_weight,
     prefill_share,
+    smallest_chunk,
     variant,
 )
 from c2c.serving.actions import ACT_RUN, emit
@@ -69,13 +75,10 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 
 
 @inlined
-def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now_s: float) -> None:
+def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, budget: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
     window = fleet.costs.window[pair]
-    profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
-    budget = chunk_tokens(rules.system.chunk, profiled, inst.backlog, inst.n_decode)
-    budget = min(budget, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch)  # tables end there
     plan.prefill = 0
     plan.prefills = 0
     plan.pairs = 0.0
@@ -88,19 +91,6 @@ def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now
         req.step_tokens = share
         if share <= 0:
             continue
-        if req.prefilled == 0:
-            req.started_s = now_s
-            req.from_steps = inst.sum_steps
-            req.from_alpha = inst.sum_alpha
-            req.from_link = inst.sum_link
-            req.from_hbm = inst.sum_hbm
-            req.from_alone_s = 0.0
-            if req.again > 0:
-                req.from_steps -= req.was_steps
-                req.from_alpha -= req.was_alpha
-                req.from_link -= req.was_link
-                req.from_hbm -= req.was_hbm
-                req.from_alone_s -= req.was_alone_s
         plan.prefill += share
         plan.prefills += 1
         plan.pairs += attention_pairs(req.prefilled, share, window)
@@ -112,6 +102,28 @@ def _plan_prefill(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, now
         plan.slo_s = fleet.deployment[inst.model].ttft_slo_s * float(plan.prefill) / float(prompts)
     else:
         plan.slo_s = fleet.deployment[inst.model].tpot_slo_s
+
+
+@inlined
+def _note_starts(s: Serving, i: int, now_s: float) -> None:
+    # Of the prompts whose first tokens are in the step.
+    inst = s.instance[i]
+    for k in range(inst.n_prefill):
+        req = s.request[s.prefilling[i, k]]
+        if req.step_tokens <= 0 or req.prefilled > 0:
+            continue
+        req.started_s = now_s
+        req.from_steps = inst.sum_steps
+        req.from_alpha = inst.sum_alpha
+        req.from_link = inst.sum_link
+        req.from_hbm = inst.sum_hbm
+        req.from_alone_s = 0.0
+        if req.again > 0:
+            req.from_steps -= req.was_steps
+            req.from_alpha -= req.was_alpha
+            req.from_link -= req.was_link
+            req.from_hbm -= req.was_hbm
+            req.from_alone_s -= req.was_alone_s
 
 
 @inlined
@@ -172,24 +184,102 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
 
 
 @inlined
+def _draws_of_others(s: Serving, d: int) -> int:
+    # Writes what the steps under way beside device d draw alone, and returns how many there are.
+    chip = s.chip[s.device[d].chip]
+    n = 0
+    for other in range(chip.first, chip.last):
+        if other != d and s.device[other].running >= 0:
+            s.drawn_gbps[n] = s.plan[other].link_gbps
+            n += 1
+    return n
+
+
+@jitable
+def _best_variant(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int
+) -> tuple[int, float]:  # fmt: skip
+    # Of the step as planned, the variant and its seconds, by what alpha's policy counts.
+    inst = s.instance[i]
+    plan = s.plan[inst.on_device]
+    variants = len(s.alone_s)
+    layers = fleet.layers[fleet.deployment[inst.model].arch]
+    report = s.report[inst.on_device]
+    first, last = 0, variants
+    if not knows_costs(rules.system.alpha):
+        first = alpha_index(inst.alpha, variants)
+        last = first + 1
+    for a in range(first, last):
+        s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
+        s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
+    if first + 1 == last:
+        return first, max(s.alone_s[first], s.link_bytes[first] / (report.available_gbps * 1e9))
+    link_gbps = s.chip[inst.chip].link_gbps
+    weight = others_weight(rules.system.alpha)
+    if weight > 0.0:
+        others = _draws_of_others(s, inst.on_device)
+        return least_lost(
+            s.alone_s, s.link_bytes, s.drawn_gbps, others, link_gbps, weight, s.share_gbps
+        )
+    gb_s = link_price(rules.system.alpha, report.c2c) / link_gbps
+    best = best_alpha_index(s.alone_s, s.link_bytes, report.available_gbps, gb_s)
+    seconds = max(s.alone_s[best], s.link_bytes[best] / (report.available_gbps * 1e9))
+    return best, seconds + gb_s * s.link_bytes[best] / 1e9
+
+
+@inlined
 def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
     variants = len(s.alone_s)
     layers = fleet.layers[fleet.deployment[inst.model].arch]
     if knows_costs(rules.system.alpha):
-        for a in range(variants):
-            s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
-            s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
-        report = s.report[inst.on_device]
-        gb_s = link_price(rules.system.alpha, report.c2c) / s.chip[inst.chip].link_gbps
-        plan.alpha = best_alpha_index(s.alone_s, s.link_bytes, report.available_gbps, gb_s)
+        plan.alpha = _best_variant(fleet, rules, s, i, pair)[0]
         inst.alpha = plan.alpha / max(1, variants - 1)
     else:
         plan.alpha = alpha_index(inst.alpha, variants)
-    if link_gate(rules.system.turn) < math.inf:
+    if link_gate(rules.system.turn) < math.inf or others_weight(rules.system.alpha) > 0.0:
         alone_s = step_alone_s(fleet.costs, pair, plan, layers, plan.alpha)
         plan.link_gbps = step_bytes(fleet.costs, pair, plan, layers, plan.alpha)[0] / alone_s / 1e9
+
+
+@jitable
+def _weigh_chunks(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int, least: int, most: int
+) -> int:
+    # The size of the next chunk that costs least, each with the alpha that is best for it.
+    inst = s.instance[i]
+    plan = s.plan[inst.on_device]
+    model = fleet.deployment[inst.model]
+    plan.kept, plan.copied = inst.kept, 0
+    best, best_cost = most, math.inf
+    tokens = most
+    while tokens >= least:
+        _plan_prefill(fleet, s, i, pair, tokens)
+        if plan.prefill == 0:
+            break
+        _plan_decode(fleet, s, i, pair)
+        cost = chunk_cost(
+            rules.system.chunk, _best_variant(fleet, rules, s, i, pair)[1],
+            -(-inst.backlog // plan.prefill), inst.n_prefill + inst.n_wait, inst.n_decode,
+            fleet.costs.decode_s[pair], model.ttft_slo_s, model.tpot_slo_s,
+        )  # fmt: skip
+        if cost < best_cost:
+            best, best_cost = tokens, cost
+        tokens //= 2
+    return best
+
+
+@inlined
+def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
+    inst = s.instance[i]
+    profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
+    tokens = chunk_tokens(rules.system.chunk, profiled, inst.backlog, inst.n_decode)
+    tokens = min(tokens, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch)  # tables end there
+    least = smallest_chunk(rules.system.chunk)
+    if least > 0 and inst.n_prefill > 0:
+        return _weigh_chunks(fleet, rules, s, i, pair, least, tokens)
+    return int(tokens)
 
 
 @inlined
@@ -213,9 +303,10 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
         _admit(fleet, rules, s, i, now_s)
     pair = pair_of(fleet, s, i)
     plan.instance = i
-    _plan_prefill(fleet, rules, s, i, pair, now_s)
+    _plan_prefill(fleet, s, i, pair, _chunk(fleet, rules, s, i, pair))
+    _note_starts(s, i, now_s)
     _plan_decode(fleet, s, i, pair)
-    plan.steps = min(plan.steps, most)
+    plan.steps = min(plan.steps, most, horizon_steps(rules.system.alpha))
     if caches_experts(rules.system.experts) and not fleet.folds_experts:
         plan.steps = 1  # each takes other experts
     plan.part = 0

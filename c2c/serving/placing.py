@@ -147,6 +147,9 @@ def _add_candidates(
         row.chip = c
         row.weight_bytes = fleet.weight_bytes[m]
         row.now_s = now_s
+        row.budget_gbps = chip.budget_gbps
+        row.prompt_s = fleet.costs.prompt_s[arch * fleet.costs.kinds + inst.kind]
+        row.decode_s = fleet.costs.decode_s[arch * fleet.costs.kinds + inst.kind]
         row.load_s = 0.0
         row.kept_share = 0.0
         row.fits_now = 1

@@ -406,6 +406,8 @@ class Serving(NamedTuple):
     ranked: Any  # scratch
     alone_s: Any  # scratch f8[A]
     link_bytes: Any  # scratch f8[A]
+    drawn_gbps: Any  # scratch f8, a place a device of a chip
+    share_gbps: Any  # scratch, likewise
 
 
 def _records(dtype: np.dtype[Any], size: int) -> Any:
@@ -490,4 +492,6 @@ def new_serving(
         ranked=np.zeros((widest, 2)),
         alone_s=np.zeros(variants),
         link_bytes=np.zeros(variants),
+        drawn_gbps=np.zeros(widest),
+        share_gbps=np.zeros(widest),
     )

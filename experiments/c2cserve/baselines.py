@@ -9,9 +9,10 @@ from typing import Any, Final
 import numpy as np
 from omegaconf import OmegaConf
 
-from c2c.config import SimulationResult, build, load, simulate
+from c2c.config import SimulationResult, build, simulate
 from c2c.policies import tracing
 from experiments.c2cserve.context import Context
+from experiments.c2cserve.settings import composed
 
 __all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "serve_alone"]
 
@@ -72,7 +73,7 @@ def serve_alone(
       requests: counted ones.
       overrides: more settings.
     """
-    settings = load(
+    settings = composed(
         [
             "hardware=gh200",
             f"system={system}",

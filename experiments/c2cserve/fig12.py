@@ -12,7 +12,7 @@ from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.replay import busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, claim
 
-__all__ = ["compute"]
+__all__ = ["TARGET_S", "compute", "results_at", "totals"]
 
 # For comparison, the first version's rule: ServerlessLLM's latency closest to the printed band.
 BY_LATENCY = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
@@ -35,7 +35,7 @@ def compute(context: Context) -> Computed:
     for done, (name, seed) in enumerate(runs):
         got = replay(context, compression, SYSTEMS[name], seed)
         windows += _windows(name, seed, got)
-        summary.append({"system": name, "seed": seed, **_totals(got)})
+        summary.append({"system": name, "seed": seed, **totals(got)})
         link_gbps = got.stats.link_capacity_gbps
         if context.progress is not None:
             context.progress(done + 1, len(runs))
@@ -56,6 +56,16 @@ def compute(context: Context) -> Computed:
     )
 
 
+def results_at(context: Context, compression: float) -> tuple[Result, ...]:
+    """Return the answers to the claims under a load, without the figure."""
+    summary = [
+        {"system": name, "seed": seed, **totals(replay(context, compression, overrides, seed))}
+        for name, overrides in SYSTEMS.items()
+        for seed in context.seeds
+    ]
+    return _results(summary, context)
+
+
 def _report(
     context: Context, compression: float, summary: list[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
@@ -65,13 +75,13 @@ def _report(
         BY_LATENCY,
         SYSTEMS["ServerlessLLM"],
         claim("c2cserve.fig12.dense.sllm.ttft").value,
-        lambda got: [_totals(got)[k] for k in ("ttft_p50_s", "ttft_p95_s")],
+        lambda got: [totals(got)[k] for k in ("ttft_p50_s", "ttft_p95_s")],
     )
     seed = context.seeds[0]
     now = [("half busy", compression, r) for r in summary if r["seed"] == seed]
     then = [
         ("by ServerlessLLM's latency", before,
-         {"system": name, **_totals(replay(context, before, overrides, seed))})
+         {"system": name, **totals(replay(context, before, overrides, seed))})
         for name, overrides in SYSTEMS.items()
     ]  # fmt: skip
     head = ("load", "compression", "system", "TTFT p50 s", "p95", "p99", "within 1 s %", "busy %")
@@ -114,7 +124,8 @@ def _windows(name: str, seed: int, got: SimulationResult) -> list[dict[str, Any]
     return rows
 
 
-def _totals(got: SimulationResult) -> dict[str, Any]:
+def totals(got: SimulationResult) -> dict[str, Any]:
+    """Return latencies, attainment and busy time of a replay."""
     s = got.summary
     arrival = got.requests["arrival_s"].to_numpy()
     ttft = got.requests["first_token_s"].to_numpy() - arrival

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, Final
 
 from c2c.config import SimulationResult
 
-__all__ = ["MEASURES", "measures"]
+__all__ = ["MEASURES", "measures", "medians"]
 
 # Column -> the path to its number in a run's summary, and the factor to the column's unit.
 _PATHS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
@@ -35,3 +37,20 @@ def measures(got: SimulationResult) -> dict[str, Any]:
         found[column] = None if value is None else factor * value
     models = got.summary["models"].values()
     return found | {"worst_percent": 100.0 * min(m["attainment"]["both"] for m in models)}
+
+
+def medians(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each group of runs that differ in nothing but the seed.
+
+    Args:
+      rows: runs with `measures` and `seed`.
+      by: columns that name a group.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in by), []).append(row)
+    return [
+        {name: value for name, value in found[0].items() if name != "seed"}
+        | {name: median(r[name] for r in found) for name in MEASURES if found[0][name] is not None}
+        for found in groups.values()
+    ]

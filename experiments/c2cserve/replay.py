@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from c2c.config import SimulationResult, build, load, simulate
+from c2c.config import SimulationResult, build, simulate
 from experiments.c2cserve.context import Context
+from experiments.c2cserve.settings import composed
 
 __all__ = ["TRACES", "busy_share", "describe", "fit_load", "load_of_half", "replay"]
 
@@ -44,20 +45,11 @@ def replay(
             f"workload.requests={SYNTHETIC_REQUESTS}",
             f"workload.days={SYNTHETIC_DAYS}",
         ]
-    return simulate(
-        build(
-            load(
-                [
-                    "hardware=gh200",
-                    *source,
-                    f"workload.compression={compression}",
-                    f"link={context.link_variant}",
-                    f"seed={seed}",
-                    *overrides,
-                ]
-            )
-        )
+    settings = composed(
+        ["hardware=gh200", *source, f"link={context.link_variant}", *overrides],
+        {"workload.compression": compression, "seed": seed},
     )
+    return simulate(build(settings))
 
 
 def fit_load(

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 from omegaconf import OmegaConf
 
-from c2c.config import build, load, simulate
+from c2c.config import build, simulate
 from c2c.cost import load_constants
 from c2c.hardware import load_platform
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.settings import composed
 from experiments.claims import Result, claim
 
 __all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
@@ -198,7 +199,7 @@ def _requests(
     requests: int,
 ) -> list[dict[str, Any]]:
     """Serve the models in turn, far apart, and return the records in order of arrival."""
-    settings = load(
+    settings = composed(
         [
             "hardware=gh200",
             f"system={SETTINGS.get(system, system)}",

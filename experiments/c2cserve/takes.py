@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 from experiments.c2cserve import fig4, fig6, fig8, fig12, fig14, starts
 from experiments.c2cserve.baselines import DENSE, MOE, serve_alone
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.replay import load_of_half
 from experiments.claims import Result, claim
 from experiments.claims.fidelity import brief
 from experiments.sensitivity import (
@@ -91,6 +93,18 @@ def _lone_requests(context: Context) -> list[Result]:
     ]
 
 
+@cache
+def _load_of_fig12(context: Context) -> float:
+    """Return the load with no number changed: where a search begins, and the load that it keeps."""
+    return load_of_half(context, fig12.SYSTEMS["ServerlessLLM"])
+
+
+@cache
+def _load_of_fig14(context: Context) -> float:
+    """Return the same of Fig. 14."""
+    return fig14.fitted_load(context)
+
+
 SEARCHED: Final[Mapping[str, Searched]] = {
     "fig4": Searched(results=lambda c: fig4.compute(c).results, constants=GEMM, quick=True),
     "fig6": Searched(results=lambda c: fig6.compute(c).results, constants=STEPS, quick=True),
@@ -108,11 +122,11 @@ SEARCHED: Final[Mapping[str, Searched]] = {
         constants=STARTS[:2],
     ),
     "fig12": Searched(
-        results=lambda c: fig12.compute(c).results, chip=("link rate", "HBM rate"),
+        results=lambda c: fig12.results_at(c, _load_of_fig12(c)), chip=("link rate", "HBM rate"),
         constants=("switch_dense_s", "sllm_init_dense_s"),
     ),
     "fig14": Searched(
-        results=lambda c: fig14.compute(c).results, chip=("link rate", "SMs"),
+        results=lambda c: fig14.results_at(c, _load_of_fig14(c)), chip=("link rate", "SMs"),
         constants=("link_efficiency",),
     ),
 }  # fmt: skip

@@ -10,12 +10,13 @@ from experiments.claims.fidelity import (
     print_fidelity,
     totals,
 )
-from experiments.claims.improvement import Improvement, improvements_of
+from experiments.claims.improvement import Better, Improvement, improvements_of
 from experiments.claims.load import Claim, Explanation, claim, explanations, load_claims
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
     "NEAR",
+    "Better",
     "Claim",
     "Comparison",
     "Explanation",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, get_args
 
 from c2c.errors import SettingError
 
-__all__ = ["Improvement", "improvements_of"]
+__all__ = ["Better", "Improvement", "improvements_of"]
 
 Better = Literal["less", "more"]
+ROUNDING = 1e-9  # of a value: the same numbers, added up in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ class Improvement:
         larger than what seeds change.
         """
         gains = self.gains
-        if min(gains) <= 0.0 <= max(gains):
+        noise = ROUNDING * max(map(abs, self.base_by_seed))
+        if min(gains) <= noise and max(gains) >= -noise:
             return "no difference"
         word = "better" if gains[0] > 0.0 else "worse"
         return word if len(gains) > 1 else f"{word}, one seed"
@@ -76,23 +78,40 @@ class Improvement:
 
 def improvements_of(
     rows: Iterable[Mapping[str, Any]],
-    ours: str,
-    base: str,
+    pairs: Sequence[tuple[str, str]],
     columns: Mapping[str, tuple[str, str, Better]],
     *,
-    where: str,
+    where: Callable[[Mapping[str, Any]], str],
     by: str = "system",
 ) -> tuple[Improvement, ...]:
-    """Return the improvements of one rule over another from a figure's rows, one row a seed.
+    """Return the improvements of rules over others from a figure's rows, one a seed and workload.
 
     Args:
       rows: the figure's rows; each has `seed`.
-      ours: value of the column `by` that is ours.
-      base: value that it is compared with.
+      pairs: values of the column `by`: ours, and what it is compared with.
       columns: column of the rows -> (name, unit, which way is better).
-      where: workload in words.
+      where: a row's workload in words; rows of equal words belong together.
       by: the column that names the rule.
     """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(where(row), []).append(row)
+    return tuple(
+        one
+        for name, found in groups.items()
+        for ours, base in pairs
+        for one in _of_pair(found, ours, base, columns, name, by)
+    )
+
+
+def _of_pair(
+    rows: Sequence[Mapping[str, Any]],
+    ours: str,
+    base: str,
+    columns: Mapping[str, tuple[str, str, Better]],
+    where: str,
+    by: str,
+) -> tuple[Improvement, ...]:
     of = {name: {r["seed"]: r for r in rows if r[by] == name} for name in (ours, base)}
     seeds = sorted(of[ours].keys() & of[base].keys())
     if not seeds:

@@ -155,7 +155,8 @@ def draw_one_service(tables: Tables, caption: str) -> Figure:
     figure, (left, right) = canvas(11.0, 4.6, columns=2)
     width = 0.8 / len(systems)
     for k, system in enumerate(systems):
-        chosen = {r["setting"]: r for r in rows if r["system"] == system}
+        first = rows[0]["seed"]
+        chosen = {r["setting"]: r for r in rows if (r["system"], r["seed"]) == (system, first)}
         x = np.arange(len(settings)) + (k - (len(systems) - 1) / 2) * width
         colour = LINES[system][0] if system != "letter" else GREY
         here = [chosen[s] for s in settings]

@@ -41,6 +41,11 @@ MODELS = {
     "mixtral-8x7b": "Mixtral-8x7B",
 }
 
+OWN_READINGS = {  # panel -> title; what the paper leaves open, read otherwise
+    "placement, unlike slices": "(d) Unlike slices",
+    "chunk, long prompts": "(e) Long prompts, chunk size (tokens)",
+}
+
 
 def draw_fig10(tables: Tables, caption: str) -> Figure:
     """Draw cold-start latency, split into start and first token, and the speed-up."""
@@ -176,34 +181,52 @@ def _over_time(
 
 
 def draw_fig14(tables: Tables, caption: str) -> Figure:
-    """Draw p99 TTFT of every variant, one panel a component."""
-    figure, panels = canvas(10.8, 4.9, columns=3, sharey=True, width_ratios=[1.1, 2.2, 2.1])
+    """Draw p99 TTFT of every variant, one panel a component; below, the readings of our own."""
     rows = rows_of(tables["ablations"])
+    more = any(r["panel"] in OWN_READINGS for r in rows)
+    figure, panels = canvas(
+        10.8, 8.6 if more else 4.9, rows=2 if more else 1, columns=3,
+        width_ratios=[1.1, 2.2, 2.1],
+    )  # fmt: skip
     titles = {
         "placement": "(a) Placement, four chips",
         "chunk": "(b) Chunk size (tokens)",
         "alpha": "(c) HybridGEMM's α",
     }
     printed = [r["published_p99_s"] for r in rows if r["published_p99_s"] is not None]
-    panels[0].set_ylim(0.0, TALLEST * max(printed))
-    for axes, (panel, title) in zip(panels, titles.items(), strict=True):
-        names = list(dict.fromkeys(r["variant"] for r in rows if r["panel"] == panel))
-        if panel != "placement":
-            names.insert(0, "full system")
-        shown: list[str] = []
-        for at, name in enumerate(names):
-            where = "all" if name == "full system" else panel
-            chosen = [r for r in rows if r["panel"] == where and r["variant"] == name]
-            _bar(axes, at, chosen, _colour(name))
-            tpot = float(np.median([r["tpot_attainment_percent"] for r in chosen]))
-            shown.append(f"{_short(name, panel)}\n{tpot:.0f}%")
-        axes.set_xticks(range(len(names)), shown, fontsize=8)
-        axes.set_xlabel("below: share within the TPOT target", fontsize=7.5)
-        axes.set_title(title, fontsize=9.5)
+    for axes in panels[:3]:
+        axes.set_ylim(0.0, TALLEST * max(printed))
+        axes.tick_params(labelleft=axes is panels[0])
+    for axes, panel in zip(panels[3:], OWN_READINGS, strict=False):
+        own = [r["ttft_p99_s"] for r in rows if r["panel"] == panel]
+        axes.set(ylim=(0.0, TALLEST * max(own, default=1.0)), ylabel="p99 TTFT (s)")
+    for axes, (panel, title) in zip(panels[:3], titles.items(), strict=True):
+        _ablation(axes, rows, panel, title, whole=panel != "placement")
+    for axes, (panel, title) in zip(panels[3:], OWN_READINGS.items(), strict=False):
+        _ablation(axes, rows, panel, title, whole=False)
+    for axes in panels[3 + len(OWN_READINGS) :]:
+        axes.set_axis_off()
     panels[0].set(ylabel="p99 TTFT (s)")
     panels[0].plot([], [], color=INK, linewidth=1.2, label="range over seeds")
     figure.legend(*_legend(panels[0]), loc="outside upper right", ncols=2)
     return finish(figure, "Fig. 14: what each component is worth", caption)
+
+
+def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, whole: bool) -> None:
+    """Draw the bars of one component."""
+    names = list(dict.fromkeys(r["variant"] for r in rows if r["panel"] == panel))
+    if whole:
+        names.insert(0, "full system")
+    shown: list[str] = []
+    for at, name in enumerate(names):
+        where = "all" if name == "full system" else panel
+        chosen = [r for r in rows if r["panel"] == where and r["variant"] == name]
+        _bar(axes, at, chosen, _colour(name))
+        tpot = float(np.median([r["tpot_attainment_percent"] for r in chosen]))
+        shown.append(f"{_short(name, panel)}\n{tpot:.0f}%")
+    axes.set_xticks(range(len(names)), shown, fontsize=8)
+    axes.set_xlabel("below: share within the TPOT target", fontsize=7.5)
+    axes.set_title(title, fontsize=9.5)
 
 
 def _short(name: str, panel: str) -> str:
@@ -213,7 +236,7 @@ def _short(name: str, panel: str) -> str:
 
 
 def _colour(name: str) -> str:
-    if name in {"full system", "bandwidth aware"}:
+    if name in {"full system", "bandwidth aware", "table"}:
         return BLUE
     return GREEN if "ours" in name else GREY
 

@@ -19,11 +19,13 @@ from experiments.c2cserve import (
     fig8,
     fig9,
     fig12,
+    fig12moe,
     fig13,
     fig14,
     fleets,
     left_out,
     one_service,
+    plus_alpha,
     projection,
     replay,
     starts,
@@ -34,7 +36,16 @@ from experiments.c2cserve import (
     workload_map,
 )
 from experiments.c2cserve.context import PROFILES, Computed, Context
-from experiments.figures import baselines, gemm, hardware, sensitivity, serving, workload
+from experiments.figures import (
+    baselines,
+    gemm,
+    hardware,
+    mixtures,
+    prediction,
+    sensitivity,
+    serving,
+    workload,
+)
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
 from experiments.figures import tessera as tessera_figures
@@ -179,6 +190,14 @@ FIGURES: dict[str, FigureSpec] = {
             traces=replay.TRACES,
         ),
         FigureSpec(
+            name="fig12moe",
+            title="Fig. 12: trace replay, mixtures",
+            compute=fig12moe.compute,
+            draw=mixtures.draw_fig12_moe,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
+        ),
+        FigureSpec(
             name="fig13",
             title="Fig. 13: HybridGEMM in other systems",
             compute=fig13.compute,
@@ -224,6 +243,14 @@ FIGURES: dict[str, FigureSpec] = {
             draw=fleet_figures.draw_one_service,
             packages=SIMULATOR,
             traces=(one_service.TRACE,),
+        ),
+        FigureSpec(
+            name="plus.alpha",
+            title="Alpha, chunk and placement by prediction (beyond the paper)",
+            compute=plus_alpha.compute,
+            draw=prediction.draw_plus_alpha,
+            packages=SIMULATOR,
+            traces=replay.TRACES,
         ),
         FigureSpec(
             name="projection",

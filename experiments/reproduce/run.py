@@ -52,11 +52,12 @@ REPORT = ("fidelity.json", "fidelity.parquet", "index.html")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened to one figure."""
+    """What happened to one figure; `cpu_s`: of this process, which other work does not lengthen."""
 
     name: str
     folder: Path
     seconds: float
+    cpu_s: float
     reused: bool
     error: str = ""
 
@@ -173,7 +174,7 @@ def _told(context: Context) -> dict[str, Any]:
 def _make(
     spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
 ) -> Outcome:
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     reused, error = False, ""
     try:
         inputs = _inputs(spec, context)
@@ -189,6 +190,7 @@ def _make(
         name=spec.name,
         folder=out / spec.name,
         seconds=time.perf_counter() - start,
+        cpu_s=time.process_time() - start_cpu,
         reused=reused,
         error=error,
     )
@@ -219,5 +221,6 @@ def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
 def _line(outcome: Outcome) -> str:
     if outcome.error:
         return f"{outcome.name:12s} failed: {outcome.error} (see {outcome.folder}/crash.json)"
-    what = "unchanged" if outcome.reused else f"{outcome.seconds:.1f} s"
+    took = f"{outcome.seconds:.1f} s, {outcome.cpu_s:.1f} s of CPU"
+    what = "unchanged" if outcome.reused else took
     return f"{outcome.name:12s} {what}"

@@ -81,13 +81,18 @@ class Search:
         return [self._wanted(base[name]) for name in base if not _agrees(base[name])]
 
     def _wanted(self, ours: Result) -> Wanted:
-        walks = [
-            _Walk(knob=knob, side=side)
-            for knob in self.knobs
-            if any(not _same(ours, self._result(knob, f, ours.claim_id)) for f in _ends(knob))
-            for side in (1, -1)
-        ]
-        matter = len({w.knob.name for w in walks})
+        matter = 0
+        walks: list[_Walk] = []
+        for knob in self.knobs:
+            ends = [(f, self._result(knob, f, ours.claim_id)) for f in _ends(knob)]
+            if all(_same(ours, there) for _, there in ends):
+                continue
+            matter += 1
+            walks += [
+                _Walk(knob=knob, side=1 if factor > 1.0 else -1)
+                for factor, there in ends
+                if factor != 1.0 and _may_cross(ours, there)
+            ]
         nearest: dict[str, Change] = {}
         for size in LADDER:
             for walk in walks:
@@ -164,6 +169,18 @@ class Search:
 def _ends(knob: Knob) -> tuple[float, float]:
     """Return the outermost factors: a number that matters nowhere does not matter there."""
     return (1.0 / LIMIT, min(LIMIT, knob.most))
+
+
+def _may_cross(ours: Result, there: Result | None) -> bool:
+    """Return whether the claim may come to agree on the way to the outermost factor.
+
+    A number moves one way only as another one grows (`tests/experiments/sensitivity` asks it of
+    every constant and rate), so that one which neither agrees there nor lies on the other side has
+    not been passed. Of what is no number, or is refused there, all of the way is looked at.
+    """
+    if there is None or _side(ours) == 0:
+        return True
+    return _agrees(there) or _side(there) != _side(ours)
 
 
 def _agrees(result: Result) -> bool:

@@ -60,7 +60,12 @@ def test_every_experiment_composes_with_quick(name: str) -> None:
 @pytest.mark.parametrize(
     ("override", "field", "value", "allowed"),
     [
-        ("system/alpha=nope", "system/alpha", "nope", "feedback, priced, roofline, static"),
+        (
+            "system/alpha=nope",
+            "system/alpha",
+            "nope",
+            "feedback, predictive, priced, roofline, static",
+        ),
         ("system.max_batch=x", "system.max_batch", "x", "whole number"),
         ("workload.rate_rps=fast", "workload.rate_rps", "fast", "number"),
         ("system.foo=1", "system.foo", "1", "max_batch"),

@@ -155,7 +155,7 @@ def test_one_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(one_service, "simulate", lambda setup: simulate(setup, compiled=False))
     found: Computed = one_service.compute(replace(QUICK, traces=tmp_path))
     rows = found.tables["services"].to_pylist()
-    assert len(rows) == len(one_service.SETTINGS) * len(one_service.QUICK_SYSTEMS)
+    assert len(rows) == 2 * len(one_service.SETTINGS) * len(one_service.QUICK_SYSTEMS)
     assert all(r["requests"] == 6 and 1 <= r["slices_used"] <= r["slices"] for r in rows)
     assert "not at hand" in found.caption
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from experiments.c2cserve import workload_map
 from experiments.c2cserve.context import Context
+from experiments.c2cserve.measures import MEASURES
 from experiments.c2cserve.workload_map import Point, best_of
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
@@ -48,7 +50,25 @@ def test_bursts_have_the_same_mean_rate_and_cost_attainment(
     monkeypatch.setattr(workload_map, "REQUESTS", 300)
     steady = Point(chip="gh200", models=2, rate_rps=4.0, bursts="steady")
     bursty = Point(chip="gh200", models=2, rate_rps=4.0, bursts="bursty", memory_gb=240)
-    calm, rough = (workload_map._run(QUICK, point, "ServerlessLLM") for point in (steady, bursty))
+    calm, rough = (
+        workload_map._run(QUICK, point, "ServerlessLLM", 0) for point in (steady, bursty)
+    )
     assert calm["requests"] == rough["requests"] == 300
     assert calm["ttft_p99_s"] != rough["ttft_p99_s"]
     assert 0 <= calm["worst_percent"] <= calm["both_percent"] <= 100
+
+
+def test_behind_is_said_only_where_every_seed_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(context: Context, point: Point, name: str, seed: int) -> dict[str, Any]:
+        met = {"ServerlessLLM": 90.0, "plus": 80.0}.get(name, 70.0)
+        if name == "plus" and seed == 1:
+            met = 95.0
+        return dict.fromkeys(MEASURES, met)
+
+    monkeypatch.setattr(workload_map, "_run", fake)
+    found = workload_map.compute(replace(QUICK, profile="full", seeds=(0, 1, 2, 3)))
+    best = found.tables["best"].to_pylist()
+    assert {r["seed"] for r in found.tables["by_seed"].to_pylist()} == {0, 1}
+    assert all(b["paper_behind"] and not b["plus_behind"] for b in best)
+    assert {b["plus_percent"] for b in best} == {87.5}  # the median
+    assert f"with every seed in {len(best)}, plus in 0." in found.caption

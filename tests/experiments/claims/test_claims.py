@@ -294,6 +294,7 @@ def test_what_stands_beside_the_claims_is_of_claims() -> None:
         ([1.0, 1.1], [2.0, 1.2], "more", "worse"),
         ([1.0], [2.0], "less", "better, one seed"),
         ([1.0], [1.0], "less", "no difference"),
+        ([1.0 + 1e-13, 1.0 + 2e-13], [1.0, 1.0], "more", "no difference"),
     ],
 )
 def test_improvements_are_larger_than_what_seeds_change(
@@ -307,9 +308,13 @@ def test_improvements_are_larger_than_what_seeds_change(
 def test_improvements_compare_the_same_seeds() -> None:
     rows = [{"system": s, "seed": i, "ttft_s": v + i} for s, v in (("a", 1.0), ("b", 2.0))
             for i in (1, 0)]  # fmt: skip
-    (one,) = improvements_of(rows, "a", "b", {"ttft_s": ("TTFT", "s", "less")}, where="here")
+    there = [row | {"ttft_s": 0.0, "at": "there"} for row in rows]
+    columns: Any = {"ttft_s": ("TTFT", "s", "less")}
+    one, other = improvements_of([*rows, *there], [("a", "b"), ("a", "c")], columns,
+                                 where=lambda r: str(r.get("at", "here")))  # fmt: skip
     assert one.gains == (1.0, 1.0)
     assert (one.ours_by_seed, one.what) == ([1.0, 2.0], "TTFT, here")
+    assert (other.gains, other.what) == ((0.0, 0.0), "TTFT, there")
     with pytest.raises(SettingError, match="ours_by_seed"):
         Improvement(what="", unit="", better="less", ours="", base="", ours_by_seed=[1.0],
                     base_by_seed=[])  # fmt: skip

@@ -80,7 +80,7 @@ def test_parts_show_mean_and_range_over_seeds() -> None:
 def test_one_service_says_which_slices_worked() -> None:
     rows = [
         {"setting": "8B, 7x12gb", "system": system, "ttft_p50_s": 0.4, "ttft_p99_s": 6.0,
-         "both_percent": 80.0, "slices_used": used, "slices": 7}
+         "both_percent": 80.0, "slices_used": used, "slices": 7, "seed": 0}
         for system, used in (("plus", 7), ("letter", 1))
     ]  # fmt: skip
     with look():

@@ -1,0 +1,56 @@
+"""Settings of figures' runs: composed once for all runs that differ in plain values alone.
+
+To compose a configuration takes longer than most runs. A figure has hundreds that differ in seed
+and load, and a search for what a miss would take has them again for each constant, none of which
+is part of a run's configuration.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import DictConfig, OmegaConf
+
+from c2c.config import load
+from c2c.hardware import conf_dir
+
+__all__ = ["composed"]
+
+CONSTANTS: Final = "calibration"  # below the settings' folder; read by cost models, not composed
+KEPT: Final = 256
+
+
+def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:
+    """Return the configuration of a run, as `c2c.config.load` does.
+
+    Args:
+      overrides: as on the command line.
+      values: key -> value of keys that exist then, such as "seed"; they choose no file.
+    """
+    found = copy.deepcopy(_composed(tuple(overrides), _contents()))
+    for key, value in (values or {}).items():
+        OmegaConf.update(found, key, value, merge=False)
+    return found
+
+
+@lru_cache(maxsize=KEPT)
+def _composed(overrides: tuple[str, ...], _digest: str) -> DictConfig:
+    return load(overrides)
+
+
+def _contents() -> str:
+    """Return a digest of the files that configurations are composed from, as they are now."""
+    digest = hashlib.sha256()
+    folder = conf_dir()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != CONSTANTS)
+        for name in sorted(files):
+            path = Path(parent, name)
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()

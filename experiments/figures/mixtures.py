@@ -1,0 +1,55 @@
+"""The figure of mixtures under a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from experiments.claims import claim
+from experiments.figures.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    VERMILION,
+    Tables,
+    canvas,
+    finish,
+    rows_of,
+)
+
+__all__ = ["draw_fig12_moe"]
+
+COLOURS = {"C2CServe": BLUE, "ServerlessLLM": ORANGE, "MoE-Infinity": GREY, "FineMoE": VERMILION}
+MARKS = {"ttft_p50_s": "o", "ttft_p95_s": "s", "ttft_p99_s": "^"}
+
+
+def draw_fig12_moe(tables: Tables, caption: str) -> Figure:
+    """Draw p50, p95 and p99 of TTFT, a row a system and a panel a load, with the printed band."""
+    rows = rows_of(tables["totals"])
+    loads = list(dict.fromkeys(r["load"] for r in rows))
+    systems = list(dict.fromkeys(r["system"] for r in rows))
+    figure, panels = canvas(10.2, 4.2, columns=len(loads), sharey=True, sharex=True)
+    band = claim("c2cserve.fig12.moe.c2cserve.ttft").value
+    for axes, load in zip(panels, loads, strict=True):
+        for at, system in enumerate(systems):
+            here = [r for r in rows if (r["load"], r["system"]) == (load, system)]
+            for column, mark in MARKS.items():
+                values = [r[column] for r in here]
+                axes.plot([min(values), max(values)], [at, at], color=INK, linewidth=1.2)
+                axes.plot(float(np.median(values)), at, mark, color=COLOURS[system],
+                          label=column[5:8] if at == 0 else None)  # fmt: skip
+        axes.axvspan(*band, color=BLUE, alpha=0.1, linewidth=0, label="paper, C2CServe")
+        axes.axvline(1.0, color=VERMILION, linestyle=":", linewidth=1.2, label="target")
+        compression = next(r["compression"] for r in rows if r["load"] == load)
+        axes.set_title(f"{load}, compression {compression:g}", fontsize=9.5)
+        axes.set(xlabel="TTFT (s)", xscale="log")
+        axes.xaxis.set_major_locator(LogLocator())
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(visible=True, axis="x")
+    panels[0].set_yticks(range(len(systems)), systems)
+    panels[0].invert_yaxis()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+    return finish(figure, "Fig. 12: trace replay, mixtures", caption)
