@@ -6,6 +6,7 @@ instance computes their KV cache anew and goes on from there. Reached through th
 
 from __future__ import annotations
 
+from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.ending import fail_unserved, generated, place_again
 from c2c.serving.handing import is_handed, keep_charge, let_go_of
 from c2c.serving.instances import vacate
@@ -85,6 +86,7 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     while slot >= 0:
         if is_handed(s, slot):
             let_go_of(fleet, s, slot)
+            emit(s, ACT_ASIDE, s.request[slot].id)
             _begin_again(s, slot)
         slots.append(slot)
         slot = int(s.request[slot].next)

@@ -226,7 +226,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Free the KV cache of a request that gives way to more urgent ones.
+    """Free the KV cache of a request that gives way to more urgent ones, or lost its next place.
 
     It comes back with its own tokens as the end of its prompt.
     """
