@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import SettingError
+from c2c.policies import AsAlpha, ByWait
 from c2c.serving import WorkCosts
 from tests.simulator.lanes import layout, on, over
 from tests.simulator.worlds import requests, simulate
@@ -113,3 +114,16 @@ def test_what_cannot_be_is_refused() -> None:
         WorkCosts(sizes=(2, 2), alone_s=np.ones((2, 1)), use_s=np.ones((2, 1, 1)))
     with pytest.raises(SettingError, match=r"system\.residents"):
         over(layout([[on(0, 1.0)], [on(0, 1.0)]], resources=1), residents=2)
+
+
+def test_a_change_of_variant_stands_still_and_serves_more() -> None:
+    """The second variant's decode steps take a tenth; waits call for it."""
+
+    def latency_s(vary: AsAlpha | ByWait, switch_s: float) -> float:
+        prompt, slow, fast = [on(0, 0.1)], [on(0, 0.1)], [on(0, 0.01)]
+        made = over(layout([prompt, slow, prompt, fast], resources=1, switch_s=switch_s), vary=vary)
+        records, _, _ = simulate(made, requests(np.arange(25) * 0.3, output=20))
+        return float((records.finished_s - records.arrival_s).mean())
+
+    by_wait = ByWait(window_s=1.0, threshold=1.2)
+    assert latency_s(by_wait, 0.0) < latency_s(by_wait, 0.9) < latency_s(AsAlpha(), 0.0)
