@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from pallas_kernels.gemm import (
     CLUSTERS,
+    FAMILY,
     MODEL_PROJECTIONS,
     ROWS,
     Config,
     Gemm,
+    Quantised,
     check_fits,
     choose,
     plan_launch,
@@ -25,6 +27,7 @@ from pallas_kernels.gemm import (
     smallest_cluster,
     sums_shape,
 )
+from pallas_kernels.gemm.config import o_epilogue, sums_apart, sums_epilogue
 from pallas_kernels.gemm.rows import OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, first_pass, passes
 
@@ -119,6 +122,16 @@ def test_sums_have_room_for_every_strip_at_work(
     working = min(groups, plan.active_clusters - plan.sym_clusters)  # clusters with a strip
     assert working * config.cluster <= ctas <= config.sm_count
     assert (rows, columns) == (sizes.row_tiles * config.tm, config.tn)
+
+
+@pytest.mark.parametrize("quantised", [None, Quantised()])
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_warpgroups_sums_have_the_bytes_of_its_o(name: str, quantised: Quantised | None) -> None:
+    """So that one warpgroup can store O while another still adds sums."""
+    gemm = Gemm(m=512, k=4096, n=4096, quantised=quantised, w_layout="nk")
+    config = FAMILY[name] if quantised is None else choose(replace(gemm, m=4096), cluster=1)
+    assert sums_apart(config, gemm)
+    assert o_epilogue(config, gemm).nbytes(2) == sums_epilogue(config, gemm).nbytes(4)
 
 
 @given(launches())
