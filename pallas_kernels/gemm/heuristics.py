@@ -38,8 +38,9 @@ KERNEL_SOURCES = (
 
 
 def _family(tm: int, tn: int, stages: int, kc: int, asym_stages: int, **more: Any) -> Config:
-    common = {"x_stages": stages, "w_stages": stages, "kc": kc, "asym_stages": asym_stages}
-    return Config(tm=tm, tn=tn, **common, **more)
+    return Config(
+        tm=tm, tn=tn, x_stages=stages, w_stages=stages, kc=kc, asym_stages=asym_stages, **more
+    )
 
 
 FAMILY: Mapping[str, Config] = MappingProxyType(
