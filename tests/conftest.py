@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import gc
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from jaxtyping._import_hook import JaxtypingTransformer
 
 # No deadline: the first example pays for compilation. Derandomised: a red test stays red.
 settings.register_profile(
@@ -29,6 +32,24 @@ settings.load_profile("default")
 # other inside them, and with one for each of two cores a cluster can starve itself for ever.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here; no window is ever opened
+
+_transformer: Any = JaxtypingTransformer
+_wrapped = _transformer.visit_FunctionDef
+
+
+def _not_within_another(transformer: Any, node: ast.FunctionDef) -> ast.FunctionDef:
+    """Check types of functions of modules and classes only.
+
+    One within another would be wrapped anew at each call of that (milliseconds), and kernels and
+    their prediction are made of such.
+    """
+    if any(isinstance(parent, ast.FunctionDef) for parent in transformer._parents):
+        return node
+    found: ast.FunctionDef = _wrapped(transformer, node)
+    return found
+
+
+_transformer.visit_FunctionDef = _not_within_another
 
 REPOSITORY = Path(__file__).parents[1]
 LARGE_BYTES = 2 << 30  # of a test process

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.arguments import (
     Number,
@@ -149,24 +151,28 @@ def plan_launch(
     known = (
         known_alpha is not None and limit is not None and (sm_split is None or split is not None)
     )
-    if known:
-        active = top // config.cluster
-        sym = int(sharing.sym_strips(sizes.strips, known_alpha))
-        if split is None:
-            clusters = int(sharing.balanced_clusters(config, sizes, sym, active))
-        else:
-            clusters = split // config.cluster
-        _refuse_starved(config, sizes.strips, sym, clusters, active, known_alpha)
-        plan = Plan(sym_strips=sym, sym_clusters=clusters, active_clusters=active, layer=which)
-    else:
-        plan = sharing.traced_plan(
-            config,
-            sizes,
-            alpha=alpha,
-            sm_split=sm_split,
-            sm_limit=config.sm_count if sm_limit is None else sm_limit,
-            layer=which,
-            xp=jnp,
+    plan = sharing.traced_plan(
+        config,
+        sizes,
+        alpha=alpha if known_alpha is None else known_alpha,
+        sm_split=sm_split if split is None else split,
+        sm_limit=sm_limit if limit is None else limit,
+        layer=which,
+        xp=np if known else jnp,
+    )
+    if not known:
+        return plan
+    names = ("sym_strips", "sym_clusters", "active_clusters")
+    plan = replace(plan, **{name: int(getattr(plan, name)) for name in names})
+    asked = int(sharing.sym_strips(sizes.strips, known_alpha))
+    if plan.sym_strips != asked:  # a path without SMs gave its columns away
+        path, columns = ("AsymGEMM", sizes.strips - asked)
+        if plan.sym_strips == 0:
+            path, columns = ("SymGEMM", asked)
+        raise ValueError(
+            f"sm_split={plan.sym_clusters * config.cluster}: leaves {path} none of "
+            f"{plan.active_clusters * config.cluster} SMs, expected at least {config.cluster}, "
+            f"since alpha={known_alpha} gives it {columns} of {sizes.strips} column strips"
         )
     return plan
 
@@ -202,19 +208,3 @@ def _configuration(
         best = best_alpha(gemm, config, machine, sm_limit=limit) if best is None else best
         alpha = best if alpha is None else jnp.where(jnp.isnan(alpha), best, alpha)
     return config, alpha, sm_limit
-
-
-def _refuse_starved(
-    config: Config, strips: int, sym: int, clusters: int, active: int, alpha: float
-) -> None:
-    """Raise if a path has columns and no SM: they would stay unwritten."""
-    for path, columns, has in (
-        ("SymGEMM", sym, clusters),
-        ("AsymGEMM", strips - sym, active - clusters),
-    ):
-        if columns and has <= 0:
-            raise ValueError(
-                f"sm_split={clusters * config.cluster}: leaves {path} none of "
-                f"{active * config.cluster} SMs, expected at least {config.cluster}, since "
-                f"alpha={alpha} gives it {columns} of {strips} column strips"
-            )

@@ -70,23 +70,6 @@ def winners(
     )
 
 
-def table(found: Sequence[Winner]) -> str:
-    """Return the winners as a Markdown table, times in milliseconds."""
-    flows = list(found[0].times_s)
-    lines = [
-        f"| SMs | M | {' | '.join(flows)} | pick | hybrid (alpha, cluster) |",
-        "| --- " * (len(flows) + 4) + "|",
-    ]
-    for one in found:
-        times = " | ".join(
-            f"{one.times_s[flow] * 1e3:.3g}" if flow in one.times_s else "" for flow in flows
-        )
-        pick = f"{one.name}, all equal" if one.all_equal else one.name
-        hybrid = f"{one.hybrid_s * 1e3:.3g} ({one.hybrid_alpha:.2f}, {one.hybrid_cluster})"
-        lines.append(f"| {one.sm_count} | {one.m} | {times} | {pick} | {hybrid} |")
-    return "\n".join(lines)
-
-
 def _winner(machine: Machine, gemm: Gemm, m: int, sm_count: int) -> Winner:
     part = machine.with_sms(sm_count)
     times = {

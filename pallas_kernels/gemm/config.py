@@ -27,6 +27,7 @@ ROW_TILES = (8, 16, 32, 64, 128, 256)
 
 SUM_BYTES = 4  # of a partial sum, float32
 
+_K_TILES = (64, 128, 256)
 _ALIGNMENT = 1024  # of each ring in shared memory
 _ALIGNED_FLOATS = 32  # float32 numbers in 128 bytes
 _STORE_ROWS = 64  # rows of O in one store of a transposed tile
@@ -44,6 +45,8 @@ class Config:
 
     A CTA makes `tm` x `tn` outputs at a time with `warpgroups` compute warpgroups, which share the
     rows of a tile (its columns where weights are quantised); one more warpgroup issues the loads.
+    With `ping_pong` each of them makes whole tiles, in turn, so that one rounds and stores its tile
+    while the tensor cores have those of another.
     A K step takes a W tile of tk x tn and tk / `x_columns` X tiles of tm x x_columns. The two
     dataflows share shared memory:
 
@@ -74,37 +77,36 @@ class Config:
     cluster: int = 1
     sm_count: int = 132
     stagger: bool = True
+    ping_pong: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tm", "tn", "sm_count", "asym_stages"):
-            expect(getattr(self, name) >= 1, name, getattr(self, name), "a number above 0")
-        for name in ("w_stages", "x_stages"):  # a tile is freed when the next one is in use
-            expect(getattr(self, name) >= 2, name, getattr(self, name), "a number above 1")
         check_registers(self.warpgroups, self.compute_registers, self.load_registers)
-        expect(self.cluster in CLUSTERS, "cluster", self.cluster, "1, 2, 4 or 8")
-        for name, multiple in (("tm", 8), ("tn", 64)):
-            size = getattr(self, name)
-            allowed = f"a multiple of {multiple} up to {TMA_BOX}"
-            expect(size % multiple == 0 and size <= TMA_BOX, name, size, allowed)
-        expect(self.tk in (64, 128, 256), "tk", self.tk, "64, 128 or 256")
-        expect(
-            self.x_columns in (64, 128, 256) and self.x_columns <= self.tk,
-            "x_columns",
-            self.x_columns,
-            f"64, 128 or 256 and at most tk={self.tk}",
-        )
-        expect(
-            self.kc >= 0 and self.kc % self.tk == 0,
-            "kc",
-            self.kc,
-            f"0, for no AsymGEMM, or a multiple of tk={self.tk}",
-        )
-        expect(
-            self.sm_count >= self.cluster,
-            "sm_count",
-            self.sm_count,
-            f"at least cluster={self.cluster}",
-        )
+        for name, holds, allowed in (
+            ("tm", 0 < self.tm <= TMA_BOX and self.tm % 8 == 0, f"a multiple of 8 up to {TMA_BOX}"),
+            (
+                "tn",
+                0 < self.tn <= TMA_BOX and self.tn % 64 == 0,
+                f"a multiple of 64 up to {TMA_BOX}",
+            ),
+            ("asym_stages", self.asym_stages >= 1, "a number above 0"),
+            # a tile is freed when the next one is in use
+            ("w_stages", self.w_stages >= 2, "a number above 1"),
+            ("x_stages", self.x_stages >= 2, "a number above 1"),
+            ("cluster", self.cluster in CLUSTERS, "1, 2, 4 or 8"),
+            ("tk", self.tk in _K_TILES, "64, 128 or 256"),
+            (
+                "x_columns",
+                self.x_columns in _K_TILES and self.x_columns <= self.tk,
+                f"64, 128 or 256 and at most tk={self.tk}",
+            ),
+            (
+                "kc",
+                self.kc >= 0 and self.kc % self.tk == 0,
+                f"0, for no AsymGEMM, or a multiple of tk={self.tk}",
+            ),
+            ("sm_count", self.sm_count >= self.cluster, f"at least cluster={self.cluster}"),
+        ):
+            expect(holds, name, getattr(self, name), allowed)
 
     @property
     def clusters(self) -> int:
@@ -132,9 +134,14 @@ class Config:
         return self.kc // self.tk
 
     @property
+    def turns(self) -> int:
+        """Warpgroups that take tiles in turn."""
+        return self.warpgroups if self.ping_pong else 1
+
+    @property
     def warpgroup_rows(self) -> int:
         """Rows of a tile that one compute warpgroup owns, of weights that are not quantised."""
-        return self.tm // self.warpgroups
+        return self.tm * self.turns // self.warpgroups
 
     @property
     def warpgroup_columns(self) -> int:
@@ -257,6 +264,11 @@ def rings(config: Config, gemm: Gemm, flow: Dataflow) -> Rings:
     )
 
 
+def ring_turns(config: Config, flow: Dataflow, ring: str) -> int:
+    """Return how many warpgroups take the tiles of a ring in turn; the W of AsymGEMM is for all."""
+    return 1 if (flow, ring) == ("asym", "w") else config.turns
+
+
 def pass_unit(config: Config, gemm: Gemm) -> int:
     """Return of how many K steps the passes of AsymGEMM are multiples: whole blocks of scales."""
     return 1 if gemm.groups == 1 else rings(config, gemm, "asym").scale_steps
@@ -281,7 +293,11 @@ def _barriers(config: Config, gemm: Gemm, flow: Dataflow) -> int:
     ring, weights = rings(config, gemm, flow), gemm.quantised
     scales = ring.scales if weights else 0
     sums = ring.sums if weights and weights.offset_dtype else 0
-    return 2 * (ring.x + ring.w + scales + sums)
+    more = sum(
+        (ring_turns(config, flow, name) - 1) * slots
+        for name, slots in (("x", ring.x), ("w", ring.w))
+    )
+    return 2 * (ring.x + ring.w + scales + sums) + more
 
 
 def _tile_bytes(config: Config, gemm: Gemm, flow: Dataflow) -> int:
@@ -314,14 +330,19 @@ def check_fits(config: Config, gemm: Gemm) -> None:
 
 
 def _check_plain(config: Config) -> None:
-    rows = WGMMA_ROWS * config.warpgroups
+    rows = WGMMA_ROWS * config.warpgroups // config.turns
     allowed = f"a multiple of {rows} (64 rows a warpgroup) up to {TMA_BOX}"
     expect(config.tm % rows == 0, "tm", config.tm, allowed)
+    if config.ping_pong:
+        most = _ONE_ACCUMULATOR // config.tn
+        expect(config.tm <= most, "tm", config.tm, f"at most {most} for a warpgroup with ping_pong")
     expect(config.tk == 64, "tk", config.tk, "64: one 128-byte swizzled row of a two-byte type")
 
 
 def _check_quantised(config: Config, gemm: Gemm) -> None:
     kind = gemm.quantised.kind if gemm.quantised else ""
+    allowed = "False for quantised weights: a warpgroup converts while another multiplies"
+    expect(not config.ping_pong, "ping_pong", config.ping_pong, allowed)
     expect(config.tm in ROW_TILES, "tm", config.tm, f"one of {', '.join(map(str, ROW_TILES))}")
     columns = WGMMA_ROWS * config.warpgroups
     allowed = f"a multiple of {columns} (64 a warpgroup) up to {TMA_BOX}"

@@ -18,10 +18,11 @@ from pallas_kernels.gemm.config import (
     dataflows,
     o_epilogue,
     piece_size,
+    ring_turns,
     rings,
     sums_epilogue,
 )
-from pallas_kernels.gemm.rows import Item, Rows
+from pallas_kernels.gemm.rows import Item, OneMatrix
 from pallas_kernels.gemm.schedule import Counts, Plan, first_pass
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
 from pallas_kernels.hopper import SWIZZLE_BYTES
@@ -35,12 +36,19 @@ class Ring:
     """Slots in shared memory with their barriers; slot = number of the tile mod size.
 
     "full" says that a slot's tile has arrived, "empty" that all compute warpgroups have read it.
+    Of tiles that warpgroups take in turn, "full" is each one's own (a barrier has to be waited for
+    in each of its phases), and "empty" comes from the one that has read it.
     """
 
     size: int
     tiles: Ref
     full: Ref
     empty: Ref
+    turns: int = 1
+
+    def arrived(self, slot: Int, turn: Int) -> Ref:
+        """The barrier "full" of a slot for whom its tile is."""
+        return self.full.at[slot if self.turns == 1 else turn * self.size + slot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,7 @@ class Cta:
     config: Config
     gemm: Gemm
     sizes: Counts
-    rows: Rows
+    rows: OneMatrix
     accumulate: Accumulate
     # where this thread stands
     warpgroup: Int
@@ -109,7 +117,7 @@ class Cta:
         """
         tn, tk, layout = self.config.tn, self.config.tk, self.gemm.w_layout
         each = PACK_MULTIPLE if layout == "tiles" else columns or tn
-        stored = tk if self.gemm.quantised is None else tk * self.gemm.w_bits // 8
+        stored = _stored(self.gemm, tk)
         parts = []
         for at in range(0, tn, each):
             block = first + at // PACK_MULTIPLE
@@ -126,10 +134,20 @@ class Cta:
         return self.x.at[pl.ds(top, self.config.tm), pl.ds(column, self.config.x_columns)]
 
     @property
-    def own(self) -> Any:
-        """What this warpgroup owns of a tile: rows, or columns of quantised weights."""
+    def turn(self) -> Int:
+        """Which of the tiles that warpgroups take in turn are this one's."""
+        return self.warpgroup if self.config.ping_pong else 0
+
+    @property
+    def own_begin(self) -> Int:
+        """Where this warpgroup's part of a tile begins: a row, or a column of quantised weights."""
         size = accumulator(self.config, self.gemm)[0]
-        return pl.ds(self.warpgroup * size, size)
+        return 0 if self.config.ping_pong else self.warpgroup * size
+
+    @property
+    def own(self) -> Any:
+        """What this warpgroup owns of a tile."""
+        return pl.ds(self.own_begin, accumulator(self.config, self.gemm)[0])
 
     @property
     def first(self) -> Int:
@@ -184,81 +202,84 @@ def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> li
 def flows_of(gemm: Gemm, config: Config, tiles: Any, barriers: Any) -> list[Flow]:
     """Return the dataflows of a kernel over what `scratch_types` describes."""
     return [
-        _flow(gemm, config, name, list(refs), list(own))
+        _flow(rings(config, gemm, name), config, name, refs, own)
         for name, refs, own in zip(dataflows(config), tiles, barriers, strict=True)
     ]
 
 
-def _flow(gemm: Gemm, config: Config, name: Dataflow, tiles: list[Ref], own: list[Ref]) -> Flow:
-    ring = rings(config, gemm, name)
-    sizes = [ring.x, ring.w, ring.scales, ring.sums]
-    if gemm.quantised is None:
-        offsets, tiles = None, tiles[:2]
-    elif gemm.quantised.offset_dtype is None:
-        offsets, tiles = None, tiles[:3]
-    else:
-        offsets, tiles = tiles[3], [*tiles[:3], tiles[4]]
-    made = [
-        Ring(size=size, tiles=one, full=own[2 * i], empty=own[2 * i + 1])
-        for i, (size, one) in enumerate(zip(sizes, tiles, strict=False))
-    ]
-    x, w, scales, sums = [*made, None, None][:4]
-    assert x is not None
-    assert w is not None
-    return Flow(name=name, rings=ring, x=x, w=w, scales=scales, offsets=offsets, sums=sums)
+def _flow(
+    sizes: Rings,
+    config: Config,
+    name: Dataflow,
+    tiles: dict[str, Ref],
+    barriers: dict[str, tuple[Ref, Ref]],
+) -> Flow:
+    made = {
+        ring: Ring(
+            size=getattr(sizes, ring),
+            tiles=tiles[ring],
+            full=full,
+            empty=empty,
+            turns=ring_turns(config, name, ring),
+        )
+        for ring, (full, empty) in barriers.items()
+    }
+    return Flow(name=name, rings=sizes, offsets=tiles.get("offsets"), **made)
 
 
-def _tiles(gemm: Gemm, config: Config, flow: Dataflow) -> tuple[Any, ...]:
-    """Rings of X, W, and if there are any: scales, offsets, sums of X."""
-    ring, stored = rings(config, gemm, flow), config.tk * gemm.w_bits // 8
-    shape = (config.tk, config.tn) if gemm.w_layout == "kn" else (config.tn, config.tk)
-    if gemm.quantised is not None:
-        shape = (config.tn, stored)
+def _tiles(gemm: Gemm, config: Config, flow: Dataflow) -> dict[str, Any]:
+    """Tiles of each ring that there is; offsets are in the slots of the scales."""
+    ring, shape = rings(config, gemm, flow), (config.tn, _stored(gemm, config.tk))
+    if gemm.w_layout == "kn":
+        shape = shape[::-1]
     # what a product takes of a tile of X: whole swizzled rows
     row = min(piece_size(config, gemm), config.x_columns)
-    tiles = [
-        _swizzled((ring.x, config.tm, config.x_columns), gemm.dtype, row),
-        _swizzled((ring.w, *shape), gemm.w_dtype),
-    ]
+    tiles = {
+        "x": _swizzled((ring.x, config.tm, config.x_columns), gemm.dtype, row),
+        "w": _swizzled((ring.w, *shape), gemm.w_dtype),
+    }
     if gemm.quantised is not None:
         rows = (ring.scales, ring.scale_rows, config.tn)
-        tiles.append(plgpu.SMEM(rows, jnp.dtype(gemm.quantised.scale_dtype)))
+        tiles["scales"] = plgpu.SMEM(rows, jnp.dtype(gemm.quantised.scale_dtype))
         if gemm.quantised.offset_dtype:
-            tiles.append(plgpu.SMEM(rows, jnp.dtype(gemm.quantised.offset_dtype)))
-            tiles.append(plgpu.SMEM((ring.sums, ring.sum_slot_rows, config.tm), jnp.float32))
-    return tuple(tiles)
+            tiles["offsets"] = plgpu.SMEM(rows, jnp.dtype(gemm.quantised.offset_dtype))
+            sums = (ring.sums, ring.sum_slot_rows, config.tm)
+            tiles["sums"] = plgpu.SMEM(sums, jnp.float32)
+    return tiles
 
 
-def _barriers(gemm: Gemm, config: Config, flow: Dataflow) -> list[Any]:
-    """Full and empty of the rings of X, W, and if there are any: scales, sums of X."""
-    ring, sym, compute = rings(config, gemm, flow), flow == "sym", config.warpgroups
+def _barriers(gemm: Gemm, config: Config, flow: Dataflow) -> dict[str, tuple[Any, Any]]:
+    """Full and empty of each ring that there is."""
+    sizes, sym = rings(config, gemm, flow), flow == "sym"
 
-    def arrivals(number: int, slots: int) -> Any:
-        return plgpu.Barrier(num_arrivals=number, num_barriers=slots)
-
-    def freed(slots: int, *, shared: bool) -> Any:
+    def ring(name: str, copies: int, *, shared: bool) -> tuple[Any, Any]:
         """A multicast tile is free when the compute warpgroups of all CTAs have read it."""
-        if config.cluster == 1 or not shared:
-            return arrivals(compute, slots)
-        return plgpu.ClusterBarrier(
-            collective_axes=("rank",), num_arrivals=compute, num_barriers=slots
-        )
+        slots, turns = getattr(sizes, name), ring_turns(config, flow, name)
+        readers: dict[str, int] = {
+            "num_arrivals": config.warpgroups // turns,
+            "num_barriers": slots,
+        }
+        if shared and config.cluster > 1:
+            empty = plgpu.ClusterBarrier(collective_axes=("rank",), **readers)
+        else:
+            empty = plgpu.Barrier(**readers)
+        return plgpu.Barrier(num_arrivals=copies, num_barriers=slots * turns), empty
 
-    barriers = [
-        arrivals(1, ring.x),
-        freed(ring.x, shared=not sym),
-        arrivals(w_copies(config, gemm), ring.w),
-        freed(ring.w, shared=sym),
-    ]
+    found = {
+        "x": ring("x", 1, shared=not sym),
+        "w": ring("w", w_copies(config, gemm), shared=sym),
+    }
     if gemm.quantised is not None:
         offsets = gemm.quantised.offset_dtype is not None
-        barriers += [
-            arrivals(2 if offsets else 1, ring.scales),
-            freed(ring.scales, shared=sym and gemm.groups > 1),
-        ]
+        found["scales"] = ring("scales", 1 + offsets, shared=sym and gemm.groups > 1)
         if offsets:
-            barriers += [arrivals(1, ring.sums), arrivals(compute, ring.sums)]
-    return barriers
+            found["sums"] = ring("sums", 1, shared=False)
+    return found
+
+
+def _stored(gemm: Gemm, k: int) -> int:
+    """Stored numbers along K of k weights."""
+    return k if gemm.quantised is None else k * gemm.w_bits // 8
 
 
 def _swizzled(shape: tuple[int, ...], dtype: Any, row: int | None = None) -> Any:

@@ -7,6 +7,7 @@ last pass reads them, adds its own and rounds once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,41 +15,33 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int
+from pallas_kernels.counting import Int, dealt
 from pallas_kernels.gemm.config import accumulator, o_epilogue, sums_epilogue
-from pallas_kernels.gemm.cta import Accumulate, Cta
+from pallas_kernels.gemm.cta import Accumulate, Cta, Flow
+from pallas_kernels.gemm.items import Section
 from pallas_kernels.gemm.rows import Item, OfExperts
 from pallas_kernels.hopper import Piece
 from pallas_kernels.mosaic import Ref, plgpu
 
 
-def store_o(
-    cta: Cta, acc: Any, item: Item, top: Int, emit: Accumulate = plgpu.copy_smem_to_gmem
-) -> None:
-    """Round a warpgroup's part of a tile and write it to O.
+def store_section(cta: Cta, flow: Flow, acc: Any, section: Section) -> None:
+    """Keep a warpgroup's sums of a section.
+
+    SymGEMM's are finished. Those of a K pass of AsymGEMM are added to the ones before; the last
+    pass rounds the total and writes it to O.
 
     Args:
       cta: this CTA.
+      flow: the dataflow.
       acc: float32 sums, as `config.accumulator` says.
-      item: whose rows and strip they are.
-      top: row of O at which the tile begins.
-      emit: writes, or adds where O is float32.
+      section: what was summed up.
     """
-    _store_o(cta, lambda piece: _part(acc, piece), item, top, emit)
-
-
-def store_pass(cta: Cta, acc: Any, item: Item, row_tile: Int, number: Int, last: Int) -> None:
-    """Keep the sums of a K pass of AsymGEMM; the last pass rounds the total and writes it to O.
-
-    Args:
-      cta: this CTA.
-      acc: float32 sums of this pass.
-      item: whose rows and strip they are.
-      row_tile: of the item.
-      number: of the pass.
-      last: number of the last pass.
-    """
-    top = cta.rows.tile_top(item, row_tile)
+    item, number = section.strip, section.which
+    top = cta.rows.tile_top(item, section.row_tile)
+    whole = functools.partial(_part, acc)
+    if flow.is_sym or cta.sizes.k_steps <= cta.config.ring:
+        _store_o(cta, whole, item, top, plgpu.copy_smem_to_gmem)
+        return
 
     def emit(source: Ref, target: Ref) -> None:
         lax.cond(
@@ -58,8 +51,7 @@ def store_pass(cta: Cta, acc: Any, item: Item, row_tile: Int, number: Int, last:
         )
 
     if cta.sums is None:
-        one_pass = cta.sizes.k_steps <= cta.config.ring
-        store_o(cta, acc, item, top, plgpu.copy_smem_to_gmem if one_pass else emit)
+        _store_o(cta, whole, item, top, emit)
         return
 
     def add() -> None:
@@ -69,16 +61,16 @@ def store_pass(cta: Cta, acc: Any, item: Item, row_tile: Int, number: Int, last:
             slot = _free(cta, cta.sums_staging, piece.slot)
             slot[...] = _part(acc, piece)
             plgpu.commit_smem()
-            emit(slot, _sums_piece(cta, row_tile, piece))
+            emit(slot, _sums_piece(cta, section.row_tile, piece))
 
     def total(piece: Piece) -> Any:
         earlier = plgpu.load(
-            _sums_piece(cta, row_tile, piece), layout=plgpu.Layout.WGMMA, optimized=False
+            _sums_piece(cta, section.row_tile, piece), layout=plgpu.Layout.WGMMA, optimized=False
         )
         return _part(acc, piece) + earlier
 
     lax.cond(
-        number == last,
+        number == section.last,
         lambda: _store_o(cta, total, item, top, plgpu.copy_smem_to_gmem),
         add,
     )
@@ -94,9 +86,11 @@ def store_zeros(cta: Cta) -> None:
         shape = (store.rows, store.columns)
         return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), plgpu.Layout.WGMMA)
 
-    @pl.loop(0, rows.empty_items())
-    def _item(number: Int) -> None:
-        item = rows.empty_item(number)
+    turns = cta.config.turns
+
+    @pl.loop(0, dealt(rows.empty_items(), turns, cta.turn))
+    def _item(index: Int) -> None:
+        item = rows.empty_item(index * turns + cta.turn)
         top = rows.tile_top(item, 0)
         _store_o(cta, zeros, item, top, plgpu.copy_smem_to_gmem)
 
@@ -107,8 +101,8 @@ def _store_o(
     cta: Cta, value: Callable[[Piece], Any], item: Item, top: Int, emit: Accumulate
 ) -> None:
     store = o_epilogue(cta.config, cta.gemm)
-    height, width = accumulator(cta.config, cta.gemm)
-    own, left = cta.warpgroup * height, item.strip * cta.config.tn
+    width = accumulator(cta.config, cta.gemm)[1]
+    own, left = cta.own_begin, item.strip * cta.config.tn
     for piece in store.walk(width):
         slot = _free(cta, cta.staging, piece.slot)
         part = value(piece).astype(slot.dtype)
@@ -135,7 +129,7 @@ def _sums_piece(cta: Cta, row_tile: Int, piece: Piece) -> Ref:
     """Where a piece of this warpgroup's accumulator stands in the sums of this CTA's strip."""
     assert cta.sums is not None
     number = (cta.cluster - cta.plan.sym_clusters) * cta.config.cluster + cta.rank
-    row = cta.warpgroup * accumulator(cta.config, cta.gemm)[0] + piece.row
+    row = cta.own_begin + piece.row
     column, below = piece.column, row_tile * cta.config.tm
     if cta.gemm.transposed:
         column = column + below

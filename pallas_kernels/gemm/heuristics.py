@@ -29,35 +29,17 @@ from pallas_kernels.hopper import CLUSTERS
 
 OP = "hybrid_gemm"
 
+_PARTS = "compute config cta epilogue items load residency rows schedule sm90"
 KERNEL_SOURCES = (
-    "counting.py",
-    "hopper.py",
-    "mosaic.py",
-    "gemm/compute.py",
-    "gemm/config.py",
-    "gemm/cta.py",
-    "gemm/epilogue.py",
-    "gemm/items.py",
-    "gemm/load.py",
-    "gemm/residency.py",
-    "gemm/rows.py",
-    "gemm/schedule.py",
-    "gemm/sm90.py",
+    *("counting.py", "hopper.py", "mosaic.py"),
+    *(f"gemm/{part}.py" for part in _PARTS.split()),
 )
 """What a measured time depends on; results of other versions of these files are not used."""
 
 
-def _family(
-    tm: int, tn: int, stages: int, kc: int, asym_stages: int, *, warpgroups: int = 2
-) -> Config:
+def _family(tm: int, tn: int, stages: int, kc: int, asym_stages: int, **more: Any) -> Config:
     return Config(
-        tm=tm,
-        tn=tn,
-        x_stages=stages,
-        w_stages=stages,
-        kc=kc,
-        asym_stages=asym_stages,
-        warpgroups=warpgroups,
+        tm=tm, tn=tn, x_stages=stages, w_stages=stages, kc=kc, asym_stages=asym_stages, **more
     )
 
 
@@ -74,6 +56,9 @@ FAMILY: Mapping[str, Config] = MappingProxyType(
         "256x64": _family(256, 64, 4, 1024, 2),
         "256x128": _family(256, 128, 4, 512, 2),
         "256x128, kc 256": _family(256, 128, 4, 256, 4),
+        # a tile of one warpgroup each: many sums to store and add, between few K steps
+        "128x128, ping-pong": _family(128, 128, 6, 512, 4, ping_pong=True),
+        "128x64, ping-pong": _family(128, 64, 8, 1024, 4, ping_pong=True),
     }
 )
 """Tiles of weights that are not quantised and rows that meet one matrix.

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, ceil_div, div, rem
+from pallas_kernels.counting import Int, div, rem
 from pallas_kernels.gemm.cta import Cta, Flow, Ring, of_expert
-from pallas_kernels.gemm.items import each_item, sum_blocks
+from pallas_kernels.gemm.items import Section, each_section, sum_blocks
 from pallas_kernels.gemm.residency import from_either
 from pallas_kernels.gemm.rows import Item
-from pallas_kernels.gemm.schedule import passes
 from pallas_kernels.mosaic import Ref, drain, plgpu
 
 
@@ -24,8 +23,7 @@ def load(cta: Cta, flow: Flow) -> None:
     """Load all that this CTA's share of a dataflow takes."""
     k_steps = cta.sizes.k_steps
     if flow.is_sym:
-        items = cta.rows.sym_items()
-        tiles = items
+        items = tiles = cta.rows.sym_items()
         _load_sym(cta, flow, items * k_steps)
     else:
         items, tiles = cta.rows.asym_items(), _load_asym(cta, flow)
@@ -63,7 +61,7 @@ def _load_sym(cta: Cta, flow: Flow, steps: Int) -> None:
 
         number, k_step = div(counter, k_steps), rem(counter, k_steps)
         top = cta.rows.tile_top(cta.rows.sym_item(number), 0)
-        _load_x(cta, flow, top, k_step, counter)
+        _load_x(cta, flow, top, k_step, counter, rem(number, cta.config.turns))
         if flow.sums is not None:
             before = number * sum_blocks(cta, flow)
             _load_sums(cta, flow, top, k_step, before, first_step=0)
@@ -71,48 +69,23 @@ def _load_sym(cta: Cta, flow: Flow, steps: Int) -> None:
 
 def _load_asym(cta: Cta, flow: Flow) -> Int:
     """Return the tiles of rows of all items."""
-    k_steps = cta.sizes.k_steps
 
-    def one(number: Int, item: Item, before: Int) -> None:
-        @pl.loop(0, passes(cta.config, k_steps, cta.first))
-        def _pass(which: Int) -> None:
-            start, length = cta.pass_steps(which)
+    def pin(number: Int, item: Item, start: Int, length: Int) -> None:
+        @pl.loop(0, length)
+        def _w(step: Int) -> None:
+            _load_w(cta, flow, item, number, start + step)
 
-            @pl.loop(0, length)
-            def _w(step: Int) -> None:
-                _load_w(cta, flow, item, number, start + step)
+    def stream(section: Section) -> None:
+        start, turn = section.start, rem(section.row_tile, cta.config.turns)
+        top = cta.rows.tile_top(section.strip, section.row_tile)
 
-            @pl.loop(0, item.row_tiles)
-            def _rows(row_tile: Int) -> None:
-                top = cta.rows.tile_top(item, row_tile)
-                x_before = before * k_steps + start * item.row_tiles + row_tile * length
+        @pl.loop(0, section.length)
+        def _step(step: Int) -> None:
+            _load_x(cta, flow, top, start + step, section.x + step, turn)
+            if flow.sums is not None:
+                _load_sums(cta, flow, top, start + step, section.sums, first_step=start)
 
-                @pl.loop(0, length)
-                def _step(step: Int) -> None:
-                    _load_x(cta, flow, top, start + step, x_before + step)
-                    if flow.sums is not None:
-                        sums = sums_before(cta, flow, item, before, row_tile, which, start, length)
-                        _load_sums(cta, flow, top, start + step, sums, first_step=start)
-
-    return each_item(cta, flow, one)
-
-
-def sums_before(
-    cta: Cta,
-    flow: Flow,
-    item: Item,
-    before: Int,
-    row_tile: Int,
-    which: Int,
-    start: Int,
-    length: Int,
-) -> Int:
-    """Return how many blocks of sums of X came before those of a tile of a pass of AsymGEMM."""
-    each, steps = sum_blocks(cta, flow), flow.rings.scale_steps
-    if cta.gemm.groups == 1:  # one for each pass of a tile
-        return before * each + which * item.row_tiles + row_tile
-    earlier = div(start, steps) * item.row_tiles
-    return before * each + earlier + row_tile * ceil_div(length, steps)
+    return each_section(cta, flow, stream, pin)
 
 
 def _load_w(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> None:
@@ -124,13 +97,14 @@ def _load_w(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> None:
             lambda: _load_scales(cta, flow, item, number, k_step)
         )
     slot = rem(counter, flow.w.size)
+    arrived = flow.w.arrived(slot, rem(number, cta.config.turns))
     _await(flow.w, counter)
 
     def copy(matrix: Ref, first: Int) -> None:
         for source, target in cta.w_tile(
             of_expert(matrix, item), first, k_step, flow.w.tiles.at[slot]
         ):
-            plgpu.copy_gmem_to_smem(source, target, flow.w.full.at[slot], **shared)
+            plgpu.copy_gmem_to_smem(source, target, arrived, **shared)
 
     from_either(cta, item, copy)
 
@@ -155,8 +129,8 @@ def _load_scales(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> 
             )
 
 
-def _load_x(cta: Cta, flow: Flow, top: Int, k_step: Int, counter: Int) -> None:
-    """Load the X tiles of a K step, whose number among this CTA's is `counter`."""
+def _load_x(cta: Cta, flow: Flow, top: Int, k_step: Int, counter: Int, turn: Int) -> None:
+    """Load the X tiles of a K step, whose number among this CTA's is `counter`, for a warpgroup."""
     config = cta.config
     shared = {} if flow.is_sym else cta.shared
     for part in range(config.x_steps):
@@ -164,7 +138,8 @@ def _load_x(cta: Cta, flow: Flow, top: Int, k_step: Int, counter: Int) -> None:
         slot = rem(number, flow.x.size)
         _await(flow.x, number)
         source = cta.x_tile(top, k_step * config.tk + part * config.x_columns)
-        plgpu.copy_gmem_to_smem(source, flow.x.tiles.at[slot], flow.x.full.at[slot], **shared)
+        arrived = flow.x.arrived(slot, turn)
+        plgpu.copy_gmem_to_smem(source, flow.x.tiles.at[slot], arrived, **shared)
 
 
 def _load_sums(

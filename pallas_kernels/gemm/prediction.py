@@ -81,8 +81,9 @@ def predict(
     - tensor, issue: the busiest CTA, where a step takes its tensor time, `step_s` or its share of
       the latency of an X tile: a slot is loaded again when the step after it begins, so that one
       tile less than there are stages is on its way. An output takes another `tile_s`, and no less
-      than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait. Clusters
-      beyond those that run at the same time wait for a second wave.
+      than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait; with
+      `ping_pong` tensor work goes on, but for the last output. Clusters beyond those that run at
+      the same time wait for a second wave.
 
     Args:
       gemm: sizes and types; experts are taken to have equally many rows.
@@ -108,8 +109,12 @@ def predict(
         latency = config.x_steps * x_latency / max(stages - 1, 1)
         return max(tensor_step, own, machine.step_s, latency)
 
-    def stored(outputs: Any, nbytes: Any) -> Seconds:
-        return np.maximum(outputs * machine.tile_s, nbytes / port)
+    def busy(steps: Any, stages: int, outputs: Any, nbytes: Any) -> Seconds:
+        products = steps * step_s(stages)
+        stored = np.maximum(outputs * machine.tile_s, nbytes / port)
+        if not config.ping_pong:
+            return products + stored
+        return np.maximum(products, stored) + stored / np.maximum(outputs, 1)  # the last one's
 
     def loading(cta_bytes: Any, deep: float) -> Seconds:
         in_flight = deep * config.tn * gemm.w_bits / 8
@@ -127,10 +132,18 @@ def predict(
         tensor_s=waves * tensor_step * moved.cta_steps,
         issue_s=waves
         * np.maximum(
-            moved.sym_cta_steps * step_s(config.x_stages)
-            + stored(moved.sym_cta_outputs, moved.sym_cta_store_bytes),
-            moved.asym_cta_steps * step_s(config.asym_stages)
-            + stored(moved.asym_cta_outputs, moved.asym_cta_store_bytes),
+            busy(
+                moved.sym_cta_steps,
+                config.x_stages,
+                moved.sym_cta_outputs,
+                moved.sym_cta_store_bytes,
+            ),
+            busy(
+                moved.asym_cta_steps,
+                config.asym_stages,
+                moved.asym_cta_outputs,
+                moved.asym_cta_store_bytes,
+            ),
         ),
         launch_s=machine.launch_s,
         traffic=moved,

@@ -20,8 +20,8 @@ from typing import Any
 from jax import lax
 
 from pallas_kernels.counting import Int
-from pallas_kernels.gemm.cta import Cta
-from pallas_kernels.gemm.items import when
+from pallas_kernels.gemm.cta import Cta, Flow
+from pallas_kernels.gemm.items import Section, when
 from pallas_kernels.gemm.rows import Item
 from pallas_kernels.gemm.specs import PACK_MULTIPLE
 from pallas_kernels.mosaic import Ref, plgpu
@@ -41,19 +41,17 @@ def from_either(cta: Cta, item: Item, copy: Callable[[Ref, Int], None]) -> None:
     )
 
 
-def leaves(cta: Cta, item: Item, first_rows: Any) -> Any:
-    """Whether this warpgroup leaves an item's strip in the cache; False if none ever does.
+def leaves(cta: Cta, flow: Flow, section: Section) -> Any:
+    """Whether this warpgroup leaves a section's strip in the cache; False if none ever does.
 
-    Args:
-      cta: this CTA.
-      item: of the strip.
-      first_rows: whether this is the first reading of the strip in the launch, by the CTA.
+    In the first reading of the strip in the launch, one warpgroup of one CTA.
     """
     if not cta.gemm.fills:
         return False
-    plan = cta.plan
-    wanted = (item.strip >= plan.resident_strips) & (item.strip < plan.fill_end)
-    return wanted & first_rows & (cta.warpgroup == 0)
+    plan, strip = cta.plan, section.strip
+    wanted = (strip.strip >= plan.resident_strips) & (strip.strip < plan.fill_end)
+    wanted &= strip.top == 0 if flow.is_sym else section.row_tile == 0
+    return wanted if cta.config.ping_pong else wanted & (cta.warpgroup == 0)
 
 
 def leave(cta: Cta, item: Item, k_step: Int, slot: Ref) -> None:

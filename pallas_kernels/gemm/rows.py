@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -33,33 +33,6 @@ class Item:
     row_tiles: Int
     begin: Int = 0  # rows of O that are the item's, where there are experts
     end: Int = 0
-
-
-@runtime_checkable
-class Rows(Protocol):
-    """The items of a CTA's cluster."""
-
-    def sym_items(self) -> Int:
-        """Number of items of SymGEMM that are this cluster's."""
-
-    def sym_item(self, number: Int) -> Item:
-        """One of them, a single tile of this CTA."""
-
-    def asym_items(self) -> Int:
-        """Number of items of AsymGEMM that are this cluster's."""
-
-    def asym_item(self, number: Int) -> Item:
-        """One of them, all rows of a matrix.
-
-        Of the last group of strips some CTAs may have one beyond N: they load zeros, TMA clips what
-        they store, and their share of X reaches the others.
-        """
-
-    def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Row of X at which a tile of an item begins."""
-
-    def write(self, item: Item, slot: Ref, o: Ref, top: Int, columns: Any, emit: Any) -> None:
-        """Write a staged piece, whose first row is row `top` of O, as far as it is the item's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +84,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneMatrix:
-    """All rows meet one matrix."""
+    """The items of a CTA's cluster, where all rows meet one matrix."""
 
     at: Place
 
     def sym_items(self) -> Int:
-        """(Block of rows, strip) pairs."""
+        """Number of items of SymGEMM that are this cluster's: (block of rows, strip) pairs."""
         return self.at.sym_share(self.at.plan.sym_strips * self.at.sizes.row_clusters)
 
     def sym_item(self, number: Int) -> Item:
-        """Neighbours in time share a strip of W: if the L2 keeps host lines, they hit."""
+        """One of them, a single tile of this CTA.
+
+        Neighbours in time share a strip of W: if the L2 keeps host lines, they hit.
+        """
         at, item = self.at, self.at.sym_number(number)
         blocks = at.sizes.row_clusters
         row_tile = rem(item, blocks) * at.config.cluster + at.rank
@@ -128,16 +104,20 @@ class OneMatrix:
         return Item(expert=None, strip=strip, top=row_tile * at.config.tm, row_tiles=1)
 
     def asym_items(self) -> Int:
-        """Groups of strips."""
+        """Number of items of AsymGEMM that are this cluster's: groups of strips."""
         return self.at.asym_share(self.at.groups)
 
     def asym_item(self, number: Int) -> Item:
-        """A strip with all rows."""
+        """One of them, a strip with all rows of a matrix.
+
+        Of the last group of strips some CTAs may have one beyond N: they load zeros, TMA clips what
+        they store, and their share of X reaches the others.
+        """
         strip = self.at.asym_strip(self.at.asym_number(number))
         return Item(expert=None, strip=strip, top=0, row_tiles=self.at.sizes.row_tiles)
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Tiles follow each other."""
+        """Row of X at which a tile of an item begins: tiles follow each other."""
         return item.top + row_tile * self.at.config.tm
 
     def write(
@@ -149,15 +129,14 @@ class OneMatrix:
         columns: Any,
         emit: Any,
     ) -> None:
-        """Write all of the piece."""
+        """Write a staged piece, whose first row is row `top` of O, as far as it is the item's."""
         emit(slot, o.at[pl.ds(top, slot.shape[0]), columns])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfExperts:
-    """Rows belong to experts, as the block tables say."""
+class OfExperts(OneMatrix):
+    """The same where rows belong to experts, as the block tables say."""
 
-    at: Place
     table: Ref  # blocks of SymGEMM
     whole: Ref  # one block for each expert with rows
     expert_blocks: Int  # of `table`, those that have an expert; they come first

@@ -43,7 +43,7 @@ from pallas_kernels.gemm.config import Config, check_fits
 from pallas_kernels.gemm.cta import Cta, Flow, flows_of, scratch_types
 from pallas_kernels.gemm.epilogue import store_zeros
 from pallas_kernels.gemm.load import load
-from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place, Rows
+from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, plan_fields, sums_shape
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.mosaic import Ref, persistent, plgpu, read_add_write, tma_add
@@ -167,7 +167,7 @@ def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
     return [x, w, cache, scales, offsets, x_sums, tables, *left]
 
 
-def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref, counts_at: int) -> Rows:
+def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref, counts_at: int) -> OneMatrix:
     if not tables:
         return OneMatrix(at=at)
     table, whole = tables

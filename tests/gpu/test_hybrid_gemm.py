@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.gemm import Gemm, choose, present_machine
+from pallas_kernels.gemm import FAMILY, Gemm, choose, present_machine
 from pallas_kernels.host_memory import to_host
 from pallas_kernels.hybrid_gemm import hybrid_gemm, pack_weights
 from tests.gpu.exact import (
@@ -51,6 +52,15 @@ def test_rows_and_alphas(m: int, alpha: float) -> None:
 @pytest.mark.parametrize("m", [64, 512, 2001])
 def test_clusters(m: int, cluster: int, alpha: float) -> None:
     check(m, alpha, cluster=cluster)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("cluster", [1, 4])
+@pytest.mark.parametrize("m", [64, 1000])
+def test_warpgroups_in_turn(m: int, cluster: int, alpha: float) -> None:
+    sms = present_machine().sm_count // cluster * cluster
+    config = replace(FAMILY["128x128, ping-pong"], cluster=cluster, sm_count=sms)
+    check(m, alpha, config=config)
 
 
 @pytest.mark.parametrize("sm_split", [4, 16, 64, 128])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jaxtyping
 import ml_dtypes
 import numpy as np
 import pytest
@@ -167,3 +168,9 @@ def test_sums_too_long_for_float32_are_refused() -> None:
     x, w = np.ones((1, k), F16), np.ones((k, 1), F16)
     with pytest.raises(ValueError, match="float32 sum"):
         gemm_error_bound(x, w, F32)
+
+
+def test_shapes_and_types_are_checked_here() -> None:
+    """In tests only: pyproject's options, and `tests/conftest.py` for what is left out."""
+    with pytest.raises(jaxtyping.TypeCheckError):
+        gemm_reference(np.zeros((2, 3), F32), np.zeros((4, 5), F32))

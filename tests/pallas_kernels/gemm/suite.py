@@ -11,6 +11,7 @@ from tests.pallas_kernels.gemm.cases import CONVERTING, EVERY, OUTPUT_ONLY, Case
 from tests.pallas_kernels.interpreting import SMALL
 
 WIDE = replace(SMALL, tm=128, tn=128, warpgroups=2, x_stages=3, w_stages=3)
+IN_TURN = replace(SMALL, warpgroups=2, ping_pong=True, x_stages=3)
 INT4 = Quantised(kind="int4", group=128)
 GGUF = Quantised(kind="int4", group=32, scale_dtype="float16", offset_dtype="float32")
 
@@ -36,6 +37,13 @@ PLAIN = {
         m=136, k=320, n=320, config=clustered(SMALL, 4), alphas=(0.0,)
     ),
     "cluster of 8, wider than M": Case(m=100, k=64, n=128, config=clustered(SMALL, 8)),
+    "in turn, an odd number of tiles, three passes": Case(m=184, k=320, n=192, config=IN_TURN),
+    "in turn, a warpgroup without rows": Case(
+        m=40, k=320, n=150, out_dtype="float32", config=IN_TURN
+    ),
+    "in turn, cluster of 2, tiles": Case(
+        m=264, k=256, n=192, tiles=True, config=clustered(IN_TURN, 2)
+    ),
 }
 QUANTISED = {
     "int8": Case(m=72, k=500, n=100, weights=Quantised(), config=CONVERTING, alphas=EVERY),
@@ -113,6 +121,7 @@ EXPERTS = {
     ),
     "two warpgroups": Case(m=221, k=192, n=256, sizes=(90, 0, 131), config=WIDE),
     "cluster of 2": Case(m=215, k=256, n=192, sizes=(70, 3, 0, 140), config=clustered(SMALL, 2)),
+    "in turn": Case(m=221, k=192, n=128, sizes=(130, 0, 9, 70), config=IN_TURN),
     "cluster of 8, wider than the rows": Case(
         m=77, k=64, n=128, sizes=(2, 75), config=clustered(SMALL, 8)
     ),

@@ -14,17 +14,22 @@ from hypothesis import strategies as st
 
 from pallas_kernels.gemm import (
     CLUSTERS,
+    FAMILY,
     MODEL_PROJECTIONS,
     ROWS,
     Config,
     Gemm,
+    Quantised,
     check_fits,
     choose,
+    machine_for,
     plan_launch,
     sharing,
     smallest_cluster,
     sums_shape,
 )
+from pallas_kernels.gemm.config import o_epilogue, sums_apart, sums_epilogue
+from pallas_kernels.gemm.heuristics import candidates
 from pallas_kernels.gemm.rows import OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, first_pass, passes
 
@@ -121,6 +126,16 @@ def test_sums_have_room_for_every_strip_at_work(
     assert (rows, columns) == (sizes.row_tiles * config.tm, config.tn)
 
 
+@pytest.mark.parametrize("quantised", [None, Quantised()])
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_warpgroups_sums_have_the_bytes_of_its_o(name: str, quantised: Quantised | None) -> None:
+    """So that one warpgroup can store O while another still adds sums."""
+    gemm = Gemm(m=512, k=4096, n=4096, quantised=quantised, w_layout="nk")
+    config = FAMILY[name] if quantised is None else choose(replace(gemm, m=4096), cluster=1)
+    assert sums_apart(config, gemm)
+    assert o_epilogue(config, gemm).nbytes(2) == sums_epilogue(config, gemm).nbytes(4)
+
+
 @given(launches())
 def test_columns_follow_alpha_and_the_split_is_balanced(
     launch: tuple[Gemm, Config, Plan, float],
@@ -196,12 +211,14 @@ def test_plan_is_the_same_inside_jit() -> None:
 
 
 @pytest.mark.parametrize("cluster", [CLUSTERS[0], CLUSTERS[-1]])
-def test_every_projection_has_a_configuration_that_fits(cluster: int) -> None:
+def test_every_projection_has_configurations_that_fit(cluster: int) -> None:
+    machine = machine_for()
     for k, n in {shape for shapes in MODEL_PROJECTIONS.values() for shape in shapes}:
         for m in (8, 256, ROWS[-1]):
-            config = choose(Gemm(m=m, k=k, n=n), sm_count=132, cluster=cluster)
-            for out_dtype in ("bfloat16", "float32"):
-                check_fits(config, Gemm(m=m, k=k, n=n, out_dtype=out_dtype))
+            found = [one for _, one in candidates(Gemm(m=m, k=k, n=n), machine, cluster)]
+            assert found
+            for config in found:  # whatever O is
+                check_fits(config, Gemm(m=m, k=k, n=n, out_dtype="float32"))
 
 
 @pytest.mark.parametrize(("m", "cluster"), [(1, 1), (256, 1), (257, 2), (1024, 4), (10240, 8)])

@@ -24,7 +24,7 @@ from pallas_kernels.gemm.schedule import Plan, spread
 from pallas_kernels.mosaic import interpret_params
 from tests.compilations import compilations
 from tests.pallas_kernels.gemm.cases import CONVERTING, EVERY, OUTPUT_ONLY, Case, clustered, same
-from tests.pallas_kernels.gemm.suite import GGUF, INT4, OF_EACH, WIDE
+from tests.pallas_kernels.gemm.suite import GGUF, IN_TURN, INT4, OF_EACH, WIDE
 from tests.pallas_kernels.interpreting import SMALL, count_copies, races_found, reset
 
 BEGIN = 64  # column of the caches at which the case's own begin
@@ -77,6 +77,7 @@ CASES = {
     "tiles, cluster of 2": Case(
         m=136, k=256, n=250, tiles=True, config=clustered(SMALL, 2), alphas=(0.0, 0.5)
     ),
+    "in turn": Case(m=136, k=192, n=250, config=IN_TURN, alphas=(0.5,)),
     "SymGEMM alone, cluster of 4": Case(
         m=200, k=128, n=256, config=replace(clustered(SMALL, 4), kc=0)
     ),
