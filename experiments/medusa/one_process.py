@@ -3,8 +3,9 @@
     python -m experiments.medusa.one_process <role> <device> <what> <folder>
 
 Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
-leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or
-`xla:<folder>`: of steps by batch size, as `experiments.medusa.steps` leaves them.
+leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU),
+`xla:<folder>`: of steps by batch size, as `experiments.medusa.steps` leaves them, or
+`cublas:<layers>`: a chain of products by cuBLAS, by a driver only.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import json
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,19 +36,45 @@ from c2c.systems.medusa import (
     write_capture,
 )
 from c2c.systems.medusa.artefact import artefact_path
-from c2c.systems.program import AllocationId, Device, Program
+from c2c.systems.medusa.classify import ReplaceAddress
+from c2c.systems.program import AllocationId, Device, Emulated, Program
 from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
 from experiments.medusa.processes import Process, key_of
 from experiments.medusa.synthetic import Shape, random_program
 
-__all__ = ["DEVICES", "ROLES", "main", "programs_of"]
+if TYPE_CHECKING:  # needs the driver's calls
+    from experiments.medusa.blas import BlasProcess
+
+__all__ = ["DEVICES", "ROLES", "check_what", "main", "programs_of"]
 
 ROLES = ("capture", "recapture", "analyse", "restore")
 DEVICES = ("emulated", "driver")
 SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
 INPUTS = (0, 1, 2)  # random inputs that outputs are compared on
+
+
+def check_what(device: str, what: str) -> None:
+    """Raise SettingError or DataError where `what` is nothing that can be captured on a device."""
+    if not what.startswith("cublas:"):
+        programs_of(what)
+        return
+    layers_of_chain(what)
+    if device != "driver":
+        raise SettingError("device", device, f"driver, which {what} is launched by")
+
+
+def layers_of_chain(what: str) -> int:
+    """Return how many products `cublas:<layers>` has.
+
+    Raises:
+      SettingError: that is no number above 0.
+    """
+    layers = what.partition(":")[2]
+    if not layers.isdigit() or not int(layers):
+        raise SettingError("models", what, "cublas:<layers> with a number above 0")
+    return int(layers)
 
 
 def programs_of(what: str) -> dict[int, Program]:
@@ -84,61 +113,84 @@ def _batch(folder: Path) -> int:
 
 def work(role: str, device: str, what: str, folder: Path) -> None:
     """Do one role's part and leave its files in the folder."""
-    programs = programs_of(what)
-    key = key_of(programs, what)
     if role == "analyse":
-        made = _device(device)
-        replace_address = (made or Process(programs, 1).device).replace_address
-        one, two = (read_capture(folder / f"{name}.capture") for name in ("capture", "recapture"))
-        begin = time.perf_counter()
-        analysed = analyse(one, two, replace_address)
-        seconds = time.perf_counter() - begin
-        write_artefact(artefact_path(folder, key), make_artefact(key, one, analysed))
-        refused = [str(r) for r in analysed.refusals]
-        write_json(folder / "analyse.json", {"analysis_s": seconds, "refused": refused})
+        _analyse(_replace_address(device), folder, what)
         return
-    process = Process(
-        programs, SEEDS[role], has_whims=device == "emulated", has_guards=role == "recapture",
+    process = _started(role, device, what)
+    if role == "restore":
+        _restore(process, device, what, folder)
+    else:
+        _capture(process, role, device, folder)
+
+
+def _started(role: str, device: str, what: str) -> Process | BlasProcess:
+    has_guards = role == "recapture"
+    if what.startswith("cublas:"):
+        from c2c.systems.program.driver import Driver
+        from experiments.medusa.blas import BlasProcess
+
+        return BlasProcess(layers_of_chain(what), Driver(), SEEDS[role], has_guards=has_guards)
+    return Process(
+        programs_of(what), SEEDS[role], has_whims=device == "emulated", has_guards=has_guards,
         device=_device(device),
     )  # fmt: skip
-    if role != "restore":
-        begin = time.perf_counter()
-        write_capture(folder / f"{role}.capture", process.capture())
-        said: dict[str, Any] = {
-            "capture_s": time.perf_counter() - begin, "warm_s": process.warm_s,
-        }  # fmt: skip
-        if role == "capture":
-            regions = {b: process.regions(b) for b in programs}
-            addresses = process.recorder.addresses
-            said |= {"outputs": _outputs(process.device, process.graphs, regions, addresses)}
-            write_json(folder / "regions.json", {str(b): _plain(r) for b, r in regions.items()})
-            if device == "driver":
-                runs = {b: process.running.of(p).run for b, p in programs.items()}
-                said["one_by_one_s"] = {str(b): _median_s(run) for b, run in runs.items()}
-        write_json(folder / f"{role}.json", said)
-        return
-    artefact = load_artefact(folder, key)
+
+
+def _capture(process: Process | BlasProcess, role: str, device: str, folder: Path) -> None:
+    begin = time.perf_counter()
+    write_capture(folder / f"{role}.capture", process.capture())
+    said: dict[str, Any] = {"capture_s": time.perf_counter() - begin, "warm_s": process.warm_s}
+    if role == "capture":
+        regions = {batch: process.regions(batch) for batch in process.graphs}
+        addresses = process.recorder.addresses
+        said["outputs"] = _outputs(process.device, process.graphs, regions, addresses)
+        write_json(folder / "regions.json", {str(b): _plain(r) for b, r in regions.items()})
+        if device == "driver":
+            said["one_by_one_s"] = {
+                str(batch): _median_s(partial(process.run, batch)) for batch in process.graphs
+            }
+    write_json(folder / f"{role}.json", said)
+
+
+def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
+    one, two = (read_capture(folder / f"{name}.capture") for name in ("capture", "recapture"))
+    begin, used = time.perf_counter(), time.process_time()
+    analysed = analyse(one, two, replace_address)
+    said = {"analysis_s": time.perf_counter() - begin, "analysis_cpu_s": time.process_time() - used}
+    key = key_of((graph.batch for graph in one.graphs), what)
+    artefact = make_artefact(key, one, analysed)
+    write_artefact(artefact_path(folder, key), artefact)
+    sources = Counter(
+        artefact.kernels[node.kernel].source
+        for graph in artefact.graphs
+        for node in graph.nodes
+        if node.kind == "kernel"
+    )
+    refused = [str(r) for r in analysed.refusals]
+    write_json(folder / "analyse.json", {**said, "refused": refused, "sources": dict(sources)})
+
+
+def _restore(process: Process | BlasProcess, device: str, what: str, folder: Path) -> None:
+    told = json.loads((folder / "regions.json").read_text("utf-8"))
+    regions = {int(batch): _regions(r) for batch, r in told.items()}
+    artefact = load_artefact(folder, key_of(regions, what))
     if artefact is None:
         raise SettingError("folder", str(folder), "one in which `analyse` has left an artefact")
     triggered = process.triggered()
     begin = time.perf_counter()
     restored = restore(artefact, process.recorder, triggered)
     seconds = time.perf_counter() - begin
-    told = json.loads((folder / "regions.json").read_text("utf-8"))
-    regions = {int(b): _regions(r) for b, r in told.items()}
     addresses = dict(zip(artefact.allocations, restored.addresses, strict=True))
     outputs = _outputs(process.device, restored.graphs, regions, addresses)
     # after them: a launch changes what buffers hold
     begun = _begun(process.device, restored.graphs) if device == "driver" else {}
-    write_json(
-        folder / "restore.json",
-        {
-            "restore_s": seconds,
-            "nodes": restored.nodes,
-            "outputs": outputs,
-            **begun,
-        },
-    )
+    said = {"restore_s": seconds, "nodes": restored.nodes, "outputs": outputs, **begun}
+    write_json(folder / "restore.json", said)
+
+
+def _replace_address(device: str) -> ReplaceAddress:
+    """Return what changes tensor maps, which the analysis asks of the device."""
+    return (_device(device) or Emulated(0)).replace_address
 
 
 def _device(name: str) -> Device | None:

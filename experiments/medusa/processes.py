@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from c2c.errors import DataError
 from c2c.systems.medusa import Capture, CapturedGraphs, Key, Regions
@@ -33,7 +33,7 @@ def libraries_of(program: Program) -> tuple[Library, ...]:
     return tuple(Library(path, tuple(found), hidden) for (path, hidden), found in images.items())
 
 
-def key_of(programs: Mapping[int, Program], name: str) -> Key:
+def key_of(batch_sizes: Iterable[int], name: str) -> Key:
     """Return the key of an artefact of emulated processes."""
     return Key(
         gpu="emulated",
@@ -42,7 +42,7 @@ def key_of(programs: Mapping[int, Program], name: str) -> Key:
         driver=0,
         model=name,
         dtype="bfloat16",
-        batch_sizes=tuple(programs),
+        batch_sizes=tuple(batch_sizes),
         max_tokens=2048,
         memory_fraction=0.9,
         program=name,
@@ -104,6 +104,10 @@ class Process:
                 if kernel.is_hidden:
                     first.setdefault(kernel.image, kernel)
         return [self.hidden(kernel) for kernel in first.values()]
+
+    def run(self, batch: int) -> None:
+        """Run a batch size's program once, launch by launch."""
+        self.running.of(self.programs[batch]).run()
 
     def capture(self) -> Capture:
         """Warm up and capture each program; return what there is to analyse."""

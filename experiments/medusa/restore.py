@@ -27,7 +27,7 @@ from rich.table import Table
 from c2c.errors import DataError, unknown_name
 from experiments.bench.command import benchmark, measure_each
 from experiments.medusa.models import MODELS
-from experiments.medusa.one_process import DEVICES, ROLES, programs_of
+from experiments.medusa.one_process import DEVICES, ROLES, check_what
 
 __all__ = ["RestoreSettings", "main", "measure"]
 
@@ -38,7 +38,8 @@ class RestoreSettings:
 
     Attributes:
       device: emulated, or driver.
-      models: of Table 1, random:<seed>, or xla:<folder> (see `experiments.medusa.steps`).
+      models: of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
+        cublas:<layers>, a chain of products by cuBLAS (device=driver).
       out: folder of the result; None for a new one in runs/bench.
       overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
         if settings.device not in DEVICES:
             raise unknown_name("device", settings.device, DEVICES)
         for what in settings.models:
-            programs_of(what)
+            check_what(settings.device, what)
 
     work = measure_each(
         "models",

@@ -60,6 +60,11 @@ class Driver(Graphs, Peer):
         self._libraries: dict[str, Any] = {}
         self._runtime: Any = None
 
+    @property
+    def stream(self) -> int:
+        """The one stream, for libraries that launch into it by themselves."""
+        return int(self._stream)
+
     def describe(self) -> dict[str, Any]:
         """Return the device's part of an artefact's key."""
         d = self._d
@@ -237,6 +242,27 @@ class Driver(Graphs, Peer):
     def launch_graph(self, executable: int) -> None:
         """Run all nodes of a graph."""
         checked(self._d.cuGraphLaunch, self._d.CUgraphExec(executable), self._stream)
+
+    def note_library_call(self) -> None:
+        """Remember the nodes that a library has put into the capture, in the order of their edges.
+
+        Raises:
+          DeviceFault: they do not follow one another.
+        """
+        if self._captured is None:
+            return
+        _, _, graph, waits_for, _, count = checked(self._d.cuStreamGetCaptureInfo, self._stream)
+        *_, lines = checked(self._d.cuGraphGetEdges, graph, 0)
+        found = checked(self._d.cuGraphGetEdges, graph, lines) if lines else ([], [])
+        before = {int(b): int(a) for a, b in zip(found[0], found[1], strict=True)}
+        known, added = set(self._captured), []
+        node = int(waits_for[0]) if count == 1 else None
+        while node is not None and node not in known:
+            added.append(node)
+            node = before.get(node)
+        self._captured += reversed(added)
+        if len(self._captured) != self.captured_nodes():
+            raise DeviceFault("a library has captured launches that do not follow one another")
 
     def _note(self) -> None:
         """Remember the node that a captured call has made: what the stream now waits for."""
