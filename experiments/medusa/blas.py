@@ -19,7 +19,7 @@ import numpy as np
 
 from c2c.errors import DataError
 from c2c.systems.medusa import TRIGGER_POOL, Capture, CapturedGraphs, Regions
-from c2c.systems.program import AllocationId, Allocator, Recorder
+from c2c.systems.program import AllocationId, Allocator, Arenas, Recorder
 from c2c.systems.program.driver import Driver
 
 __all__ = ["BATCH_SIZES", "BlasProcess"]
@@ -40,12 +40,21 @@ class BlasProcess:
       device: of the process.
       seed: of the gaps that its allocator leaves.
       has_guards: whether it does, which the second capture needs.
+      arenas: ranges of addresses that its segments lie in.
     """
 
-    def __init__(self, layers: int, device: Driver, seed: int, *, has_guards: bool = False) -> None:
+    def __init__(
+        self,
+        layers: int,
+        device: Driver,
+        seed: int,
+        *,
+        has_guards: bool = False,
+        arenas: Arenas | None = None,
+    ) -> None:
         self.device, self.layers = device, layers
         guards = random.Random(seed) if has_guards else None  # noqa: S311
-        self.recorder = Recorder(device, Allocator(device, guards=guards))
+        self.recorder = Recorder(device, Allocator(device, guards=guards, arenas=arenas))
         self.libraries = tuple(_found(_NAMES))
         self._blas = _Blas(self.libraries[0], device.stream)
         draw = np.random.default_rng(0)  # of the weights, the same in every process

@@ -1,6 +1,6 @@
 """One process of an offline or online start; `experiments.medusa.restore` starts them by turns.
 
-    python -m experiments.medusa.one_process <role> <device> <what> <folder>
+    python -m experiments.medusa.one_process <role> <device> <addresses> <what> <folder>
 
 Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
 leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU),
@@ -26,31 +26,32 @@ import numpy as np
 from c2c.errors import SettingError, unknown_name
 from c2c.runs import write_json
 from c2c.systems.medusa import (
+    OnDemand,
     Regions,
     analyse,
     load_artefact,
     make_artefact,
     read_capture,
-    restore,
     write_artefact,
     write_capture,
 )
 from c2c.systems.medusa.artefact import artefact_path
 from c2c.systems.medusa.classify import ReplaceAddress
-from c2c.systems.program import AllocationId, Device, Emulated, Program
+from c2c.systems.program import AllocationId, Arenas, Device, Emulated, Program
 from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
-from experiments.medusa.processes import Process, key_of
+from experiments.medusa.processes import Process, emulated_device, key_of
 from experiments.medusa.synthetic import Shape, random_program
 
 if TYPE_CHECKING:  # needs the driver's calls
     from experiments.medusa.blas import BlasProcess
 
-__all__ = ["DEVICES", "ROLES", "check_what", "main", "programs_of"]
+__all__ = ["ADDRESSES", "DEVICES", "ROLES", "check_what", "main", "programs_of"]
 
 ROLES = ("capture", "recapture", "analyse", "restore")
 DEVICES = ("emulated", "driver")
+ADDRESSES = ("patched", "fixed")
 SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
 INPUTS = (0, 1, 2)  # random inputs that outputs are compared on
 
@@ -111,29 +112,43 @@ def _batch(folder: Path) -> int:
     return int(folder.name)
 
 
-def work(role: str, device: str, what: str, folder: Path) -> None:
+def work(role: str, device: str, addresses: str, what: str, folder: Path) -> None:
     """Do one role's part and leave its files in the folder."""
     if role == "analyse":
         _analyse(_replace_address(device), folder, what)
-        return
-    process = _started(role, device, what)
-    if role == "restore":
-        _restore(process, device, what, folder)
+    elif role == "restore":
+        _restore(device, addresses, what, folder)
     else:
-        _capture(process, role, device, folder)
+        # the second capture shares no address with the first, so that only that one has arenas
+        begins = None if addresses == "patched" or role == "recapture" else {}
+        _capture(_started(role, device, what, begins), role, device, folder)
 
 
-def _started(role: str, device: str, what: str) -> Process | BlasProcess:
-    has_guards = role == "recapture"
+def _started(
+    role: str, device: str, what: str, begins: Mapping[str, int] | None
+) -> Process | BlasProcess:
+    """Start a process; `begins`: of its ranges of addresses, none: chosen, None: it has no such."""
+    has_guards, seed = role == "recapture", SEEDS[role]
     if what.startswith("cublas:"):
         from c2c.systems.program.driver import Driver
         from experiments.medusa.blas import BlasProcess
 
-        return BlasProcess(layers_of_chain(what), Driver(), SEEDS[role], has_guards=has_guards)
+        driver = Driver()
+        return BlasProcess(
+            layers_of_chain(what), driver, seed, has_guards=has_guards,
+            arenas=_arenas(driver, begins),
+        )  # fmt: skip
+    programs = programs_of(what)
+    made = _device(device) or emulated_device(programs, seed)
+    has_whims = device == "emulated" and begins is None  # in its own ranges memory has no history
     return Process(
-        programs_of(what), SEEDS[role], has_whims=device == "emulated", has_guards=has_guards,
-        device=_device(device),
+        programs, seed, has_whims=has_whims, has_guards=has_guards, device=made,
+        arenas=_arenas(made, begins),
     )  # fmt: skip
+
+
+def _arenas(device: Device, begins: Mapping[str, int] | None) -> Arenas | None:
+    return None if begins is None else Arenas(device, begins or None)
 
 
 def _capture(process: Process | BlasProcess, role: str, device: str, folder: Path) -> None:
@@ -170,22 +185,30 @@ def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
     write_json(folder / "analyse.json", {**said, "refused": refused, "sources": dict(sources)})
 
 
-def _restore(process: Process | BlasProcess, device: str, what: str, folder: Path) -> None:
+def _restore(device: str, addresses: str, what: str, folder: Path) -> None:
     told = json.loads((folder / "regions.json").read_text("utf-8"))
     regions = {int(batch): _regions(r) for batch, r in told.items()}
     artefact = load_artefact(folder, key_of(regions, what))
     if artefact is None:
         raise SettingError("folder", str(folder), "one in which `analyse` has left an artefact")
+    begins = None if addresses == "patched" else artefact.arenas
+    process = _started("restore", device, what, begins)
     triggered = process.triggered()
-    begin = time.perf_counter()
-    restored = restore(artefact, process.recorder, triggered)
-    seconds = time.perf_counter() - begin
-    addresses = dict(zip(artefact.allocations, restored.addresses, strict=True))
-    outputs = _outputs(process.device, restored.graphs, regions, addresses)
+    begin, used = time.perf_counter(), time.process_time()
+    held = OnDemand(artefact, process.recorder, triggered)
+    first_s = 0.0
+    for graph in artefact.graphs:
+        held.graph(graph.batch)
+        first_s = first_s or time.perf_counter() - begin
+    said = {"restore_s": time.perf_counter() - begin, "restore_cpu_s": time.process_time() - used}
+    restored = held.restored()
+    where = dict(zip(artefact.allocations, restored.addresses, strict=True))
+    outputs = _outputs(process.device, restored.graphs, regions, where)
     # after them: a launch changes what buffers hold
     begun = _begun(process.device, restored.graphs) if device == "driver" else {}
-    said = {"restore_s": seconds, "nodes": restored.nodes, "outputs": outputs, **begun}
-    write_json(folder / "restore.json", said)
+    said |= {"first_graph_s": first_s, "nodes": restored.nodes}
+    is_in_place = {"is_in_place": restored.is_in_place}
+    write_json(folder / "restore.json", {**said, **is_in_place, "outputs": outputs, **begun})
 
 
 def _replace_address(device: str) -> ReplaceAddress:
@@ -283,13 +306,14 @@ def main(arguments: list[str]) -> int:
     """Do what the command line says; return the exit status."""
 
     def run() -> int:
-        if len(arguments) != 4:
-            raise SettingError("arguments", arguments, "role, device, what and folder")
-        role, device, what, folder = arguments
-        for name, value, known in (("role", role, ROLES), ("device", device, DEVICES)):
-            if value not in known:
-                raise unknown_name(name, value, known)
-        work(role, device, what, Path(folder))
+        if len(arguments) != 5:
+            raise SettingError("arguments", arguments, "role, device, addresses, what and folder")
+        role, device, addresses, what, folder = arguments
+        known = {"role": (role, ROLES), "device": (device, DEVICES)}
+        for name, (value, names) in (known | {"addresses": (addresses, ADDRESSES)}).items():
+            if value not in names:
+                raise unknown_name(name, value, names)
+        work(role, device, addresses, what, Path(folder))
         return 0
 
     return command(run, arguments=arguments)

@@ -12,6 +12,7 @@ from c2c.systems.medusa import Capture, CapturedGraphs, Key, Regions
 from c2c.systems.program import (
     AllocationId,
     Allocator,
+    Arenas,
     Device,
     Emulated,
     Kernel,
@@ -21,7 +22,7 @@ from c2c.systems.program import (
     Running,
 )
 
-__all__ = ["Process", "key_of", "libraries_of"]
+__all__ = ["Process", "emulated_device", "key_of", "libraries_of"]
 
 
 def libraries_of(program: Program) -> tuple[Library, ...]:
@@ -49,6 +50,16 @@ def key_of(batch_sizes: Iterable[int], name: str) -> Key:
     )
 
 
+def emulated_device(programs: Mapping[int, Program], seed: int) -> Emulated:
+    """Return the device of an emulated process of this seed."""
+    first = _seeds(random.Random(seed))[0]  # noqa: S311
+    return Emulated(first, libraries_of(next(iter(programs.values()))))
+
+
+def _seeds(draw: random.Random) -> list[int]:
+    return [draw.randrange(1 << 62) for _ in range(3)]
+
+
 class Process:
     """A process in which programs have started: their standing buffers are there.
 
@@ -58,6 +69,7 @@ class Process:
       has_whims: its allocator takes any block that fits, as after another history.
       has_guards: its allocator leaves gaps, which the second capture needs.
       device: None: an emulated one.
+      arenas: of the device: ranges of addresses that segments lie in. None: the device's places.
     """
 
     def __init__(
@@ -68,15 +80,17 @@ class Process:
         has_whims: bool = True,
         has_guards: bool = False,
         device: Device | None = None,
+        arenas: Arenas | None = None,
     ) -> None:
         draw = random.Random(seed)  # noqa: S311
-        seeds = [draw.randrange(1 << 62) for _ in range(3)]
+        seeds = _seeds(draw)
         self.programs = programs
         some = next(iter(programs.values()))
-        self.device = device or Emulated(seeds[0], libraries_of(some))
+        self.device = device or emulated_device(programs, seed)
         whims = random.Random(seeds[1]) if has_whims else None  # noqa: S311
         guards = random.Random(seeds[2]) if has_guards else None  # noqa: S311
-        self.recorder = Recorder(self.device, Allocator(self.device, whims=whims, guards=guards))
+        allocator = Allocator(self.device, whims=whims, guards=guards, arenas=arenas)
+        self.recorder = Recorder(self.device, allocator)
         self.running = Running(some, self.recorder, self.hidden)
         self.running.start(_interleaved(some, draw))
         self.graphs: dict[int, int] = {}

@@ -27,7 +27,7 @@ from rich.table import Table
 from c2c.errors import DataError, unknown_name
 from experiments.bench.command import benchmark, measure_each
 from experiments.medusa.models import MODELS
-from experiments.medusa.one_process import DEVICES, ROLES, check_what
+from experiments.medusa.one_process import ADDRESSES, DEVICES, ROLES, check_what
 
 __all__ = ["RestoreSettings", "main", "measure"]
 
@@ -38,6 +38,8 @@ class RestoreSettings:
 
     Attributes:
       device: emulated, or driver.
+      addresses: patched into the parameters; or fixed: a restored process reserves the addresses
+        of the captured one, and nothing is patched.
       models: of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
         cublas:<layers>, a chain of products by cuBLAS (device=driver).
       out: folder of the result; None for a new one in runs/bench.
@@ -45,17 +47,21 @@ class RestoreSettings:
     """
 
     device: str = "emulated"
+    addresses: str = "patched"
     models: list[str] = field(default_factory=lambda: [m.row for m in MODELS])
     out: str | None = None
     overwrite: bool = False
 
 
-def measure(device: str, what: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+def measure(
+    device: str, what: str, env: Mapping[str, str] | None = None, *, addresses: str = "patched"
+) -> dict[str, Any]:
     """Return what capturing and restoring a model gave.
 
     Args:
       device: emulated, or driver.
       what: see `one_process`.
+      addresses: patched, or fixed.
       env: added to the environment of the processes.
 
     Raises:
@@ -63,9 +69,9 @@ def measure(device: str, what: str, env: Mapping[str, str] | None = None) -> dic
     """
     with tempfile.TemporaryDirectory() as folder:
         for role in ROLES:
-            line = [sys.executable, "-m", "experiments.medusa.one_process", role, device, what]
+            line = [sys.executable, "-m", "experiments.medusa.one_process", role, device]
             done = subprocess.run(  # noqa: S603 - our own module
-                [*line, folder],
+                [*line, addresses, what, folder],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -83,25 +89,29 @@ def measure(device: str, what: str, env: Mapping[str, str] | None = None) -> dic
     if wrong:
         raise DataError(what, f"restored graphs of batch sizes {', '.join(wrong)} differ")
     return {
-        "model": what, "device": device, "graphs": len(ours), "captured_graphs": len(wanted),
-        "stored_bytes": stored, "outputs": ours,
+        "model": what, "device": device, "addresses": addresses, "graphs": len(ours),
+        "captured_graphs": len(wanted), "stored_bytes": stored, "outputs": ours,
         **said["capture"], **said["analyse"], **said["restore"],
     }  # fmt: skip
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="graphs restored, seconds of this machine", box=SIMPLE_HEAD)
-    for head in ("model", "graphs", "nodes", "refused", "capture", "analysis", "restore",
-                 "us/node", "MB"):  # fmt: skip
+    for head in ("model", "graphs", "nodes", "refused", "capture", "analysis", "first", "restore",
+                 "us/node", "in place", "MB"):  # fmt: skip
         table.add_column(head, justify="left" if head == "model" else "right")
     for r in rows:
         each = 1e6 * r["restore_s"] / max(r["nodes"], 1)
         table.add_row(
             r["model"], f"{r['graphs']}/{r['captured_graphs']}", f"{r['nodes']}",
             f"{len(r['refused'])}", f"{r['capture_s']:.2f}", f"{r['analysis_s']:.2f}",
-            f"{r['restore_s']:.2f}", f"{each:.1f}", f"{r['stored_bytes'] / 1e6:.2f}",
+            f"{r['first_graph_s']:.2f}", f"{r['restore_s']:.2f}", f"{each:.1f}",
+            "yes" if r["is_in_place"] else "no", f"{r['stored_bytes'] / 1e6:.2f}",
         )  # fmt: skip
-    table.caption = f"{sum(r['nodes'] for r in rows):,} nodes; outputs equal to the byte"
+    table.caption = (
+        f"{sum(r['nodes'] for r in rows):,} nodes; outputs equal to the byte. first: until the "
+        "first graph can be used; the others can be restored when they are asked for."
+    )
     return table
 
 
@@ -109,15 +119,16 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for; return the exit status."""
 
     def check(settings: RestoreSettings) -> None:
-        if settings.device not in DEVICES:
-            raise unknown_name("device", settings.device, DEVICES)
+        for name, known in (("device", DEVICES), ("addresses", ADDRESSES)):
+            if getattr(settings, name) not in known:
+                raise unknown_name(name, getattr(settings, name), known)
         for what in settings.models:
             check_what(settings.device, what)
 
     work = measure_each(
         "models",
         lambda s: s.models,
-        lambda s, what: [measure(s.device, what)],
+        lambda s, what: [measure(s.device, what, addresses=s.addresses)],
         lambda _, rows: _table(rows),
         "restore",
     )

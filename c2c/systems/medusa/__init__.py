@@ -17,7 +17,7 @@ from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, count_nodes
 from c2c.systems.medusa.kv import KvRecord, allocate_kv, kv_bytes_of, stored_kv_bytes
 from c2c.systems.medusa.owners import first_match
 from c2c.systems.medusa.replay import TRIGGER_POOL
-from c2c.systems.medusa.restore import Restored, restore
+from c2c.systems.medusa.restore import OnDemand, Restored, most_used_first, restore
 from c2c.systems.medusa.stages import (
     NODES_A_LAYER,
     NODES_OUTSIDE,
@@ -58,6 +58,7 @@ __all__ = [
     "KvRecord",
     "MeasuredStart",
     "Node",
+    "OnDemand",
     "Patch",
     "Refusal",
     "Regions",
@@ -79,6 +80,7 @@ __all__ = [
     "loaded_bytes",
     "loading_s",
     "make_artefact",
+    "most_used_first",
     "observe",
     "plan_of",
     "read_artefact",

@@ -63,7 +63,9 @@ class Recorder:
 
     def allocate(self, nbytes: int, *, thread: str = "main", pool: str = "") -> int:
         """Return the address of new memory."""
-        address = self.allocator.allocate(nbytes, pool)
+        arenas = self.allocator.arenas
+        # an arena is one thread's, so that it does not matter which of two threads came first
+        address = self.allocator.allocate(nbytes, pool if arenas is None else f"{thread}/{pool}")
         name = AllocationId(thread, pool, self._numbers[thread, pool])
         self._numbers[thread, pool] += 1
         self._live[address] = name

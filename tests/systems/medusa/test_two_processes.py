@@ -20,12 +20,16 @@ ROOT = Path(__file__).parents[3]
 
 
 def measured(
-    folder: Path, device: str, what: str, env: Mapping[str, str] | None = None
+    folder: Path,
+    device: str,
+    what: str,
+    env: Mapping[str, str] | None = None,
+    addresses: str = "patched",
 ) -> dict[str, Any]:
-    out = folder / f"{device}-{what.replace(':', '-')}"
+    out = folder / f"{device}-{addresses}-{what.replace(':', '-')}"
     done = subprocess.run(
         [sys.executable, "-m", "experiments.medusa.restore", f"device={device}",
-         f"models=[{what}]", f"out={out}"],
+         f"models=[{what}]", f"addresses={addresses}", f"out={out}"],
         cwd=ROOT, env=env, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -43,6 +47,9 @@ def test_the_driver_restores_what_the_emulated_device_restores(tmp_path: Path) -
     env = environment(tmp_path)
     build(tmp_path, libraries(what))
     ours, emulated = measured(tmp_path, "driver", what, env), measured(tmp_path, "emulated", what)
+    fixed = measured(tmp_path, "driver", what, env, "fixed")
+    assert fixed["outputs"] == ours["outputs"]
+    assert (fixed["is_in_place"], ours["is_in_place"]) == (True, False)
     assert ours["graphs"] == ours["captured_graphs"] == 1
     assert ours["outputs"] == emulated["outputs"]  # byte for byte
     assert ours["nodes"] == emulated["nodes"] > 20
@@ -72,6 +79,9 @@ def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
     ("argument", "message"),
     [
         ("device=gpu", "device='gpu': expected one of driver, emulated"),
+        ("addresses=moved", "addresses='moved': expected one of fixed, patched"),
+        ("models=[cublas:0]", "models='cublas:0': expected cublas:<layers> with a number above 0"),
+        ("models=[cublas:2]", "device='emulated': expected driver"),
         ("models=[llama9]", "models='llama9': expected one of"),
     ],
 )

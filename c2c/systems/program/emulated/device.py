@@ -72,6 +72,14 @@ class Emulated(Peer):
         """Give a segment back; reads of it fail from now on."""
         self._memory.release(address)
 
+    def reserve(self, nbytes: int, address: int) -> int:
+        """Return the begin of a range of addresses without memory, at `address` if it is free."""
+        return self._memory.reserve(nbytes, address)
+
+    def allocate_at(self, address: int, nbytes: int) -> None:
+        """Put memory behind a part of a reserved range."""
+        self._memory.allocate_at(address, nbytes)
+
     def write(self, address: int, data: bytes) -> None:
         """Copy from the host."""
         self._memory.write(address, data)
