@@ -18,7 +18,7 @@ from tests.systems.program.xla.make import DECODE
 def test_a_case_restores_what_was_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
     build(tmp_path, ())
-    case, _, xla = medusa.cases("tiny")
+    case, _, xla, *_ = medusa.cases("tiny")
     assert xla.spec["program"] == "xla"
     (row,) = medusa.measure(case.spec, Context(scale="tiny", backend="reference"))
     assert row["graphs"] == 1
@@ -31,7 +31,7 @@ def test_a_library_that_nobody_declares(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
     build(tmp_path, ())
     build_blas(tmp_path)
-    _, chain, _ = medusa.cases("tiny")
+    _, chain, *_ = medusa.cases("tiny")
     (row,) = medusa.measure(chain.spec, Context(scale="tiny", backend="reference"))
     assert (row["graphs"], row["refused"]) == (3, 0)
     # three products: one launch each at one row, two at eight and at sixty-four
@@ -54,6 +54,16 @@ def test_xlas_steps_are_restored_by_the_drivers_calls(
     assert (row["graphs"], row["refused"]) == (2, 0)
     assert row["nodes"] == 2 * len(read_dump(DECODE).program.launches)
     assert min(row["launch_s"], row["first_launch_s"], row["one_by_one_s"]) > 0
+
+
+def test_the_first_steps_are_told_apart() -> None:
+    case = medusa.cases("tiny")[-1]
+    assert [c.spec.get("update") for c in medusa.cases("full")][-3:] == [*medusa.MODES]
+    (row,) = medusa.measure(case.spec, Context(scale="tiny", backend="reference"))
+    assert min(row.values()) > 0
+    assert len(row) == 4
+    with pytest.raises(Unmeasurable, match="no such flag or value"):
+        medusa.measure({**case.spec, "update": "NEVER"}, Context(scale="tiny"))
 
 
 def test_without_the_bindings_it_says_what_is_missing(
