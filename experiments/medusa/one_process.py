@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,15 @@ import numpy as np
 from c2c.errors import SettingError, unknown_name
 from c2c.runs import write_json
 from c2c.systems.medusa import (
+    KvRecord,
     OnDemand,
     Regions,
     analyse,
     load_artefact,
     make_artefact,
+    measured_kv,
     read_capture,
+    stored_kv_bytes,
     write_artefact,
     write_capture,
 )
@@ -53,6 +57,7 @@ ROLES = ("capture", "recapture", "analyse", "restore")
 DEVICES = ("emulated", "driver")
 ADDRESSES = ("patched", "fixed")
 SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
+MEMORY_FRACTION = 0.9
 INPUTS = (0, 1, 2)  # random inputs that outputs are compared on
 
 
@@ -153,8 +158,11 @@ def _arenas(device: Device, begins: Mapping[str, int] | None) -> Arenas | None:
 
 def _capture(process: Process | BlasProcess, role: str, device: str, folder: Path) -> None:
     begin = time.perf_counter()
-    write_capture(folder / f"{role}.capture", process.capture())
+    made = process.capture()
+    write_capture(folder / f"{role}.capture", made)
     said: dict[str, Any] = {"capture_s": time.perf_counter() - begin, "warm_s": process.warm_s}
+    kept = sum(e.nbytes for e in made.events if e.allocation in made.contents)
+    said["kv"] = asdict(measured_kv(process.recorder, kept))
     if role == "capture":
         regions = {batch: process.regions(batch) for batch in process.graphs}
         addresses = process.recorder.addresses
@@ -173,7 +181,8 @@ def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
     analysed = analyse(one, two, replace_address)
     said = {"analysis_s": time.perf_counter() - begin, "analysis_cpu_s": time.process_time() - used}
     key = key_of((graph.batch for graph in one.graphs), what)
-    artefact = make_artefact(key, one, analysed)
+    kv = json.loads((folder / "capture.json").read_text("utf-8"))["kv"]
+    artefact = make_artefact(key, one, analysed, kv)
     write_artefact(artefact_path(folder, key), artefact)
     sources = Counter(
         artefact.kernels[node.kernel].source
@@ -195,7 +204,11 @@ def _restore(device: str, addresses: str, what: str, folder: Path) -> None:
     process = _started("restore", device, what, begins)
     triggered = process.triggered()
     begin, used = time.perf_counter(), time.process_time()
-    held = OnDemand(artefact, process.recorder, triggered)
+    recorder = process.recorder
+    kv_bytes = stored_kv_bytes(
+        KvRecord(**artefact.kv), process.device, recorder.held_bytes, MEMORY_FRACTION
+    )
+    held = OnDemand(artefact, recorder, triggered)
     first_s = 0.0
     for graph in artefact.graphs:
         held.graph(graph.batch)
@@ -206,7 +219,7 @@ def _restore(device: str, addresses: str, what: str, folder: Path) -> None:
     outputs = _outputs(process.device, restored.graphs, regions, where)
     # after them: a launch changes what buffers hold
     begun = _begun(process.device, restored.graphs) if device == "driver" else {}
-    said |= {"first_graph_s": first_s, "nodes": restored.nodes}
+    said |= {"first_graph_s": first_s, "nodes": restored.nodes, "kv_bytes": kv_bytes or 0}
     is_in_place = {"is_in_place": restored.is_in_place}
     write_json(folder / "restore.json", {**said, **is_in_place, "outputs": outputs, **begun})
 

@@ -14,7 +14,13 @@ from c2c.systems.medusa.capture import Capture, CapturedGraphs
 from c2c.systems.medusa.capture_file import read_capture, write_capture
 from c2c.systems.medusa.classify import CLASSIFIERS, Classifier
 from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, count_nodes
-from c2c.systems.medusa.kv import KvRecord, allocate_kv, kv_bytes_of, stored_kv_bytes
+from c2c.systems.medusa.kv import (
+    KvRecord,
+    allocate_kv,
+    kv_bytes_of,
+    measured_kv,
+    stored_kv_bytes,
+)
 from c2c.systems.medusa.owners import first_match
 from c2c.systems.medusa.replay import TRIGGER_POOL
 from c2c.systems.medusa.restore import OnDemand, Restored, most_used_first, restore
@@ -80,6 +86,7 @@ __all__ = [
     "loaded_bytes",
     "loading_s",
     "make_artefact",
+    "measured_kv",
     "most_used_first",
     "observe",
     "plan_of",
