@@ -1,6 +1,6 @@
 """One process of an offline or online start; `experiments.medusa.restore` starts them by turns.
 
-    python -m experiments.medusa.one_process <role> <device> <addresses> <what> <folder>
+    python -m experiments.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
 
 Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
 leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU),
@@ -30,6 +30,7 @@ from c2c.systems.medusa import (
     KvRecord,
     OnDemand,
     Regions,
+    Templates,
     analyse,
     load_artefact,
     make_artefact,
@@ -51,11 +52,12 @@ from experiments.medusa.synthetic import Shape, random_program
 if TYPE_CHECKING:  # needs the driver's calls
     from experiments.medusa.blas import BlasProcess
 
-__all__ = ["ADDRESSES", "DEVICES", "ROLES", "check_what", "main", "programs_of"]
+__all__ = ["ADDRESSES", "DEVICES", "EXECUTABLES", "ROLES", "check_what", "main", "programs_of"]
 
 ROLES = ("capture", "recapture", "analyse", "restore")
 DEVICES = ("emulated", "driver")
 ADDRESSES = ("patched", "fixed")
+EXECUTABLES = ("own", "shared")
 SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
 MEMORY_FRACTION = 0.9
 INPUTS = (0, 1, 2)  # random inputs that outputs are compared on
@@ -117,12 +119,21 @@ def _batch(folder: Path) -> int:
     return int(folder.name)
 
 
-def work(role: str, device: str, addresses: str, what: str, folder: Path) -> None:
-    """Do one role's part and leave its files in the folder."""
+def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path) -> None:
+    """Do one role's part and leave its files in the folder.
+
+    Args:
+      role: one of `ROLES`.
+      device: one of `DEVICES`.
+      ways: one of `ADDRESSES` and one of `EXECUTABLES`.
+      what: is captured.
+      folder: of all roles.
+    """
+    addresses, executables = ways
     if role == "analyse":
         _analyse(_replace_address(device), folder, what)
     elif role == "restore":
-        _restore(device, addresses, what, folder)
+        _restore(device, addresses, executables, what, folder)
     else:
         # the second capture shares no address with the first, so that only that one has arenas
         begins = None if addresses == "patched" or role == "recapture" else {}
@@ -166,7 +177,10 @@ def _capture(process: Process | BlasProcess, role: str, device: str, folder: Pat
     if role == "capture":
         regions = {batch: process.regions(batch) for batch in process.graphs}
         addresses = process.recorder.addresses
-        said["outputs"] = _outputs(process.device, process.graphs, regions, addresses)
+        said["outputs"] = _outputs(
+            process.device, lambda b: process.device.instantiate(process.graphs[b]), regions,
+            addresses,
+        )  # fmt: skip
         write_json(folder / "regions.json", {str(b): _plain(r) for b, r in regions.items()})
         if device == "driver":
             said["one_by_one_s"] = {
@@ -194,7 +208,7 @@ def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
     write_json(folder / "analyse.json", {**said, "refused": refused, "sources": dict(sources)})
 
 
-def _restore(device: str, addresses: str, what: str, folder: Path) -> None:
+def _restore(device: str, addresses: str, executables: str, what: str, folder: Path) -> None:
     told = json.loads((folder / "regions.json").read_text("utf-8"))
     regions = {int(batch): _regions(r) for batch, r in told.items()}
     artefact = load_artefact(folder, key_of(regions, what))
@@ -216,10 +230,19 @@ def _restore(device: str, addresses: str, what: str, folder: Path) -> None:
     said = {"restore_s": time.perf_counter() - begin, "restore_cpu_s": time.process_time() - used}
     restored = held.restored()
     where = dict(zip(artefact.allocations, restored.addresses, strict=True))
-    outputs = _outputs(process.device, restored.graphs, regions, where)
+    there = {batch: region for batch, region in regions.items() if batch in restored.graphs}
+    templates = Templates(process.device, held, artefact.graphs)
+
+    def executable(batch: int) -> int:
+        if executables == "own":
+            return process.device.instantiate(restored.graphs[batch])
+        return templates.executable(batch) or 0
+
+    outputs = _outputs(process.device, executable, there, where)
     # after them: a launch changes what buffers hold
     begun = _begun(process.device, restored.graphs) if device == "driver" else {}
     said |= {"first_graph_s": first_s, "nodes": restored.nodes, "kv_bytes": kv_bytes or 0}
+    said["topologies"] = templates.topologies
     is_in_place = {"is_in_place": restored.is_in_place}
     write_json(folder / "restore.json", {**said, **is_in_place, "outputs": outputs, **begun})
 
@@ -239,7 +262,7 @@ def _device(name: str) -> Device | None:
 
 def _outputs(
     device: Device,
-    graphs: Mapping[int, int],
+    executable_of: Callable[[int], int],
     regions: Mapping[int, Regions],
     addresses: Mapping[AllocationId, int],
 ) -> dict[str, list[str]]:
@@ -249,19 +272,19 @@ def _outputs(
     every difference in NaN.
     """
     found = {}
-    for batch, graph in graphs.items():
-        executable = device.instantiate(graph)
+    for batch, region in regions.items():
+        executable = executable_of(batch)
         device.upload(executable)
         digests = []
         for seed in INPUTS:
             draw = np.random.default_rng(seed)
-            for name, at, nbytes in regions[batch].given:
+            for name, at, nbytes in region.given:
                 values = np.frombuffer(draw.bytes(nbytes), np.uint8).copy()
                 values[1::2] &= 0xBF  # the exponent's highest bit
                 device.write(addresses[name] + at, values.tobytes())
             device.launch_graph(executable)
             device.synchronise()
-            left = [device.read(addresses[n] + at, size) for n, at, size in regions[batch].left]
+            left = [device.read(addresses[n] + at, size) for n, at, size in region.left]
             digests.append(hashlib.sha256(b"".join(left)).hexdigest())
         found[str(batch)] = digests
     return found
@@ -319,14 +342,17 @@ def main(arguments: list[str]) -> int:
     """Do what the command line says; return the exit status."""
 
     def run() -> int:
-        if len(arguments) != 5:
-            raise SettingError("arguments", arguments, "role, device, addresses, what and folder")
-        role, device, addresses, what, folder = arguments
-        known = {"role": (role, ROLES), "device": (device, DEVICES)}
-        for name, (value, names) in (known | {"addresses": (addresses, ADDRESSES)}).items():
+        if len(arguments) != 6:
+            raise SettingError("arguments", arguments, "as the module's documentation has them")
+        role, device, addresses, executables, what, folder = arguments
+        known = (
+            ("role", role, ROLES), ("device", device, DEVICES),
+            ("addresses", addresses, ADDRESSES), ("executables", executables, EXECUTABLES),
+        )  # fmt: skip
+        for name, value, names in known:
             if value not in names:
                 raise unknown_name(name, value, names)
-        work(role, device, addresses, what, Path(folder))
+        work(role, device, (addresses, executables), what, Path(folder))
         return 0
 
     return command(run, arguments=arguments)

@@ -27,7 +27,7 @@ from rich.table import Table
 from c2c.errors import DataError, unknown_name
 from experiments.bench.command import benchmark, measure_each
 from experiments.medusa.models import MODELS
-from experiments.medusa.one_process import ADDRESSES, DEVICES, ROLES, check_what
+from experiments.medusa.one_process import ADDRESSES, DEVICES, EXECUTABLES, ROLES, check_what
 
 __all__ = ["RestoreSettings", "main", "measure"]
 
@@ -40,6 +40,7 @@ class RestoreSettings:
       device: emulated, or driver.
       addresses: patched into the parameters; or fixed: a restored process reserves the addresses
         of the captured one, and nothing is patched.
+      executables: own, one a batch size; or shared by all batch sizes of a topology.
       models: of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
         cublas:<layers>, a chain of products by cuBLAS (device=driver).
       out: folder of the result; None for a new one in runs/bench.
@@ -48,21 +49,28 @@ class RestoreSettings:
 
     device: str = "emulated"
     addresses: str = "patched"
+    executables: str = "own"
     models: list[str] = field(default_factory=lambda: [m.row for m in MODELS])
     out: str | None = None
     overwrite: bool = False
 
 
 def measure(
-    device: str, what: str, env: Mapping[str, str] | None = None, *, addresses: str = "patched"
+    device: str,
+    what: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    addresses: str = "patched",
+    executables: str = "own",
 ) -> dict[str, Any]:
     """Return what capturing and restoring a model gave.
 
     Args:
       device: emulated, or driver.
       what: see `one_process`.
-      addresses: patched, or fixed.
       env: added to the environment of the processes.
+      addresses: patched, or fixed.
+      executables: own, or shared.
 
     Raises:
       DataError: a process failed, or the restored graphs leave something else.
@@ -71,7 +79,7 @@ def measure(
         for role in ROLES:
             line = [sys.executable, "-m", "experiments.medusa.one_process", role, device]
             done = subprocess.run(  # noqa: S603 - our own module
-                [*line, addresses, what, folder],
+                [*line, addresses, executables, what, folder],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -89,8 +97,9 @@ def measure(
     if wrong:
         raise DataError(what, f"restored graphs of batch sizes {', '.join(wrong)} differ")
     return {
-        "model": what, "device": device, "addresses": addresses, "graphs": len(ours),
-        "captured_graphs": len(wanted), "stored_bytes": stored, "outputs": ours,
+        "model": what, "device": device, "addresses": addresses, "executables": executables,
+        "graphs": len(ours), "captured_graphs": len(wanted), "stored_bytes": stored,
+        "outputs": ours,
         **said["capture"], **said["analyse"], **said["restore"],
     }  # fmt: skip
 
@@ -119,7 +128,8 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for; return the exit status."""
 
     def check(settings: RestoreSettings) -> None:
-        for name, known in (("device", DEVICES), ("addresses", ADDRESSES)):
+        known_of = {"device": DEVICES, "addresses": ADDRESSES, "executables": EXECUTABLES}
+        for name, known in known_of.items():
             if getattr(settings, name) not in known:
                 raise unknown_name(name, getattr(settings, name), known)
         for what in settings.models:
@@ -128,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     work = measure_each(
         "models",
         lambda s: s.models,
-        lambda s, what: [measure(s.device, what, addresses=s.addresses)],
+        lambda s, what: [measure(s.device, what, addresses=s.addresses, executables=s.executables)],
         lambda _, rows: _table(rows),
         "restore",
     )

@@ -35,6 +35,7 @@ from c2c.systems.medusa.stages import (
     stages_of,
 )
 from c2c.systems.medusa.start import STARTS, Span, Stage, loading_s, plan_of, schedule
+from c2c.systems.medusa.templates import Templates, topology_of
 from c2c.systems.medusa.validation import (
     Difference,
     Regions,
@@ -73,6 +74,7 @@ __all__ = [
     "Span",
     "Stage",
     "Stages",
+    "Templates",
     "allocate_kv",
     "analyse",
     "artefact_path",
@@ -98,6 +100,7 @@ __all__ = [
     "stages_of",
     "start_works",
     "stored_kv_bytes",
+    "topology_of",
     "validate",
     "write_artefact",
     "write_capture",

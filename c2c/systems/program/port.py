@@ -222,6 +222,9 @@ class Device(Protocol):
     def instantiate(self, graph: int) -> int:
         """Return something that can be launched."""
 
+    def update(self, executable: int, graph: int) -> None:
+        """Put the parameters of a graph of the same topology into an executable one."""
+
     def upload(self, executable: int) -> None:
         """Bring an executable graph to the device."""
 

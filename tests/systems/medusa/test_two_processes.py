@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ def measured(
     device: str,
     what: str,
     env: Mapping[str, str] | None = None,
-    addresses: str = "patched",
+    ways: Sequence[str] = (),
 ) -> dict[str, Any]:
-    out = folder / f"{device}-{addresses}-{what.replace(':', '-')}"
+    out = folder / "-".join((device, *ways, what.replace(":", "-")))
     done = subprocess.run(
         [sys.executable, "-m", "experiments.medusa.restore", f"device={device}",
-         f"models=[{what}]", f"addresses={addresses}", f"out={out}"],
+         f"models=[{what}]", *ways, f"out={out}"],
         cwd=ROOT, env=env, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_the_driver_restores_what_the_emulated_device_restores(tmp_path: Path) -
     env = environment(tmp_path)
     build(tmp_path, libraries(what))
     ours, emulated = measured(tmp_path, "driver", what, env), measured(tmp_path, "emulated", what)
-    fixed = measured(tmp_path, "driver", what, env, "fixed")
+    fixed = measured(tmp_path, "driver", what, env, ("addresses=fixed", "executables=shared"))
     assert fixed["outputs"] == ours["outputs"]
     assert (fixed["is_in_place"], ours["is_in_place"]) == (True, False)
     assert ours["graphs"] == ours["captured_graphs"] == 1
@@ -62,8 +62,9 @@ def test_a_models_graphs_by_the_drivers_calls(tmp_path: Path) -> None:
     what = "qwen15_0p5b"
     env = environment(tmp_path)
     build(tmp_path, libraries(what))
-    row = measured(tmp_path, "driver", what, env)
+    row = measured(tmp_path, "driver", what, env, ("executables=shared",))
     assert (row["graphs"], row["nodes"], row["refused"]) == (35, 9118, [])
+    assert row["topologies"] == 2  # small batch sizes have a node more a layer
 
 
 def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:

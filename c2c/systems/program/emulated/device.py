@@ -302,6 +302,14 @@ class Emulated(Peer):
         self._executables[handle] = Graph(dict(made.nodes), list(made.edges))
         return handle
 
+    def update(self, executable: int, graph: int) -> None:
+        """Put the parameters of a graph of the same topology into an executable one."""
+        old, new = self._executables[executable], self._graphs[graph]
+        kinds = [[node.kind for node in each.nodes.values()] for each in (old, new)]
+        if kinds[0] != kinds[1] or set(old.edges) != set(new.edges):
+            raise DeviceFault("an executable graph is not updated to another topology")
+        self._executables[executable] = Graph(dict(new.nodes), list(new.edges))
+
     def upload(self, executable: int) -> None:
         """Bring an executable graph to the device."""
         if executable not in self._executables:

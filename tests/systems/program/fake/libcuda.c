@@ -16,7 +16,7 @@
 typedef int R;
 typedef unsigned long long Addr;
 enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, NOT_READY = 600,
-       ILLEGAL = 700, UNSUPPORTED_IN_CAPTURE = 900, ILLEGAL_STATE = 401 };
+       ILLEGAL = 700, UNSUPPORTED_IN_CAPTURE = 900, ILLEGAL_STATE = 401, GRAPH_UPDATE_FAILED = 910 };
 enum { KERNEL = 0, MEMCPY = 1, MEMSET = 2, CHILD = 4, EMPTY = 5 };
 enum { MAX_PARAMS = 32, MAX_RECORDS = 512, ATTRIBUTES = 32, VALUE = 64, MAP = 128 };
 
@@ -333,6 +333,12 @@ static R f_addg(Node **out, Graph *g, Node **d, size_t nd, Graph *c) { Node *n =
 static R f_adde(Node **out, Graph *g, Node **d, size_t nd) { *out = add_node(g, EMPTY); return deps_of(g, d, nd); }
 static R f_depend(Graph *g, Node **a, Node **b, const EdgeData *d, size_t n) { for (size_t i = 0; i < n; i++) if (add_edge(g, position(g, a[i]), position(g, b[i]), d ? &d[i] : 0)) return INVALID; return OK; }
 static R f_instantiate(Graph **e, Graph *g, unsigned long long f) { (void)f; Graph *made = new_graph(); *made = *g; *e = made; return OK; }
+static R f_eupdate(Graph *e, Graph *g, void *info) { /* the same kinds and edges, or nothing */
+    (void)info; if (e->n != g->n || e->edges != g->edges) return GRAPH_UPDATE_FAILED;
+    for (int i = 0; i < g->n; i++) if (e->nodes[i]->kind != g->nodes[i]->kind) return GRAPH_UPDATE_FAILED;
+    for (int i = 0; i < g->edges; i++) if (e->from[i] != g->from[i] || e->to[i] != g->to[i]) return GRAPH_UPDATE_FAILED;
+    *e = *g; return OK;
+}
 static R f_launchg(Graph *e, void *s) { (void)s; return run_graph(e); }
 static R f_error(R r, const char **text) { static char out[32]; snprintf(out, sizeof out, "fake error %d", r); *text = out; return OK; }
 
@@ -357,7 +363,7 @@ static const struct { const char *name; void *f; } calls[] = {
     C("cuGraphMemcpyNodeGetParams", f_cget), C("cuGraphMemsetNodeGetParams", f_sget), C("cuGraphChildGraphNodeGetGraph", f_child),
     C("cuGraphCreate", f_create), C("cuGraphAddKernelNode", f_addk), C("cuGraphAddMemcpyNode", f_addc), C("cuGraphAddMemsetNode", f_adds),
     C("cuGraphAddChildGraphNode", f_addg), C("cuGraphAddEmptyNode", f_adde), C("cuGraphAddDependencies", f_depend),
-    C("cuGraphInstantiateWithFlags", f_instantiate), C("cuGraphInstantiate", f_instantiate), C("cuGraphUpload", f_ok), C("cuGraphLaunch", f_launchg),
+    C("cuGraphInstantiateWithFlags", f_instantiate), C("cuGraphInstantiate", f_instantiate), C("cuGraphExecUpdate", f_eupdate), C("cuGraphUpload", f_ok), C("cuGraphLaunch", f_launchg),
     C("cuGraphDestroy", f_ok), C("cuGraphExecDestroy", f_ok), C("cuGetErrorName", f_error), C("cuGetErrorString", f_error), C("cuGetProcAddress", f_get), {0, 0}};
 static R f_get(const char *name, void **out, int version, uint64_t flags, int *status) {
     (void)version; (void)flags; *out = 0; if (status) *status = 1;
