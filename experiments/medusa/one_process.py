@@ -10,26 +10,21 @@ leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from c2c.errors import SettingError, unknown_name
 from c2c.runs import write_json
 from c2c.systems.medusa import (
     KvRecord,
     OnDemand,
-    Regions,
     Templates,
     analyse,
     load_artefact,
@@ -42,10 +37,17 @@ from c2c.systems.medusa import (
 )
 from c2c.systems.medusa.artefact import artefact_path
 from c2c.systems.medusa.classify import ReplaceAddress
-from c2c.systems.program import AllocationId, Arenas, Device, Emulated, Program
+from c2c.systems.program import Arenas, Device, Emulated, Program
 from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
+from experiments.medusa.observing import (
+    begun,
+    median_s,
+    outputs_of,
+    plain_regions,
+    regions_from,
+)
 from experiments.medusa.processes import Process, emulated_device, key_of
 from experiments.medusa.synthetic import Shape, random_program
 
@@ -60,7 +62,6 @@ ADDRESSES = ("patched", "fixed")
 EXECUTABLES = ("own", "shared")
 SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
 MEMORY_FRACTION = 0.9
-INPUTS = (0, 1, 2)  # random inputs that outputs are compared on
 
 
 def check_what(device: str, what: str) -> None:
@@ -177,14 +178,14 @@ def _capture(process: Process | BlasProcess, role: str, device: str, folder: Pat
     if role == "capture":
         regions = {batch: process.regions(batch) for batch in process.graphs}
         addresses = process.recorder.addresses
-        said["outputs"] = _outputs(
+        said["outputs"] = outputs_of(
             process.device, lambda b: process.device.instantiate(process.graphs[b]), regions,
             addresses,
         )  # fmt: skip
-        write_json(folder / "regions.json", {str(b): _plain(r) for b, r in regions.items()})
+        write_json(folder / "regions.json", {str(b): plain_regions(r) for b, r in regions.items()})
         if device == "driver":
             said["one_by_one_s"] = {
-                str(batch): _median_s(partial(process.run, batch)) for batch in process.graphs
+                str(batch): median_s(partial(process.run, batch)) for batch in process.graphs
             }
     write_json(folder / f"{role}.json", said)
 
@@ -210,7 +211,7 @@ def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
 
 def _restore(device: str, addresses: str, executables: str, what: str, folder: Path) -> None:
     told = json.loads((folder / "regions.json").read_text("utf-8"))
-    regions = {int(batch): _regions(r) for batch, r in told.items()}
+    regions = {int(batch): regions_from(r) for batch, r in told.items()}
     artefact = load_artefact(folder, key_of(regions, what))
     if artefact is None:
         raise SettingError("folder", str(folder), "one in which `analyse` has left an artefact")
@@ -238,13 +239,13 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
             return process.device.instantiate(restored.graphs[batch])
         return templates.executable(batch) or 0
 
-    outputs = _outputs(process.device, executable, there, where)
+    outputs = outputs_of(process.device, executable, there, where)
     # after them: a launch changes what buffers hold
-    begun = _begun(process.device, restored.graphs) if device == "driver" else {}
+    begun_s = begun(process.device, restored.graphs) if device == "driver" else {}
     said |= {"first_graph_s": first_s, "nodes": restored.nodes, "kv_bytes": kv_bytes or 0}
     said["topologies"] = templates.topologies
     is_in_place = {"is_in_place": restored.is_in_place}
-    write_json(folder / "restore.json", {**said, **is_in_place, "outputs": outputs, **begun})
+    write_json(folder / "restore.json", {**said, **is_in_place, "outputs": outputs, **begun_s})
 
 
 def _replace_address(device: str) -> ReplaceAddress:
@@ -258,84 +259,6 @@ def _device(name: str) -> Device | None:
     from c2c.systems.program.driver import Driver
 
     return Driver()
-
-
-def _outputs(
-    device: Device,
-    executable_of: Callable[[int], int],
-    regions: Mapping[int, Regions],
-    addresses: Mapping[AllocationId, int],
-) -> dict[str, list[str]]:
-    """Return, by batch size, a digest of what each of the random inputs leaves.
-
-    As floats of any type the inputs are finite, which keeps kernels that compute from drowning
-    every difference in NaN.
-    """
-    found = {}
-    for batch, region in regions.items():
-        executable = executable_of(batch)
-        device.upload(executable)
-        digests = []
-        for seed in INPUTS:
-            draw = np.random.default_rng(seed)
-            for name, at, nbytes in region.given:
-                values = np.frombuffer(draw.bytes(nbytes), np.uint8).copy()
-                values[1::2] &= 0xBF  # the exponent's highest bit
-                device.write(addresses[name] + at, values.tobytes())
-            device.launch_graph(executable)
-            device.synchronise()
-            left = [device.read(addresses[n] + at, size) for n, at, size in region.left]
-            digests.append(hashlib.sha256(b"".join(left)).hexdigest())
-        found[str(batch)] = digests
-    return found
-
-
-def _begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
-    """Return seconds to instantiate and upload all graphs, and by batch size of launches."""
-    begin = time.perf_counter()
-    executables = {batch: device.instantiate(graph) for batch, graph in graphs.items()}
-    instantiated = time.perf_counter()
-    for executable in executables.values():
-        device.upload(executable)
-    device.synchronise()
-    uploaded = time.perf_counter()
-    first, later = {}, {}
-    for batch, executable in executables.items():
-
-        def launch(executable: int = executable) -> None:
-            device.launch_graph(executable)
-            device.synchronise()
-
-        launched = time.perf_counter()
-        launch()
-        first[str(batch)] = time.perf_counter() - launched
-        later[str(batch)] = _median_s(launch)
-        device.destroy_executable(executable)
-    return {
-        "instantiate_s": instantiated - begin, "upload_s": uploaded - instantiated,
-        "first_launch_s": first, "launch_s": later,
-    }  # fmt: skip
-
-
-def _median_s(run: Callable[[], None], repeats: int = 5) -> float:
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
-
-
-def _plain(regions: Regions) -> dict[str, Any]:
-    return {"given": regions.given, "left": regions.left}
-
-
-def _regions(told: Mapping[str, Any]) -> Regions:
-    given, left = (
-        tuple((AllocationId(*name), at, nbytes) for name, at, nbytes in told[part])
-        for part in ("given", "left")
-    )
-    return Regions(given, left)
 
 
 def main(arguments: list[str]) -> int:
