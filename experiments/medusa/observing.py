@@ -76,6 +76,7 @@ def begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
 
 
 def median_s(run: Callable[[], None], repeats: int = 5) -> float:
+    """Return the median of a call's seconds."""
     seconds = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -85,10 +86,12 @@ def median_s(run: Callable[[], None], repeats: int = 5) -> float:
 
 
 def plain_regions(regions: Regions) -> dict[str, Any]:
+    """Return regions as plain values."""
     return {"given": regions.given, "left": regions.left}
 
 
 def regions_from(told: Mapping[str, Any]) -> Regions:
+    """Return regions from plain values."""
     given, left = (
         tuple((AllocationId(*name), at, nbytes) for name, at, nbytes in told[part])
         for part in ("given", "left")
