@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import DataError, SettingError, unknown_name
 from c2c.runs import write_json
 from c2c.systems.medusa import (
     KvRecord,
@@ -37,7 +37,7 @@ from c2c.systems.medusa import (
 )
 from c2c.systems.medusa.artefact import artefact_path
 from c2c.systems.medusa.classify import ReplaceAddress
-from c2c.systems.program import Arenas, Device, Emulated, Program
+from c2c.systems.program import Arenas, Device, DeviceFault, Emulated, Program
 from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
@@ -275,7 +275,10 @@ def main(arguments: list[str]) -> int:
         for name, value, names in known:
             if value not in names:
                 raise unknown_name(name, value, names)
-        work(role, device, (addresses, executables), what, Path(folder))
+        try:
+            work(role, device, (addresses, executables), what, Path(folder))
+        except DeviceFault as problem:
+            raise DataError(f"device={device}", str(problem)) from problem
         return 0
 
     return command(run, arguments=arguments)

@@ -5,7 +5,7 @@
 
 Two processes capture, one analyses, another restores at its own addresses; what its graphs leave on
 three random inputs must be, byte for byte, what the first one's left. `device=driver` needs
-.venv-driver (`make driver`) in PYTHONPATH and a driver: a GPU's, or one that pretends to be one.
+.venv-driver (`make driver`) and a driver: a GPU's, or one that pretends to be one.
 Writes JSON with provenance to a folder in runs/bench.
 """
 
@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -30,6 +30,8 @@ from experiments.medusa.models import MODELS
 from experiments.medusa.one_process import ADDRESSES, DEVICES, EXECUTABLES, ROLES, check_what
 
 __all__ = ["RestoreSettings", "main", "measure"]
+
+ROOT: Final = Path(__file__).parents[2]
 
 
 @dataclass
@@ -83,11 +85,11 @@ def measure(
                 capture_output=True,
                 text=True,
                 check=False,
-                env=os.environ | dict(env or {}),
+                env=_environment() | dict(env or {}),
             )
             if done.returncode:
                 last = (done.stderr.strip() or "no message").splitlines()[-1]
-                raise DataError(f"{what}, {role}", last.removeprefix("error: "))
+                raise DataError(f"{what}, {role}", last.removeprefix("error: ").rstrip("."))
         said = {
             role: json.loads((Path(folder) / f"{role}.json").read_text("utf-8")) for role in ROLES
         }
@@ -102,6 +104,13 @@ def measure(
         "outputs": ours,
         **said["capture"], **said["analyse"], **said["restore"],
     }  # fmt: skip
+
+
+def _environment() -> dict[str, str]:
+    """Return this environment with the driver's calls in its path, where they are apart."""
+    bindings = ROOT / ".venv-driver"
+    parts = [str(ROOT), str(bindings) if bindings.is_dir() else "", os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(p for p in parts if p)}
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
