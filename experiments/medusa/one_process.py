@@ -137,7 +137,8 @@ def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path)
         _restore(device, addresses, executables, what, folder)
     else:
         # the second capture shares no address with the first, so that only that one has arenas
-        begins = None if addresses == "patched" or role == "recapture" else {}
+        is_free = addresses == "patched" or role == "recapture"
+        begins: dict[str, int] | None = None if is_free else {}
         _capture(_started(role, device, what, begins), role, device, folder)
 
 

@@ -126,8 +126,9 @@ def _spans(events: tuple[Event, ...], numbers: Mapping[AllocationId, int]) -> ND
 
 def _in_reach(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return which words lie between the lowest and the highest allocation: few, of any others."""
-    low, high = spans[0, 0].astype(np.uint64), spans[:, 1].max().astype(np.uint64)
-    return (words >= low) & (words < high)
+    low, high = np.uint64(spans[0, 0]), np.uint64(spans[:, 1].max())
+    found: NDArray[np.bool_] = (words >= low) & (words < high)
+    return found
 
 
 def _places(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
