@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,6 +41,8 @@ class Described:
     eos_ids: tuple[int, ...]
 
 
+Part = Literal["weights", "tokenizer", "executables"]
+
 # What will be run, told from the model and its tokenizer; see `load`.
 type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
 
@@ -65,6 +69,7 @@ def load(
     progress: bool | None = None,
     executables: Executables | Literal["auto"] | Path | str | None = "auto",
     ahead: Ahead | None = None,
+    took: Callable[[Part, float], None] = lambda *_: None,
 ) -> Model:
     """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
 
@@ -83,6 +88,7 @@ def load(
         this architecture; "auto" for that of `pallas_kernels.repository`, which if it cannot be
         written to is done without; None to compile for this process only.
       ahead: gives what executables are made ready for meanwhile; None: nothing.
+      took: is told the seconds of each part, of what is beside the weights in another thread.
 
     Weights are read beside everything else: the tokenizer, then executables.
 
@@ -106,22 +112,25 @@ def load(
     }  # fmt: skip
 
     def beside() -> tuple[Tokenizer | None, tuple[int, ...]]:
-        tokenizer, eos = _told(path, found.texts)
+        with _timed("tokenizer", took):
+            tokenizer, eos = _told(path, found.texts)
         if ahead is not None and store is not None:
-            params = expected_params(found.source, spec, **wanted)
-            warm(params, spec, strategy, store, ahead(spec, tokenizer))
+            with _timed("executables", took):
+                params = expected_params(found.source, spec, **wanted)
+                warm(params, spec, strategy, store, ahead(spec, tokenizer))
         return tokenizer, eos
 
     with ThreadPoolExecutor(1, "beside-weights") as others:
         ready = others.submit(beside)
-        params = load_params(
-            found.source,
-            spec,
-            **wanted,
-            pool=pool,
-            progress=sys.stderr.isatty() if progress is None else progress,
-            between=lambda: _raise_early(ready),
-        )
+        with _timed("weights", took):
+            params = load_params(
+                found.source,
+                spec,
+                **wanted,
+                pool=pool,
+                progress=sys.stderr.isatty() if progress is None else progress,
+                between=lambda: _raise_early(ready),
+            )
         tokenizer, eos = ready.result()
     return Model(
         spec=spec,
@@ -131,6 +140,13 @@ def load(
         eos_ids=eos,
         executables=store,
     )
+
+
+@contextmanager
+def _timed(part: Part, took: Callable[[Part, float], None]) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    took(part, time.perf_counter() - begin)
 
 
 def _raise_early(ready: Future[Any]) -> None:

@@ -1,9 +1,11 @@
 """Section `medusa`: graphs captured by two processes, restored by a third, outputs compared.
 
 Kernels that compute come from images; every word that restoring could get wrong shows in what they
-leave. Random programs first, then decode steps of a transformer as XLA compiles them, at several
-batch sizes over one memory. Needs .venv-driver (`make driver`, can be copied) and a driver; jax
-compiles the steps, in a process that ends before any other begins.
+leave. Random programs first, then a chain of products by cuBLAS, whose kernels nobody declares,
+then decode steps of a transformer as XLA compiles them, at several batch sizes over one memory.
+Last, the first decode steps of a process as XLA runs them itself, one by one.
+Needs .venv-driver (`make driver`, can be copied) and a driver; jax compiles the steps, in a process
+that ends before any other begins.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
 from experiments.gpu.device import is_without_driver
 from experiments.gpu.processes import ROOT
 from experiments.medusa import steps
+from experiments.medusa.first_steps import MODES, seconds_of
 from experiments.medusa.restore import measure as restored
 
 PROGRAMS: Mapping[Scale, int] = {"full": 16, "quick": 4, "tiny": 1}
 BINDINGS = ROOT / ".venv-driver"
 SIZES: Mapping[Scale, str] = {"full": "1 2 4 8 16 32 48 64", "quick": "1 8", "tiny": "1"}
+STEPS = 13  # of which the first three are told apart
+CHAIN: Mapping[Scale, int] = {"full": 32, "quick": 4, "tiny": 3}  # products by cuBLAS
 # Layers of Llama 8B's shape; two, since nodes of a layer are the same in all.
 LLAMA_8B: Mapping[str, int] = {
     "layers": 2, "context": 256, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
@@ -37,16 +42,23 @@ SMALL: Mapping[str, int] = {
 
 
 def cases(scale: Scale) -> list[Case]:
-    """List the programs: streams and graphs with edges by turns, then XLA's steps."""
+    """List the programs: streams and graphs with edges by turns, cuBLAS, then XLA's steps."""
     shape = SMALL if scale == "tiny" else LLAMA_8B
     spec = {"program": "xla", "batch_sizes": SIZES[scale], **shape}
     random = [Case(spec={"program": f"computing:{k}"}) for k in range(PROGRAMS[scale])]
-    return [*random, Case(spec=spec, limit_s=300.0, least_s=60.0)]
+    chain = Case(spec={"program": f"cublas:{CHAIN[scale]}"})
+    steps = [
+        Case(spec={"program": "first_steps", "update": mode, "rows": 1, **shape}, limit_s=150.0)
+        for mode in MODES
+    ]
+    return [*random, chain, Case(spec=spec, limit_s=300.0, least_s=60.0), *steps]
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
     """Capture, analyse and restore one program in processes of their own."""
     del context
+    if spec["program"] == "first_steps":
+        return [_first_steps(spec)]
     if not BINDINGS.is_dir():
         raise Unmeasurable("the driver's calls are not installed: make driver")
     paths = (str(ROOT), str(BINDINGS), os.environ.get("PYTHONPATH", ""))
@@ -64,9 +76,25 @@ def _restored(what: str, env: Mapping[str, str]) -> dict[str, Any]:
     try:
         return restored("driver", what, env)
     except DataError as problem:
-        if is_without_driver(str(problem)):
+        if is_without_driver(str(problem)) or "cuBLAS: none of" in str(problem):
             raise Unmeasurable(str(problem)) from problem
         raise
+
+
+def _first_steps(spec: Mapping[str, Any]) -> Row:
+    """Return what XLA's own graphs take: the first run has none, the second builds one."""
+    step = {name: n for name, n in spec.items() if name not in ("program", "update")}
+    try:
+        found = seconds_of(step, spec["update"], STEPS)
+    except DataError as problem:
+        if "no such flag" in str(problem):
+            raise Unmeasurable(str(problem)) from problem
+        raise
+    first, second, third, *later = found
+    return {
+        "first_s": first, "second_s": second, "third_s": third,
+        "later_s": statistics.median(later),
+    }  # fmt: skip
 
 
 def _row(row: Mapping[str, Any]) -> Row:
@@ -92,4 +120,5 @@ def _row(row: Mapping[str, Any]) -> Row:
         "sooner": row["capture_s"] / row["restore_s"],
         "graph_speedup": one_by_one / later,
         "stored_bytes": row["stored_bytes"],
+        **{f"from_{kind}": row["sources"].get(kind, 0) for kind in ("image", "symbol", "module")},
     }

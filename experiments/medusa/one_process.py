@@ -1,51 +1,89 @@
 """One process of an offline or online start; `experiments.medusa.restore` starts them by turns.
 
-    python -m experiments.medusa.one_process <role> <device> <what> <folder>
+    python -m experiments.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
 
 Roles: `capture` and `recapture` leave captures, `analyse` the artefact, `restore` what its graphs
-leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or
-`xla:<folder>`: of steps by batch size, as `experiments.medusa.steps` leaves them.
+leave. `what` is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU),
+`xla:<folder>`: of steps by batch size, as `experiments.medusa.steps` leaves them, or
+`cublas:<layers>`: a chain of products by cuBLAS, by a driver only.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import DataError, SettingError, unknown_name
 from c2c.runs import write_json
 from c2c.systems.medusa import (
-    Regions,
+    KvRecord,
+    OnDemand,
+    Templates,
     analyse,
     load_artefact,
     make_artefact,
+    measured_kv,
     read_capture,
-    restore,
+    stored_kv_bytes,
     write_artefact,
     write_capture,
 )
 from c2c.systems.medusa.artefact import artefact_path
-from c2c.systems.program import AllocationId, Device, Program
+from c2c.systems.medusa.classify import ReplaceAddress
+from c2c.systems.program import Arenas, Device, DeviceFault, Emulated, Program
 from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
-from experiments.medusa.processes import Process, key_of
+from experiments.medusa.observing import (
+    begun,
+    median_s,
+    outputs_of,
+    plain_regions,
+    regions_from,
+)
+from experiments.medusa.processes import Process, emulated_device, key_of
 from experiments.medusa.synthetic import Shape, random_program
 
-__all__ = ["DEVICES", "ROLES", "main", "programs_of"]
+if TYPE_CHECKING:  # needs the driver's calls
+    from experiments.medusa.blas import BlasProcess
+
+__all__ = ["ADDRESSES", "DEVICES", "EXECUTABLES", "ROLES", "check_what", "main", "programs_of"]
 
 ROLES = ("capture", "recapture", "analyse", "restore")
 DEVICES = ("emulated", "driver")
+ADDRESSES = ("patched", "fixed")
+EXECUTABLES = ("own", "shared")
 SEEDS = {"capture": 1, "recapture": 2, "analyse": 1, "restore": 3}
-INPUTS = (0, 1, 2)  # random inputs that outputs are compared on
+MEMORY_FRACTION = 0.9
+
+
+def check_what(device: str, what: str) -> None:
+    """Raise SettingError or DataError where `what` is nothing that can be captured on a device."""
+    if not what.startswith("cublas:"):
+        programs_of(what)
+        return
+    layers_of_chain(what)
+    if device != "driver":
+        raise SettingError("device", device, f"driver, which {what} is launched by")
+
+
+def layers_of_chain(what: str) -> int:
+    """Return how many products `cublas:<layers>` has.
+
+    Raises:
+      SettingError: that is no number above 0.
+    """
+    layers = what.partition(":")[2]
+    if not layers.isdigit() or not int(layers):
+        raise SettingError("models", what, "cublas:<layers> with a number above 0")
+    return int(layers)
 
 
 def programs_of(what: str) -> dict[int, Program]:
@@ -82,63 +120,138 @@ def _batch(folder: Path) -> int:
     return int(folder.name)
 
 
-def work(role: str, device: str, what: str, folder: Path) -> None:
-    """Do one role's part and leave its files in the folder."""
-    programs = programs_of(what)
-    key = key_of(programs, what)
+def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path) -> None:
+    """Do one role's part and leave its files in the folder.
+
+    Args:
+      role: one of `ROLES`.
+      device: one of `DEVICES`.
+      ways: one of `ADDRESSES` and one of `EXECUTABLES`.
+      what: is captured.
+      folder: of all roles.
+    """
+    addresses, executables = ways
     if role == "analyse":
-        made = _device(device)
-        replace_address = (made or Process(programs, 1).device).replace_address
-        one, two = (read_capture(folder / f"{name}.capture") for name in ("capture", "recapture"))
-        begin = time.perf_counter()
-        analysed = analyse(one, two, replace_address)
-        seconds = time.perf_counter() - begin
-        write_artefact(artefact_path(folder, key), make_artefact(key, one, analysed))
-        refused = [str(r) for r in analysed.refusals]
-        write_json(folder / "analyse.json", {"analysis_s": seconds, "refused": refused})
-        return
-    process = Process(
-        programs, SEEDS[role], has_whims=device == "emulated", has_guards=role == "recapture",
-        device=_device(device),
+        _analyse(_replace_address(device), folder, what)
+    elif role == "restore":
+        _restore(device, addresses, executables, what, folder)
+    else:
+        # the second capture shares no address with the first, so that only that one has arenas
+        is_free = addresses == "patched" or role == "recapture"
+        begins: dict[str, int] | None = None if is_free else {}
+        _capture(_started(role, device, what, begins), role, device, folder)
+
+
+def _started(
+    role: str, device: str, what: str, begins: Mapping[str, int] | None
+) -> Process | BlasProcess:
+    """Start a process; `begins`: of its ranges of addresses, none: chosen, None: it has no such."""
+    has_guards, seed = role == "recapture", SEEDS[role]
+    if what.startswith("cublas:"):
+        from c2c.systems.program.driver import Driver
+        from experiments.medusa.blas import BlasProcess
+
+        driver = Driver()
+        return BlasProcess(
+            layers_of_chain(what), driver, seed, has_guards=has_guards,
+            arenas=_arenas(driver, begins),
+        )  # fmt: skip
+    programs = programs_of(what)
+    made = _device(device) or emulated_device(programs, seed)
+    has_whims = device == "emulated" and begins is None  # in its own ranges memory has no history
+    return Process(
+        programs, seed, has_whims=has_whims, has_guards=has_guards, device=made,
+        arenas=_arenas(made, begins),
     )  # fmt: skip
-    if role != "restore":
-        begin = time.perf_counter()
-        write_capture(folder / f"{role}.capture", process.capture())
-        said: dict[str, Any] = {
-            "capture_s": time.perf_counter() - begin, "warm_s": process.warm_s,
-        }  # fmt: skip
-        if role == "capture":
-            regions = {b: process.regions(b) for b in programs}
-            addresses = process.recorder.addresses
-            said |= {"outputs": _outputs(process.device, process.graphs, regions, addresses)}
-            write_json(folder / "regions.json", {str(b): _plain(r) for b, r in regions.items()})
-            if device == "driver":
-                runs = {b: process.running.of(p).run for b, p in programs.items()}
-                said["one_by_one_s"] = {str(b): _median_s(run) for b, run in runs.items()}
-        write_json(folder / f"{role}.json", said)
-        return
-    artefact = load_artefact(folder, key)
+
+
+def _arenas(device: Device, begins: Mapping[str, int] | None) -> Arenas | None:
+    return None if begins is None else Arenas(device, begins or None)
+
+
+def _capture(process: Process | BlasProcess, role: str, device: str, folder: Path) -> None:
+    begin = time.perf_counter()
+    made = process.capture()
+    write_capture(folder / f"{role}.capture", made)
+    said: dict[str, Any] = {"capture_s": time.perf_counter() - begin, "warm_s": process.warm_s}
+    kept = sum(e.nbytes for e in made.events if e.allocation in made.contents)
+    said["kv"] = asdict(measured_kv(process.recorder, kept))
+    if role == "capture":
+        regions = {batch: process.regions(batch) for batch in process.graphs}
+        addresses = process.recorder.addresses
+        said["outputs"] = outputs_of(
+            process.device, lambda b: process.device.instantiate(process.graphs[b]), regions,
+            addresses,
+        )  # fmt: skip
+        write_json(folder / "regions.json", {str(b): plain_regions(r) for b, r in regions.items()})
+        if device == "driver":
+            said["one_by_one_s"] = {
+                str(batch): median_s(partial(process.run, batch)) for batch in process.graphs
+            }
+    write_json(folder / f"{role}.json", said)
+
+
+def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
+    one, two = (read_capture(folder / f"{name}.capture") for name in ("capture", "recapture"))
+    begin, used = time.perf_counter(), time.process_time()
+    analysed = analyse(one, two, replace_address)
+    said = {"analysis_s": time.perf_counter() - begin, "analysis_cpu_s": time.process_time() - used}
+    key = key_of((graph.batch for graph in one.graphs), what)
+    kv = json.loads((folder / "capture.json").read_text("utf-8"))["kv"]
+    artefact = make_artefact(key, one, analysed, kv)
+    write_artefact(artefact_path(folder, key), artefact)
+    sources = Counter(
+        artefact.kernels[node.kernel].source
+        for graph in artefact.graphs
+        for node in graph.nodes
+        if node.kind == "kernel"
+    )
+    refused = [str(r) for r in analysed.refusals]
+    write_json(folder / "analyse.json", {**said, "refused": refused, "sources": dict(sources)})
+
+
+def _restore(device: str, addresses: str, executables: str, what: str, folder: Path) -> None:
+    told = json.loads((folder / "regions.json").read_text("utf-8"))
+    regions = {int(batch): regions_from(r) for batch, r in told.items()}
+    artefact = load_artefact(folder, key_of(regions, what))
     if artefact is None:
         raise SettingError("folder", str(folder), "one in which `analyse` has left an artefact")
+    begins = None if addresses == "patched" else artefact.arenas
+    process = _started("restore", device, what, begins)
     triggered = process.triggered()
-    begin = time.perf_counter()
-    restored = restore(artefact, process.recorder, triggered)
-    seconds = time.perf_counter() - begin
-    told = json.loads((folder / "regions.json").read_text("utf-8"))
-    regions = {int(b): _regions(r) for b, r in told.items()}
-    addresses = dict(zip(artefact.allocations, restored.addresses, strict=True))
-    outputs = _outputs(process.device, restored.graphs, regions, addresses)
-    # after them: a launch changes what buffers hold
-    begun = _begun(process.device, restored.graphs) if device == "driver" else {}
-    write_json(
-        folder / "restore.json",
-        {
-            "restore_s": seconds,
-            "nodes": restored.nodes,
-            "outputs": outputs,
-            **begun,
-        },
+    begin, used = time.perf_counter(), time.process_time()
+    recorder = process.recorder
+    kv_bytes = stored_kv_bytes(
+        KvRecord(**artefact.kv), process.device, recorder.held_bytes, MEMORY_FRACTION
     )
+    held = OnDemand(artefact, recorder, triggered)
+    first_s = 0.0
+    for graph in artefact.graphs:
+        held.graph(graph.batch)
+        first_s = first_s or time.perf_counter() - begin
+    said = {"restore_s": time.perf_counter() - begin, "restore_cpu_s": time.process_time() - used}
+    restored = held.restored()
+    where = dict(zip(artefact.allocations, restored.addresses, strict=True))
+    there = {batch: region for batch, region in regions.items() if batch in restored.graphs}
+    templates = Templates(process.device, held, artefact.graphs)
+
+    def executable(batch: int) -> int:
+        if executables == "own":
+            return process.device.instantiate(restored.graphs[batch])
+        return templates.executable(batch) or 0
+
+    outputs = outputs_of(process.device, executable, there, where)
+    # after them: a launch changes what buffers hold
+    begun_s = begun(process.device, restored.graphs) if device == "driver" else {}
+    said |= {"first_graph_s": first_s, "nodes": restored.nodes, "kv_bytes": kv_bytes or 0}
+    said["topologies"] = templates.topologies
+    is_in_place = {"is_in_place": restored.is_in_place}
+    write_json(folder / "restore.json", {**said, **is_in_place, "outputs": outputs, **begun_s})
+
+
+def _replace_address(device: str) -> ReplaceAddress:
+    """Return what changes tensor maps, which the analysis asks of the device."""
+    return (_device(device) or Emulated(0)).replace_address
 
 
 def _device(name: str) -> Device | None:
@@ -149,95 +262,24 @@ def _device(name: str) -> Device | None:
     return Driver()
 
 
-def _outputs(
-    device: Device,
-    graphs: Mapping[int, int],
-    regions: Mapping[int, Regions],
-    addresses: Mapping[AllocationId, int],
-) -> dict[str, list[str]]:
-    """Return, by batch size, a digest of what each of the random inputs leaves.
-
-    As floats of any type the inputs are finite, which keeps kernels that compute from drowning
-    every difference in NaN.
-    """
-    found = {}
-    for batch, graph in graphs.items():
-        executable = device.instantiate(graph)
-        device.upload(executable)
-        digests = []
-        for seed in INPUTS:
-            draw = np.random.default_rng(seed)
-            for name, at, nbytes in regions[batch].given:
-                values = np.frombuffer(draw.bytes(nbytes), np.uint8).copy()
-                values[1::2] &= 0xBF  # the exponent's highest bit
-                device.write(addresses[name] + at, values.tobytes())
-            device.launch_graph(executable)
-            device.synchronise()
-            left = [device.read(addresses[n] + at, size) for n, at, size in regions[batch].left]
-            digests.append(hashlib.sha256(b"".join(left)).hexdigest())
-        found[str(batch)] = digests
-    return found
-
-
-def _begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
-    """Return seconds to instantiate and upload all graphs, and by batch size of launches."""
-    begin = time.perf_counter()
-    executables = {batch: device.instantiate(graph) for batch, graph in graphs.items()}
-    instantiated = time.perf_counter()
-    for executable in executables.values():
-        device.upload(executable)
-    device.synchronise()
-    uploaded = time.perf_counter()
-    first, later = {}, {}
-    for batch, executable in executables.items():
-
-        def launch(executable: int = executable) -> None:
-            device.launch_graph(executable)
-            device.synchronise()
-
-        launched = time.perf_counter()
-        launch()
-        first[str(batch)] = time.perf_counter() - launched
-        later[str(batch)] = _median_s(launch)
-        device.destroy_executable(executable)
-    return {
-        "instantiate_s": instantiated - begin, "upload_s": uploaded - instantiated,
-        "first_launch_s": first, "launch_s": later,
-    }  # fmt: skip
-
-
-def _median_s(run: Callable[[], None], repeats: int = 5) -> float:
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
-
-
-def _plain(regions: Regions) -> dict[str, Any]:
-    return {"given": regions.given, "left": regions.left}
-
-
-def _regions(told: Mapping[str, Any]) -> Regions:
-    given, left = (
-        tuple((AllocationId(*name), at, nbytes) for name, at, nbytes in told[part])
-        for part in ("given", "left")
-    )
-    return Regions(given, left)
-
-
 def main(arguments: list[str]) -> int:
     """Do what the command line says; return the exit status."""
 
     def run() -> int:
-        if len(arguments) != 4:
-            raise SettingError("arguments", arguments, "role, device, what and folder")
-        role, device, what, folder = arguments
-        for name, value, known in (("role", role, ROLES), ("device", device, DEVICES)):
-            if value not in known:
-                raise unknown_name(name, value, known)
-        work(role, device, what, Path(folder))
+        if len(arguments) != 6:
+            raise SettingError("arguments", arguments, "as the module's documentation has them")
+        role, device, addresses, executables, what, folder = arguments
+        known = (
+            ("role", role, ROLES), ("device", device, DEVICES),
+            ("addresses", addresses, ADDRESSES), ("executables", executables, EXECUTABLES),
+        )  # fmt: skip
+        for name, value, names in known:
+            if value not in names:
+                raise unknown_name(name, value, names)
+        try:
+            work(role, device, (addresses, executables), what, Path(folder))
+        except DeviceFault as problem:
+            raise DataError(f"device={device}", str(problem)) from problem
         return 0
 
     return command(run, arguments=arguments)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from c2c.errors import DataError
 from c2c.systems.medusa import Capture, CapturedGraphs, Key, Regions
 from c2c.systems.program import (
     AllocationId,
     Allocator,
+    Arenas,
     Device,
     Emulated,
     Kernel,
@@ -21,7 +22,7 @@ from c2c.systems.program import (
     Running,
 )
 
-__all__ = ["Process", "key_of", "libraries_of"]
+__all__ = ["Process", "emulated_device", "key_of", "libraries_of"]
 
 
 def libraries_of(program: Program) -> tuple[Library, ...]:
@@ -33,7 +34,7 @@ def libraries_of(program: Program) -> tuple[Library, ...]:
     return tuple(Library(path, tuple(found), hidden) for (path, hidden), found in images.items())
 
 
-def key_of(programs: Mapping[int, Program], name: str) -> Key:
+def key_of(batch_sizes: Iterable[int], name: str) -> Key:
     """Return the key of an artefact of emulated processes."""
     return Key(
         gpu="emulated",
@@ -42,11 +43,21 @@ def key_of(programs: Mapping[int, Program], name: str) -> Key:
         driver=0,
         model=name,
         dtype="bfloat16",
-        batch_sizes=tuple(programs),
+        batch_sizes=tuple(batch_sizes),
         max_tokens=2048,
         memory_fraction=0.9,
         program=name,
     )
+
+
+def emulated_device(programs: Mapping[int, Program], seed: int) -> Emulated:
+    """Return the device of an emulated process of this seed."""
+    first = _seeds(random.Random(seed))[0]  # noqa: S311
+    return Emulated(first, libraries_of(next(iter(programs.values()))))
+
+
+def _seeds(draw: random.Random) -> list[int]:
+    return [draw.randrange(1 << 62) for _ in range(3)]
 
 
 class Process:
@@ -58,6 +69,7 @@ class Process:
       has_whims: its allocator takes any block that fits, as after another history.
       has_guards: its allocator leaves gaps, which the second capture needs.
       device: None: an emulated one.
+      arenas: of the device: ranges of addresses that segments lie in. None: the device's places.
     """
 
     def __init__(
@@ -68,15 +80,17 @@ class Process:
         has_whims: bool = True,
         has_guards: bool = False,
         device: Device | None = None,
+        arenas: Arenas | None = None,
     ) -> None:
         draw = random.Random(seed)  # noqa: S311
-        seeds = [draw.randrange(1 << 62) for _ in range(3)]
+        seeds = _seeds(draw)
         self.programs = programs
         some = next(iter(programs.values()))
-        self.device = device or Emulated(seeds[0], libraries_of(some))
+        self.device = device or emulated_device(programs, seed)
         whims = random.Random(seeds[1]) if has_whims else None  # noqa: S311
         guards = random.Random(seeds[2]) if has_guards else None  # noqa: S311
-        self.recorder = Recorder(self.device, Allocator(self.device, whims=whims, guards=guards))
+        allocator = Allocator(self.device, whims=whims, guards=guards, arenas=arenas)
+        self.recorder = Recorder(self.device, allocator)
         self.running = Running(some, self.recorder, self.hidden)
         self.running.start(_interleaved(some, draw))
         self.graphs: dict[int, int] = {}
@@ -104,6 +118,10 @@ class Process:
                 if kernel.is_hidden:
                     first.setdefault(kernel.image, kernel)
         return [self.hidden(kernel) for kernel in first.values()]
+
+    def run(self, batch: int) -> None:
+        """Run a batch size's program once, launch by launch."""
+        self.running.of(self.programs[batch]).run()
 
     def capture(self) -> Capture:
         """Warm up and capture each program; return what there is to analyse."""

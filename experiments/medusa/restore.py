@@ -5,7 +5,7 @@
 
 Two processes capture, one analyses, another restores at its own addresses; what its graphs leave on
 three random inputs must be, byte for byte, what the first one's left. `device=driver` needs
-.venv-driver (`make driver`) in PYTHONPATH and a driver: a GPU's, or one that pretends to be one.
+.venv-driver (`make driver`) and a driver: a GPU's, or one that pretends to be one.
 Writes JSON with provenance to a folder in runs/bench.
 """
 
@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -27,9 +27,11 @@ from rich.table import Table
 from c2c.errors import DataError, unknown_name
 from experiments.bench.command import benchmark, measure_each
 from experiments.medusa.models import MODELS
-from experiments.medusa.one_process import DEVICES, ROLES, programs_of
+from experiments.medusa.one_process import ADDRESSES, DEVICES, EXECUTABLES, ROLES, check_what
 
 __all__ = ["RestoreSettings", "main", "measure"]
+
+ROOT: Final = Path(__file__).parents[2]
 
 
 @dataclass
@@ -38,41 +40,56 @@ class RestoreSettings:
 
     Attributes:
       device: emulated, or driver.
-      models: of Table 1, random:<seed>, or xla:<folder> (see `experiments.medusa.steps`).
+      addresses: patched into the parameters; or fixed: a restored process reserves the addresses
+        of the captured one, and nothing is patched.
+      executables: own, one a batch size; or shared by all batch sizes of a topology.
+      models: of Table 1, random:<seed>, xla:<folder> (see `experiments.medusa.steps`), or
+        cublas:<layers>, a chain of products by cuBLAS (device=driver).
       out: folder of the result; None for a new one in runs/bench.
       overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
     device: str = "emulated"
+    addresses: str = "patched"
+    executables: str = "own"
     models: list[str] = field(default_factory=lambda: [m.row for m in MODELS])
     out: str | None = None
     overwrite: bool = False
 
 
-def measure(device: str, what: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+def measure(
+    device: str,
+    what: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    addresses: str = "patched",
+    executables: str = "own",
+) -> dict[str, Any]:
     """Return what capturing and restoring a model gave.
 
     Args:
       device: emulated, or driver.
       what: see `one_process`.
       env: added to the environment of the processes.
+      addresses: patched, or fixed.
+      executables: own, or shared.
 
     Raises:
       DataError: a process failed, or the restored graphs leave something else.
     """
     with tempfile.TemporaryDirectory() as folder:
         for role in ROLES:
-            line = [sys.executable, "-m", "experiments.medusa.one_process", role, device, what]
+            line = [sys.executable, "-m", "experiments.medusa.one_process", role, device]
             done = subprocess.run(  # noqa: S603 - our own module
-                [*line, folder],
+                [*line, addresses, executables, what, folder],
                 capture_output=True,
                 text=True,
                 check=False,
-                env=os.environ | dict(env or {}),
+                env=_environment() | dict(env or {}),
             )
             if done.returncode:
                 last = (done.stderr.strip() or "no message").splitlines()[-1]
-                raise DataError(f"{what}, {role}", last.removeprefix("error: "))
+                raise DataError(f"{what}, {role}", last.removeprefix("error: ").rstrip("."))
         said = {
             role: json.loads((Path(folder) / f"{role}.json").read_text("utf-8")) for role in ROLES
         }
@@ -82,25 +99,37 @@ def measure(device: str, what: str, env: Mapping[str, str] | None = None) -> dic
     if wrong:
         raise DataError(what, f"restored graphs of batch sizes {', '.join(wrong)} differ")
     return {
-        "model": what, "device": device, "graphs": len(ours), "captured_graphs": len(wanted),
-        "stored_bytes": stored, "outputs": ours,
+        "model": what, "device": device, "addresses": addresses, "executables": executables,
+        "graphs": len(ours), "captured_graphs": len(wanted), "stored_bytes": stored,
+        "outputs": ours,
         **said["capture"], **said["analyse"], **said["restore"],
     }  # fmt: skip
 
 
+def _environment() -> dict[str, str]:
+    """Return this environment with the driver's calls in its path, where they are apart."""
+    bindings = ROOT / ".venv-driver"
+    parts = [str(ROOT), str(bindings) if bindings.is_dir() else "", os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(p for p in parts if p)}
+
+
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="graphs restored, seconds of this machine", box=SIMPLE_HEAD)
-    for head in ("model", "graphs", "nodes", "refused", "capture", "analysis", "restore",
-                 "us/node", "MB"):  # fmt: skip
+    for head in ("model", "graphs", "nodes", "refused", "capture", "analysis", "first", "restore",
+                 "us/node", "in place", "MB"):  # fmt: skip
         table.add_column(head, justify="left" if head == "model" else "right")
     for r in rows:
         each = 1e6 * r["restore_s"] / max(r["nodes"], 1)
         table.add_row(
             r["model"], f"{r['graphs']}/{r['captured_graphs']}", f"{r['nodes']}",
             f"{len(r['refused'])}", f"{r['capture_s']:.2f}", f"{r['analysis_s']:.2f}",
-            f"{r['restore_s']:.2f}", f"{each:.1f}", f"{r['stored_bytes'] / 1e6:.2f}",
+            f"{r['first_graph_s']:.2f}", f"{r['restore_s']:.2f}", f"{each:.1f}",
+            "yes" if r["is_in_place"] else "no", f"{r['stored_bytes'] / 1e6:.2f}",
         )  # fmt: skip
-    table.caption = f"{sum(r['nodes'] for r in rows):,} nodes; outputs equal to the byte"
+    table.caption = (
+        f"{sum(r['nodes'] for r in rows):,} nodes; outputs equal to the byte. first: until the "
+        "first graph can be used; the others can be restored when they are asked for."
+    )
     return table
 
 
@@ -108,15 +137,17 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for; return the exit status."""
 
     def check(settings: RestoreSettings) -> None:
-        if settings.device not in DEVICES:
-            raise unknown_name("device", settings.device, DEVICES)
+        known_of = {"device": DEVICES, "addresses": ADDRESSES, "executables": EXECUTABLES}
+        for name, known in known_of.items():
+            if getattr(settings, name) not in known:
+                raise unknown_name(name, getattr(settings, name), known)
         for what in settings.models:
-            programs_of(what)
+            check_what(settings.device, what)
 
     work = measure_each(
         "models",
         lambda s: s.models,
-        lambda s, what: [measure(s.device, what)],
+        lambda s, what: [measure(s.device, what, addresses=s.addresses, executables=s.executables)],
         lambda _, rows: _table(rows),
         "restore",
     )

@@ -14,10 +14,16 @@ from c2c.systems.medusa.capture import Capture, CapturedGraphs
 from c2c.systems.medusa.capture_file import read_capture, write_capture
 from c2c.systems.medusa.classify import CLASSIFIERS, Classifier
 from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, count_nodes
-from c2c.systems.medusa.kv import KvRecord, allocate_kv, kv_bytes_of, stored_kv_bytes
+from c2c.systems.medusa.kv import (
+    KvRecord,
+    allocate_kv,
+    kv_bytes_of,
+    measured_kv,
+    stored_kv_bytes,
+)
 from c2c.systems.medusa.owners import first_match
 from c2c.systems.medusa.replay import TRIGGER_POOL
-from c2c.systems.medusa.restore import Restored, restore
+from c2c.systems.medusa.restore import OnDemand, Restored, most_used_first, restore
 from c2c.systems.medusa.stages import (
     NODES_A_LAYER,
     NODES_OUTSIDE,
@@ -29,6 +35,7 @@ from c2c.systems.medusa.stages import (
     stages_of,
 )
 from c2c.systems.medusa.start import STARTS, Span, Stage, loading_s, plan_of, schedule
+from c2c.systems.medusa.templates import Templates, topology_of
 from c2c.systems.medusa.validation import (
     Difference,
     Regions,
@@ -58,6 +65,7 @@ __all__ = [
     "KvRecord",
     "MeasuredStart",
     "Node",
+    "OnDemand",
     "Patch",
     "Refusal",
     "Regions",
@@ -66,6 +74,7 @@ __all__ = [
     "Span",
     "Stage",
     "Stages",
+    "Templates",
     "allocate_kv",
     "analyse",
     "artefact_path",
@@ -79,6 +88,8 @@ __all__ = [
     "loaded_bytes",
     "loading_s",
     "make_artefact",
+    "measured_kv",
+    "most_used_first",
     "observe",
     "plan_of",
     "read_artefact",
@@ -89,6 +100,7 @@ __all__ = [
     "stages_of",
     "start_works",
     "stored_kv_bytes",
+    "topology_of",
     "validate",
     "write_artefact",
     "write_capture",

@@ -76,6 +76,8 @@ class Artefact:
       images: of kernels, by SHA-256.
       refused: why other batch sizes have no graph here.
       kv: what the KV cache is set up from, see `kv`.
+      arenas: where the captured process's ranges of addresses began, by pool.
+      addresses: of its allocations; where a later process has the same, nothing is patched.
     """
 
     key: Key
@@ -89,6 +91,8 @@ class Artefact:
     images: Mapping[str, bytes]
     refused: tuple[str, ...] = ()
     kv: Mapping[str, int] = field(default_factory=dict)
+    arenas: Mapping[str, int] = field(default_factory=dict)
+    addresses: tuple[int, ...] = ()
 
     @property
     def content_bytes(self) -> int:
@@ -114,6 +118,8 @@ def make_artefact(
         images=capture.images,
         refused=tuple(map(str, analysed.refusals)),
         kv=dict(kv or {}),
+        arenas=capture.arenas,
+        addresses=tuple(e.address for e in capture.events if not e.is_free),
     )
 
 
@@ -139,6 +145,8 @@ def write_artefact(path: Path, artefact: Artefact) -> None:
         "images": {k: len(v) for k, v in artefact.images.items()},
         "refused": artefact.refused,
         "kv": dict(artefact.kv),
+        "arenas": dict(artefact.arenas),
+        "addresses": artefact.addresses,
     }
     held = {
         "contents": b"".join(artefact.contents.values()),
@@ -199,4 +207,6 @@ def _artefact(values: dict[str, Any], blobs: Mapping[str, bytes]) -> Artefact:
         images=parts_of(values["images"], blobs["images"]),
         refused=tuple(values["refused"]),
         kv=values["kv"],
+        arenas=values["arenas"],
+        addresses=tuple(values["addresses"]),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from c2c.errors import DataError
 from c2c.systems.medusa.ir import Graph, KernelRef, Node
@@ -26,6 +26,7 @@ class Capture:
       contents: what permanent buffers hold: neither allocated before the capture (weights, KV
         cache) nor freed by its end (temporaries, which are written anew).
       images: of kernels, by SHA-256.
+      arenas: where each pool's range of addresses begins, if the process had any.
     """
 
     events: tuple[Event, ...]
@@ -35,6 +36,7 @@ class Capture:
     graphs: tuple[Graph, ...]
     contents: Mapping[AllocationId, bytes]
     images: Mapping[str, bytes]
+    arenas: Mapping[str, int] = field(default_factory=dict)
 
 
 def module_fingerprint(device: Device, module: int) -> str:
@@ -87,6 +89,7 @@ class CapturedGraphs:
             for e in recorder.events[self._begin :]
             if not e.is_free and recorder.is_live(e.allocation)
         }
+        arenas = recorder.allocator.arenas
         return Capture(
             events=tuple(recorder.events),
             begin=self._begin,
@@ -95,6 +98,7 @@ class CapturedGraphs:
             graphs=tuple(self._graphs),
             contents=contents,
             images=dict(self._used),
+            arenas={} if arenas is None else dict(arenas.begins),
         )
 
     def _read(self, batch: int, graph: int) -> Graph:

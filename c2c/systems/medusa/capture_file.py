@@ -19,6 +19,7 @@ def write_capture(path: Path, capture: Capture) -> None:
     values = {
         "events": capture.events,
         "begin": capture.begin,
+        "arenas": dict(capture.arenas),
         "starts": capture.starts,
         "kernels": kernels_to(capture.kernels),
         "graphs": len(capture.graphs),
@@ -52,6 +53,7 @@ def read_capture(path: Path) -> Capture:
             graphs=graphs_from(values["graphs"], values["attributes"], blobs),
             contents=dict(zip(names, contents, strict=True)),
             images=parts_of(values["images"], blobs["images"]),
+            arenas=values["arenas"],
         )
     except (KeyError, TypeError, ValueError, IndexError) as problem:
         raise DataError(str(path), f"content: not a capture ({problem})") from problem

@@ -120,16 +120,18 @@ def _words(
 ) -> Iterator[Patch]:
     at = 0
     while at < len(one):
-        if one[at : at + 8] == two[at : at + 8]:
+        a, b = one[at : at + 8], two[at : at + 8]
+        if a == b:
             at += 8
             continue
-        if at + 8 > len(one):
+        if len(a) < 8:
             raise Refused(k, at, "differs between two captures and is no whole word")
-        words = [int.from_bytes(p[at : at + 8], "little") for p in (one, two)]
-        both = first.live(words[0]) & second.live(words[1])
+        words = int.from_bytes(a, "little"), int.from_bytes(b, "little")
+        other = second.live(words[1])
+        both = [place for place in first.live(words[0]) if place in other]
         if len(both) != 1:
-            raise Refused(k, at, _why(words, both))
-        allocation, offset = both.pop()
+            raise Refused(k, at, _why(words, is_double=bool(both)))
+        ((allocation, offset),) = both
         end = at + TENSOR_MAP_BYTES
         is_map = end <= len(one) and one[at + 8 : end] != two[at + 8 : end]
         is_map = is_map and replace_address(one[at:end], words[1]) == two[at:end]
@@ -137,8 +139,8 @@ def _words(
         at += TENSOR_MAP_BYTES if is_map else 8
 
 
-def _why(words: list[int], both: set[tuple[int, int]]) -> str:
-    if both:
+def _why(words: tuple[int, int], *, is_double: bool) -> str:
+    if is_double:
         return "may belong to two allocations"
     return (
         f"differs between two captures ({words[0]:#x}, {words[1]:#x}) but is not the same place "

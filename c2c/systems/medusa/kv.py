@@ -9,7 +9,7 @@ from c2c.errors import SettingError
 from c2c.systems.program import Device, Recorder
 from pallas_kernels.repository import RepositoryWarning
 
-__all__ = ["KvRecord", "allocate_kv", "kv_bytes_of", "stored_kv_bytes"]
+__all__ = ["KvRecord", "allocate_kv", "kv_bytes_of", "measured_kv", "stored_kv_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,20 @@ class KvRecord:
     graph_bytes: int = 0
     argument_bytes: int = 0
     temporary_bytes: int = 0
+
+
+def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
+    """Return what a process finds that has run its largest step and captured its graphs.
+
+    Args:
+      recorder: of the process.
+      graph_bytes: of the allocations that its graphs keep.
+    """
+    return KvRecord(
+        free_bytes=recorder.device.free_bytes() + graph_bytes,
+        held_bytes=recorder.held_bytes - graph_bytes,
+        graph_bytes=graph_bytes,
+    )
 
 
 def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:

@@ -48,15 +48,17 @@ class Owners:
         base = self._base[self._who[k]]
         return self._who[k], address - (base if base >= 0 else -1 - base)
 
-    def live(self, address: int) -> set[tuple[int, int]]:
+    def live(self, address: int) -> tuple[tuple[int, int], ...]:
         """Return what an address may mean: inside a live allocation, or one past its end."""
-        found = set()
-        covering = self.latest(address)
-        if covering is not None and self._base[covering[0]] >= 0:
-            found.add(covering)
+        found: tuple[tuple[int, int], ...] = ()
+        k = bisect_right(self._starts, address) - 1
+        if k >= 0 and address < self._ends[k]:
+            base = self._base[self._who[k]]
+            if base >= 0:
+                found = ((self._who[k], address - base),)
         ending = self._live_ends.get(address)
         if ending is not None:
-            found.add((ending, address - self._base[ending]))
+            found = (*found, (ending, address - self._base[ending]))
         return found
 
     def _own(self, start: int, end: int, number: int) -> None:

@@ -104,7 +104,9 @@ def held_addresses(
     spans = [_spans(capture.events, numbers) for capture in (first, second)]
     for name, one in first.contents.items():
         a, b = _whole_words(one), _whole_words(second.contents[name])
-        changed = np.flatnonzero(a != b)
+        changed = np.flatnonzero((a != b) & _in_reach(spans[0], a) & _in_reach(spans[1], b))
+        if not changed.size:
+            continue
         places = [_places(s, w[changed]) for s, w in zip(spans, (a, b), strict=True)]
         same = (places[0] == places[1]).all(axis=1) & (places[0][:, 0] >= 0)
         if same.any():
@@ -120,6 +122,13 @@ def _spans(events: tuple[Event, ...], numbers: Mapping[AllocationId, int]) -> ND
     """Return begin, end and number of all allocations, by begin; the latest of equal ones."""
     rows = {e.address: (e.address + e.nbytes, numbers[e.allocation]) for e in events if e.nbytes}
     return np.array([(begin, *rows[begin]) for begin in sorted(rows)], dtype=np.int64)
+
+
+def _in_reach(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which words lie between the lowest and the highest allocation: few, of any others."""
+    low, high = np.uint64(spans[0, 0]), np.uint64(spans[:, 1].max())
+    found: NDArray[np.bool_] = (words >= low) & (words < high)
+    return found
 
 
 def _places(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """Launch programs: what a step asks of a GPU, and devices, real and emulated, that carry it out."""
 
-from c2c.systems.program.allocator import Allocator
+from c2c.systems.program.allocator import Allocator, Arenas
 from c2c.systems.program.computing import body_of
 from c2c.systems.program.emulated import Emulated, Library
 from c2c.systems.program.execute import Running
@@ -47,6 +47,7 @@ __all__ = [
     "Access",
     "AllocationId",
     "Allocator",
+    "Arenas",
     "Argument",
     "Buffer",
     "Copy",

@@ -7,14 +7,52 @@ from __future__ import annotations
 
 import bisect
 import random
+from collections.abc import Mapping
 from typing import Final
 
 from c2c.systems.program.port import Device, DeviceFault
 
-__all__ = ["ROUND_BYTES", "SEGMENT_BYTES", "Allocator"]
+__all__ = ["ROUND_BYTES", "SEGMENT_BYTES", "Allocator", "Arenas"]
 
 ROUND_BYTES: Final = 512
 SEGMENT_BYTES: Final = 2 << 20
+
+# Where arenas are asked for: far from where programs, libraries and the driver lie.
+_FIRST_ARENA: Final = 0x2000_0000_0000
+
+
+class Arenas:
+    """A range of addresses for each pool, whose segments follow one another from its begin on.
+
+    Where a later process reserves the same ranges and does the same, it gets the same addresses.
+
+    Args:
+      device: that has the addresses.
+      begins: of the ranges of an earlier process; None: this one chooses them.
+    """
+
+    def __init__(self, device: Device, begins: Mapping[str, int] | None = None) -> None:
+        self._device = device
+        self._nbytes = int(device.describe()["memory_bytes"])
+        self._is_chosen = begins is not None
+        self.begins: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        for pool, begin in (begins or {}).items():
+            self._reserve(pool, begin)
+
+    def segment(self, pool: str, nbytes: int) -> int:
+        """Return the address of a new segment."""
+        if pool not in self.begins:
+            if self._is_chosen:
+                return self._device.allocate(nbytes)
+            self._reserve(pool, _FIRST_ARENA + len(self.begins) * self._nbytes)
+        address = self._ends[pool]
+        self._device.allocate_at(address, nbytes)
+        self._ends[pool] += nbytes
+        return address
+
+    def _reserve(self, pool: str, begin: int) -> None:
+        self.begins[pool] = self._ends[pool] = self._device.reserve(self._nbytes, begin)
 
 
 class Allocator:
@@ -26,6 +64,7 @@ class Allocator:
         asked for, as another process with another history would.
       guards: None, or draws bytes that are left unused behind each block, so that no two blocks
         touch and an address at a block's end belongs to no other.
+      arenas: None: segments lie where the device puts them.
     """
 
     def __init__(
@@ -34,8 +73,9 @@ class Allocator:
         *,
         whims: random.Random | None = None,
         guards: random.Random | None = None,
+        arenas: Arenas | None = None,
     ) -> None:
-        self._device = device
+        self._device, self.arenas = device, arenas
         self._whims, self._guards = whims, guards
         self._free: dict[str, list[tuple[int, int]]] = {}  # by pool: (bytes, address), sorted
         self._used: dict[int, tuple[str, int]] = {}  # by address: pool, bytes
@@ -89,7 +129,10 @@ class Allocator:
             self._remove_free(pool, address, size)
             return size, address
         size = -(-taken // SEGMENT_BYTES) * SEGMENT_BYTES
-        address = self._device.allocate(size)
+        if self.arenas is None:
+            address = self._device.allocate(size)
+        else:
+            address = self.arenas.segment(pool, size)
         self._segments[address] = size
         return size, address
 

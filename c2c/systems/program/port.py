@@ -101,6 +101,12 @@ class Device(Protocol):
     def release(self, address: int) -> None:
         """Give a segment back; reads of it fail from now on."""
 
+    def reserve(self, nbytes: int, address: int) -> int:
+        """Return the begin of a range of addresses without memory, at `address` if it is free."""
+
+    def allocate_at(self, address: int, nbytes: int) -> None:
+        """Put memory behind a part of a reserved range."""
+
     def write(self, address: int, data: bytes) -> None:
         """Copy from the host."""
 
@@ -215,6 +221,9 @@ class Device(Protocol):
 
     def instantiate(self, graph: int) -> int:
         """Return something that can be launched."""
+
+    def update(self, executable: int, graph: int) -> None:
+        """Put the parameters of a graph of the same topology into an executable one."""
 
     def upload(self, executable: int) -> None:
         """Bring an executable graph to the device."""

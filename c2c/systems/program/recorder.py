@@ -58,15 +58,18 @@ class Recorder:
         self.addresses: dict[AllocationId, int] = {}  # the latest of every allocation
         self.starts: list[int] = []  # of each graph: how many events there were when it began
         self._live: dict[int, AllocationId] = {}
+        self._sizes: dict[int, int] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._is_capturing = False
 
     def allocate(self, nbytes: int, *, thread: str = "main", pool: str = "") -> int:
         """Return the address of new memory."""
-        address = self.allocator.allocate(nbytes, pool)
+        arenas = self.allocator.arenas
+        # an arena is one thread's, so that it does not matter which of two threads came first
+        address = self.allocator.allocate(nbytes, pool if arenas is None else f"{thread}/{pool}")
         name = AllocationId(thread, pool, self._numbers[thread, pool])
         self._numbers[thread, pool] += 1
-        self._live[address] = name
+        self._live[address], self._sizes[address] = name, nbytes
         self.addresses[name] = address
         self._note(thread, name, nbytes, address)
         return address
@@ -74,7 +77,13 @@ class Recorder:
     def free(self, address: int, *, thread: str = "main") -> None:
         """Give memory back."""
         self.allocator.free(address)
+        del self._sizes[address]
         self._note(thread, self._live.pop(address), 0, address)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes asked for and not given back."""
+        return sum(self._sizes.values())
 
     def name_of(self, address: int) -> AllocationId:
         """Return the live allocation that begins at an address."""

@@ -8,6 +8,7 @@ stay the library's, and the tests hold the two readers against each other.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ _NUMBERS = {
     GGUFValueType.INT64: "<i8",
     GGUFValueType.FLOAT64: "<f8",
 }
+_LENGTH = struct.Struct("<Q")
 _MAX_DIMENSIONS = 4
 _MAX_NESTING = 4
 _MAX_ITEMS = 1 << 24  # of all arrays together; the largest vocabularies have a few million
@@ -144,6 +146,26 @@ class _Cursor:
         except UnicodeDecodeError:
             raise DataError(self.source, f"damaged: {what} is not UTF-8 text") from None
 
+    def texts(self, count: int, what: str) -> list[str]:
+        """Return so many texts. A vocabulary has 50,000, so that none is a call of its own.
+
+        What is not as it should be `text` tells, which is asked for it.
+        """
+        data, end, at = self.data, len(self.data), self.position
+        length = _LENGTH.unpack_from
+        found: list[str] = []
+        with contextlib.suppress(UnicodeDecodeError):
+            while len(found) < count and at + 8 <= end:
+                begin = at + 8
+                (size,) = length(data, at)
+                if size > _MAX_TEXT_BYTES or begin + size > end:
+                    break
+                found.append(data[begin : begin + size].decode())
+                at = begin + size
+        self.position = at
+        found += [self.text(what) for _ in range(count - len(found))]
+        return found
+
     def value_type(self, key: str) -> GGUFValueType:
         number = self.number("<I", f"metadata key {key!r}")
         try:
@@ -170,7 +192,7 @@ class _Cursor:
                 f"damaged: {what} is an array of {count}, expected at most {_MAX_ITEMS}",
             )
         if item == GGUFValueType.STRING:
-            return [self.text(what) for _ in range(count)]
+            return self.texts(count, what)
         if item == GGUFValueType.ARRAY:
             return [self.value(item, key, nesting + 1) for _ in range(count)]
         return self._numbers(item, count, what)

@@ -65,7 +65,7 @@ def test_a_damaged_file_is_named_and_not_used(tmp_path: Path, damage: str) -> No
         data[len(data) // 2] ^= 1
     elif damage == "version":
         data[10] += 1
-        wanted = "version: 2, this code reads 1"
+        wanted = "version: 3, this code reads 2"
     else:
         data = bytearray(b"something else" if damage == "other" else b"")
         wanted = "magic: "

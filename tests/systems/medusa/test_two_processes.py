@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,16 @@ ROOT = Path(__file__).parents[3]
 
 
 def measured(
-    folder: Path, device: str, what: str, env: Mapping[str, str] | None = None
+    folder: Path,
+    device: str,
+    what: str,
+    env: Mapping[str, str] | None = None,
+    ways: Sequence[str] = (),
 ) -> dict[str, Any]:
-    out = folder / f"{device}-{what.replace(':', '-')}"
+    out = folder / "-".join((device, *ways, what.replace(":", "-")))
     done = subprocess.run(
         [sys.executable, "-m", "experiments.medusa.restore", f"device={device}",
-         f"models=[{what}]", f"out={out}"],
+         f"models=[{what}]", *ways, f"out={out}"],
         cwd=ROOT, env=env, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -43,18 +47,24 @@ def test_the_driver_restores_what_the_emulated_device_restores(tmp_path: Path) -
     env = environment(tmp_path)
     build(tmp_path, libraries(what))
     ours, emulated = measured(tmp_path, "driver", what, env), measured(tmp_path, "emulated", what)
+    fixed = measured(tmp_path, "driver", what, env, ("addresses=fixed", "executables=shared"))
+    assert fixed["outputs"] == ours["outputs"]
+    assert (fixed["is_in_place"], ours["is_in_place"]) == (True, False)
     assert ours["graphs"] == ours["captured_graphs"] == 1
     assert ours["outputs"] == emulated["outputs"]  # byte for byte
     assert ours["nodes"] == emulated["nodes"] > 20
     assert not ours["refused"]
+    # the size that the first process's profiling gave, of 80 GiB less what it holds
+    assert 0.89 < ours["kv_bytes"] / (80 << 30) < 0.9
 
 
 def test_a_models_graphs_by_the_drivers_calls(tmp_path: Path) -> None:
     what = "qwen15_0p5b"
     env = environment(tmp_path)
     build(tmp_path, libraries(what))
-    row = measured(tmp_path, "driver", what, env)
+    row = measured(tmp_path, "driver", what, env, ("executables=shared",))
     assert (row["graphs"], row["nodes"], row["refused"]) == (35, 9118, [])
+    assert row["topologies"] == 2  # small batch sizes have a node more a layer
 
 
 def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
@@ -72,6 +82,9 @@ def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
     ("argument", "message"),
     [
         ("device=gpu", "device='gpu': expected one of driver, emulated"),
+        ("addresses=moved", "addresses='moved': expected one of fixed, patched"),
+        ("models=[cublas:0]", "models='cublas:0': expected cublas:<layers> with a number above 0"),
+        ("models=[cublas:2]", "device='emulated': expected driver"),
         ("models=[llama9]", "models='llama9': expected one of"),
     ],
 )

@@ -29,6 +29,8 @@ _DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 _NO_TIMING: Final = 2  # CU_EVENT_DISABLE_TIMING
 _RELAXED: Final = 2  # finalisers of other threads break the stricter modes
+# CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+_PINNED, _ON_DEVICE, _READ_AND_WRITE = 1, 1, 3
 _RUNTIMES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
@@ -57,8 +59,14 @@ class Driver(Graphs, Peer):
         self._stream = checked(d.cuStreamCreateWithPriority, 1, priority)
         self._events: dict[int, Any] = {}
         self._captured: list[int] | None = None
+        self._mapped: dict[int, int] = {}  # bytes of segments in reserved ranges
         self._libraries: dict[str, Any] = {}
         self._runtime: Any = None
+
+    @property
+    def stream(self) -> int:
+        """The one stream, for libraries that launch into it by themselves."""
+        return int(self._stream)
 
     def describe(self) -> dict[str, Any]:
         """Return the device's part of an artefact's key."""
@@ -75,9 +83,32 @@ class Driver(Graphs, Peer):
         """Return the address of a new segment."""
         return int(checked(self._d.cuMemAlloc, nbytes))
 
+    def reserve(self, nbytes: int, address: int) -> int:
+        """Return the begin of a range of addresses without memory, at `address` if it is free."""
+        d = self._d
+        return int(checked(d.cuMemAddressReserve, nbytes, 0, d.CUdeviceptr(address), 0))
+
+    def allocate_at(self, address: int, nbytes: int) -> None:
+        """Put memory behind a part of a reserved range."""
+        d, made = self._d, self._d.CUmemAllocationProp()
+        made.type = d.CUmemAllocationType(_PINNED)
+        made.location.type = d.CUmemLocationType(_ON_DEVICE)
+        made.location.id = int(self._device)
+        held = checked(d.cuMemCreate, nbytes, made, 0)
+        place, access = d.CUdeviceptr(address), d.CUmemAccessDesc()
+        access.location, access.flags = made.location, d.CUmemAccess_flags(_READ_AND_WRITE)
+        checked(d.cuMemMap, place, nbytes, 0, held, 0)
+        checked(d.cuMemSetAccess, place, nbytes, [access], 1)
+        checked(d.cuMemRelease, held)  # the range keeps it
+        self._mapped[address] = nbytes
+
     def release(self, address: int) -> None:
         """Give a segment back."""
-        checked(self._d.cuMemFree, self._d.CUdeviceptr(address))
+        place = self._d.CUdeviceptr(address)
+        if address in self._mapped:
+            checked(self._d.cuMemUnmap, place, self._mapped.pop(address))
+        else:
+            checked(self._d.cuMemFree, place)
 
     def write(self, address: int, data: bytes) -> None:
         """Copy from the host."""
@@ -237,6 +268,27 @@ class Driver(Graphs, Peer):
     def launch_graph(self, executable: int) -> None:
         """Run all nodes of a graph."""
         checked(self._d.cuGraphLaunch, self._d.CUgraphExec(executable), self._stream)
+
+    def note_library_call(self) -> None:
+        """Remember the nodes that a library has put into the capture, in the order of their edges.
+
+        Raises:
+          DeviceFault: they do not follow one another.
+        """
+        if self._captured is None:
+            return
+        _, _, graph, waits_for, _, count = checked(self._d.cuStreamGetCaptureInfo, self._stream)
+        *_, lines = checked(self._d.cuGraphGetEdges, graph, 0)
+        found = checked(self._d.cuGraphGetEdges, graph, lines) if lines else ([], [])
+        before = {int(b): int(a) for a, b in zip(found[0], found[1], strict=True)}
+        known, added = set(self._captured), []
+        node = int(waits_for[0]) if count == 1 else None
+        while node is not None and node not in known:
+            added.append(node)
+            node = before.get(node)
+        self._captured += reversed(added)
+        if len(self._captured) != self.captured_nodes():
+            raise DeviceFault("a library has captured launches that do not follow one another")
 
     def _note(self) -> None:
         """Remember the node that a captured call has made: what the stream now waits for."""

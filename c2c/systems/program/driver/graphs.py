@@ -212,6 +212,11 @@ class Graphs:
         """Return something that can be launched."""
         return int(checked(self._d.cuGraphInstantiate, self._d.CUgraph(graph), 0))
 
+    def update(self, executable: int, graph: int) -> None:
+        """Put the parameters of a graph of the same topology into an executable one."""
+        made = self._d.CUgraphExec(executable)
+        checked(self._d.cuGraphExecUpdate, made, self._d.CUgraph(graph))
+
     def destroy_graph(self, graph: int) -> None:
         """Forget a graph."""
         self._order.pop(graph, None)

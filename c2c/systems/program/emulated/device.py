@@ -72,6 +72,14 @@ class Emulated(Peer):
         """Give a segment back; reads of it fail from now on."""
         self._memory.release(address)
 
+    def reserve(self, nbytes: int, address: int) -> int:
+        """Return the begin of a range of addresses without memory, at `address` if it is free."""
+        return self._memory.reserve(nbytes, address)
+
+    def allocate_at(self, address: int, nbytes: int) -> None:
+        """Put memory behind a part of a reserved range."""
+        self._memory.allocate_at(address, nbytes)
+
     def write(self, address: int, data: bytes) -> None:
         """Copy from the host."""
         self._memory.write(address, data)
@@ -293,6 +301,14 @@ class Emulated(Peer):
         handle = self._new()
         self._executables[handle] = Graph(dict(made.nodes), list(made.edges))
         return handle
+
+    def update(self, executable: int, graph: int) -> None:
+        """Put the parameters of a graph of the same topology into an executable one."""
+        old, new = self._executables[executable], self._graphs[graph]
+        kinds = [[node.kind for node in each.nodes.values()] for each in (old, new)]
+        if kinds[0] != kinds[1] or set(old.edges) != set(new.edges):
+            raise DeviceFault("an executable graph is not updated to another topology")
+        self._executables[executable] = Graph(dict(new.nodes), list(new.edges))
 
     def upload(self, executable: int) -> None:
         """Bring an executable graph to the device."""

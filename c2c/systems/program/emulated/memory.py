@@ -29,19 +29,33 @@ class Memory:
         self._next = _LOW + draw.randrange(1 << 18) * _GRAIN
         self._bases: list[int] = []
         self._sizes: dict[int, int] = {}
+        self._reserved: list[tuple[int, int]] = []
         self._pages: dict[int, bytearray] = {}
         self.free_bytes = nbytes
 
     def allocate(self, nbytes: int) -> int:
         """Return the address of a new segment."""
-        if nbytes > self.free_bytes:
-            raise DeviceFault(f"out of memory: {nbytes} bytes asked, {self.free_bytes} free")
         address = self._next
         self._next += (-(-nbytes // _GRAIN) + self._draw.randrange(4)) * _GRAIN
-        bisect.insort(self._bases, address)
-        self._sizes[address] = nbytes
-        self.free_bytes -= nbytes
+        self._add(address, nbytes)
         return address
+
+    def reserve(self, nbytes: int, address: int) -> int:
+        """Return the begin of a range of addresses that no segment has, at `address` if free."""
+        if not self._is_free(address, nbytes):
+            address, self._next = self._next, self._next + -(-nbytes // _GRAIN) * _GRAIN
+        self._reserved.append((address, address + nbytes))
+        return address
+
+    def allocate_at(self, address: int, nbytes: int) -> None:
+        """Put a segment into a reserved range."""
+        if not any(low <= address and address + nbytes <= high for low, high in self._reserved):
+            raise DeviceFault(f"{address:#x} is in no reserved range")
+        k = bisect.bisect_right(self._bases, address)
+        before = self._bases[k - 1] + self._sizes[self._bases[k - 1]] if k else 0
+        if before > address or (k < len(self._bases) and self._bases[k] < address + nbytes):
+            raise DeviceFault(f"{address:#x} has memory already")
+        self._add(address, nbytes)
 
     def release(self, address: int) -> None:
         """Forget a segment; reading it from now on fails."""
@@ -76,6 +90,17 @@ class Memory:
             part = data[done : done + _PAGE - at]
             self._page(page)[at : at + len(part)] = part
             done += len(part)
+
+    def _add(self, address: int, nbytes: int) -> None:
+        if nbytes > self.free_bytes:
+            raise DeviceFault(f"out of memory: {nbytes} bytes asked, {self.free_bytes} free")
+        bisect.insort(self._bases, address)
+        self._sizes[address] = nbytes
+        self.free_bytes -= nbytes
+
+    def _is_free(self, address: int, nbytes: int) -> bool:
+        spans = [*self._reserved, *((base, base + self._sizes[base]) for base in self._bases)]
+        return all(address + nbytes <= low or high <= address for low, high in spans)
 
     def _page(self, page: int) -> bytearray:
         found = self._pages.get(page)

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from c2c.systems.program import Library, entries_of
+from c2c.systems.program import (
+    Access,
+    Entry,
+    Library,
+    ParameterDeclaration,
+    entries_of,
+    write_image,
+)
 
-__all__ = ["build", "environment"]
+__all__ = ["build", "build_blas", "environment"]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -29,9 +36,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def build(folder: Path, libraries: Iterable[Library]) -> None:
     """Build the driver, its runtime's name, and the libraries into a folder."""
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        pytest.skip("there is no C compiler")
+    compiler = _compiler()
     driver = folder / "libcuda.so.1"
     _compile(compiler, HERE / "libcuda.c", driver)
     for name in ("libcuda.so", "libcudart.so.13"):
@@ -40,6 +45,25 @@ def build(folder: Path, libraries: Iterable[Library]) -> None:
         source = folder / f"{library.path}.c"
         source.write_text(_source(library))
         _compile(compiler, source, folder / library.path, f"-L{folder}", "-lcuda")
+
+
+def build_blas(folder: Path) -> None:
+    """Build a cuBLAS over the fake driver, which has been built, into a folder."""
+    names = ("gemm_rows", "gemm_split", "split_reduce")
+    problem = ParameterDeclaration(40, 8)
+    accesses = tuple(Access(0, 8 * k, "pointer", mode, 64) for k, mode in enumerate("rrw"))
+    image = write_image([Entry(n, (problem,), accesses, allocates=False) for n in names])
+    library = Library("libcublas.so.13", (image,), is_hidden=True)
+    source = folder / f"{library.path}.c"
+    source.write_text(_source(library) + (HERE / "libcublas.c").read_text())
+    _compile(_compiler(), source, folder / library.path, f"-L{folder}", "-lcuda")
+
+
+def _compiler() -> str:
+    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if found is None:
+        pytest.skip("there is no C compiler")
+    return found
 
 
 def _compile(compiler: str, source: Path, target: Path, *more: str) -> None:

@@ -16,7 +16,7 @@
 typedef int R;
 typedef unsigned long long Addr;
 enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, NOT_READY = 600,
-       ILLEGAL = 700, UNSUPPORTED_IN_CAPTURE = 900, ILLEGAL_STATE = 401 };
+       ILLEGAL = 700, UNSUPPORTED_IN_CAPTURE = 900, ILLEGAL_STATE = 401, GRAPH_UPDATE_FAILED = 910 };
 enum { KERNEL = 0, MEMCPY = 1, MEMSET = 2, CHILD = 4, EMPTY = 5 };
 enum { MAX_PARAMS = 32, MAX_RECORDS = 512, ATTRIBUTES = 32, VALUE = 64, MAP = 128 };
 
@@ -66,12 +66,15 @@ static int in_memory(Addr a, size_t n) {
     for (int i = 0; i < n_segments; i++) if (a >= segments[i].base && a + n <= segments[i].base + segments[i].n) return 1;
     return 0;
 }
+static void noise(unsigned char *p, size_t n) { /* of this process */
+    if (n <= 4u << 20) for (size_t i = 0; i < n; i += 4) *(uint32_t *)(p + i) = (uint32_t)random();
+}
 static R alloc(Addr *out, size_t n) {
     if (!n) return INVALID;
     if (used + n > total || n_segments == SEGMENTS) return OUT_OF_MEMORY;
     unsigned char *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return OUT_OF_MEMORY;
-    if (n <= 4u << 20) for (size_t i = 0; i < n; i += 4) *(uint32_t *)(p + i) = (uint32_t)random(); /* noise of this process */
+    noise(p, n);
     segments[n_segments].base = (Addr)p; segments[n_segments++].n = n; used += n; *out = (Addr)p; return OK;
 }
 static R release(Addr a) {
@@ -79,6 +82,21 @@ static R release(Addr a) {
         munmap((void *)a, segments[i].n); used -= segments[i].n; segments[i] = segments[--n_segments]; return OK; }
     return INVALID;
 }
+static R f_reserve(Addr *out, size_t n, size_t align, Addr at, uint64_t flags) { /* elsewhere, if something is there */
+    (void)align; (void)flags; int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *p = at ? mmap((void *)at, n, PROT_NONE, kind | MAP_FIXED_NOREPLACE, -1, 0) : MAP_FAILED;
+    if (p == MAP_FAILED) p = mmap(0, n, PROT_NONE, kind, -1, 0);
+    if (p == MAP_FAILED) return OUT_OF_MEMORY;
+    *out = (Addr)p; return OK;
+}
+static R f_memcreate(size_t *held, size_t n, const void *prop, uint64_t flags) { (void)prop; (void)flags; *held = n; return n % (2u << 20) ? INVALID : OK; }
+static R f_map(Addr at, size_t n, size_t offset, size_t held, uint64_t flags) {
+    (void)flags; if (offset || held != n) return INVALID;
+    if (used + n > total || n_segments == SEGMENTS) return OUT_OF_MEMORY;
+    if (mprotect((void *)at, n, PROT_READ | PROT_WRITE)) return INVALID;
+    noise((void *)at, n); segments[n_segments].base = at; segments[n_segments++].n = n; used += n; return OK;
+}
+static R f_unmap(Addr at, size_t n) { (void)n; return release(at); }
 
 /* ---- images ---- */
 static size_t parameter(const char *text, size_t *align) { /* ".param [.align a] .type [marks] name[count]" */
@@ -315,6 +333,12 @@ static R f_addg(Node **out, Graph *g, Node **d, size_t nd, Graph *c) { Node *n =
 static R f_adde(Node **out, Graph *g, Node **d, size_t nd) { *out = add_node(g, EMPTY); return deps_of(g, d, nd); }
 static R f_depend(Graph *g, Node **a, Node **b, const EdgeData *d, size_t n) { for (size_t i = 0; i < n; i++) if (add_edge(g, position(g, a[i]), position(g, b[i]), d ? &d[i] : 0)) return INVALID; return OK; }
 static R f_instantiate(Graph **e, Graph *g, unsigned long long f) { (void)f; Graph *made = new_graph(); *made = *g; *e = made; return OK; }
+static R f_eupdate(Graph *e, Graph *g, void *info) { /* the same kinds and edges, or nothing */
+    (void)info; if (e->n != g->n || e->edges != g->edges) return GRAPH_UPDATE_FAILED;
+    for (int i = 0; i < g->n; i++) if (e->nodes[i]->kind != g->nodes[i]->kind) return GRAPH_UPDATE_FAILED;
+    for (int i = 0; i < g->edges; i++) if (e->from[i] != g->from[i] || e->to[i] != g->to[i]) return GRAPH_UPDATE_FAILED;
+    *e = *g; return OK;
+}
 static R f_launchg(Graph *e, void *s) { (void)s; return run_graph(e); }
 static R f_error(R r, const char **text) { static char out[32]; snprintf(out, sizeof out, "fake error %d", r); *text = out; return OK; }
 
@@ -323,7 +347,9 @@ static R f_get(const char *name, void **out, int version, uint64_t flags, int *s
 static const struct { const char *name; void *f; } calls[] = {
     C("cuInit", f_ok), C("cuDriverGetVersion", f_version), C("cuDeviceGetCount", f_count), C("cuDeviceGet", f_device),
     C("cuDeviceGetName", f_name), C("cuDeviceTotalMem", f_total), C("cuDevicePrimaryCtxRetain", f_retain), C("cuCtxSetCurrent", f_ok),
-    C("cuMemGetInfo", f_info), C("cuMemAlloc", alloc), C("cuMemFree", release), C("cuMemcpyHtoD", f_htod), C("cuMemcpyDtoH", f_dtoh),
+    C("cuMemGetInfo", f_info), C("cuMemAlloc", alloc), C("cuMemFree", release),
+    C("cuMemAddressReserve", f_reserve), C("cuMemCreate", f_memcreate), C("cuMemMap", f_map), C("cuMemSetAccess", f_ok), C("cuMemRelease", f_ok), C("cuMemUnmap", f_unmap),
+    C("cuMemcpyHtoD", f_htod), C("cuMemcpyDtoH", f_dtoh),
     C("cuTensorMapReplaceAddress", f_replace), C("cuModuleLoadData", load), C("cuModuleGetFunction", find),
     C("cuModuleGetFunctionCount", f_fcount), C("cuModuleEnumerateFunctions", f_enum), C("cuFuncGetName", f_fname),
     C("cuFuncGetModule", f_fmodule), C("cuFuncGetParamInfo", f_pinfo), C("cuFuncIsLoaded", f_isloaded), C("cuFuncLoad", f_load),
@@ -337,7 +363,7 @@ static const struct { const char *name; void *f; } calls[] = {
     C("cuGraphMemcpyNodeGetParams", f_cget), C("cuGraphMemsetNodeGetParams", f_sget), C("cuGraphChildGraphNodeGetGraph", f_child),
     C("cuGraphCreate", f_create), C("cuGraphAddKernelNode", f_addk), C("cuGraphAddMemcpyNode", f_addc), C("cuGraphAddMemsetNode", f_adds),
     C("cuGraphAddChildGraphNode", f_addg), C("cuGraphAddEmptyNode", f_adde), C("cuGraphAddDependencies", f_depend),
-    C("cuGraphInstantiateWithFlags", f_instantiate), C("cuGraphInstantiate", f_instantiate), C("cuGraphUpload", f_ok), C("cuGraphLaunch", f_launchg),
+    C("cuGraphInstantiateWithFlags", f_instantiate), C("cuGraphInstantiate", f_instantiate), C("cuGraphExecUpdate", f_eupdate), C("cuGraphUpload", f_ok), C("cuGraphLaunch", f_launchg),
     C("cuGraphDestroy", f_ok), C("cuGraphExecDestroy", f_ok), C("cuGetErrorName", f_error), C("cuGetErrorString", f_error), C("cuGetProcAddress", f_get), {0, 0}};
 static R f_get(const char *name, void **out, int version, uint64_t flags, int *status) {
     (void)version; (void)flags; *out = 0; if (status) *status = 1;

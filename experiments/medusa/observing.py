@@ -1,0 +1,99 @@
+"""What graphs leave on random inputs, as digests, and what beginning and launching them takes."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.systems.medusa import Regions
+from c2c.systems.program import AllocationId, Device
+
+__all__ = ["begun", "median_s", "outputs_of", "plain_regions", "regions_from"]
+
+INPUTS: Final = (0, 1, 2)  # random inputs that outputs are compared on
+
+
+def outputs_of(
+    device: Device,
+    executable_of: Callable[[int], int],
+    regions: Mapping[int, Regions],
+    addresses: Mapping[AllocationId, int],
+) -> dict[str, list[str]]:
+    """Return, by batch size, a digest of what each of the random inputs leaves.
+
+    As floats of any type the inputs are finite, which keeps kernels that compute from drowning
+    every difference in NaN.
+    """
+    found = {}
+    for batch, region in regions.items():
+        executable = executable_of(batch)
+        device.upload(executable)
+        digests = []
+        for seed in INPUTS:
+            draw = np.random.default_rng(seed)
+            for name, at, nbytes in region.given:
+                values = np.frombuffer(draw.bytes(nbytes), np.uint8).copy()
+                values[1::2] &= 0xBF  # the exponent's highest bit
+                device.write(addresses[name] + at, values.tobytes())
+            device.launch_graph(executable)
+            device.synchronise()
+            left = [device.read(addresses[n] + at, size) for n, at, size in region.left]
+            digests.append(hashlib.sha256(b"".join(left)).hexdigest())
+        found[str(batch)] = digests
+    return found
+
+
+def begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
+    """Return seconds to instantiate and upload all graphs, and by batch size of launches."""
+    begin = time.perf_counter()
+    executables = {batch: device.instantiate(graph) for batch, graph in graphs.items()}
+    instantiated = time.perf_counter()
+    for executable in executables.values():
+        device.upload(executable)
+    device.synchronise()
+    uploaded = time.perf_counter()
+    first, later = {}, {}
+    for batch, executable in executables.items():
+
+        def launch(executable: int = executable) -> None:
+            device.launch_graph(executable)
+            device.synchronise()
+
+        launched = time.perf_counter()
+        launch()
+        first[str(batch)] = time.perf_counter() - launched
+        later[str(batch)] = median_s(launch)
+        device.destroy_executable(executable)
+    return {
+        "instantiate_s": instantiated - begin, "upload_s": uploaded - instantiated,
+        "first_launch_s": first, "launch_s": later,
+    }  # fmt: skip
+
+
+def median_s(run: Callable[[], None], repeats: int = 5) -> float:
+    """Return the median of a call's seconds."""
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def plain_regions(regions: Regions) -> dict[str, Any]:
+    """Return regions as plain values."""
+    return {"given": regions.given, "left": regions.left}
+
+
+def regions_from(told: Mapping[str, Any]) -> Regions:
+    """Return regions from plain values."""
+    given, left = (
+        tuple((AllocationId(*name), at, nbytes) for name, at, nbytes in told[part])
+        for part in ("given", "left")
+    )
+    return Regions(given, left)
