@@ -26,6 +26,7 @@ from c2c.serving.port import (
     Event,
     Forget,
     Hand,
+    HandOver,
     Interrupt,
     Load,
     Ready,
@@ -113,6 +114,7 @@ class LiveBackend:
                 raise NotImplementedError(f"{action}: settings refuse the layouts that ask for it")
             else:
                 assert not isinstance(action, Recut), "only `ChangeLayout` brings it: nobody's here"
+                assert not isinstance(action, HandOver)  # `c2c.engine.fleet` refuses such roles
                 self._begin(action, at_s)
 
     def _drop(self, model: str) -> None:

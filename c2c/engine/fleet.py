@@ -206,6 +206,10 @@ def fleet_of(
         raise SettingError(
             "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
         )
+    if system.prompt_share > 0.0:
+        raise SettingError(
+            "system.prompt_share", system.prompt_share, "0: a worker computes prompts and decodes"
+        )
     if system.kv_host_bytes > 0.0:
         raise SettingError(
             "system.kv_host_bytes", system.kv_host_bytes, "0: a worker's KV caches stay in its pool"

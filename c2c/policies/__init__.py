@@ -89,6 +89,7 @@ from c2c.policies.load import (
     swaps_weights,
     weights_in,
 )
+from c2c.policies.move import MovesAway, move_s
 from c2c.policies.place import (
     CANDIDATE_DTYPE,
     BandwidthAware,
@@ -187,6 +188,7 @@ __all__ = [
     "LeastStartTime",
     "LongestUnused",
     "MostVisited",
+    "MovesAway",
     "NoPrefetch",
     "Nothing",
     "NothingKept",
@@ -251,6 +253,7 @@ __all__ = [
     "make_policy",
     "mass_to_fetch",
     "may_join",
+    "move_s",
     "note_end",
     "others_weight",
     "outside_policies",

@@ -38,6 +38,7 @@ CANDIDATE_DTYPE = np.dtype(
         ("is_alone", "i8"),  # 1: no busy instance on the chip has link rate reserved
         ("unpromised_gbps", "f8"),  # the same, less what inactive models on the chip would need
         ("load_s", "f8"),  # of the slice: a decode step of every busy engine and their backlogs
+        ("turns_s", "f8"),  # that turning once to each of them, and to the model, takes
         ("kept_share", "f8"),  # of the model's weights, in the slice's HBM
         ("chip", "i8"),
         ("weight_bytes", "f8"),  # of the model
@@ -231,6 +232,7 @@ class LeastLoaded(NamedTuple):
       stream_s: charged for weights that are not in HBM, in proportion.
       full_s: charged where the request's KV cache does not fit now.
       cold_s: charged where the weights would come from disk.
+      turns: weight of the time that turning to the slice's engines with work takes.
     """
 
     new_s: float = 0.001
@@ -238,12 +240,14 @@ class LeastLoaded(NamedTuple):
     stream_s: float = 0.003
     full_s: float = 5.0
     cold_s: float = 5.0
+    turns: float = 0.0
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
         for name, value in zip(self._fields, self, strict=True):
             if not value >= 0.0:
-                raise SettingError(f"{where}.{name}", value, "seconds, at least 0")
+                unit = "a number" if name == "turns" else "seconds"
+                raise SettingError(f"{where}.{name}", value, f"{unit}, at least 0")
 
 
 @place.by(LeastLoaded)
@@ -257,7 +261,7 @@ def _least_loaded(
         c = table[row]
         if c.kv_capacity < tokens:
             continue
-        seconds = c.load_s + policy.stream_s * (1.0 - c.kept_share)
+        seconds = c.load_s + policy.stream_s * (1.0 - c.kept_share) + policy.turns * c.turns_s
         if c.is_resident == 0:
             seconds += policy.new_s
             if c.is_free == 0:

@@ -13,6 +13,7 @@ __all__ = [
     "ACT_HAND",
     "ACT_INTERRUPT",
     "ACT_LOAD",
+    "ACT_PASS",
     "ACT_RECUT",
     "ACT_RUN",
     "ACT_UNLOAD",
@@ -29,6 +30,7 @@ ACT_FORGET: Final = 4  # the second number is the request's id; through the port
 ACT_ASIDE: Final = 5  # likewise: free its KV cache, it will come again
 ACT_RECUT: Final = 6  # the second number is the chip, whose layout is to be made
 ACT_HAND: Final = 7  # the second number is the slot of a request that goes to another instance
+ACT_PASS: Final = 8  # the second number is the slot of a request: carry its KV cache elsewhere
 
 
 @inlined

@@ -43,6 +43,7 @@ from c2c.serving.hbm import (
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.parking import bring_in
+from c2c.serving.passing import is_passed, join
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
 
@@ -68,6 +69,9 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         dev.kv_bytes += need
         if is_handed(s, slot):
             join_decodes(fleet, s, i, slot)
+            continue
+        if is_passed(s, slot):
+            join(s, i, slot)
             continue
         s.request[slot].admitted_s = now_s
         s.prefilling[i, inst.n_prefill] = slot

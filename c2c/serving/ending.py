@@ -12,6 +12,8 @@ from c2c.errors import BackendError
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ask, emit
 from c2c.serving.handing import is_handed, keep_charge, let_go_of
 from c2c.serving.instances import vacate
+from c2c.serving.moving import place_after_moves
+from c2c.serving.passing import forget_passed, is_passed
 from c2c.serving.placing import drop_claim, place_pending, try_place
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.records import fail, release_kv, write_record
@@ -170,8 +172,8 @@ def _end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
 
 
 def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
-    """End a request that stands nowhere any more and has no tokens on an instance."""
-    s.request[slot].output = 0
+    """End a request that stands nowhere any more, with the tokens that came with it at most."""
+    s.request[slot].output = s.request[slot].made
     fail(s, slot, now_s, reason)
 
 
@@ -211,7 +213,11 @@ def end_request(
             s.request[before].next = following
         inst.wait_tail = before if last else inst.wait_tail
         inst.n_wait -= 1
-        inst.backlog -= req.prompt
+        if is_passed(s, slot):
+            forget_passed(s, slot)
+            emit(s, ACT_FORGET, req.id)
+        else:
+            inst.backlog -= req.prompt
         if is_handed(s, slot):
             _end_handed(fleet, s, slot, reason, now_s)
         else:
@@ -256,6 +262,7 @@ def _after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float)
     ):
         inst.state = IDLE
         after_idle(fleet, rules, s, i, now_s)
+        place_after_moves(fleet, rules, s, now_s)
     ask(s, d)
     for j in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[j].n_wait > 0:

@@ -14,6 +14,7 @@ __all__ = [
     "idle_weight_bytes",
     "is_in_use",
     "kept_bytes",
+    "largest_other",
     "measure",
     "movable_bytes",
     "pair_of",
@@ -93,8 +94,8 @@ def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 
 @jitable
-def _largest_other(fleet: Fleet, s: Serving, i: int) -> float:
-    # The most KV cache that an engine beside instance i needs in HBM when it runs.
+def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
+    """Return the most KV cache that an engine beside instance `i` needs in HBM when it runs."""
     most = 0.0
     first = s.device[s.instance[i].on_device].first
     for j in range(first, first + fleet.residents):
@@ -139,7 +140,7 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     """
     dev = s.device[s.instance[i].on_device]
     used = dev.kv_bytes - movable_bytes(fleet, s, i)
-    largest = _largest_other(fleet, s, i) if fleet.kv_host_bytes > 0.0 else 0.0
+    largest = largest_other(fleet, s, i) if fleet.kv_host_bytes > 0.0 else 0.0
     if need_bytes <= dev.capacity_bytes - used and largest <= dev.capacity_bytes:
         return True
     least = math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from c2c.policies import goes_before, initial_alpha, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
-from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, measure, room_bytes
+from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, largest_other, measure, room_bytes
 from c2c.serving.parking import move_out
 from c2c.serving.pools import entry_of, hold, let_go
 from c2c.serving.queues import return_waiting
@@ -53,6 +53,11 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
         s.instance[before].next_same = inst.next_same
     dev.weight_bytes -= kept_bytes(fleet, s, i)
     let_go(fleet, s, entry_of(fleet, inst.model, inst.chip), inst.model, now_s)
+    if inst.goes_to >= 0:
+        s.instance[inst.goes_to].comes_from = -1
+    if inst.comes_from >= 0:
+        s.instance[inst.comes_from].goes_to = -1
+    inst.goes_to, inst.comes_from = -1, -1
     inst.kept = 0
     inst.next_same = -1
     inst.model = -1
@@ -79,7 +84,7 @@ def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> in
     """Return which idle one of instances [first, last) gives way, other than `but`; or -1."""
     best = -1
     for i in range(first, last):
-        if i == but or s.instance[i].state != IDLE:
+        if i == but or s.instance[i].state != IDLE or s.instance[i].comes_from >= 0:
             continue
         if best < 0 or goes_before(
             rules.system.evict, s.instance[i].last_used_s, s.instance[best].last_used_s
@@ -102,6 +107,14 @@ def _youngest_queue(fleet: Fleet, s: Serving, d: int, but: int) -> int:
 
 
 @jitable
+def _is_short(fleet: Fleet, s: Serving, i: int) -> bool:
+    # Whether an engine beside instance i could not bring all its KV caches back to HBM any more.
+    if fleet.kv_host_bytes == 0.0:
+        return False
+    return bool(largest_other(fleet, s, i) > s.device[s.instance[i].on_device].capacity_bytes)
+
+
+@jitable
 def make_room_for(
     fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: float, now_s: float
 ) -> None:
@@ -111,9 +124,17 @@ def make_room_for(
     what else `could_hold` counts.
     """
     d = s.instance[i].on_device
-    if need_bytes <= room_bytes(s, d) or not could_hold(fleet, s, i, need_bytes):
+    is_short = _is_short(fleet, s, i)
+    fits = need_bytes <= room_bytes(s, d) and not is_short
+    if fits or not could_hold(fleet, s, i, need_bytes):
         return
     drop_weights(fleet, rules, s, d, need_bytes, False)
+    while is_short:
+        victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
+        if victim < 0:
+            return
+        evict(fleet, s, victim, now_s)
+        is_short = _is_short(fleet, s, i)
     move_out(fleet, s, i, need_bytes - room_bytes(s, d))
     while room_bytes(s, d) < need_bytes:
         victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)

@@ -11,6 +11,8 @@ from c2c.serving.ending import fail_unserved, generated, place_again
 from c2c.serving.handing import is_handed, keep_charge, let_go_of
 from c2c.serving.instances import vacate
 from c2c.serving.leaving import ask_for_the_layout
+from c2c.serving.moving import place_after_moves
+from c2c.serving.passing import is_passed, take_back
 from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
@@ -67,6 +69,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     for m in sorted(homeless):
         place_again(fleet, rules, s, m, now_s)
     place_pending(fleet, rules, s, int(dev.chip), now_s)
+    place_after_moves(fleet, rules, s, now_s)
 
 
 def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
@@ -88,6 +91,8 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
             let_go_of(fleet, s, slot)
             emit(s, ACT_ASIDE, s.request[slot].id)
             _begin_again(s, slot)
+        if is_passed(s, slot):
+            take_back(s, slot)
         slots.append(slot)
         slot = int(s.request[slot].next)
     slots += _held_elsewhere(s, i)

@@ -9,6 +9,7 @@ from c2c.serving.hbm import is_in_use, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of
 from c2c.serving.queues import take_pending
+from c2c.serving.roles import DECODES
 from c2c.serving.state import (
     FREE,
     HELD,
@@ -27,7 +28,10 @@ from c2c.serving.turns import wake
 __all__ = [
     "device_load_s",
     "drop_claim",
+    "make_active",
     "make_room",
+    "place_decodes",
+    "place_on",
     "place_pending",
     "reserved_gbps",
     "start_active",
@@ -60,6 +64,17 @@ def device_load_s(fleet: Fleet, s: Serving, d: int) -> float:
 
 
 @jitable
+def _turns_s(fleet: Fleet, s: Serving, m: int, d: int) -> float:
+    # What device d spends on turning once to each of its engines with work, and to model m.
+    total = fleet.switch_s[fleet.deployment[m].arch, s.device[d].kind]
+    for i in range(s.device[d].first, s.device[d].first + fleet.residents):
+        inst = s.instance[i]
+        if inst.state != FREE and inst.model != m and is_in_use(s, i):
+            total += fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
+    return float(total)
+
+
+@jitable
 def drop_claim(s: Serving, m: int) -> None:
     """Give up the chip that model `m` claimed, if any."""
     claimed = s.model[m].claim_chip
@@ -70,6 +85,16 @@ def drop_claim(s: Serving, m: int) -> None:
 
 @jitable
 def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
+    make_active(fleet, rules, s, m, i, now_s)
+    drop_claim(s, m)
+    take_pending(s, m, i)
+    if s.instance[i].n_wait > 0:
+        wake(fleet, rules, s, i)
+
+
+@jitable
+def make_active(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
+    """Give instance `i`, which is free or without work, to model `m`, and make room for it."""
     inst = s.instance[i]
     demand = fleet.deployment[m].demand_gbps
     if inst.state != FREE:
@@ -91,15 +116,14 @@ def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: flo
             break
         evict(fleet, s, victim, now_s)
     assign(fleet, rules, s, m, i, now_s)
-    drop_claim(s, m)
-    take_pending(s, m, i)
-    if inst.n_wait > 0:
-        wake(fleet, rules, s, i)
 
 
 @jitable
-def _place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
-    # The instance of device d that model m would get: where it is, a free one, or an idle one's.
+def place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
+    """Return the instance of device `d` that model `m` would get, or -1.
+
+    Where it is, a free one, or an idle one's.
+    """
     free = -1
     first = s.device[d].first
     for i in range(first, first + fleet.residents):
@@ -118,10 +142,11 @@ def _place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
 
 @jitable
 def _add_candidates(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int, now_s: float
-) -> int:
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int, now_s: float,
+    decodes: bool,
+) -> int:  # fmt: skip
     chip = s.chip[c]
-    if chip.claim >= 0 and chip.claim != m:
+    if chip.claim >= 0 and chip.claim != m and not decodes:
         return n  # another model has waited too long for this chip
     home = entry_of(fleet, m, c)
     if not could_hold_weights(fleet, s, home, m):
@@ -130,7 +155,9 @@ def _add_candidates(
     unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
-        i = _place_on(fleet, rules, s, m, d) if s.device[d].service == IN_SERVICE else -1
+        if (fleet.role[d] == DECODES) != decodes:
+            continue
+        i = place_on(fleet, rules, s, m, d) if s.device[d].service == IN_SERVICE else -1
         if i < 0:
             continue
         inst = s.instance[i]
@@ -151,6 +178,7 @@ def _add_candidates(
         row.prompt_s = fleet.costs.prompt_s[arch * fleet.costs.kinds + inst.kind]
         row.decode_s = fleet.costs.decode_s[arch * fleet.costs.kinds + inst.kind]
         row.load_s = 0.0
+        row.turns_s = 0.0
         row.kept_share = 0.0
         row.fits_now = 1
         if fleet.residents > 1:
@@ -158,6 +186,7 @@ def _add_candidates(
             free = room_bytes(s, d) + s.device[d].weight_bytes + movable_bytes(fleet, s, i)
             row.fits_now = 1 if s.device[d].residents == 0 or need <= free else 0
             row.load_s = device_load_s(fleet, s, d)
+            row.turns_s = _turns_s(fleet, s, m, d)
             if row.is_resident != 0:
                 row.kept_share = inst.kept / fleet.layers[arch]
         n += 1
@@ -166,14 +195,15 @@ def _add_candidates(
 
 @jitable
 def _choose(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
-) -> int:
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float,
+    decodes: bool,
+) -> int:  # fmt: skip
     # The row of s.candidates that model m is placed on, or -1.
     n = 0
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         c = fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
-            n = _add_candidates(fleet, rules, s, m, tokens, c, n, now_s)
+            n = _add_candidates(fleet, rules, s, m, tokens, c, n, now_s, decodes)
     if n == 0:
         return -1
     # Counted by model: what other chips serve must not change what is drawn here.
@@ -199,7 +229,7 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
         if fleet.opens_all:
             _open_all(fleet, rules, s, m)
             continue
-        row = _choose(fleet, rules, s, m, 1, -1, 0.0)
+        row = _choose(fleet, rules, s, m, 1, -1, 0.0, False)
         if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
             i = int(s.candidates[row].instance)
             assign(fleet, rules, s, m, i, 0.0)
@@ -239,7 +269,7 @@ def try_place(
       tokens: KV tokens of the request that asks.
       only_chip: look at this chip alone; -1 looks at all of the model's chips.
     """
-    row = _choose(fleet, rules, s, m, tokens, only_chip, now_s)
+    row = _choose(fleet, rules, s, m, tokens, only_chip, now_s, False)
     if row < 0:
         return -1
     i = int(s.candidates[row].instance)
@@ -251,6 +281,24 @@ def try_place(
         if s.instance[i].n_wait > 0:
             wake(fleet, rules, s, i)
     return i
+
+
+@jitable
+def place_decodes(
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, at: int, now_s: float
+) -> int:
+    """Return the instance on a device that only decodes where model `m` would be placed; or -1.
+
+    Args:
+      tokens: of the request that would go there.
+      at: an instance that was returned before, which is made active now; -1: nothing is.
+    """
+    if at < 0:
+        row = _choose(fleet, rules, s, m, tokens, -1, now_s, True)
+        return int(s.candidates[row].instance) if row >= 0 else -1
+    if s.instance[at].state == FREE or s.instance[at].model != m:
+        make_active(fleet, rules, s, m, at, now_s)
+    return at
 
 
 @jitable
@@ -340,6 +388,8 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
             continue
         if inst.draining != 0:
             return -1  # one at a time
+        if fleet.role[inst.on_device] == DECODES:
+            continue  # no room for prompts
         if inst.model == m or not (inst.state == RUNNING or inst.state == READY):
             continue
         busy = inst.n_wait + inst.n_prefill + inst.n_decode

@@ -27,6 +27,7 @@ __all__ = [
     "Event",
     "Forget",
     "Hand",
+    "HandOver",
     "Interrupt",
     "KeepWeights",
     "LayoutChanged",
@@ -254,6 +255,21 @@ class Hand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Carry the KV cache of a request that a device has prefilled to an instance of another.
+
+    It lies in host memory until a run of that instance names the request among its decodes; this
+    run begins when it has come.
+    """
+
+    request_id: int
+    source: int  # the device that has it
+    device: int
+    instance: int
+    kv_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Send `Timer` at this time; it takes the place of an earlier one that has not gone off."""
 
@@ -263,7 +279,10 @@ class SetTimer:
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
 Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights | Layouts
-Action = Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | Hand | Recut | SetTimer
+Hands = Hand | HandOver
+Action = (
+    Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | Hands | Recut | SetTimer
+)
 
 
 class Backend(Protocol):

@@ -12,6 +12,7 @@ from c2c.serving.handing import charge
 from c2c.serving.pools import could_hold_weights, entry_of
 from c2c.serving.queues import return_pending, return_waiting
 from c2c.serving.records import release_kv
+from c2c.serving.roles import DECODES
 from c2c.serving.state import ENDS_AT, READY, RUNNING, SLOT, Fleet, Rules, Serving
 
 __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
@@ -102,7 +103,7 @@ def _least_to_redo(fleet: Fleet, s: Serving, m: int, c: int, best: int) -> int:
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
         inst = s.instance[i]
-        if inst.draining != 0 or inst.model == m:
+        if inst.draining != 0 or inst.model == m or fleet.role[inst.on_device] == DECODES:
             continue
         if inst.state != RUNNING and inst.state != READY:
             continue

@@ -91,18 +91,6 @@ FAIL_DEADLINE: Final = 4  # not finished by then
 FAIL_DEVICE: Final = 5  # the devices that could hold it are lost
 FAIL_MEMORY: Final = 6  # the model's weights fit no slice of its chips
 
-DEPLOYMENT_DTYPE = np.dtype(
-    [
-        ("arch", "i8"),
-        ("demand_gbps", "f8"),  # S_m / TPOT_m
-        ("ttft_slo_s", "f8"),
-        ("tpot_slo_s", "f8"),
-        ("max_context", "i8"),
-        ("priority", "i8"),  # of its requests, where they have none of their own
-    ],
-    align=True,
-)
-
 # A slice: one compute lane and one memory, on which engines take turns.
 DEVICE_DTYPE = np.dtype(
     [
@@ -135,6 +123,8 @@ INSTANCE_DTYPE = np.dtype(
         ("draining", "i8"),
         ("aside", "i8"),  # 1: gives up its requests at the next step boundary
         ("last_used_s", "f8"),
+        ("goes_to", "i8"),  # the instance that its requests follow its engine to, or -1
+        ("comes_from", "i8"),  # the instance whose requests it waits for, or -1
         ("next_same", "i8"),  # next active instance of the same model
         ("wait_head", "i8"),
         ("wait_tail", "i8"),
@@ -145,6 +135,7 @@ INSTANCE_DTYPE = np.dtype(
         ("kv_used", "i8"),  # tokens
         ("kv_capacity", "i8"),  # tokens, with nothing else on the device
         ("parked_bytes", "f8"),  # of its KV caches, in host memory
+        ("coming_bytes", "f8"),  # KV caches there of waiting requests that other devices prefilled
         ("kept", "i8"),  # layers whose weights are in HBM
         ("decode_clock", "i8"),  # decode steps this instance has taken
         ("last_step_s", "f8"),  # when its last step ended
@@ -283,6 +274,10 @@ REQUEST_DTYPE = np.dtype(
         ("was_hbm", "f8"),
         ("was_alone_s", "f8"),
         ("held_by", "i8"),  # which instance has its KV cache while it waits at another; or -1
+        ("made", "i8"),  # tokens of one that waits, prefilled elsewhere (`passing`); 0: it is none
+        ("source", "i8"),  # that device
+        ("passed_s", "f8"),  # when
+        ("passed_bytes", "f8"),  # its KV cache then
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -327,6 +322,8 @@ COUNT_DTYPE = np.dtype(
         ("dropped", "i8"),  # models that gave way in host memory
         ("drains", "i8"),
         ("preempted", "i8"),  # requests set aside
+        ("moves", "i8"),  # engines that began to move elsewhere
+        ("passed", "i8"),  # times that a request went to another device to decode
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),
         ("actions", "i8"),  # actions in the buffer
@@ -343,7 +340,7 @@ COUNT_DTYPE = np.dtype(
 class Fleet(NamedTuple):
     """The fixed part: deployments, where their weights are, what a slice can hold."""
 
-    deployment: Any  # DEPLOYMENT_DTYPE [D]
+    deployment: Any  # `prepare.tables.DEPLOYMENT_DTYPE` [D]
     home_first: Any  # i8[D+1]; chips home_chip[home_first[d]:home_first[d+1]] hold d's weights
     home_chip: Any  # i8[homes]
     home_model: Any  # i8[homes]
@@ -366,6 +363,8 @@ class Fleet(NamedTuple):
     takes_new: Any  # i8[kind] 0: only what is handed to it
     opens_all: bool  # a model that is active at the start is so on every device of its chips
     folds_experts: bool  # steps that lack experts are not walked one by one
+    role: Any  # i8[devices] EVERYTHING, PROMPTS or DECODES
+    sure_bytes: Any  # f8[kind] for KV caches whatever engines share a slice
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
     costs: CostTables
 
@@ -450,6 +449,7 @@ def new_serving(
     instance.chip, instance.kind = chip_of[instance.on_device], kind_of[instance.on_device]
     for field in ("model", "next_same", "wait_head", "wait_tail"):
         instance[field] = -1
+    instance.goes_to, instance.comes_from = -1, -1
     device.until_s = np.inf
     if present is not None:
         device.service[~present], device.since_s[~present] = OUT, np.inf

@@ -16,9 +16,8 @@ from c2c.policies import (
     jitable,
     keep_alive_s,
     may_join,
+    move_s,
     note_end,
-    reads_end_times,
-    route,
     wants_another,
 )
 from c2c.serving.actions import ask
@@ -28,13 +27,9 @@ from c2c.serving.handing import hand_on
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import evict
 from c2c.serving.leaving import is_leaving, take_out
-from c2c.serving.placing import (
-    device_load_s,
-    drop_claim,
-    make_room,
-    place_pending,
-    try_place,
-)
+from c2c.serving.moving import follow, has_moved, interrupt_for_move, move_for
+from c2c.serving.onward import pass_on
+from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
 from c2c.serving.pools import arrived, entry_of
 from c2c.serving.preempting import clear_for, is_cleared, set_aside
 from c2c.serving.queues import (
@@ -45,6 +40,8 @@ from c2c.serving.queues import (
     take_slot,
 )
 from c2c.serving.records import fail, finish
+from c2c.serving.roles import DECODES, PROMPTS
+from c2c.serving.routing import any_active, has_active, routed
 from c2c.serving.state import (
     COMES,
     ENDS_AT,
@@ -55,6 +52,7 @@ from c2c.serving.state import (
     IDLE,
     IN_SERVICE,
     LENGTH,
+    RUNNING,
     SLOT,
     Fleet,
     Rules,
@@ -77,63 +75,17 @@ __all__ = [
 
 @jitable
 def largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
-    """Return the most KV tokens of model `m` that a device of its chips holds; -1: none is left."""
+    """Return the most KV tokens of model `m` that a device for its prompts holds; -1: none is."""
     largest = -1
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         chip = s.chip[fleet.home_chip[k]]
         for d in range(chip.first, chip.last):
-            if s.device[d].service != IN_SERVICE and s.device[d].service != COMES:
+            is_served = s.device[d].service == IN_SERVICE or s.device[d].service == COMES
+            if not is_served or fleet.role[d] == DECODES:
                 continue
             capacity = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind]
             largest = max(largest, capacity)
     return largest
-
-
-@inlined
-def _routes(fleet: Fleet, s: Serving, m: int) -> int:
-    n = 0
-    i = s.model[m].active
-    while i >= 0:
-        inst = s.instance[i]
-        if fleet.takes_new[inst.kind] == 0:
-            i = inst.next_same
-            continue
-        row = s.routes[n]
-        row.instance = i
-        row.outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
-        row.draining = inst.draining
-        row.kv_capacity = inst.kv_capacity
-        row.alpha = inst.alpha
-        row.load_s = device_load_s(fleet, s, inst.on_device) if fleet.residents > 1 else 0.0
-        n += 1
-        i = inst.next_same
-    return n
-
-
-@jitable
-def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
-    # When a request would end at each of the first n routes, if no other one came.
-    req = s.request[slot]
-    for k in range(n):
-        i = s.routes[k].instance
-        inst, pair = s.instance[i], pair_of(fleet, s, i)
-        rows = inst.n_wait + inst.n_prefill + inst.n_decode + 1
-        step_s = decode_alone_s(fleet.costs, pair, rows, inst.kv_used + req.prompt)
-        prompt_s = prompt_alone_s(fleet.costs, pair, inst.backlog + req.prompt)
-        s.routes[k].ends_s = prompt_s + step_s * req.output
-
-
-@inlined
-def _route(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int) -> int:
-    # The instance that takes a request of model m; -1 where the model has to be placed.
-    if s.model[m].active < 0:
-        return -1
-    n = _routes(fleet, s, m)
-    if reads_end_times(rules.system.route):
-        _find_ends(fleet, s, n, slot)
-    tokens = s.request[slot].prompt + s.request[slot].output
-    row = route(rules.system.route, rules.own.route, s.routes, n, tokens)
-    return int(s.routes[row].instance) if row >= 0 else -1
 
 
 @inlined
@@ -158,7 +110,8 @@ def _let_die(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> No
         inst = s.instance[i]
         following = int(inst.next_same)
         unused_s = now_s - inst.last_used_s
-        if inst.state == IDLE and unused_s >= keep_alive_s(rules.system.scale):
+        is_kept = unused_s < keep_alive_s(rules.system.scale) or inst.comes_from >= 0
+        if inst.state == IDLE and not is_kept:
             evict(fleet, s, i, now_s)
         i = following
 
@@ -194,6 +147,7 @@ def on_arrival(
     req.carried = 0
     req.again = 0
     req.held_by = -1
+    req.made = 0
     s.count[0].arrived += 1
     tokens = prompt + output
     if tokens > fleet.deployment[m].max_context:
@@ -201,7 +155,7 @@ def on_arrival(
         return
     if keep_alive_s(rules.system.scale) < math.inf:
         _let_die(fleet, rules, s, m, now_s)
-    i = _route(fleet, rules, s, m, slot)
+    i = routed(fleet, rules, s, m, slot, False)
     if i >= 0:
         if _is_too_busy(fleet, rules, s, i, tokens):
             placed = try_place(fleet, rules, s, m, tokens, -1, now_s)
@@ -224,14 +178,6 @@ def on_arrival(
 
 
 @jitable
-def _any_active(s: Serving, m: int, tokens: int) -> int:
-    i = s.model[m].active
-    while i >= 0 and (s.instance[i].draining != 0 or s.instance[i].kv_capacity < tokens):
-        i = s.instance[i].next_same
-    return int(i)
-
-
-@jitable
 def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
     """Send what waits for model `m` to an instance that is active after all, if there is one.
 
@@ -242,9 +188,9 @@ def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
         return False
     head = s.request[model.wait_head]
     tokens = head.prompt + head.output
-    i = _route(fleet, rules, s, m, model.wait_head)
+    i = routed(fleet, rules, s, m, model.wait_head, False)
     if i < 0:  # routing would rather have the model placed, and it was not
-        i = _any_active(s, m, tokens)
+        i = any_active(fleet, s, m, tokens)
     if i < 0:
         return False
     drop_claim(s, m)
@@ -255,7 +201,10 @@ def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
 
 @jitable
 def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
-    # Model m found no slice: less urgent requests give way.
+    # Model m found no slice: an engine moves elsewhere, or less urgent requests give way.
+    if move_s(rules.system.preempt, 0, 0.0, True) < math.inf:
+        move_for(fleet, rules, s, m, now_s)
+        return
     i = clear_for(fleet, rules, s, m)
     if i >= 0:
         before = int(s.instance[i].model)
@@ -268,7 +217,7 @@ def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None
 @jitable
 def _go_elsewhere(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
     # Requests of model m have lost their slice: another one may be free.
-    if s.model[m].n_wait > 0 and s.model[m].active < 0:
+    if s.model[m].n_wait > 0 and not has_active(fleet, s, m):
         head = s.request[s.model[m].wait_head]
         try_place(fleet, rules, s, m, head.prompt + head.output, -1, now_s)
 
@@ -300,10 +249,25 @@ def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
 
 
 @jitable
+def _has_started(fleet: Fleet, rules: Rules, s: Serving, j: int, now_s: float) -> None:
+    # Instance j has started for an engine that goes on elsewhere: its requests follow.
+    i = int(s.instance[j].comes_from)
+    if s.instance[i].state == RUNNING:
+        interrupt_for_move(s, j)
+        return
+    s.instance[j].state = IDLE
+    follow(fleet, rules, s, i, now_s)
+    s.instance[i].state = IDLE
+    after_idle(fleet, rules, s, i, now_s)
+
+
+@jitable
 def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """The model that device `d` was loading has become active: serve what waits for it."""
     i = int(s.plan[d].instance)
     arrived(s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
+    if s.instance[i].comes_from >= 0:
+        _has_started(fleet, rules, s, i, now_s)
     _go_on(fleet, rules, s, i, now_s)
 
 
@@ -435,6 +399,10 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
         _end_prefills(fleet, rules, s, i, now_s)
     m = int(inst.model)
     is_given_up = is_cleared(s, i)
+    if has_moved(s, i):
+        follow(fleet, rules, s, i, now_s)
+    if fleet.role[d] == PROMPTS and inst.n_decode > 0 and not is_given_up:
+        pass_on(fleet, rules, s, i, now_s)
     if is_given_up:
         set_aside(fleet, s, i)
     elif s.count[0].pending > 0:

@@ -22,6 +22,7 @@ from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
 from c2c.serving.batching import compose
 from c2c.serving.hbm import could_hold, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
+from c2c.serving.passing import is_passed
 from c2c.serving.state import (
     ASSIGNED,
     ENDS_AT,
@@ -74,7 +75,7 @@ def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     inst = s.instance[i]
     if inst.n_prefill + inst.n_decode > 0:
         return True
-    return bool(inst.n_wait > 0) and _could_begin(fleet, rules, s, i)
+    return bool(inst.n_wait > 0 or inst.comes_from >= 0) and _could_begin(fleet, rules, s, i)
 
 
 @inlined
@@ -110,7 +111,8 @@ def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
         row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
         row.prompt_since_s = min(row.prompt_since_s, req.arrival_s)
         row.has_prompt = 1
-    if inst.n_wait > 0 and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i)):
+    is_new = inst.n_wait > 0 and not is_passed(s, inst.wait_head)
+    if is_new and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i)):
         req = s.request[inst.wait_head]
         left_s = req.prompt * fleet.costs.prompt_s[pair]
         row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
@@ -127,6 +129,8 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.token_due_s = math.inf
     row.last_token_s = inst.last_step_s
     pair, n, costs = pair_of(fleet, s, i), inst.n_decode, fleet.costs
+    if inst.n_wait > 0 and is_passed(s, inst.wait_head):
+        n = min(n + inst.n_wait, fleet.max_batch)  # they join with its turn
     row.decodes = n
     row.decode_clock = inst.decode_clock
     row.tpot_slo_s = tpot_s

@@ -8,9 +8,10 @@ import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import caches_experts, inlined, jitable
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_PASS, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
+from c2c.simulator.carrying import move_kv, send_kv
 from c2c.simulator.chains import CHAIN
 from c2c.simulator.events import set_end
 from c2c.simulator.experts import Experts
@@ -96,23 +97,12 @@ def _begin_works(
 
 
 @jitable
-def _move_kv(machine: Machine, state: Serving, world: World, d: int, copied_s: float) -> None:
-    # KV caches come and go before the step or the load. What goes takes the link's other way,
-    # beside the copies that take `copied_s`; what comes follows block by block into its room.
-    p, plan, cap = world.phase[d], state.plan[d], machine.link_cap[state.device[d].kind]
-    p.base_s += max(plan.kv_in_bytes, plan.kv_out_bytes - copied_s * cap) / cap
-    p.link_bytes += plan.kv_in_bytes
-    p.hbm_bytes += plan.kv_in_bytes + plan.kv_out_bytes
-    p.total_kv_in += plan.kv_in_bytes
-    p.total_kv_out += plan.kv_out_bytes
-
-
-@jitable
 def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> None:
     dev, p = state.device[d], world.phase[d]
     inst = state.instance[state.plan[d].instance]
     m = inst.model
     p.is_load = 1
+    p.ahead = 0.0
     p.steps = 1
     p.slope_s = 0.0
     p.hbm_growth = 0.0
@@ -130,7 +120,7 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
         link = world.link[dev.chip]
         link.disk_free_s = max(link.disk_free_s, now_s) + machine.weight_bytes[m] / machine.disk
         p.base_s += link.disk_free_s - now_s + machine.cold_init_s
-    _move_kv(machine, state, world, d, p.base_s)
+    move_kv(machine, state, world, d, p.base_s, now_s)
     _begin(world, state, d, now_s)
 
 
@@ -165,8 +155,7 @@ def _swap(
     p.link_bytes += machine.turn_bytes[m] - ahead
     p.hbm_bytes += machine.turn_bytes[m] - ahead
     p.turned_s = now_s + left_s
-    p.total_link += ahead
-    p.total_hbm += ahead
+    p.ahead = ahead
     link = world.link[state.device[d].chip]
     account(world, state.device[d].chip, now_s)
     link.moved += ahead
@@ -188,6 +177,7 @@ def _begin_run(
     pair = arch * costs.kinds + state.device[d].kind
     layers = fleet.layers[arch]
     p.is_load = 0
+    p.ahead = 0.0
     p.steps = plan.steps
     p.base_s = step_alone_s(costs, pair, plan, layers, plan.alpha)
     p.slope_s = step_growth_s(costs, pair, plan)
@@ -208,7 +198,7 @@ def _begin_run(
         if machine.turn_bytes[state.instance[plan.instance].model] > 0.0:
             _swap(machine, state, world, d, plan.instance, state.device[d].kind, now_s)
     if plan.kv_in_bytes + plan.kv_out_bytes > 0.0:
-        _move_kv(machine, state, world, d, p.base_s - computed_s)
+        move_kv(machine, state, world, d, p.base_s - computed_s, now_s)
     lead_s, lead_link, lead_hbm = p.base_s - computed_s, p.link_bytes - streamed, p.hbm_bytes - read
     if plan.steps > 1 and lead_s > 0.0:
         p.base_s, p.link_bytes, p.hbm_bytes = computed_s, streamed, read
@@ -256,6 +246,8 @@ def submit(
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
             if caches_experts(rules.system.experts):
                 experts_of_start(fleet, rules, experts, m, kind, d)
+        elif code == ACT_PASS:
+            send_kv(machine, state, world, d, now_s)
         elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
         elif code == ACT_RECUT:
@@ -307,8 +299,8 @@ def end_phase(
     hbm = steps * p.hbm_bytes + p.hbm_growth * steps * (steps - 1.0) / 2.0 + p.lead_hbm
     report.steps = p.steps
     report.latency_s = seconds / steps
-    report.link_bytes = p.link_bytes * steps + p.lead_link
-    report.hbm_bytes = hbm
+    report.link_bytes = p.link_bytes * steps + p.lead_link + p.ahead
+    report.hbm_bytes = hbm + p.ahead
     report.alone_s = p.base_s
     chip_rate = (link.moved - p.moved_at_start) / seconds if seconds > 0.0 else 0.0
     if p.is_load == 0:  # a `Ready` says nothing of it
@@ -323,7 +315,7 @@ def end_phase(
     p.busy_s += seconds
     p.load_s += seconds if p.is_load != 0 else 0.0
     p.total_link += report.link_bytes
-    p.total_hbm += hbm
+    p.total_hbm += report.hbm_bytes
     p.total_runs += 1 - p.is_load
     if p.is_load == 0 and plan.part + 1 == plan.parts:
         p.total_steps += p.steps

@@ -69,6 +69,7 @@ def build_machine(prepared: Prepared) -> Machine:
         turn_s=float(setup.system.turn_s),
         turn_bytes=weights * swaps_weights(setup.system.load),
         is_ahead=_are_ahead(prepared, weights),
+        between=float(setup.system.hand_over_gbps) * 1e9,
         tick_s=float(setup.system.tick_s),
         starts=_starts(prepared, weights, np.array(cap)),
         misses=_misses(prepared),
@@ -206,7 +207,7 @@ def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> S
             if work.gbps is not None:
                 slowest = np.minimum(slowest, work.gbps * 1e9)
             # What passes through the disk is the whole checkpoint, what is only copied is held.
-            moved[:, :, w] = weights[:, None] if "disk" in work.over else held
+            moved[:, :, w] = work.share * (weights[:, None] if "disk" in work.over else held)
             alone_s[:, :, w] += moved[:, :, w] / slowest[None, :]
             for is_cold in range(2):
                 if "link" in work.over and work.when != ("cold", "held")[is_cold]:

@@ -37,6 +37,7 @@ PHASE_DTYPE = np.dtype(
         ("lead_s", "f8"),  # what comes before the first step, at a rate that nobody shares
         ("lead_link", "f8"),  # bytes
         ("lead_hbm", "f8"),
+        ("ahead", "f8"),  # bytes of it that have come before the phase began
         ("turned_s", "f8"),  # when its device last turned to another engine
         ("moved_at_start", "f8"),  # the chip's link bytes when the phase began
         # totals over all phases of the instance

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from c2c.serving import Prepared
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_PASS, ACT_RUN, ACT_UNLOAD
 from c2c.serving.port import (
     Absent,
     Action,
@@ -18,6 +18,7 @@ from c2c.serving.port import (
     Event,
     Forget,
     Hand,
+    HandOver,
     Interrupt,
     Load,
     Ready,
@@ -85,6 +86,7 @@ class SimulatorBackend:
         self._world = new_world(machine, self._mirror, 0)
         self._experts = build_experts(prepared, self._mirror)
         self._runs: dict[int, RunSteps] = {}
+        self._passed_s: dict[int, float] = {}  # requests that no run has named since, and when
         self._timer_s = math.inf
         self._ended = -1
 
@@ -98,7 +100,7 @@ class SimulatorBackend:
             elif isinstance(action, Recut):
                 self._layouts.left(action.chip, at_s)
             elif not isinstance(action, Absent | Forget | SetAside | Hand):  # which take no time
-                mirror.actions[n] = self._write(action)
+                mirror.actions[n] = self._write(action, at_s)
                 n += 1
         mirror.count[0].actions = n
         submit(
@@ -107,8 +109,14 @@ class SimulatorBackend:
         )  # fmt: skip
         self._ended = -1
 
-    def _write(self, action: Action) -> tuple[int, int]:
+    def _write(self, action: Action, at_s: float) -> tuple[int, int]:
         mirror = self._mirror
+        if isinstance(action, HandOver):
+            req = mirror.request[action.request_id]
+            req.instance, req.source = action.instance, action.source
+            req.passed_bytes = action.kv_bytes
+            self._passed_s[action.request_id] = at_s
+            return ACT_PASS, action.request_id
         if isinstance(action, Interrupt):
             return ACT_INTERRUPT, action.device
         if isinstance(action, Load):
@@ -138,6 +146,9 @@ class SimulatorBackend:
         """
         mirror, inst = self._mirror, self._mirror.instance[run.instance]
         inst.n_prefill, inst.n_decode = len(run.prefills), len(run.decodes)
+        came = [self._passed_s.pop(r) for r in run.decodes if r in self._passed_s]
+        if came and len(came) == len(run.decodes) and not run.prefills:
+            inst.last_step_s = came[0]  # since then there has been work
         for k, (request, first, tokens) in enumerate(run.prefills):
             mirror.prefilling[run.instance, k] = request
             req = mirror.request[request]

@@ -39,6 +39,8 @@ class RunStats:
     dropped: int  # models that gave way in host memory
     drains: int
     preempted: int  # times that a request was set aside
+    moves: int  # engines that went to another slice, or would have
+    passed: int  # times that one went to another device to decode
     end_s: float
     busy_s: np.ndarray
     load_s: np.ndarray
@@ -240,6 +242,8 @@ class Simulation:
             dropped=int(count[0].dropped),
             drains=int(count[0].drains),
             preempted=int(count[0].preempted),
+            moves=int(count[0].moves),
+            passed=int(count[0].passed),
             end_s=float(link.at_s.max()),
             busy_s=np.array(phase.busy_s),
             load_s=np.array(phase.load_s),

@@ -25,6 +25,7 @@ LINK_DTYPE = np.dtype(
         ("moved", "f8"),  # bytes moved so far
         ("peak", "f8"),  # highest rate seen
         ("disk_free_s", "f8"),
+        ("sent_s", "f8"),  # when the KV caches that go to other devices will have left the chip
         ("dirty", "i8"),
         ("graphs", "i8"),  # phases under way that are made of works
     ],
@@ -64,6 +65,7 @@ class Machine(NamedTuple):
     turn_s: float  # changing the engine of a slice between two steps
     turn_bytes: Any  # f8[D] weights that are copied then
     is_ahead: Any  # bool[D, kind] they are on their way since the turn before
+    between: float  # bytes/s at which a KV cache goes to another chip
     tick_s: float  # loads begin at whole multiples of it; 0: at once
     starts: Starts
     misses: MissTable
@@ -77,6 +79,7 @@ class World(NamedTuple):
     link: Any  # LINK_DTYPE [C]
     busy: Any  # i8[devices] 1: a phase is under way
     end_s: Any  # f8[devices]
+    due_s: Any  # f8[instances] when the KV caches on their way to each will have come
     tree: Any
     demands: Any  # scratch, one a slice of a chip
     rates: Any
@@ -101,6 +104,7 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
         link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
         busy=np.zeros(n, np.int64),
         end_s=np.full(n, np.inf),
+        due_s=np.zeros(len(state.instance)),
         tree=new_tournament(n),
         demands=np.zeros(widest),
         rates=np.zeros(widest),

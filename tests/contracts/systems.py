@@ -20,6 +20,7 @@ from c2c.policies import (
     Fixed,
     GateAndTriage,
     LeastLoaded,
+    MovesAway,
     RandomIdle,
     Resident,
     Roofline,
@@ -85,7 +86,9 @@ MIXES: dict[str, dict[str, Any]] = {
     "triage_1": TURNS | {"residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
     "triage_3": TURNS | {"residents": 3},
     "parked_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9},
+    "apart_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9, "prompt_share": 0.3},
     "graph_start": {"load": Resident(), "start": START},
+    "moves_away": {"preempt": MovesAway(after_s=2.0)},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 _FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}

@@ -23,6 +23,7 @@ from c2c.serving.port import (
     Event,
     Forget,
     Hand,
+    HandOver,
     Interrupt,
     LayoutChanged,
     Load,
@@ -34,6 +35,7 @@ from c2c.serving.port import (
     StepEnd,
     Unload,
 )
+from c2c.serving.roles import DECODES
 from c2c.serving.state import ABSENT, ASSIGNED, FREE, NOWHERE, OUT, RUNNING
 
 __all__ = ["Watch", "serve"]
@@ -67,6 +69,7 @@ class Watch:
         self.out = {int(d) for d in np.flatnonzero(state.device.service == OUT)}
         self.changing: dict[int, ChangeLayout] = {}  # by chip
         self.is_asked: set[int] = set()  # chips whose layout is to be made
+        self.coming: dict[int, tuple[int, int]] = {}  # of a request: to which instance, KV tokens
         self.steps = 0
 
     def event(self, event: Event) -> None:
@@ -79,6 +82,9 @@ class Watch:
         elif isinstance(event, DeviceLost):
             self.lost.add(event.device)
             self.busy.pop(event.device, None)
+            first = event.device * self.prepared.fleet.residents
+            here = range(first, first + self.prepared.fleet.residents)
+            self.coming = {r: c for r, c in self.coming.items() if c[0] not in here}
             for i in [i for i, e in self.engines.items() if e.device == event.device]:
                 del self.engines[i]
         elif isinstance(event, ChangeLayout):
@@ -117,6 +123,7 @@ class Watch:
 
     def _end(self, request: int) -> None:
         self.over.add(request)
+        self.coming.pop(request, None)
         for engine in self.engines.values():
             engine.kv.pop(request, None)
 
@@ -149,6 +156,8 @@ class Watch:
                 assert not leaves & self.busy.keys()
                 self.is_asked.add(action.chip)
                 self.out |= leaves
+            elif isinstance(action, HandOver):
+                self._carry(action)
             elif isinstance(action, SetTimer):
                 assert np.isfinite(action.at_s)
             elif isinstance(action, Interrupt):
@@ -162,6 +171,22 @@ class Watch:
             else:
                 self._start(action)
         self._check_memory()
+
+    def _carry(self, action: HandOver) -> None:
+        fleet, request = self.prepared.fleet, action.request_id
+        assert request in self.asked.keys() - self.over
+        assert fleet.role[action.device] == DECODES
+        assert fleet.role[action.source] != DECODES
+        (source,) = [e for e in self.engines.values() if request in e.kv]
+        assert source.device == action.source
+        tokens = source.kv.pop(request)
+        assert action.kv_bytes == tokens * self._token_bytes(source)
+        self.coming[request] = (action.instance, tokens)
+
+    def _token_bytes(self, engine: Engine) -> float:
+        fleet = self.prepared.fleet
+        pair = fleet.deployment[engine.model].arch * fleet.costs.kinds
+        return float(fleet.costs.kv_bytes[pair + self.prepared.kind_of[engine.device]])
 
     def _start(self, action: Load | RunSteps) -> None:
         d = action.device
@@ -184,6 +209,14 @@ class Watch:
     def _check_run(self, run: RunSteps, engine: Engine) -> None:
         plan, fleet = run.plan, self.prepared.fleet
         prompts = [r for r, _, _ in run.prefills]
+        assert not prompts or fleet.role[run.device] != DECODES
+        came = 0.0
+        for request in [r for r in run.decodes if r in self.coming]:
+            instance, tokens = self.coming.pop(request)
+            assert instance == run.instance
+            engine.kv[request] = tokens
+            came += tokens * self._token_bytes(engine)
+        assert plan.kv_in_bytes >= came
         assert len(set(prompts) | set(run.decodes)) == len(prompts) + len(run.decodes) > 0
         assert len(prompts) + len(run.decodes) <= fleet.max_batch
         assert (plan.prefills, plan.decodes) == (len(prompts), len(run.decodes))
@@ -224,6 +257,7 @@ class Watch:
         assert not self.busy
         assert not self.changing, "a change of layout was never done"
         assert not any(e.kv for e in self.engines.values())
+        assert not self.coming
 
 
 def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
@@ -263,8 +297,8 @@ def _check_pools(prepared: Prepared, state: Serving) -> None:
         np.testing.assert_allclose(chips["free_bytes"][c], chips["host_bytes"][c] - held)
         np.testing.assert_allclose(chips["pinned_bytes"][c], pinned)
         assert held <= chips["host_bytes"][c]
-        parked = inst["parked_bytes"][inst["chip"] == c]
-        assert chips["kv_room_bytes"][c] == fleet.kv_host_bytes - parked.sum() >= 0.0
+        in_host = (inst["parked_bytes"] + inst["coming_bytes"])[inst["chip"] == c]
+        assert chips["kv_room_bytes"][c] == fleet.kv_host_bytes - in_host.sum() >= 0.0
 
 
 def _check_room(prepared: Prepared, state: Serving) -> None:
@@ -306,7 +340,8 @@ def _check_end(watch: Watch, records: Any, state: Serving) -> None:
     # everything is free again
     assert count.pending == 0
     assert count.free_slots == len(state.request)
-    for field_ in ("n_wait", "n_prefill", "n_decode", "backlog", "kv_used", "parked_bytes"):
+    for field_ in ("n_wait", "n_prefill", "n_decode", "backlog", "kv_used", "parked_bytes",
+                   "coming_bytes"):  # fmt: skip
         assert not state.instance[field_].any(), field_
     assert not state.device.kv_bytes.any()
     assert (state.device.running == -1).all()

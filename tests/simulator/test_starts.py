@@ -102,6 +102,20 @@ def test_a_cold_start_reads_the_disk_and_a_pipeline_goes_at_its_slowest_part() -
     assert _started_s(held, requests([1.0]))[0] == pytest.approx(0.4, rel=1e-12)
 
 
+def test_works_may_move_a_share_of_the_weights_each() -> None:
+    """A quarter is copied beside the disk, the rest when all is read; bytes are those of a copy."""
+    read = {"name": "read", "moves": "weights", "over": ["disk"]}
+    quarter = WEIGHTS | {"name": "first", "share": 0.25}
+    rest = WEIGHTS | {"name": "rest", "share": 0.75, "after": ["read", "first"]}
+    world = _world((read, quarter, rest), weights_start="disk")
+    size = weight_bytes(load_spec("llama-3-8b"))
+    disk, link = world.platform.host.disk_gbps * 1e9, 375e9
+    took_s = _started_s(world, requests([1.0]))[0]
+    assert took_s == pytest.approx(size / disk + 0.75 * size / link, rel=1e-12)
+    _, stats, _ = simulate(world, requests([1.0]))
+    assert stats.chip_link_bytes[0] == pytest.approx(size)
+
+
 def test_readers_share_the_disk() -> None:
     plan = ({"name": "read", "moves": "weights", "over": ["disk"], "when": "cold"},)
     world = _world(
@@ -144,8 +158,11 @@ def test_steps_slow_down_beside_a_copy_and_bytes_are_conserved() -> None:
         ([{"name": "a", "when": "warm"}], "system.start[0].when='warm'"),
         ([{"name": "a", "rank": 0.5}], "system.start[0].rank=0.5"),
         ([{"name": "a", "gbps": 0.0}], "system.start[0].gbps=0.0"),
+        ([{"name": "a", "share": 0.0}], "system.start[0].share=0.0"),
+        ([{"name": "a", "share": "half"}], "system.start[0].share='half'"),
+        ([WEIGHTS | {"share": 0.9}], "works that move all weights over the link when cold"),
         ([{"name": f"w{k}"} for k in range(17)], "17 works"),
-        ([{"name": "a"}], "a work with moves: weights over the link when cold"),
+        ([{"name": "a"}], "works that move all weights over the link when cold"),
         (["a"], "system.start[0]='a'"),
     ],
 )

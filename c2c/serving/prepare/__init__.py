@@ -23,6 +23,7 @@ from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import RESOURCES, START_WHEN, StartWork
 from c2c.serving.prepare.tables import (
+    DEPLOYMENT_DTYPE,
     activation_bytes,
     chunk_choice,
     cost_tables,
@@ -37,10 +38,11 @@ from c2c.serving.prepare.tables import (
     kv_tokens,
     largest_step_chunk,
     layer_bytes,
+    roles,
     shared_room_bytes,
     switch_s,
 )
-from c2c.serving.state import DEPLOYMENT_DTYPE, Fleet, Rules, Serving, new_serving
+from c2c.serving.state import Fleet, Rules, Serving, new_serving
 
 __all__ = [
     "DRAWS",
@@ -139,7 +141,8 @@ def prepare(setup: ServingSetup) -> Prepared:
     per_chip = layouts.slices
     kinds = tuple(dict.fromkeys(per_chip))
     specs = tuple(dict.fromkeys(d.spec for d in setup.deployments))
-    where = homes(setup)
+    role = roles(setup, len(per_chip))
+    where = homes(setup, role[:: len(per_chip)] if len(per_chip) == 1 else [0] * setup.superchips)
     tables = cost_tables(setup, specs, kinds, shared_gbps)
     kept = kept_tables(setup, specs, kinds, shared_gbps)
     largest = largest_step_chunk(system)
@@ -174,6 +177,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     handed = np.full(len(kinds), -1, np.int64)
     if system.layout is not None:
         handed[:] = [system.layout.handed(kinds, k) for k in kinds]
+    stacked = stack_tables(tables, kept, variant=first_variant(system, tables[0][0]))
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
     for row, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
@@ -207,8 +211,10 @@ def prepare(setup: ServingSetup) -> Prepared:
         takes_new=np.array([int(k not in handed) for k in range(len(kinds))], np.int64),
         opens_all=system.layout is not None,
         folds_experts=system.expert_misses == "table",
+        role=role.astype(np.int64),
+        sure_bytes=_sure_bytes(system, kv_capacity, stacked.kv_bytes),
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
-        costs=stack_tables(tables, kept, variant=first_variant(system, tables[0][0])),
+        costs=stacked,
     )
     rules = Rules(system=system.policies, own=own_memory(system.policies, fleet), seed=setup.seed)
     return Prepared(
@@ -235,6 +241,13 @@ def chip_places(setup: ServingSetup) -> ChipLayouts:
         return chip_layouts(setup.platform, setup.mig, setup.changes)
     lanes = setup.places
     return ChipLayouts(slices=lanes, layouts=(tuple(range(len(lanes))),), changes=())
+
+
+def _sure_bytes(system: SystemSpec, kv_capacity: np.ndarray, token_bytes: np.ndarray) -> np.ndarray:
+    """Return what KV caches have of a slice of each kind, whichever engines share it."""
+    room = kv_capacity * token_bytes.reshape(kv_capacity.shape)
+    least = np.where(kv_capacity > 0, room, np.inf).min(axis=0)
+    return np.asarray(least - (system.residents - 1) * system.engine_bytes)
 
 
 def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -49,6 +49,8 @@ def check(
         )
     if setup.system.expert_misses == "table" and len(kinds) > 1:
         raise SettingError("system.expert_misses", "table", "exact where slices are unlike")
+    if setup.system.prompt_share > 0.0 and setup.cells > 1:
+        raise SettingError("cells", setup.cells, "1 where system.prompt_share is above 0")
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}
     best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]

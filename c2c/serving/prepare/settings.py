@@ -23,9 +23,11 @@ from c2c.policies import (
     keeps_weights,
     kv_floor,
     make_policy,
+    move_s,
     policy_name,
     step_parts,
     swaps_weights,
+    takes_turns,
     tracing,
     weights_in,
 )
@@ -74,6 +76,10 @@ class SystemSpec:
       engine_bytes: HBM of each engine beyond the first.
       kv_host_bytes: of a chip's host memory for KV caches of engines that wait for their turn,
         which go there when another engine needs the room; 0: KV caches stay in HBM.
+      prompt_share: of the devices, for prompts only; the others decode what these hand over, with
+        its KV cache. 0, or a single device: each does both. Of each chip's slices where it has
+        several.
+      hand_over_gbps: at which a KV cache goes from one chip to another.
       turn_s: what changing the engine between two steps takes.
       expert_share: of the HBM beside dense weights and activations, for cached experts; the rest is
         for KV caches. 1 leaves them what does not make an expert.
@@ -119,6 +125,8 @@ class SystemSpec:
     residents: int = 1
     engine_bytes: float = 0.5e9
     kv_host_bytes: float = 0.0
+    prompt_share: float = 0.0
+    hand_over_gbps: float = 50.0
     turn_s: float = 0.0
     expert_share: float = 0.9
     expert_miss: str = "copy"
@@ -168,6 +176,7 @@ class SystemSpec:
         if self.start and swaps_weights(self.load):
             raise SettingError(where + "start", "a graph", "none where engines swap weights")
         self._check_residents(copied)
+        self._check_roles()
         self._check_experts(copied)
         if self.layout is not None:
             self._check_layout(copied)
@@ -193,6 +202,12 @@ class SystemSpec:
                 )
 
     def _check_residents(self, copied: bool) -> None:
+        if move_s(self.preempt, 0, 0.0, True) < math.inf and takes_turns(self.turn):
+            raise SettingError(
+                "system.preempt.policy",
+                policy_name(type(self.preempt)),
+                "one that moves no engine where engines of a slice take turns",
+            )
         if kv_floor(self.admit) * self.residents > 1.0:
             raise SettingError(
                 "system.admit.floor",
@@ -205,6 +220,18 @@ class SystemSpec:
                 self.residents,
                 "1 where each engine's weights are copied into HBM at its start",
             )
+
+    def _check_roles(self) -> None:
+        if not 0.0 <= self.prompt_share < 1.0:
+            raise SettingError("system.prompt_share", self.prompt_share, "a share in [0, 1)")
+        if self.prompt_share > 0.0 and self.kv_host_bytes == 0.0:
+            raise SettingError(
+                "system.kv_host_bytes",
+                self.kv_host_bytes,
+                "above 0 where system.prompt_share is: KV caches are handed over by host memory",
+            )
+        if not 0.0 < self.hand_over_gbps < math.inf:
+            raise SettingError("system.hand_over_gbps", self.hand_over_gbps, "GB/s above 0")
 
     def _check_amounts(self, where: str) -> None:
         names = ("engine_bytes", "kv_host_bytes", "turn_s", "hbm_reserve_bytes")
@@ -313,6 +340,7 @@ class ServingSetup:
             raise SettingError("weights_start", self.weights_start, "'host' or 'disk'")
         if self.seed < 0:
             raise SettingError("seed", self.seed, "a whole number, at least 0")
+        self._check_roles_and_moves()
         for k, (one, following) in enumerate(pairwise(self.changes)):
             if not one.at_s < following.at_s:
                 where = f"mig_changes[{k + 1}].at_s"
@@ -350,6 +378,19 @@ class ServingSetup:
         if self.system.layout is None:
             return slices(self.platform, self.mig)
         return tuple(lane.place for lane in self.system.layout.lanes)
+
+    def _check_roles_and_moves(self) -> None:
+        moves = move_s(self.system.preempt, 0, 0.0, True) < math.inf
+        if self.changes and self.system.prompt_share > 0.0:
+            raise SettingError("mig_changes", len(self.changes), "none with system.prompt_share")
+        if self.changes and moves:
+            raise SettingError("mig_changes", len(self.changes), "none where engines move")
+        if self.system.layout is not None and self.system.prompt_share > 0.0:
+            share = self.system.prompt_share
+            raise SettingError("system.prompt_share", share, "0 with system.layout")
+        if self.system.layout is not None and moves:
+            name = policy_name(type(self.system.preempt))
+            raise SettingError("system.preempt.policy", name, "another one with system.layout")
 
     @property
     def weight_memory_bytes(self) -> float:

@@ -33,6 +33,7 @@ class StartWork:
       after: works that end before this one begins; () begins at once.
       when: always, only if the weights are on disk (cold), or only if host memory has them (held).
       gbps: the most that it moves, whatever carries it; None: no limit of its own.
+      share: of the weights that it moves; the works that take them over the link have all of them.
       rank: a resource serves works of a higher rank first; running steps have 0.
     """
 
@@ -44,6 +45,7 @@ class StartWork:
     when: str = "always"
     rank: int = 0
     gbps: float | None = None
+    share: float = 1.0
 
     def seconds_of(self, model: str) -> float:
         """Return what it takes for a model, by its spec's name.
@@ -82,14 +84,16 @@ def start_works(given: Sequence[Any], is_copied: bool) -> tuple[StartWork, ...]:
         raise SettingError("system.start", f"{len(works)} works", f"at most {MAX_WORKS}")
     if works and is_copied:
         for case in ("cold", "held"):
-            if not any(
-                w.moves == "weights" and "link" in w.over and w.when in ("always", case)
+            copied = sum(
+                w.share
                 for w in works
-            ):
+                if w.moves == "weights" and "link" in w.over and w.when in ("always", case)
+            )
+            if copied < 1.0 - 1e-9:
                 raise SettingError(
                     "system.start",
                     [w.name for w in works],
-                    f"a work with moves: weights over the link when {case}, as system.load copies "
+                    f"works that move all weights over the link when {case}, as system.load copies "
                     "them into HBM",
                 )
     return tuple(works)
@@ -131,6 +135,9 @@ def _check(work: StartWork, where: str, before: Sequence[str]) -> None:
         isinstance(gbps, bool) or not isinstance(gbps, int | float) or not 0.0 < gbps < math.inf
     ):
         raise SettingError(f"{where}.gbps", gbps, "GB/s above 0, or null")
+    share: Any = work.share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 < share <= 1.0:
+        raise SettingError(f"{where}.share", work.share, "a number in (0, 1]")
     for field, value, allowed in (("moves", work.moves, _MOVES), ("when", work.when, START_WHEN)):
         if value not in allowed:
             raise SettingError(f"{where}.{field}", value, f"one of {', '.join(allowed)}")

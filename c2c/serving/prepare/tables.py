@@ -36,8 +36,10 @@ from c2c.policies import (
 from c2c.serving.costs import KeptTables
 from c2c.serving.prepare.chained import chained_table
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
+from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
 
 __all__ = [
+    "DEPLOYMENT_DTYPE",
     "SPREAD_SHARES",
     "Homes",
     "activation_bytes",
@@ -55,9 +57,22 @@ __all__ = [
     "kv_tokens",
     "largest_step_chunk",
     "layer_bytes",
+    "roles",
     "shared_room_bytes",
     "switch_s",
 ]
+
+DEPLOYMENT_DTYPE = np.dtype(
+    [
+        ("arch", "i8"),
+        ("demand_gbps", "f8"),  # S_m / TPOT_m
+        ("ttft_slo_s", "f8"),
+        ("tpot_slo_s", "f8"),
+        ("max_context", "i8"),
+        ("priority", "i8"),  # of its requests, where they have none of their own
+    ],
+    align=True,
+)
 
 SPREAD_SHARES = np.linspace(0.0, 1.0, 9)
 """Of every matrix in HBM; between two of them a step's time is taken to be a straight line."""
@@ -156,6 +171,16 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
     return link_demand_gbps(float(moved), deployment.tpot_slo_s)
 
 
+def roles(setup: ServingSetup, slices: int) -> np.ndarray:
+    """Return what each device is for, chip by chip; `slices` is how many a chip has."""
+    share, among = setup.system.prompt_share, slices if slices > 1 else setup.superchips
+    if share == 0.0 or among == 1:
+        return np.full(setup.superchips * slices, EVERYTHING)
+    first = min(max(round(share * among), 1), among - 1)
+    group = np.where(np.arange(among) < first, PROMPTS, DECODES)
+    return np.tile(group, setup.superchips * slices // among)
+
+
 class Homes(NamedTuple):
     """Which chips may hold which models, and which do at the start."""
 
@@ -163,12 +188,13 @@ class Homes(NamedTuple):
     held: list[list[bool]]
 
 
-def homes(setup: ServingSetup) -> Homes:
+def homes(setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray) -> Homes:
     """Return the chips whose host memory holds each model, all catalogs in catalog order.
 
     Every model has a home on the chip with most memory left; then models get further homes in the
     same order while memory is left, so that the first (most popular) ones can run on more chips of
     their cell.
+    Where chips are for prompts or for decodes only, a model's first two are one of each.
     Where the catalog is larger than all memory, the last ones of a chip are on disk at the start.
 
     Raises:
@@ -186,11 +212,13 @@ def homes(setup: ServingSetup) -> Homes:
     left = np.full(setup.superchips, memory)
     found: list[list[int]] = [[] for _ in sizes]
     held: list[dict[int, bool]] = [{} for _ in sizes]
+    roles_of = np.array(role_of_chip)
     for m, size in enumerate(sizes):
-        c = int(left.argmax())
-        found[m].append(c)
-        held[m][c] = bool(left[c] >= size)
-        left[c] -= size
+        for role in np.unique(roles_of):
+            c = int(np.where(roles_of == role, left, -np.inf).argmax())
+            found[m].append(c)
+            held[m][c] = bool(left[c] >= size)
+            left[c] -= size
     # A model that no further chip has room for is done: rooms only shrink.
     growing = [] if (left < 0.0).any() else list(range(len(sizes)))
     has = np.zeros((len(sizes), setup.superchips), bool)

@@ -1,0 +1,81 @@
+"""Whether a busy engine is moved to another slice for a model that finds none, and its cost."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.policies.decision import decision
+from c2c.policies.evict import AfterWaiting, look_every_s, should_drain
+from c2c.policies.returns import SECONDS
+
+__all__ = ["MovesAway", "move_s"]
+
+
+def _never(policy: Any, tokens: int, weight_bytes: float, in_host: bool) -> float:
+    return np.inf
+
+
+@decision(default=_never, returns=SECONDS)
+def move_s(policy: Any, tokens: int, weight_bytes: float, in_host: bool) -> float:
+    """Return what it costs to move an engine to another slice; inf: it is not moved.
+
+    Args:
+      policy: decides.
+      tokens: of its requests so far, whose KV caches are computed anew.
+      weight_bytes: of its model.
+      in_host: whether the other chip's host memory has them.
+    """
+
+
+class MovesAway(NamedTuple):
+    """The engine that costs least goes on elsewhere; where there is no place, as `AfterWaiting`.
+
+    The estimate is a load from the tier that has the weights, and a time a token.
+
+    Source: ServerlessLLM's scheduler, whose knapsack over engines is the least one where an engine
+    has one GPU; its rates are constants of a node.
+
+    Attributes:
+      after_s: that a model waits before a busy slice is drained for it.
+      token_s: of resuming, for each token.
+      fixed_s: of resuming.
+      disk_gbps: of the estimate.
+      link_gbps: likewise.
+    """
+
+    after_s: float = 10.0
+    token_s: float = 0.01
+    fixed_s: float = 0.1
+    disk_gbps: float = 6.9
+    link_gbps: float = 375.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        AfterWaiting(self.after_s).check(where)
+        for name in ("token_s", "fixed_s"):
+            if not 0.0 <= getattr(self, name) < np.inf:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
+        for name in ("disk_gbps", "link_gbps"):
+            if not 0.0 < getattr(self, name) < np.inf:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "GB/s above 0")
+
+
+@move_s.by(MovesAway)
+def _resume_and_load(
+    policy: MovesAway, tokens: int, weight_bytes: float, in_host: bool
+) -> float:  # fmt: skip
+    rate = policy.link_gbps if in_host else policy.disk_gbps
+    return policy.fixed_s + policy.token_s * tokens + weight_bytes / (rate * 1e9)
+
+
+@should_drain.by(MovesAway)
+def _after_waiting(policy: MovesAway, oldest_wait_s: float) -> bool:
+    return oldest_wait_s > policy.after_s
+
+
+@look_every_s.by(MovesAway)
+def _an_eighth(policy: MovesAway) -> float:
+    return policy.after_s / 8.0

@@ -1,0 +1,68 @@
+"""Where requests go after their prompts, if the device that computed them is for prompts only."""
+
+from __future__ import annotations
+
+from c2c.policies import jitable
+from c2c.serving.hbm import request_bytes
+from c2c.serving.passing import send
+from c2c.serving.placing import place_decodes
+from c2c.serving.routing import routed
+from c2c.serving.state import ENDS_AT, SLOT, Fleet, Rules, Serving
+from c2c.serving.turns import wake
+
+__all__ = ["pass_on"]
+
+
+@jitable
+def pass_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    """Send the requests that decode on instance `i` to devices that only decode.
+
+    One that none of them takes decodes where it is up to the next step boundary, and asks again.
+    """
+    inst = s.instance[i]
+    kept = 0
+    for k in range(inst.n_decode):
+        slot = s.decoding[i, k, SLOT]
+        made = int(s.request[slot].output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock))
+        j = _taker(fleet, rules, s, i, slot, made, now_s)
+        if j >= 0:
+            send(fleet, s, i, slot, made, j, now_s)
+            wake(fleet, rules, s, j)
+            continue
+        if kept < k:
+            for column in range(3):
+                s.decoding[i, kept, column] = s.decoding[i, k, column]
+        kept += 1
+    inst.n_decode = kept
+
+
+@jitable
+def _taker(
+    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int, now_s: float
+) -> int:
+    # The instance that takes a request, made active if need be; -1: none does now.
+    req = s.request[slot]
+    tokens = req.prompt + req.output
+    j = routed(fleet, rules, s, req.model, slot, True)
+    if j >= 0 and _can_take(fleet, s, i, j, slot, made):
+        return j
+    j = place_decodes(fleet, rules, s, req.model, tokens, -1, now_s)
+    if j < 0 or not _can_take(fleet, s, i, j, slot, made):
+        return -1
+    return place_decodes(fleet, rules, s, req.model, tokens, j, now_s)
+
+
+@jitable
+def _can_take(fleet: Fleet, s: Serving, i: int, j: int, slot: int, made: int) -> bool:
+    # The batch has a place, host memory has room, and HBM whatever engines share the device: so
+    # nothing that waits there with its KV cache ever has to go.
+    req, inst = s.request[slot], s.instance[j]
+    outstanding = 0
+    if inst.model == req.model:
+        outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
+    moved = request_bytes(fleet, s, i, req.prompt + made)
+    need = request_bytes(fleet, s, i, req.prompt + req.output)
+    room = s.chip[inst.chip].kv_room_bytes
+    return bool(
+        outstanding < fleet.max_batch and moved <= room and need <= fleet.sure_bytes[inst.kind]
+    )

@@ -1,0 +1,85 @@
+"""Which active instance of its model takes a request."""
+
+from __future__ import annotations
+
+from c2c.policies import inlined, jitable, reads_end_times, route
+from c2c.serving.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.hbm import pair_of
+from c2c.serving.placing import device_load_s
+from c2c.serving.roles import DECODES
+from c2c.serving.state import Fleet, Rules, Serving
+
+__all__ = ["any_active", "has_active", "routed"]
+
+
+@inlined
+def _routes(fleet: Fleet, s: Serving, m: int, decodes: bool) -> int:
+    n = 0
+    i = s.model[m].active
+    while i >= 0:
+        inst = s.instance[i]
+        is_right = (fleet.role[inst.on_device] == DECODES) == decodes
+        if is_right and fleet.takes_new[inst.kind] != 0:
+            row = s.routes[n]
+            row.instance = i
+            row.outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
+            row.draining = inst.draining
+            row.kv_capacity = inst.kv_capacity
+            row.alpha = inst.alpha
+            row.load_s = device_load_s(fleet, s, inst.on_device) if fleet.residents > 1 else 0.0
+            n += 1
+        i = inst.next_same
+    return n
+
+
+@jitable
+def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
+    # When a request would end at each of the first n routes, if no other one came.
+    req = s.request[slot]
+    for k in range(n):
+        i = s.routes[k].instance
+        inst, pair = s.instance[i], pair_of(fleet, s, i)
+        rows = inst.n_wait + inst.n_prefill + inst.n_decode + 1
+        step_s = decode_alone_s(fleet.costs, pair, rows, inst.kv_used + req.prompt)
+        prompt_s = prompt_alone_s(fleet.costs, pair, inst.backlog + req.prompt)
+        s.routes[k].ends_s = prompt_s + step_s * req.output
+
+
+@inlined
+def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: bool) -> int:
+    """Return the instance that takes a request of model `m`; -1 where the model has to be placed.
+
+    Args:
+      slot: of the request.
+      decodes: whether devices are asked that only decode, or those that compute prompts.
+    """
+    if s.model[m].active < 0:
+        return -1
+    n = _routes(fleet, s, m, decodes)
+    if reads_end_times(rules.system.route):
+        _find_ends(fleet, s, n, slot)
+    tokens = s.request[slot].prompt + s.request[slot].output
+    row = route(rules.system.route, rules.own.route, s.routes, n, tokens)
+    return int(s.routes[row].instance) if row >= 0 else -1
+
+
+@jitable
+def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
+    """Return an instance of model `m` that takes a new request of so many tokens, or -1."""
+    i = s.model[m].active
+    while i >= 0:
+        inst = s.instance[i]
+        only_decodes = fleet.role[inst.on_device] == DECODES
+        if inst.draining == 0 and inst.kv_capacity >= tokens and not only_decodes:
+            return int(i)
+        i = inst.next_same
+    return -1
+
+
+@jitable
+def has_active(fleet: Fleet, s: Serving, m: int) -> bool:
+    """Return whether an instance of model `m` that computes prompts is active."""
+    i = s.model[m].active
+    while i >= 0 and fleet.role[s.instance[i].on_device] == DECODES:
+        i = s.instance[i].next_same
+    return bool(i >= 0)

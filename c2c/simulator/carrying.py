@@ -1,0 +1,53 @@
+"""KV caches on their way: to host memory and back, and from one device to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from c2c.policies import jitable
+from c2c.serving.state import Serving
+
+if TYPE_CHECKING:
+    from c2c.simulator.world import Machine, World
+
+__all__ = ["move_kv", "send_kv"]
+
+
+@jitable
+def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: float) -> None:
+    """Let the KV cache of a request that goes to another device leave its chip.
+
+    After those before it, by the link's other way; it is in the host memory of the other device's
+    chip when the slowest of the way has carried it.
+    """
+    req = state.request[slot]
+    source, target = state.device[req.source], state.instance[req.instance]
+    rate = machine.link_cap[source.kind]
+    if source.chip != target.chip:
+        rate = min(rate, machine.between)
+    link = world.link[source.chip]
+    link.sent_s = max(link.sent_s, now_s) + req.passed_bytes / rate
+    world.due_s[req.instance] = max(world.due_s[req.instance], link.sent_s)
+    p = world.phase[req.source]
+    p.total_hbm += req.passed_bytes
+    p.total_kv_out += req.passed_bytes
+
+
+@jitable
+def move_kv(
+    machine: Machine, state: Serving, world: World, d: int, copied_s: float, now_s: float
+) -> None:
+    """Let KV caches come and go before the step or the load of device `d`.
+
+    What goes takes the link's other way, beside the copies that take `copied_s`; what comes follows
+    block by block into its room.
+    """
+    p, plan, cap = world.phase[d], state.plan[d], machine.link_cap[state.device[d].kind]
+    moved_s = max(plan.kv_in_bytes, plan.kv_out_bytes - copied_s * cap) / cap
+    p.base_s += moved_s
+    if plan.kv_in_bytes > 0.0:  # block by block: what still comes to host memory is waited for
+        p.base_s += max(0.0, world.due_s[plan.instance] - (now_s + copied_s + moved_s))
+    p.link_bytes += plan.kv_in_bytes
+    p.hbm_bytes += plan.kv_in_bytes + plan.kv_out_bytes
+    p.total_kv_in += plan.kv_in_bytes
+    p.total_kv_out += plan.kv_out_bytes
