@@ -30,7 +30,8 @@ def test_the_fleet_alternates_down_the_ranks() -> None:
     assert len({d.spec for d in fleet}) == 2
 
 
-@pytest.mark.parametrize("name", catalogs())
+# One that pairs of GPUs serve out of their own memory has targets of its own.
+@pytest.mark.parametrize("name", sorted({*catalogs()} - {"gpt_oss"}))
 def test_targets_can_be_met_by_streaming_alone_on_the_link(name: str) -> None:
     gh200 = load_platform("gh200")
     link = link_gbps(gh200.link, "measured")

@@ -126,7 +126,7 @@ def test_the_model_unused_for_longest_gives_way(a: float, b: float) -> None:
 
 
 def routes(*rows: tuple[int, int, int, int, float]) -> Any:
-    return np.array(list(rows), ROUTE_DTYPE).view(np.recarray)
+    return np.array([(*row, 0.0, 0.0) for row in rows], ROUTE_DTYPE).view(np.recarray)
 
 
 def test_routing() -> None:
