@@ -25,12 +25,9 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
-    Hand,
-    HandOver,
     Interrupt,
     Load,
     Ready,
-    Recut,
     RunSteps,
     SetAside,
     SetTimer,
@@ -110,11 +107,9 @@ class LiveBackend:
             elif isinstance(action, Absent):
                 for model in action.models:
                     self._drop(self._names[model])
-            elif isinstance(action, Hand):
-                raise NotImplementedError(f"{action}: settings refuse the layouts that ask for it")
             else:
-                assert not isinstance(action, Recut), "only `ChangeLayout` brings it: nobody's here"
-                assert not isinstance(action, HandOver)  # `c2c.engine.fleet` refuses such roles
+                # Settings of a live engine refuse what would ask for anything else.
+                assert isinstance(action, Load | RunSteps), action
                 self._begin(action, at_s)
 
     def _drop(self, model: str) -> None:

@@ -11,11 +11,10 @@ import numpy as np
 from c2c.errors import BackendError
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ask, emit
 from c2c.serving.handing import is_handed, keep_charge, let_go_of
-from c2c.serving.instances import vacate
+from c2c.serving.instances import take_back_start
 from c2c.serving.moving import place_after_moves
 from c2c.serving.passing import forget_passed, is_passed
 from c2c.serving.placing import drop_claim, place_pending, try_place
-from c2c.serving.pools import entry_of, never_came
 from c2c.serving.records import fail, release_kv, write_record
 from c2c.serving.state import (
     ASSIGNED,
@@ -250,10 +249,7 @@ def _after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float)
     d = int(inst.on_device)
     if inst.state == ASSIGNED and inst.n_wait == 0:
         # Nothing was loaded yet, and nothing needs it any more.
-        never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
-        s.count[0].switches -= 1
-        s.count[0].cold_starts -= inst.cold
-        vacate(fleet, s, i, now_s)
+        take_back_start(fleet, s, i, now_s)
         place_pending(fleet, rules, s, inst.chip, now_s)
     elif (
         inst.state == READY

@@ -6,11 +6,11 @@ from c2c.policies import goes_before, initial_alpha, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
 from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, largest_other, measure, room_bytes
 from c2c.serving.parking import move_out
-from c2c.serving.pools import entry_of, hold, let_go
+from c2c.serving.pools import entry_of, hold, let_go, never_came
 from c2c.serving.queues import return_waiting
 from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
 
-__all__ = ["assign", "evict", "idle_victim", "make_room_for", "vacate"]
+__all__ = ["assign", "evict", "idle_victim", "make_room_for", "take_back_start", "vacate"]
 
 
 @jitable
@@ -66,6 +66,15 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     if dev.last == i:
         dev.last = -1
     measure(fleet, s, inst.on_device)
+
+
+def take_back_start(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
+    """Take the model off instance `i`, which was given it and has loaded nothing yet."""
+    inst = s.instance[i]
+    never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
+    s.count[0].switches -= 1
+    s.count[0].cold_starts -= inst.cold
+    vacate(fleet, s, i, now_s)
 
 
 @jitable

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from c2c.serving.actions import ACT_INTERRUPT, emit
 from c2c.serving.ending import place_again
-from c2c.serving.instances import vacate
+from c2c.serving.instances import take_back_start
 from c2c.serving.leaving import ask_for_the_layout, go_out, take_out
 from c2c.serving.losing import queue_again
 from c2c.serving.placing import place_pending
-from c2c.serving.pools import entry_of, never_came
 from c2c.serving.port import ChangeLayout, LayoutChanged
 from c2c.serving.preempting import set_aside
 from c2c.serving.queues import return_waiting
@@ -99,10 +98,7 @@ def _send_off(fleet: Fleet, s: Serving, i: int, drain: bool, now_s: float) -> No
     return_waiting(s, i)
     inst.draining = 1
     if inst.state == ASSIGNED:
-        never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
-        s.count[0].switches -= 1
-        s.count[0].cold_starts -= inst.cold
-        vacate(fleet, s, i, now_s)
+        take_back_start(fleet, s, i, now_s)
         inst.state = NOWHERE
         go_out(fleet, s, d, now_s)
         return

@@ -7,7 +7,7 @@ from c2c.serving.actions import ACT_RECUT, emit
 from c2c.serving.instances import evict
 from c2c.serving.state import LEAVES, NOWHERE, OUT, Fleet, Serving
 
-__all__ = ["ask_for_the_layout", "go_out", "is_leaving", "take_out"]
+__all__ = ["ask_for_the_layout", "go_out", "has_left", "is_leaving", "take_out"]
 
 
 @jitable
@@ -36,9 +36,15 @@ def go_out(fleet: Fleet, s: Serving, d: int, now_s: float) -> None:
     if dev.is_held != 0:
         dev.is_held = 0
         s.chip[dev.chip].n_held -= 1
-    s.chip[dev.chip].leaving -= 1
-    if s.chip[dev.chip].leaving == 0:
-        ask_for_the_layout(s, dev.chip)
+    has_left(s, dev.chip)
+
+
+@jitable
+def has_left(s: Serving, c: int) -> None:
+    """One device less has to leave chip `c` before its new layout can be made."""
+    s.chip[c].leaving -= 1
+    if s.chip[c].leaving == 0:
+        ask_for_the_layout(s, c)
 
 
 @jitable

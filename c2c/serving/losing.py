@@ -10,7 +10,7 @@ from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.ending import fail_unserved, generated, place_again
 from c2c.serving.handing import is_handed, keep_charge, let_go_of
 from c2c.serving.instances import vacate
-from c2c.serving.leaving import ask_for_the_layout
+from c2c.serving.leaving import has_left
 from c2c.serving.moving import place_after_moves
 from c2c.serving.passing import is_passed, take_back
 from c2c.serving.placing import drop_claim, place_pending
@@ -54,9 +54,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     was = dev.service
     dev.service, dev.until_s = GONE, min(float(dev.until_s), now_s)
     if was == LEAVES:
-        s.chip[dev.chip].leaving -= 1
-        if s.chip[dev.chip].leaving == 0:
-            ask_for_the_layout(s, int(dev.chip))
+        has_left(s, int(dev.chip))
     dev.running, dev.last, dev.residents = -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
     if dev.is_held != 0:

@@ -66,8 +66,7 @@ class SystemSpec:
       start: an engine's start as a graph of works (`c2c.serving.StartWork`, or a mapping each); ()
         is one work as `load` and the calibration say. `c2c.config.build` also takes a start's name.
       layout: how an instance lies over several devices (`c2c.serving.StepLayout`); None: its place
-        is a slice, and its step one work. `c2c.config.build` takes settings that say how, see
-        `c2c.systems.tessera.PairLayout`.
+        is a slice, and its step one work. `c2c.config.build` takes settings that say how.
       chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
       profile_prompt_tokens: prompt that the table is profiled with.
       profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
