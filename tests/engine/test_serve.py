@@ -365,7 +365,9 @@ def test_metrics_and_page(live: Live) -> None:
 
 
 def test_sigterm_drains_and_leaves_a_record(live: Live, folder: Path) -> None:
-    """Last: it ends the engine of this module."""
+    """Last: it ends the engine of this module, whose other tests may run in another process."""
+    for k in range(64):
+        live.tokens(("one", "two", "three", "bare")[k % 4], [5, k % 7], 2)
     body = {"model": "one", "prompt": [5], "max_tokens": 200, "temperature": 0, "ignore_eos": True}
     events = live.events("completions", **body, return_token_ids=True)
     first = next(events)
