@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 # What is read of the requests of a stretch of time, only where a run is to be explained.
 DETAIL_COLUMNS = ("model", "started_s", "first_token_s", "finished_s", "prompt_tokens",
                   "output_tokens", "instance", "slice", "chip", "start_kind", "arrival_s",
-                  "link_bytes", "hbm_bytes", "ttft_slo_s", "tpot_slo_s")  # fmt: skip
+                  "link_bytes", "hbm_bytes", "ttft_slo_s", "tpot_slo_s", "reason")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ The rule, for all requests together and for each model:
    reasons; the link; room for KV caches; places in batches; HBM; and if nothing of that is full,
    by where the requests were late. Before their first step: slices that other models held, or
    starting models if slices were free. Else turns, where several engines share a slice, or the
-   slices' compute. A share counts as full from 90 %.
+   slices' compute. A share counts as full from 90 %. Requests that failed say nothing of that:
+   where most misses are failures, and not for lack of time, these are what binds.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from c2c.metrics.columns import numbers_of
+from c2c.metrics.columns import codes_of, numbers_of
 from c2c.metrics.growth import FEWEST, Growth, growth_of
 from c2c.metrics.records import Records
 from c2c.metrics.resources import DETAIL_COLUMNS, Room, models_of, shares_of
@@ -68,7 +69,9 @@ BINDS = {
     "starts": "starting models, though slices are free",
     "turns": "turns: engines that share a slice wait for each other",
     "compute": "compute of the slices",
+    "failures": "requests that fail, whatever is free",
 }
+LACKED_TIME = "deadline"  # a request that failed so says as much of resources as a late one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,14 @@ class _Run:
         return float(self.arrival_s.min()), float(self.arrival_s.max())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failures:
+    """Requests that failed in a stretch, by reason, among all that missed a target there."""
+
+    reasons: dict[str, int]
+    misses: int
+
+
 def judge(
     records: pa.Table | Records,
     room: Room,
@@ -114,8 +125,8 @@ def judge(
       `binds`: null if served; `text`: one or two lines. For what is not served also `models`,
       `since_s`, `until_s` and the shares of `shares_of`; for an overload `offered_rps`,
       `sustainable_rps` and `waiting`; for missed targets `late`, `slow` and `failed` (shares of the
-      requests) and `steady`. Of parts also how many there are (`parts`) and are no better
-      (`as_bad`).
+      requests), `failures` (of the stretch, by reason) and `steady`. Of parts also how many there
+      are (`parts`) and are no better (`as_bad`).
     """
     held = Records((records,)) if isinstance(records, pa.Table) else records
     only = _run(held, room, 0) if len(held.parts) == 1 else None
@@ -278,7 +289,7 @@ def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -
     if steady:  # what drains after the last arrival is no part of the load
         until = max(float(run.arrival_s.max()), np.nextafter(since, np.inf))
     concerned = missed & (run.arrival_s >= since) & (run.arrival_s <= until)
-    used = _used_by_late(run, room, records, most, (since, until), concerned)
+    used, failures = _used_by_late(run, room, records, most, (since, until), concerned)
     late, slow, failed = (float(np.mean(x)) for x in (run.late, run.slow, run.failed))
     is_late = np.count_nonzero(run.late[concerned]) >= np.count_nonzero(run.slow[concerned])
     sent = np.bincount(run.model, minlength=len(room.models))
@@ -293,7 +304,8 @@ def _misses(run: _Run, room: Room, records: Records, most: int, wanted: float) -
         "slow": slow,
         "failed": failed,
         "steady": steady,
-        "binds": _full(used) or (_late(used) if is_late else _slow(used)),
+        "binds": _failing(failures) or _full(used) or (_late(used) if is_late else _slow(used)),
+        "failures": failures.reasons,
         **used,
     }
     how = [(late, "TTFT missed"), (slow, "TPOT missed"), (failed, "failed")]
@@ -313,8 +325,11 @@ def _used_by_late(
     most: int,
     span: tuple[float, float],
     concerned: Bools,
-) -> dict[str, float]:
-    """Return what was used while targets were missed; of many requests where most were."""
+) -> tuple[dict[str, float], _Failures]:
+    """Return what was used while targets were missed, and why requests failed meanwhile.
+
+    Of many requests it is told where most missed.
+    """
     since, until = span
     inside = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])
     if len(inside) > most:
@@ -326,8 +341,20 @@ def _used_by_late(
     stretch = (since, max(until, float(np.nextafter(since, np.inf))))
     table = records.during(DETAIL_COLUMNS, *stretch)
     arrival = numbers_of(table, "arrival_s")
-    late = _read(table, room).missed & (arrival >= stretch[0]) & (arrival <= stretch[1])
-    return shares_of(table, room, stretch, late)
+    inside = (arrival >= stretch[0]) & (arrival <= stretch[1])
+    read = _read(table, room)
+    missed, failed = read.missed & inside, read.failed & inside
+    codes, names = codes_of(table, "reason")
+    found = zip(names, np.bincount(codes[failed], minlength=len(names)), strict=True)
+    reasons = {name: int(count) for name, count in found if count}
+    late = missed & ~failed if np.any(missed & ~failed) else missed
+    misses = int(np.count_nonzero(missed))
+    return shares_of(table, room, stretch, late), _Failures(reasons=reasons, misses=misses)
+
+
+def _failing(failures: _Failures) -> str:
+    lasting = sum(n for reason, n in failures.reasons.items() if reason != LACKED_TIME)
+    return "failures" if lasting > MOSTLY * failures.misses else ""
 
 
 def _idle(shares: dict[str, float]) -> str:
@@ -367,6 +394,8 @@ def _why(verdict: dict[str, Any]) -> str:
     if verdict["binds"] == "promises":
         promised, asked = 100 * verdict["promised"], 100 * verdict["asked"]
         binds += f", {promised:.4g} %, and one more engine asks {asked:.4g} %"
+    if verdict["binds"] == "failures":
+        binds += f", {', '.join(f'{name} {n:,}' for name, n in verdict['failures'].items())}"
     return (
         f"what binds: {binds} (meanwhile link {100 * verdict['link']:.0f} %, "
         f"HBM {100 * verdict['hbm']:.0f} %, KV {100 * verdict['kv']:.0f} %, batch "

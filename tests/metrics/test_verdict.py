@@ -64,6 +64,7 @@ def table(
             "start_kind": pa.array([start_kind] * n).dictionary_encode(),
             "link_bytes": np.full(n, link_bytes),
             "hbm_bytes": np.zeros(n),
+            "reason": pa.array([""] * n).dictionary_encode(),
         }
     )
 
@@ -199,6 +200,29 @@ def test_where_late_requests_waited_tells_what_binds() -> None:
     turns = missed(instance=engines, service_s=8.0)
     assert turns["binds"] == "turns"
     assert turns["engines"] > 1.5
+
+
+def with_failures(records: pa.Table, failed: np.ndarray, reason: str) -> pa.Table:
+    """The same requests, of which some failed as they came."""
+    for name in ("started_s", "first_token_s", "finished_s"):
+        times = np.where(failed, np.nan, records.column(name).to_numpy())
+        records = records.set_column(records.column_names.index(name), name, pa.array(times))
+    reasons = pa.array([reason if f else "" for f in failed]).dictionary_encode()
+    return records.set_column(records.column_names.index("reason"), "reason", reasons)
+
+
+def test_requests_that_failed_say_so_and_nothing_of_resources() -> None:
+    arrival = poisson(1.0, 600, 4)
+    waited = table(
+        arrival_s=arrival, started_s=arrival + 3.0, service_s=0.1, start_kind="switch",
+        slice=np.arange(600, dtype=np.int32) % 2,
+    )  # fmt: skip
+    most, few = np.arange(600) % 3 > 0, np.arange(600) % 3 == 0
+    found = verdict(with_failures(waited, most, "weights_exceed_slice"))
+    assert (found["binds"], found["failures"]) == ("failures", {"weights_exceed_slice": 400})
+    assert "weights_exceed_slice 400" in found["text"][1]
+    assert verdict(with_failures(waited, few, "weights_exceed_slice"))["binds"] == "starts"
+    assert verdict(with_failures(waited, most, "deadline"))["binds"] == "starts"
 
 
 def test_slow_tokens_are_told_from_late_ones() -> None:
