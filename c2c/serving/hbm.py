@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from c2c.policies import goes_before, inlined, jitable, kv_ceiling, kv_floor
-from c2c.serving.state import FREE, IDLE, READY, Fleet, Rules, Serving
+from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
     "could_hold",
@@ -17,6 +17,7 @@ __all__ = [
     "largest_other",
     "measure",
     "movable_bytes",
+    "only_waits",
     "pair_of",
     "quota_bytes",
     "request_bytes",
@@ -130,13 +131,21 @@ def _within(
     return float(left)
 
 
+@inlined
+def only_waits(s: Serving, i: int) -> bool:
+    """Return whether instance `i` has requests, and nothing of them but a queue."""
+    inst = s.instance[i]
+    waits = inst.state == READY or (inst.state == ASSIGNED and inst.comes_from < 0)
+    return bool(waits and inst.kv_used == 0)
+
+
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     """Return whether instance `i` could have so much HBM if kept weights and idle engines went.
 
     Other engines' KV caches may move to host memory as far as there is room, but each must fit HBM
     when its engine runs. Where no request has KV cache on the device, engines that only wait for
-    room may go as well: nothing that runs would ever make any.
+    room, or to be loaded, may go as well: nothing that runs would ever make any.
     """
     dev = s.device[s.instance[i].on_device]
     used = dev.kv_bytes - movable_bytes(fleet, s, i)
@@ -147,7 +156,7 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     n = 0
     for j in range(dev.first, dev.first + fleet.residents):
         state = s.instance[j].state
-        goes = state == IDLE or (state == READY and dev.kv_bytes == 0.0)
+        goes = state == IDLE or (dev.kv_bytes == 0.0 and only_waits(s, j))
         goes = goes and s.instance[j].kv_used == 0
         if state != FREE and (j == i or not goes):
             least = min(

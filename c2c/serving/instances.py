@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from c2c.policies import goes_before, initial_alpha, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
-from c2c.serving.hbm import could_hold, drop_weights, kept_bytes, largest_other, measure, room_bytes
+from c2c.serving.hbm import (
+    could_hold,
+    drop_weights,
+    kept_bytes,
+    largest_other,
+    measure,
+    only_waits,
+    room_bytes,
+)
 from c2c.serving.parking import move_out
 from c2c.serving.pools import entry_of, hold, let_go, never_came
 from c2c.serving.queues import return_waiting
-from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
+from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Rules, Serving
 
 __all__ = ["assign", "evict", "idle_victim", "make_room_for", "take_back_start", "vacate"]
 
@@ -68,6 +76,7 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     measure(fleet, s, inst.on_device)
 
 
+@jitable
 def take_back_start(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     """Take the model off instance `i`, which was given it and has loaded nothing yet."""
     inst = s.instance[i]
@@ -103,11 +112,11 @@ def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> in
 
 
 @jitable
-def _youngest_queue(fleet: Fleet, s: Serving, d: int, but: int) -> int:
-    # Of the engines of device d that wait for room, other than `but`, the one that began last.
+def _waits_youngest(fleet: Fleet, s: Serving, d: int, but: int) -> int:
+    # Of the engines of device d that only wait, other than `but`, the one that began last.
     best = -1
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
-        if i == but or s.instance[i].state != READY or s.instance[i].kv_used > 0:
+        if i == but or not only_waits(s, i):
             continue
         head = s.request[s.instance[i].wait_head]
         if best < 0 or head.arrival_s > s.request[s.instance[best].wait_head].arrival_s:
@@ -116,11 +125,29 @@ def _youngest_queue(fleet: Fleet, s: Serving, d: int, but: int) -> int:
 
 
 @jitable
+def _let_one_go(fleet: Fleet, rules: Rules, s: Serving, d: int, but: int, now_s: float) -> bool:
+    # Free the place of an engine on device d that `could_hold` counts as one that may go.
+    dev = s.device[d]
+    victim = idle_victim(rules, s, dev.first, dev.first + fleet.residents, but)
+    if victim < 0 and dev.kv_bytes == 0.0:
+        victim = _waits_youngest(fleet, s, d, but)
+    if victim < 0:
+        return False
+    return_waiting(s, victim)
+    if s.instance[victim].state == ASSIGNED:
+        take_back_start(fleet, s, victim, now_s)
+    else:
+        evict(fleet, s, victim, now_s)
+    return True
+
+
+@jitable
 def _is_short(fleet: Fleet, s: Serving, i: int) -> bool:
     # Whether an engine beside instance i could not bring all its KV caches back to HBM any more.
     if fleet.kv_host_bytes == 0.0:
         return False
-    return bool(largest_other(fleet, s, i) > s.device[s.instance[i].on_device].capacity_bytes)
+    needed = largest_other(fleet, s, i)
+    return bool(needed > 0.0 and needed > s.device[s.instance[i].on_device].capacity_bytes)
 
 
 @jitable
@@ -139,17 +166,10 @@ def make_room_for(
         return
     drop_weights(fleet, rules, s, d, need_bytes, False)
     while is_short:
-        victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
-        if victim < 0:
+        if not _let_one_go(fleet, rules, s, d, i, now_s):
             return
-        evict(fleet, s, victim, now_s)
         is_short = _is_short(fleet, s, i)
     move_out(fleet, s, i, need_bytes - room_bytes(s, d))
     while room_bytes(s, d) < need_bytes:
-        victim = idle_victim(rules, s, s.device[d].first, s.device[d].first + fleet.residents, i)
-        if victim < 0 and s.device[d].kv_bytes == 0.0:
-            victim = _youngest_queue(fleet, s, d, i)
-        if victim < 0:
+        if not _let_one_go(fleet, rules, s, d, i, now_s):
             return
-        return_waiting(s, victim)
-        evict(fleet, s, victim, now_s)

@@ -96,6 +96,7 @@ def arrived(s: Serving, k: int) -> None:
     s.hold[k].state = HELD
 
 
+@jitable
 def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
     """The instance that was to read the weights of model `m` from disk goes before it has."""
     if s.hold[k].state == COMING and s.hold[k].pins == 1:

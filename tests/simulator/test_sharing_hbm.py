@@ -89,6 +89,20 @@ def test_a_model_that_fits_no_slice_fails_and_the_rest_goes_on() -> None:
     assert stats.failed == 0
 
 
+@pytest.mark.parametrize("kv_host_bytes", [0.0, 20e9])
+@pytest.mark.parametrize("engine_bytes", [25e9, 70e9])
+def test_more_engines_than_memory_has_room_for_wait_for_each_other(
+    engine_bytes: float, kv_host_bytes: float
+) -> None:
+    models = ("llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b")
+    what = shared(*models, engine_bytes=engine_bytes, kv_host_bytes=kv_host_bytes)
+    block = random_requests(30, 4, 20.0, 5)
+    records, stats, simulation = simulate(what, block)
+    assert (stats.finished, stats.failed) == (30, 0)
+    assert np.isfinite(records.link_bytes).all()
+    assert simulation.state.device.kv_bytes.tolist() == [0.0]
+
+
 def test_starts_begin_at_ticks() -> None:
     block = requests([0.3, 7.75], model=[0, 1], prompt=10, output=2)
     models = ("llama-3-3b", "llama-3-8b")
