@@ -147,7 +147,7 @@ def prepared(system: str, fleet: str) -> Prepared:
         changes["chunk"] = Fixed(512)
     if tight:  # the smallest model that must fit leaves room for two or three requests
         changes["hbm_reserve_bytes"] = {"hbm": 7.5e9, "staged": 22.8e9, "host": 23.75e9}[where]
-        changes["engine_bytes"] = 0.04e9
+        changes["engine_bytes"] = 0.12e9
         if made.system.kv_host_bytes > 0.0:
             changes["kv_host_bytes"] = 0.2e9
     mig = ("4x24gb" if tight else "1x96gb") if resident else ("3x24gb" if tight else "7x12gb")
