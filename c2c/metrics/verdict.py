@@ -18,12 +18,13 @@ The rule, for all requests together and for each model:
 5. What binds is looked for while the queue grew, or while targets were missed (in the worst
    twentieth if they were not steady), of a long run in a stretch of about a million requests, the
    last of the growth or where most were missed; in this order: slices that stood idle beside a
-   queue, because placement had no link left to promise to an engine on them, or for other
-   reasons; the link; room for KV caches; places in batches; HBM; and if nothing of that is full,
-   by where the requests were late. Before their first step: slices that other models held, or
-   starting models if slices were free. Else turns, where several engines share a slice, or the
-   slices' compute. A share counts as full from 90 %. Requests that failed say nothing of that:
-   where most misses are failures, and not for lack of time, these are what binds.
+   queue, because placement had no link left to promise to an engine on them, because the models
+   asked for were still starting, or for other reasons; the link; room for KV caches; places in
+   batches; HBM; and if nothing of that is full, by where the requests were late. Before their
+   first step: slices that other models held, or starting models if slices were free. Else turns,
+   where several engines share a slice, or the slices' compute. A share counts as full from 90 %.
+   Requests that failed say nothing of that: where most misses are failures, and not for lack of
+   time, these are what binds.
 """
 
 from __future__ import annotations
@@ -361,7 +362,9 @@ def _idle(shares: dict[str, float]) -> str:
     few = shares["idle_slices"] < max(1.0, 0.1 * shares["slices"])
     if few or shares["link"] >= FULL:
         return ""
-    return "promises" if shares["promised"] + shares["asked"] > 1.0 else "idle_slices"
+    if shares["promised"] + shares["asked"] > 1.0:
+        return "promises"
+    return "starts" if shares["waited_for_a_slice"] >= MOSTLY else "idle_slices"
 
 
 def _full(shares: dict[str, float]) -> str:

@@ -146,6 +146,16 @@ def test_what_binds_is_the_resource_that_is_full() -> None:
     assert batch["binds"] == "batch"
 
 
+def test_slices_that_stand_idle_until_a_model_has_started_are_told_from_unused_ones() -> None:
+    arrival = poisson(4.0, 400, 3)
+    runs = {"arrival_s": arrival, "started_s": arrival[-1] + 50.0 + np.arange(400) * 0.1}
+    slices = np.zeros(400, np.int32)
+    for kind, binds in (("switch", "starts"), ("warm", "idle_slices")):
+        found = overload(table(**runs, service_s=0.5, slice=slices, start_kind=kind))
+        assert found["binds"] == binds
+        assert found["idle_slices"] == 2.0
+
+
 def test_one_hot_model_beside_calm_ones_is_named() -> None:
     hot = table("a", **served(poisson(2.0 / SERVICE_S, 2000, 5)))
     calm_runs = served(poisson(0.3 / SERVICE_S, 300, 6))

@@ -219,6 +219,12 @@ class SystemSpec:
                 self.residents,
                 "1 where each engine's weights are copied into HBM at its start",
             )
+        if self.residents > 1 and not takes_turns(self.turn):
+            raise SettingError(
+                "system.residents",
+                self.residents,
+                f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns",
+            )
 
     def _check_roles(self) -> None:
         if not 0.0 <= self.prompt_share < 1.0:
