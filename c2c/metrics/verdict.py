@@ -342,12 +342,12 @@ def _used_by_late(
     stretch = (since, max(until, float(np.nextafter(since, np.inf))))
     table = records.during(DETAIL_COLUMNS, *stretch)
     arrival = numbers_of(table, "arrival_s")
-    inside = (arrival >= stretch[0]) & (arrival <= stretch[1])
+    came = (arrival >= stretch[0]) & (arrival <= stretch[1])
     read = _read(table, room)
-    missed, failed = read.missed & inside, read.failed & inside
+    missed, failed = read.missed & came, read.failed & came
     codes, names = codes_of(table, "reason")
-    found = zip(names, np.bincount(codes[failed], minlength=len(names)), strict=True)
-    reasons = {name: int(count) for name, count in found if count}
+    counts = np.bincount(codes[failed], minlength=len(names))
+    reasons = {name: int(count) for name, count in zip(names, counts, strict=True) if count}
     late = missed & ~failed if np.any(missed & ~failed) else missed
     misses = int(np.count_nonzero(missed))
     return shares_of(table, room, stretch, late), _Failures(reasons=reasons, misses=misses)
