@@ -14,7 +14,7 @@ from typing import Any
 from c2c.engine.messages import Bound
 from c2c.errors import DataError, SettingError
 
-__all__ = ["Device", "binding", "bound_to", "check_seen", "find_devices", "pick"]
+__all__ = ["Device", "binding", "bound_to", "check_seen", "find_devices", "free_bytes", "pick"]
 
 _ROUNDING = 0.02  # of memory: what a driver keeps for itself
 
@@ -101,6 +101,17 @@ def _device(nvml: Any, handle: Any, *, parent: str | None) -> Device:
         sm_count=sms,
         parent=parent,
     )
+
+
+def free_bytes(device: Device) -> int:
+    """Return how much of a device's memory no process has.
+
+    Raises:
+      DataError: there is no driver, or it does not answer.
+    """
+    with _nvml() as nvml:
+        handle = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
 
 
 def _text(given: str | bytes) -> str:

@@ -15,7 +15,14 @@ import numpy as np
 from c2c.cost import Constants
 from c2c.engine.catalog import Entry
 from c2c.errors import SettingError
-from c2c.hardware import MigConfig, MigProfile, Platform, cpu_platform, memory_bytes
+from c2c.hardware import (
+    MigConfig,
+    MigProfile,
+    Platform,
+    check_memory_fraction,
+    cpu_platform,
+    memory_bytes,
+)
 from c2c.models import Deployment, param_count, weight_bytes
 from c2c.policies import step_parts
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
@@ -27,10 +34,12 @@ __all__ = [
     "check_memory",
     "context_of",
     "fleet_of",
+    "host_weight_bytes",
     "kept_at_start",
     "pool_of",
     "shapes_of",
     "too_large",
+    "useful_pool_bytes",
 ]
 
 _USABLE = 0.8  # of a superblock, at least: see `superblock_elements`
@@ -48,6 +57,8 @@ class Options:
       context: tokens of a sequence at most, prompt and answer.
       pool_bytes: keys and values of each worker; None: what all rows of all models take, at most
         a quarter of the memory for all workers.
+      memory_fraction: instead of `pool_bytes`: of the memory that a worker may have, of which
+        keys and values get what the rest leaves, as measured; see `c2c.engine.sizing`.
       weights_bytes: of host memory for weights; models beyond it come from disk when they are
         asked for, and others give way. None: all of them fit.
       dtype: of parameters and keys.
@@ -60,6 +71,7 @@ class Options:
     budgets: tuple[int, ...] = (64, 256)
     context: int = 2048
     pool_bytes: int | None = None
+    memory_fraction: float | None = None
     weights_bytes: int | None = None
     dtype: str = "float32"
     linear: str = "staged"
@@ -72,6 +84,13 @@ class Options:
             raise SettingError("ahead", self.ahead, "0 or 1")
         if self.context < 2:
             raise SettingError("context", self.context, "at least 2 tokens")
+        if self.memory_fraction is not None:
+            check_memory_fraction(self.memory_fraction)
+            if self.pool_bytes is not None:
+                raise SettingError(
+                    "memory_fraction", self.memory_fraction,
+                    f"null with pool_bytes={self.pool_bytes}, which says the size",
+                )  # fmt: skip
         if self.weights_bytes is not None and self.weights_bytes < 1:
             raise SettingError("weights_bytes", self.weights_bytes, "a number of bytes above 0")
         if self.weights_bytes is not None and self.linear == "reference":
@@ -103,18 +122,11 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     Raises:
       SettingError: too little for one sequence of each.
     """
-    specs = [entry.spec for entry in entries if entry.spec is not None]
-    item = 4 if options.dtype == "float32" else 2
-    superblock = superblock_elements(specs)
-    superblock_bytes = 2 * item * superblock
-    block_bytes = 2 * item * max(map(block_elements, specs))
-    slack = superblock_bytes + options.rows[-1] * block_bytes
+    superblock, superblock_bytes, block_bytes, slack = _sizes(entries, options)
     given = options.pool_bytes
     if given is None:
-        width = shapes_of(options).width
-        rows = sum(2 * item * block_elements(spec) * width * options.rows[-1] for spec in specs)
-        wanted = int((rows + len(specs) * slack) / _USABLE) + superblock_bytes
-        given = min(wanted, int(_POOLS_SHARE * memory_bytes() / options.workers))
+        most = int(_POOLS_SHARE * memory_bytes() / options.workers)
+        given = min(useful_pool_bytes(entries, options), most)
     superblocks = given // superblock_bytes
     usable = int(_USABLE * superblocks * superblock_bytes) - slack
     if usable < block_bytes:
@@ -128,16 +140,43 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     )
 
 
+def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
+    """Return what all rows of all models take: a larger pool is of no use."""
+    _, superblock_bytes, _, slack = _sizes(entries, options)
+    specs = [entry.spec for entry in entries if entry.spec is not None]
+    width, item = shapes_of(options).width, _item_bytes(options)
+    rows = sum(2 * item * block_elements(spec) * width * options.rows[-1] for spec in specs)
+    return int((rows + len(specs) * slack) / _USABLE) + superblock_bytes
+
+
+def _sizes(entries: Sequence[Entry], options: Options) -> tuple[int, int, int, int]:
+    """Return a superblock's elements and bytes, the largest block's, and an engine's slack."""
+    specs = [entry.spec for entry in entries if entry.spec is not None]
+    item = _item_bytes(options)
+    superblock = superblock_elements(specs)
+    block_bytes = 2 * item * max(map(block_elements, specs))
+    slack = 2 * item * superblock + options.rows[-1] * block_bytes
+    return superblock, 2 * item * superblock, block_bytes, slack
+
+
+def _item_bytes(options: Options) -> int:
+    return 4 if options.dtype == "float32" else 2
+
+
+def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
+    """Return what weights take of the host's memory at most."""
+    item = _item_bytes(options)
+    weights = sum(item * param_count(e.spec) for e in entries if e.spec is not None)
+    return weights if options.weights_bytes is None else min(weights, options.weights_bytes)
+
+
 def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None:
     """Return if memory has room for all weights and pools.
 
     Raises:
       SettingError: it has not.
     """
-    item = 4 if options.dtype == "float32" else 2
-    weights = sum(item * param_count(e.spec) for e in entries if e.spec is not None)
-    if options.weights_bytes is not None:
-        weights = min(weights, options.weights_bytes)
+    item, weights = _item_bytes(options), host_weight_bytes(entries, options)
     copies = options.workers if options.linear == "reference" else 1
     pools = options.workers * pool.superblocks * pool.superblock * 2 * item
     total, most = copies * weights + pools, memory_bytes()
@@ -174,7 +213,7 @@ def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
 
 def _weights(entry: Entry, options: Options) -> float:
     assert entry.spec is not None
-    item = 4 if options.dtype == "float32" else 2
+    item = _item_bytes(options)
     return float(weight_bytes(replace(entry.spec, dtype_bytes=item)))
 
 
@@ -222,7 +261,7 @@ def fleet_of(
         check_slo=False,
         chunk_candidates=tuple(c for c in system.chunk_candidates if c <= most) or (most,),
     )
-    item = 4 if options.dtype == "float32" else 2
+    item = _item_bytes(options)
     deployments = tuple(
         Deployment(
             name=entry.name,

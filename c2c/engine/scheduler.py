@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
 from c2c.engine.catalog import Entry as CatalogEntry
 from c2c.engine.fleet import (
+    Options,
     check_memory,
     context_of,
     fleet_of,
@@ -31,6 +33,7 @@ from c2c.engine.others import cpu_seconds, share_of_others
 from c2c.engine.places import Place
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
+from c2c.engine.sizing import measured_options
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError
@@ -116,19 +119,13 @@ class Engine:
         good = [e for e in self._entries if e.name not in self._failed]
         if not good:
             raise self._nothing()
-        pool, options = pool_of(good, self._settings.options), self._settings.options
+        items = self._items(good)
+        options = await measured_options(good, self._settings, items, note)
+        self._settings = replace(self._settings, options=options)
+        pool, shapes = pool_of(good, options), shapes_of(options)
         check_memory(good, options, pool)
-        shapes, kept = shapes_of(options), kept_at_start(good, options)
         setup = say.Setup(
-            models=tuple(
-                say.Item(
-                    name=e.name,
-                    path=str(e.path),
-                    pool=self._pool_file(e.name),
-                    is_kept=e.name in kept,
-                )
-                for e in good
-            ),
+            models=items,
             dtype=options.dtype,
             linear=options.linear,
             executables=self._settings.executables,
@@ -265,6 +262,20 @@ class Engine:
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
         return DataError("catalog", f"no model can be served ({why})")
+
+    @property
+    def options(self) -> Options:
+        """How workers serve; once started, with the pool's size where that is measured."""
+        return self._settings.options
+
+    def _items(self, entries: Sequence[CatalogEntry]) -> tuple[say.Item, ...]:
+        kept = kept_at_start(entries, self._settings.options)
+        return tuple(
+            say.Item(
+                name=e.name, path=str(e.path), pool=self._pool_file(e.name), is_kept=e.name in kept
+            )
+            for e in entries
+        )
 
     def _pool_file(self, name: str) -> str | None:
         if self._settings.options.linear == "reference":

@@ -2,7 +2,8 @@
 
 from c2c.hardware.conf import conf_dir, conf_names, read_yaml
 from c2c.hardware.cutting import Placed, Slice, placed, profiles, slices
-from c2c.hardware.machine import memory_bytes
+from c2c.hardware.kv_record import KvRecord, check_memory_fraction, kv_bytes_of
+from c2c.hardware.machine import free_memory_bytes, memory_bytes
 from c2c.hardware.mig import (
     MigConfig,
     MigProfile,
@@ -28,6 +29,7 @@ from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
 __all__ = [
     "Gpu",
     "Host",
+    "KvRecord",
     "Link",
     "LinkVariant",
     "MigConfig",
@@ -36,9 +38,12 @@ __all__ = [
     "Platform",
     "Reconfiguration",
     "Slice",
+    "check_memory_fraction",
     "conf_dir",
     "conf_names",
     "cpu_platform",
+    "free_memory_bytes",
+    "kv_bytes_of",
     "link_gbps",
     "load_mig",
     "load_platform",

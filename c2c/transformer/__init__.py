@@ -5,7 +5,13 @@ from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.executables import Executables
 from c2c.transformer.forward import forward
 from c2c.transformer.generate import Bucket, Wanted, buckets_of, buckets_up_to
-from c2c.transformer.kv_pool import KvPool, Lease, block_elements, superblock_elements
+from c2c.transformer.kv_pool import (
+    KvPool,
+    Lease,
+    block_elements,
+    superblock_elements,
+    superblocks_for,
+)
 from c2c.transformer.linear import Hybrid, Linear, Reference, Staged
 from c2c.transformer.loading import Described, describe, load
 from c2c.transformer.model import Model, Warmed
@@ -58,4 +64,5 @@ __all__ = [
     "sample",
     "sampling_rows",
     "superblock_elements",
+    "superblocks_for",
 ]

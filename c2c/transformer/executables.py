@@ -34,7 +34,7 @@ from pallas_kernels.repository import (
     identity,
 )
 
-__all__ = ["Executables", "Stage", "executables_at"]
+__all__ = ["Executables", "Stage", "executables_at", "source_of_stages"]
 
 Run = Callable[..., Any]  # takes the leaves of a stage's arguments
 
@@ -149,6 +149,24 @@ class Executables:
             found = self._found[key] = self._made(_program(stage, arguments, tree, static))
         return found
 
+    def most_bytes(self) -> tuple[int, int]:
+        """Return the most that any executable here takes, for arguments and for what it computes.
+
+        The compiler states both; arguments that are given away are results, too.
+        """
+        found: list[Any] = [run.memory_analysis() for run in self._found.values()]  # type: ignore[attr-defined]
+        stated = [memory for memory in found if memory is not None]
+        return (
+            max((int(m.argument_size_in_bytes) for m in stated), default=0),
+            max(
+                (
+                    int(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes)
+                    for m in stated
+                ),
+                default=0,
+            ),
+        )
+
     def _made(self, program: Program) -> Run:
         device = jax.devices()[0]
         if not self._usable:
@@ -259,7 +277,7 @@ def _program(
         shared_bytes=0,
         opcodes=frozenset(),
         donated=tuple(donated),
-        source=_source(),
+        source=source_of_stages(),
         key=(
             ("tree", str(tree)),
             *((name, repr(value)) for name, value in sorted(static.items())),
@@ -269,7 +287,7 @@ def _program(
 
 
 @functools.cache
-def _source() -> str:
+def source_of_stages() -> str:
     """Return a hash of what decides, outside `pallas_kernels`' source, what is compiled."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
     for folder in (_C2C / "models", _C2C / "transformer", _C2C / "transformer" / "weights"):

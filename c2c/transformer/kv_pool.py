@@ -21,7 +21,14 @@ from c2c.transformer.cache import new_pool
 from c2c.transformer.executables import Executables
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 
-__all__ = ["KvPool", "Lease", "block_elements", "check_room", "superblock_elements"]
+__all__ = [
+    "KvPool",
+    "Lease",
+    "block_elements",
+    "check_room",
+    "superblock_elements",
+    "superblocks_for",
+]
 
 _BLOCKS_A_SUPERBLOCK = 4  # of the largest model: at most a fifth is lost to what does not fit
 
@@ -36,6 +43,15 @@ def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_S
     known = list(specs)
     step = math.lcm(*(PAGE_TOKENS * spec.kv_heads * spec.head_dim for spec in known))
     return -(-blocks * max(map(block_elements, known)) // step) * step
+
+
+def superblocks_for(blocks: int) -> int:
+    """Return superblocks that hold so many blocks of any one model.
+
+    >>> superblocks_for(9)
+    3
+    """
+    return -(-blocks // _BLOCKS_A_SUPERBLOCK)
 
 
 def check_room(nbytes: int, field: str = "cache") -> None:

@@ -27,6 +27,7 @@ def write_record(folder: Path, given: Mapping[str, Any], engine: Engine) -> None
     write_parquet(folder / STEPS, engine.tape.steps())
     write_parquet(folder / INPUTS, engine.tape.inputs())
     write_machine(folder, engine.others)
-    write_json(folder / SETTINGS, {**given, "key": None})
+    sized = {"pool_bytes": engine.options.pool_bytes, "memory_fraction": None}
+    write_json(folder / SETTINGS, {**given, **sized, "key": None})
     served = [{"name": e.name, "path": str(e.path)} for e in engine.served]
     write_json(folder / CATALOG, {"models": served})

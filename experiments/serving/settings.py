@@ -54,6 +54,9 @@ class ServeConf:
       context: tokens of a request at most, where the model's own context is not shorter.
       pool_bytes: keys and values of each worker; null: what all rows of all models take, at most a
         quarter of the memory for all workers.
+      memory_fraction: instead of pool_bytes: share of the memory that a worker may have (its
+        device's, or its part of the host's); keys and values get what is left of it, measured
+        once and kept beside the executables.
       weights_bytes: host memory for weights: models beyond it are loaded when they are asked for,
         and others give way; null: all models of the catalog fit.
       dtype: of parameters, activations, keys and values.
@@ -86,6 +89,7 @@ class ServeConf:
     budgets: list[int] = field(default_factory=lambda: [64, 256])
     context: int = 2048
     pool_bytes: int | None = None
+    memory_fraction: float | None = None
     weights_bytes: int | None = None
     dtype: str = "float32"
     linear_strategy: str = "staged"
@@ -226,6 +230,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
         budgets=tuple(given["budgets"]),
         context=given["context"],
         pool_bytes=given["pool_bytes"],
+        memory_fraction=given.get("memory_fraction"),
         weights_bytes=given.get("weights_bytes"),
         dtype=given["dtype"],
         linear=given["linear_strategy"],

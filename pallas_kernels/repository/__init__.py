@@ -1,6 +1,12 @@
 """The kernel repository: compiled executables by op, shape, device and version, checked on load."""
 
-from pallas_kernels.repository.identity import Identity, describe, identity, source_hash
+from pallas_kernels.repository.identity import (
+    Identity,
+    describe,
+    identity,
+    present_versions,
+    source_hash,
+)
 from pallas_kernels.repository.store import (
     FOLDER_VARIABLE,
     Entry,
@@ -24,5 +30,6 @@ __all__ = [
     "default_folder",
     "describe",
     "identity",
+    "present_versions",
     "source_hash",
 ]

@@ -238,7 +238,8 @@ class Repository:
                 continue
             named.add(entry.sha256)
             yield Finding(file=path.name, entry=entry, why=self._why(path, entry, content))
-        for path in sorted(self.folder.iterdir()):
+        # What a folder in it holds belongs to whoever made that.
+        for path in sorted(p for p in self.folder.iterdir() if not p.is_dir()):
             if path.suffix != ".json" and path.stem not in named:
                 yield Finding(file=path.name, entry=None, why="no entry names it")
 

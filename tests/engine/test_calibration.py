@@ -282,6 +282,8 @@ def test_settings_are_told_before_anything_starts() -> None:
         ("ahead=2", "ahead"), ("weights_bytes=0", "weights_bytes"), ("devices=some", "devices"),
         ("devices=[1]", "devices"), ("executables=/dev/null/x", "executables"),
         ("weights_bytes=9 linear=reference", "weights_bytes"),
+        ("memory_fraction=1.1", "memory_fraction"),
+        ("memory_fraction=0.5 pool_bytes=99999999", "memory_fraction"),
     ):  # fmt: skip
         with pytest.raises(SettingError) as error:
             settings_of(load(overrides_of(["port=0", *wrong.split()]), "serve"))

@@ -41,17 +41,19 @@ int nvmlDeviceGetUUID(void *h, char *text, unsigned n) {
   return 0; }
 int nvmlDeviceGetName(void *h, char *text, unsigned n) { snprintf(text, n, "stand-in"); return 0; }
 int nvmlDeviceGetMemoryInfo(void *h, unsigned long long *m) {
-  m[0] = (size_t)h == 1 ? 96000000000ull : 12000000000ull; return 0; }
+  m[0] = (size_t)h == 1 ? 96000000000ull : 12000000000ull; m[1] = m[0] - 5000000000ull; return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **h) {
+  *h = (void *)(size_t)(strncmp(uuid, "MIG-", 4) ? 1 : atoi(uuid + 4)); return 0; }
 int nvmlDeviceGetAttributes_v2(void *h, unsigned *a) {
   memset(a, 0, 40); a[0] = 16; return layout()[(size_t)h - 10] == 'x' ? 2 : 0; }
 """
 LIST = """
 import json
 from dataclasses import asdict
-from c2c.engine.devices import find_devices
+from c2c.engine.devices import find_devices, free_bytes
 from c2c.errors import DataError
 try:
-    print(json.dumps([asdict(device) for device in find_devices()]))
+    print(json.dumps([{**asdict(d), "free": free_bytes(d)} for d in find_devices()]))
 except DataError as error:
     print(json.dumps(str(error)))
 """
@@ -82,13 +84,14 @@ def listed(folder: Path, layout: str) -> list[dict[str, object]] | str:
 
 def test_devices_are_listed_as_the_driver_has_them(library: Path, tmp_path: Path) -> None:
     gpu = {"uuid": "GPU-1", "name": "stand-in", "memory_bytes": 96 * 10**9, "sm_count": None}
+    gpu["free"] = 91 * 10**9
     assert listed(library, "off") == listed(library, "old") == [gpu | {"parent": None}]
     instances = listed(library, "i-ix--i")
     assert isinstance(instances, list)
     assert [device["uuid"] for device in instances] == ["MIG-10", "MIG-12", "MIG-16"]
     assert instances[0] == {
         "uuid": "MIG-10", "name": "stand-in", "memory_bytes": 12 * 10**9, "sm_count": 16,
-        "parent": "GPU-1",
+        "parent": "GPU-1", "free": 7 * 10**9,
     }  # fmt: skip
     assert "NVML: does not answer" in str(listed(library, "mute"))
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 
-from c2c.errors import SettingError
+from c2c.hardware import KvRecord, kv_bytes_of
 from c2c.systems.program import Device, Recorder
 from pallas_kernels.repository import RepositoryWarning
 
 __all__ = ["KvRecord", "allocate_kv", "kv_bytes_of", "measured_kv", "stored_kv_bytes"]
-
-
-@dataclass(frozen=True, slots=True)
-class KvRecord:
-    """What profiling found.
-
-    Attributes:
-      free_bytes: left by the largest forward pass, its temporaries included in what is gone.
-      held_bytes: that the process held besides.
-      graph_bytes: of memory that the graphs keep, counted once: here, and not in `free_bytes`.
-      argument_bytes: of the largest program, as the compiler states (`memory_analysis()`); 0: none.
-      temporary_bytes: likewise.
-    """
-
-    free_bytes: int
-    held_bytes: int
-    graph_bytes: int = 0
-    argument_bytes: int = 0
-    temporary_bytes: int = 0
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
@@ -43,27 +23,6 @@ def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
         held_bytes=recorder.held_bytes - graph_bytes,
         graph_bytes=graph_bytes,
     )
-
-
-def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
-    """Return how large a cache may be, in bytes of whole 2 MiB.
-
-    Args:
-      record: of profiling.
-      memory_fraction: of the whole memory that the process may have.
-
-    Raises:
-      SettingError: the fraction is outside (0, 1], or leaves nothing.
-    """
-    if not 0.0 < memory_fraction <= 1.0:
-        raise SettingError("memory_fraction", memory_fraction, "a share in (0, 1]")
-    whole = record.free_bytes + record.held_bytes
-    room = int(memory_fraction * whole) - record.held_bytes - record.graph_bytes
-    if room <= 0:
-        raise SettingError(
-            "memory_fraction", memory_fraction, "enough for the weights and one forward pass"
-        )
-    return room >> 21 << 21
 
 
 def stored_kv_bytes(
