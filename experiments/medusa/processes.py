@@ -70,6 +70,7 @@ class Process:
       has_guards: its allocator leaves gaps, which the second capture needs.
       device: None: an emulated one.
       arenas: of the device: ranges of addresses that segments lie in. None: the device's places.
+      told: what the process is told, and its launches pass on.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class Process:
         has_guards: bool = False,
         device: Device | None = None,
         arenas: Arenas | None = None,
+        told: Mapping[str, int] | None = None,
     ) -> None:
+        self.told = dict(told or {})
         draw = random.Random(seed)  # noqa: S311
         seeds = _seeds(draw)
         self.programs = programs
@@ -138,7 +141,7 @@ class Process:
                 name = self.recorder.name_of(running.addresses[part.buffer])
                 self.names[batch, part.buffer] = name
         self.functions = graphs.functions
-        return graphs.finish()
+        return graphs.finish(self.told)
 
     def regions(self, batch: int) -> Regions:
         """Return what a run of a captured batch size is given and what it leaves, by allocation."""

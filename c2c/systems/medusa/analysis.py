@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 
 from c2c.systems.medusa.capture import Capture
 from c2c.systems.medusa.classify import Classifier, Refused, ReplaceAddress, Seen, patches_of
-from c2c.systems.medusa.ir import Graph, Node
+from c2c.systems.medusa.ir import Graph, Node, Told
 from c2c.systems.medusa.owners import Owners
+from c2c.systems.medusa.patching import patched
 from c2c.systems.medusa.same_start import (
+    check_same_events,
     check_same_start,
     determined_contents,
+    differing_contents,
     held_addresses,
 )
-from c2c.systems.program import AllocationId, Entry, entries_of
+from c2c.systems.medusa.told import masked, told_in
+from c2c.systems.program import AllocationId, Entry, Event, entries_of
 
 __all__ = ["Analysed", "Refusal", "analyse"]
 
@@ -52,6 +56,7 @@ class Analysed:
       refusals: one for each graph that is left out.
       permanent: allocations of the captures that are not freed by their end.
       contents: what they hold, where the start has put something there.
+      told: names of what processes are told, which cells of parameters count.
     """
 
     allocations: tuple[AllocationId, ...]
@@ -59,6 +64,7 @@ class Analysed:
     refusals: tuple[Refusal, ...]
     permanent: tuple[AllocationId, ...]
     contents: Mapping[AllocationId, bytes]
+    told: tuple[str, ...] = ()
 
 
 def analyse(
@@ -66,6 +72,7 @@ def analyse(
     second: Capture,
     replace_address: ReplaceAddress,
     classifier: Classifier = "differential",
+    other_rank: Capture | None = None,
 ) -> Analysed:
     """Return graphs with patches.
 
@@ -75,16 +82,23 @@ def analyse(
         Classifiers that look at one capture only get the first for it.
       replace_address: gives a tensor map another address.
       classifier: see `patches_of`.
+      other_rank: the last rank's, where the first two are of the first one of several: what differs
+        between ranks and is no address has to be what each was told. The last one, as what
+        grows with the rank and is the same there is the same in between.
 
     Raises:
-      DataError: the two captures are not of the same start, or share addresses.
+      DataError: the captures are not of the same start, or share addresses.
     """
     check_same_start(first, second)
-    work = _Work(first, second, classifier, replace_address)
+    if other_rank is not None:
+        check_same_events(first, other_rank)
+    contents = determined_contents(first, second)
+    work = _Work(first, second, classifier, replace_address, other_rank, contents)
     graphs, refusals = [], []
-    for k, (one, two) in enumerate(zip(first.graphs, second.graphs, strict=True)):
+    others = first.graphs if other_rank is None else other_rank.graphs
+    for k, (one, two, other) in enumerate(zip(first.graphs, second.graphs, others, strict=True)):
         try:
-            graphs.append(work.patched(k, one, two, None))
+            graphs.append(work.patched(k, one, two, other, None))
         except _AtNode as at:
             kernel = first.kernels[at.node.kernel].name if at.node.kernel >= 0 else ""
             cause = at.cause
@@ -96,7 +110,8 @@ def analyse(
         tuple(graphs),
         tuple(refusals),
         tuple(first.contents),
-        determined_contents(first, second),
+        contents,
+        work.names,
     )
 
 
@@ -135,6 +150,8 @@ class _Work:
         second: Capture,
         classifier: Classifier,
         replace_address: ReplaceAddress,
+        other: Capture | None,
+        contents: Mapping[AllocationId, bytes],
     ) -> None:
         self.allocations = tuple(e.allocation for e in first.events if not e.is_free)
         numbers = {name: k for k, name in enumerate(self.allocations)}
@@ -144,44 +161,81 @@ class _Work:
         self._entries = _entries(first)
         count = Counter(first.kernels)
         self._ambiguous = {k for k, kernel in enumerate(first.kernels) if count[kernel] > 1}
-        self._held = held_addresses(first, second, numbers)
+        held = held_addresses(first, second, numbers)
+        self._unlike = {
+            number: f"points to a buffer that holds addresses, at byte {at}"
+            for number, at in held.items()
+        }
+        self.names = tuple(sorted(first.told))
+        self._told = first.told, second.told, {} if other is None else other.told
+        self._addresses: tuple[int, ...] | None = None  # on the other rank
+        if other is not None:
+            self._addresses = tuple(e.address for e in _in_order(other, self.allocations))
+            self._unlike |= {
+                number: f"points to a buffer that holds something else on other ranks, at byte {at}"
+                for number, at in differing_contents(contents, other, numbers).items()
+            }
 
-    def patched(self, k: int, one: Graph, two: Graph, outer: int | None) -> Graph:
-        """Return the graph with patches; `outer`: the node of graph `k` that it is inside of."""
+    def patched(self, k: int, one: Graph, two: Graph, other: Graph, outer: int | None) -> Graph:
+        """Return the graph with patches.
+
+        Args:
+          k: number of the graph.
+          one: in the first capture.
+          two: in the second.
+          other: on the other rank, if there is one; else not looked at.
+          outer: the node of graph `k` that it is inside of.
+        """
         nodes = []
-        for number, (a, b) in enumerate(zip(one.nodes, two.nodes, strict=True)):
+        triples = zip(one.nodes, two.nodes, other.nodes, strict=True)
+        for number, (a, b, c) in enumerate(triples):
             at = number if outer is None else outer
-            if a.child is not None and b.child is not None:
-                nodes.append(replace(a, child=self.patched(k, a.child, b.child, at)))
+            if a.child is not None and b.child is not None and c.child is not None:
+                nodes.append(replace(a, child=self.patched(k, a.child, b.child, c.child, at)))
                 continue
             try:
-                nodes.append(self._node(k, at, a, b))
+                nodes.append(self._node(k, at, a, b, c))
             except Refused as cause:
                 raise _AtNode(at, a, cause) from cause
         return Graph(one.batch, tuple(nodes), one.edges)
 
-    def _node(self, k: int, number: int, one: Node, two: Node) -> Node:
+    def _node(self, k: int, number: int, one: Node, two: Node, other: Node) -> Node:
         entry = self._entries[one.kernel] if one.kernel >= 0 else None
         if entry is not None and entry.allocates:
             raise Refused(0, 0, "allocates memory on the device")
         if one.kernel in self._ambiguous:
             raise Refused(0, 0, "stands in two modules that cannot be told apart")
+        told: tuple[Told, ...] = ()
+        if self.names:
+            seen = [(one.parameters, self._told[0]), (two.parameters, self._told[1])]
+            told = told_in(one.parameters, two.parameters, seen, self.names, is_complete=False)
+            two = replace(two, parameters=masked(two.parameters, told, one.parameters))
         first = Seen(one, self._first.at(k, number))
         second = Seen(two, self._second.at(k, number))
         patches = patches_of(
             self._classifier, first, second, entry=entry, replace_address=self._replace_address
         )
-        if not patches:
-            return one
         for patch in patches:
-            if patch.allocation in self._held:
-                raise Refused(
-                    patch.parameter,
-                    patch.at,
-                    f"points to a buffer that holds addresses, at byte "
-                    f"{self._held[patch.allocation]}",
-                )
-        return replace(one, patches=patches)
+            if patch.allocation in self._unlike:
+                raise Refused(patch.parameter, patch.at, self._unlike[patch.allocation])
+        made = replace(one, patches=patches, told=told) if patches or told else one
+        return made if self._addresses is None else self._on_all_ranks(made, one, two, other)
+
+    def _on_all_ranks(self, made: Node, one: Node, two: Node, other: Node) -> Node:
+        """Return a node with what else differs on the other rank, and was told there."""
+        values = [self._told[2][name] for name in self.names]
+        expected = patched(made, self._addresses, values, self._replace_address)
+        seen = list(
+            zip((one.parameters, two.parameters, other.parameters), self._told, strict=True)
+        )
+        told = told_in(expected, other.parameters, seen, self.names, is_complete=True)
+        return replace(made, told=(*made.told, *told)) if told else made
+
+
+def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[Event]:
+    """Return a capture's allocations in the order of another one's."""
+    made = {e.allocation: e for e in capture.events if not e.is_free}
+    return [made[name] for name in allocations]
 
 
 def _entries(capture: Capture) -> list[Entry | None]:

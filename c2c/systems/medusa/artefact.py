@@ -78,6 +78,7 @@ class Artefact:
       kv: what the KV cache is set up from, see `kv`.
       arenas: where the captured process's ranges of addresses began, by pool.
       addresses: of its allocations; where a later process has the same, nothing is patched.
+      told: names of what a process has to be told, beside that.
     """
 
     key: Key
@@ -93,6 +94,7 @@ class Artefact:
     kv: Mapping[str, int] = field(default_factory=dict)
     arenas: Mapping[str, int] = field(default_factory=dict)
     addresses: tuple[int, ...] = ()
+    told: tuple[str, ...] = ()
 
     @property
     def content_bytes(self) -> int:
@@ -120,6 +122,7 @@ def make_artefact(
         kv=dict(kv or {}),
         arenas=capture.arenas,
         addresses=tuple(e.address for e in capture.events if not e.is_free),
+        told=analysed.told,
     )
 
 
@@ -147,6 +150,7 @@ def write_artefact(path: Path, artefact: Artefact) -> None:
         "kv": dict(artefact.kv),
         "arenas": dict(artefact.arenas),
         "addresses": artefact.addresses,
+        "told": artefact.told,
     }
     held = {
         "contents": b"".join(artefact.contents.values()),
@@ -209,4 +213,5 @@ def _artefact(values: dict[str, Any], blobs: Mapping[str, bytes]) -> Artefact:
         kv=values["kv"],
         arenas=values["arenas"],
         addresses=tuple(values["addresses"]),
+        told=tuple(values["told"]),
     )

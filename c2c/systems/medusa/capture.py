@@ -27,6 +27,7 @@ class Capture:
         cache) nor freed by its end (temporaries, which are written anew).
       images: of kernels, by SHA-256.
       arenas: where each pool's range of addresses begins, if the process had any.
+      told: what the process was told that its launches may pass on: its rank, handles.
     """
 
     events: tuple[Event, ...]
@@ -37,6 +38,7 @@ class Capture:
     contents: Mapping[AllocationId, bytes]
     images: Mapping[str, bytes]
     arenas: Mapping[str, int] = field(default_factory=dict)
+    told: Mapping[str, int] = field(default_factory=dict)
 
 
 def module_fingerprint(device: Device, module: int) -> str:
@@ -81,8 +83,12 @@ class CapturedGraphs:
         """Functions of this process by the number of their kernel."""
         return {number: function for function, number in self._kernels.items()}
 
-    def finish(self) -> Capture:
-        """Return all that was captured, with what permanent buffers hold now."""
+    def finish(self, told: Mapping[str, int] | None = None) -> Capture:
+        """Return all that was captured, with what permanent buffers hold now.
+
+        Args:
+          told: see `Capture`.
+        """
         recorder = self._recorder
         contents = {
             e.allocation: self._device.read(e.address, e.nbytes)
@@ -99,6 +105,7 @@ class CapturedGraphs:
             contents=contents,
             images=dict(self._used),
             arenas={} if arenas is None else dict(arenas.begins),
+            told=dict(told or {}),
         )
 
     def _read(self, batch: int, graph: int) -> Graph:

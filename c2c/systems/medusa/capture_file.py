@@ -20,6 +20,7 @@ def write_capture(path: Path, capture: Capture) -> None:
         "events": capture.events,
         "begin": capture.begin,
         "arenas": dict(capture.arenas),
+        "told": dict(capture.told),
         "starts": capture.starts,
         "kernels": kernels_to(capture.kernels),
         "graphs": len(capture.graphs),
@@ -54,6 +55,7 @@ def read_capture(path: Path) -> Capture:
             contents=dict(zip(names, contents, strict=True)),
             images=parts_of(values["images"], blobs["images"]),
             arenas=values["arenas"],
+            told=values["told"],
         )
     except (KeyError, TypeError, ValueError, IndexError) as problem:
         raise DataError(str(path), f"content: not a capture ({problem})") from problem

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch
+from c2c.systems.medusa.ir import Graph, KernelRef, Node, Patch, Told
 from c2c.systems.program import Edge, LaunchAttribute, ParameterPlace
 
 __all__ = ["graphs_from", "graphs_to", "kernels_from", "kernels_to"]
@@ -16,12 +16,13 @@ __all__ = ["graphs_from", "graphs_to", "kernels_from", "kernels_to"]
 _KINDS: Final = ("kernel", "copy", "fill", "child", "empty")
 _TYPES: Final = {
     "graphs": "<i8",  # batch, nodes, edges
-    "nodes": "<i8",  # kind, kernel, grid, block, shared, parameters, patches, attributes, child
+    "nodes": "<i8",  # kind, kernel, grid, block, shared, counts of what follows, attributes, child
     "sizes": "<u4",  # of each parameter
     "patches": "<i8",
+    "told": "<i8",
     "edges": "<i8",
 }
-_WIDTHS: Final = {"graphs": 3, "nodes": 13, "sizes": 1, "patches": 5, "edges": 5}
+_WIDTHS: Final = {"graphs": 3, "nodes": 14, "sizes": 1, "patches": 5, "told": 4, "edges": 5}
 
 
 def kernels_to(kernels: Sequence[KernelRef]) -> list[list[Any]]:
@@ -55,11 +56,13 @@ def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
             columns["nodes"].append(
                 (
                     _KINDS.index(node.kind), node.kernel, *node.grid, *node.block,
-                    node.shared_bytes, len(node.parameters), len(node.patches), which, child,
+                    node.shared_bytes, len(node.parameters), len(node.patches), len(node.told),
+                    which, child,
                 )
             )  # fmt: skip
             columns["sizes"].extend(map(len, node.parameters))
             columns["patches"].extend(node.patches)
+            columns["told"].extend(node.told)
             words.extend(node.parameters)
     blobs = {name: np.array(rows, dtype=_TYPES[name]).tobytes() for name, rows in columns.items()}
     told = [[[a.number, a.value.hex()] for a in each] for each in attributes]
@@ -71,25 +74,27 @@ def graphs_from(count: int, told: Sequence[Any], blobs: Mapping[str, bytes]) -> 
     rows = {name: _rows(blobs[name], name) for name in _TYPES}
     attributes = [tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in each) for each in told]
     ends = [0, *itertools.accumulate(rows["sizes"])]
-    patches = [Patch(p, at, a, o, bool(m)) for p, at, a, o, m in _patch_rows(blobs["patches"])]
+    patches = [Patch(p, at, a, o, bool(m)) for p, at, a, o, m in rows["patches"]]
+    told_cells = [Told(*row) for row in rows["told"]]
     edges = [Edge(*row) for row in rows["edges"]]
-    words, flat, taken, patched = blobs["words"], rows["nodes"], 0, 0
+    words, flat, taken, patched, said = blobs["words"], rows["nodes"], 0, 0, 0
     # children stand behind their parents, so that all nodes are read first, then nested
     pieces: list[tuple[int, list[Node], list[int], tuple[Edge, ...]]] = []
     node_at = edge_at = 0
     for batch, nodes, lines in rows["graphs"]:
         made, children = [], []
         for row in flat[node_at : node_at + nodes]:
-            kind, kernel, gx, gy, gz, bx, by, bz, shared, n, m, which, child = row
+            kind, kernel, gx, gy, gz, bx, by, bz, shared, n, m, t, which, child = row
             parameters = tuple(words[ends[k] : ends[k + 1]] for k in range(taken, taken + n))
             made.append(
                 Node(
                     _KINDS[kind], kernel, (gx, gy, gz), (bx, by, bz), shared, parameters,
                     attributes[which], tuple(patches[patched : patched + m]),
+                    told=tuple(told_cells[said : said + t]),
                 )
             )  # fmt: skip
             children.append(child)
-            taken, patched = taken + n, patched + m
+            taken, patched, said = taken + n, patched + m, said + t
         pieces.append((batch, made, children, tuple(edges[edge_at : edge_at + lines])))
         node_at, edge_at = node_at + nodes, edge_at + lines
     done: dict[int, Graph] = {}
@@ -106,7 +111,3 @@ def _rows(data: bytes, name: str) -> list[Any]:
     values = np.frombuffer(data, dtype=_TYPES[name])
     width = _WIDTHS[name]
     return values.tolist() if width == 1 else values.reshape(-1, width).tolist()
-
-
-def _patch_rows(data: bytes) -> list[Any]:
-    return _rows(data, "patches")

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from c2c.systems.program import Edge, LaunchAttribute, ParameterPlace
 from c2c.systems.program.port import NodeKind, Triple
 
-__all__ = ["Graph", "KernelRef", "Node", "Patch", "count_nodes"]
+__all__ = ["Graph", "KernelRef", "Node", "Patch", "Told", "count_nodes"]
 
 
 class Patch(NamedTuple):
@@ -27,6 +27,22 @@ class Patch(NamedTuple):
     allocation: int
     offset: int
     is_map: bool = False
+
+
+class Told(NamedTuple):
+    """A cell of a node's parameters that holds what the process was told, such as its rank.
+
+    Attributes:
+      parameter: which parameter.
+      at: byte in it.
+      nbytes: 4 or 8.
+      name: number of the value's name among the artefact's.
+    """
+
+    parameter: int
+    at: int
+    nbytes: int
+    name: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,7 @@ class Node:
     attributes: tuple[LaunchAttribute, ...] = ()
     patches: tuple[Patch, ...] = ()
     child: Graph | None = None
+    told: tuple[Told, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from c2c.systems.medusa.artefact import Artefact
 from c2c.systems.medusa.functions import Found, find_functions
 from c2c.systems.medusa.ir import Graph, Node
+from c2c.systems.medusa.patching import patched
 from c2c.systems.medusa.replay import ReplayDiffers, replay
 from c2c.systems.program import (
-    TENSOR_MAP_BYTES,
     CopyCall,
     Device,
     DeviceFault,
@@ -34,7 +34,8 @@ class Restored:
       functions: by the number of their kernel.
       nodes: how many were restored.
       is_in_place: every allocation has the address that the captured process had, so that no
-        parameter was changed.
+        address in a parameter was changed.
+      told: what the process was told, by number of its name; None: nothing.
     """
 
     graphs: Mapping[int, int]
@@ -42,6 +43,7 @@ class Restored:
     functions: Mapping[int, int]
     nodes: int
     is_in_place: bool = False
+    told: tuple[int | None, ...] = ()
 
 
 class OnDemand:
@@ -53,16 +55,23 @@ class OnDemand:
       artefact: of this device and model: its key has been compared.
       recorder: of the process, which has made the start's own allocations.
       triggered: functions that the captured first layers launch, for kernels that libraries hide.
+      told: what this process was told of what the artefact names; see `Capture.told`.
     """
 
     def __init__(
-        self, artefact: Artefact, recorder: Recorder, triggered: Iterable[int] = ()
+        self,
+        artefact: Artefact,
+        recorder: Recorder,
+        triggered: Iterable[int] = (),
+        told: Mapping[str, int] | None = None,
     ) -> None:
         self._device = recorder.device
         self._made: dict[int, int] = {}
         self._nodes = 0
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
+        self._names = artefact.told
+        self._values = tuple((told or {}).get(name) for name in artefact.told)
         self._found = Found()
         self._is_in_place = False
         try:
@@ -81,8 +90,16 @@ class OnDemand:
         if batch in self._made or batch not in self._graphs:
             return self._made.get(batch)
         addresses = None if self._is_in_place else self._addresses
+        if untold := self._untold(self._graphs[batch]):
+            _warn(
+                f"Nobody told the value of {untold}. The graph of batch size {batch} is captured."
+            )
+            del self._graphs[batch]
+            return None
         try:
-            made, nodes = build(self._device, self._graphs[batch], addresses, self._found.functions)
+            made, nodes = build(
+                self._device, self._graphs[batch], addresses, self._found.functions, self._values
+            )
         except KeyError as problem:
             why = self._found.missing[problem.args[0]]
             _warn(f"{why}. The graph of batch size {batch} is captured.")
@@ -92,11 +109,22 @@ class OnDemand:
         self._nodes += nodes
         return made
 
+    def _untold(self, graph: Graph) -> str:
+        if None not in self._values:
+            return ""
+        for node in graph.nodes:
+            if node.child is not None and (name := self._untold(node.child)):
+                return name
+            for told in node.told:
+                if self._values[told.name] is None:
+                    return self._names[told.name]
+        return ""
+
     def restored(self) -> Restored:
         """Return what has been built so far."""
         return Restored(
             dict(self._made), self._addresses, self._found.functions, self._nodes,
-            self._is_in_place,
+            self._is_in_place, self._values,
         )  # fmt: skip
 
 
@@ -106,6 +134,7 @@ def restore(
     triggered: Iterable[int] = (),
     *,
     batches: Iterable[int] | None = None,
+    told: Mapping[str, int] | None = None,
 ) -> Restored:
     """Restore what can be; warn of what cannot.
 
@@ -114,11 +143,12 @@ def restore(
       recorder: likewise.
       triggered: likewise.
       batches: batch sizes to restore, in this order; None: all.
+      told: see `OnDemand`.
 
     Returns:
       The graphs. If memory cannot be replayed, none.
     """
-    held = OnDemand(artefact, recorder, triggered)
+    held = OnDemand(artefact, recorder, triggered, told)
     for batch in [g.batch for g in artefact.graphs] if batches is None else batches:
         held.graph(batch)
     return held.restored()
@@ -134,7 +164,11 @@ def most_used_first(batch_sizes: Iterable[int], uses: Mapping[int, int]) -> tupl
 
 
 def build(
-    device: Device, graph: Graph, addresses: tuple[int, ...] | None, functions: Mapping[int, int]
+    device: Device,
+    graph: Graph,
+    addresses: tuple[int, ...] | None,
+    functions: Mapping[int, int],
+    told: tuple[int | None, ...] = (),
 ) -> tuple[int, int]:
     """Return a device's graph and how many nodes it has.
 
@@ -143,6 +177,7 @@ def build(
       graph: with patches.
       addresses: that patches put in, by allocation; None: those that were captured.
       functions: by the number of their kernel.
+      told: values that the process was told, by number of their name.
 
     Raises:
       KeyError: a kernel, by number, has no function.
@@ -152,7 +187,7 @@ def build(
             functions[node.kernel]
     made, count = device.create_graph(), 0
     for node in graph.nodes:
-        count += _add(device, made, node, addresses, functions)
+        count += _add(device, made, node, addresses, functions, told)
     if graph.edges:
         device.add_edges(made, graph.edges)
     return made, count
@@ -164,14 +199,15 @@ def _add(
     node: Node,
     addresses: tuple[int, ...] | None,
     functions: Mapping[int, int],
+    told: tuple[int | None, ...],
 ) -> int:
     if node.kind == "child" and node.child is not None:
-        child, count = build(device, node.child, addresses, functions)
+        child, count = build(device, node.child, addresses, functions, told)
         device.add_child(graph, child)
         return count
     parameters = node.parameters
-    if node.patches and addresses is not None:
-        parameters = _patched(device, node, addresses)
+    if node.told or (node.patches and addresses is not None):
+        parameters = patched(node, addresses, told, device.replace_address)
     if node.kind == "kernel":
         call = KernelCall(
             functions[node.kernel],
@@ -191,21 +227,6 @@ def _add(
     else:
         raise DeviceFault(f"a node of kind {node.kind}")
     return 1
-
-
-def _patched(device: Device, node: Node, addresses: tuple[int, ...]) -> tuple[bytes, ...]:
-    parameters: list[bytes] = list(node.parameters)
-    for number, at, allocation, offset, is_map in node.patches:
-        address = addresses[allocation] + offset
-        old = parameters[number]
-        if is_map:
-            end = at + TENSOR_MAP_BYTES
-            word = device.replace_address(old[at:end], address)
-        else:
-            end = at + 8
-            word = address.to_bytes(8, "little")
-        parameters[number] = word if len(old) == end - at else old[:at] + word + old[end:]
-    return tuple(parameters)
 
 
 def _number(word: bytes) -> int:

@@ -12,15 +12,26 @@ from c2c.systems.medusa.capture import Capture
 from c2c.systems.medusa.ir import Graph, Node
 from c2c.systems.program import AllocationId, Event
 
-__all__ = ["check_same_start", "determined_contents", "held_addresses"]
+__all__ = [
+    "check_same_events",
+    "check_same_start",
+    "determined_contents",
+    "differing_contents",
+    "held_addresses",
+]
 
 _WHO = "two captures"
 
 
 def check_same_start(first: Capture, second: Capture) -> None:
     """Raise DataError unless both did the same, at addresses that have nothing in common."""
-    if first is second:
-        return
+    if first is not second:
+        check_same_events(first, second)
+        _check_apart(first.events, second.events)
+
+
+def check_same_events(first: Capture, second: Capture) -> None:
+    """Raise DataError unless both made the same allocations, launches and graphs."""
     one, two = _by_thread(first.events), _by_thread(second.events)
     for thread in sorted(one.keys() | two.keys()):
         a, b = one.get(thread, []), two.get(thread, [])
@@ -37,7 +48,9 @@ def check_same_start(first: Capture, second: Capture) -> None:
         _check_graphs(g, h)
     if len(first.graphs) != len(second.graphs):
         raise DataError(_WHO, f"{len(first.graphs)} graphs in one, {len(second.graphs)} in other")
-    _check_apart(first.events, second.events)
+    if first.told.keys() != second.told.keys():
+        names = sorted(first.told.keys() ^ second.told.keys())
+        raise DataError(_WHO, f"only one was told {', '.join(names)}")
 
 
 def _by_thread(events: tuple[Event, ...]) -> dict[str, list[tuple[object, ...]]]:
@@ -90,6 +103,20 @@ def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, b
         if one[len(a) * 8 :] == two[len(a) * 8 :] != b"" or bool(np.any(a == b)):
             kept[name] = one
     return kept
+
+
+def differing_contents(
+    contents: Mapping[AllocationId, bytes], other: Capture, numbers: Mapping[AllocationId, int]
+) -> dict[int, int]:
+    """Return allocations that hold something else on another rank, with the byte they differ at."""
+    found = {}
+    for name, one in contents.items():
+        two = other.contents[name]
+        if one != two:
+            found[numbers[name]] = next(
+                k for k, (a, b) in enumerate(zip(one, two, strict=True)) if a != b
+            )
+    return found
 
 
 def held_addresses(

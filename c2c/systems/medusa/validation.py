@@ -40,6 +40,7 @@ class Side:
       numbers: of allocations by name.
       functions: by the number of their kernel.
       sizes: of allocations, by number.
+      told: what the process was told, by number of its name.
     """
 
     device: Device
@@ -48,6 +49,7 @@ class Side:
     numbers: Mapping[AllocationId, int]
     functions: Mapping[int, int]
     sizes: Sequence[int]
+    told: tuple[int | None, ...] = ()
 
     def address(self, name: AllocationId) -> int:
         """Return where an allocation is in this process."""
@@ -81,7 +83,13 @@ def sides(
     patched = next(g for g in artefact.graphs if g.batch == batch)
     original = Side(device, raw, [e.address for e in made], numbers, functions, sizes)
     return original, Side(
-        restored_device, patched, restored.addresses, numbers, restored.functions, sizes
+        restored_device,
+        patched,
+        restored.addresses,
+        numbers,
+        restored.functions,
+        sizes,
+        restored.told,
     )
 
 
@@ -157,7 +165,7 @@ def _give(side: Side, regions: Regions, seed: int) -> None:
 
 def _run_one(side: Side, number: int) -> None:
     single = replace(side.graph, nodes=side.graph.nodes[number : number + 1], edges=())
-    graph, _ = build(side.device, single, tuple(side.addresses), side.functions)
+    graph, _ = build(side.device, single, tuple(side.addresses), side.functions, side.told)
     executable = side.device.instantiate(graph)
     side.device.launch_graph(executable)
     side.device.synchronise()

@@ -1,0 +1,50 @@
+"""A node's parameters in another process: addresses and told values put in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from c2c.systems.medusa.classify import ReplaceAddress
+from c2c.systems.medusa.ir import Node
+from c2c.systems.program import TENSOR_MAP_BYTES
+
+__all__ = ["bytes_of", "patched"]
+
+
+def patched(
+    node: Node,
+    addresses: Sequence[int] | None,
+    values: Sequence[int | None],
+    replace_address: ReplaceAddress,
+) -> tuple[bytes, ...]:
+    """Return a node's parameters.
+
+    Args:
+      node: with patches.
+      addresses: that patches put in, by allocation; None: those that were captured.
+      values: that the process was told, by number among the artefact's names.
+      replace_address: gives a tensor map another address.
+    """
+    parameters: list[bytes] = list(node.parameters)
+    for number, at, allocation, offset, is_map in node.patches if addresses is not None else ():
+        address = addresses[allocation] + offset  # type: ignore[index]
+        old = parameters[number]
+        if is_map:
+            end = at + TENSOR_MAP_BYTES
+            word = replace_address(old[at:end], address)
+        else:
+            end = at + 8
+            word = address.to_bytes(8, "little")
+        parameters[number] = word if len(old) == end - at else old[:at] + word + old[end:]
+    for number, at, nbytes, name in node.told:
+        value = values[name]
+        if value is None:
+            raise ValueError(f"value {name} was not told")
+        old = parameters[number]
+        parameters[number] = old[:at] + bytes_of(value, nbytes) + old[at + nbytes :]
+    return tuple(parameters)
+
+
+def bytes_of(value: int, nbytes: int) -> bytes:
+    """Return an integer of either sign as a parameter has it."""
+    return (value & ((1 << 8 * nbytes) - 1)).to_bytes(nbytes, "little")

@@ -1,0 +1,105 @@
+"""Words of parameters that a process is told instead of allocating them: its rank, its handles.
+
+The ranks of tensor parallelism run the same launches over the same buffers. What differs between
+them, beside addresses, each process can name: its rank, where its shard begins, its communicator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from c2c.systems.medusa.classify import Refused
+from c2c.systems.medusa.ir import Told
+from c2c.systems.medusa.patching import bytes_of
+
+__all__ = ["masked", "told_in"]
+
+Parameters = tuple[bytes, ...]
+Values = Mapping[str, int]
+
+
+def told_in(
+    expected: Parameters,
+    found: Parameters,
+    captures: Sequence[tuple[Parameters, Values]],
+    names: Sequence[str],
+    *,
+    is_complete: bool,
+) -> tuple[Told, ...]:
+    """Return the values that explain where parameters are not what is expected of them.
+
+    A cell of 8 or 4 bytes is a told value if it holds that value in every capture. One that fits
+    two names is refused: they may differ elsewhere.
+
+    Args:
+      expected: parameters of a node.
+      found: what they are in another process.
+      captures: a node's parameters in each capture and what that process was told.
+      names: of all told values; they are numbered so.
+      is_complete: whether any other difference is refused; else it is left to others.
+
+    Raises:
+      Refused: a difference that no value explains, or two do.
+    """
+    return tuple(_told(expected, found, captures, names, is_complete=is_complete))
+
+
+def masked(parameters: Parameters, told: Sequence[Told], like: Parameters) -> Parameters:
+    """Return parameters with the cells of told values as they are in others."""
+    made = list(parameters)
+    for number, at, nbytes, _ in told:
+        cell = like[number][at : at + nbytes]
+        made[number] = made[number][:at] + cell + made[number][at + nbytes :]
+    return tuple(made)
+
+
+def _told(
+    expected: Parameters,
+    found: Parameters,
+    captures: Sequence[tuple[Parameters, Values]],
+    names: Sequence[str],
+    *,
+    is_complete: bool,
+) -> Iterator[Told]:
+    for k, (one, two) in enumerate(zip(expected, found, strict=True)):
+        at = 0
+        while at < len(one):
+            if one[at : at + 4] == two[at : at + 4]:
+                at += 4
+                continue
+            word = at // 8 * 8
+            name = _name(k, word, 8, captures, names)
+            start, nbytes = (at, 4) if name is None else (word, 8)
+            if name is None:
+                name = _name(k, at, 4, captures, names)
+            if name is not None:
+                yield Told(k, start, nbytes, name)
+            elif is_complete:
+                raise Refused(k, at, "differs between ranks and is no value that they were told")
+            at = start + nbytes
+
+
+def _name(
+    k: int,
+    at: int,
+    nbytes: int,
+    captures: Sequence[tuple[Parameters, Values]],
+    names: Sequence[str],
+) -> int | None:
+    cells = [(parameters[k][at : at + nbytes], values) for parameters, values in captures]
+    if len(cells[0][0]) < nbytes:
+        return None
+    fitting = [
+        number
+        for number, name in enumerate(names)
+        if all(_fits(values[name], cell) for cell, values in cells)
+    ]
+    if len(fitting) > 1:
+        both = " or ".join(names[number] for number in fitting)
+        raise Refused(k, at, f"may be {both}")
+    return fitting[0] if fitting else None
+
+
+def _fits(value: int, cell: bytes) -> bool:
+    bits = 8 * len(cell)
+    return -(1 << bits - 1) <= value < 1 << bits and bytes_of(value, len(cell)) == cell
