@@ -25,6 +25,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from c2c.engine.others import CpuSeconds, cpu_seconds, share_of_others
 from c2c.errors import DataError, SettingError
 from c2c.runs import RunDir
 from experiments.bench.command import benchmark
@@ -68,6 +69,7 @@ class Start:
       import_s: from the start of the process to the end of imports.
       map_s: reading the checkpoint into its place, with jax's own start and all that runs beside.
       weights_s: of it, reading the weights.
+      beside_s: likewise, what runs in another thread: tokenizer, and executables made ready.
       first_token_s: from mapped weights to the first token.
       again_s: the same prompt once more: what of `first_token_s` is computing.
       compiles: executables that XLA compiled up to the first token.
@@ -78,6 +80,7 @@ class Start:
     import_s: float
     map_s: float
     weights_s: float
+    beside_s: float
     first_token_s: float
     again_s: float
     compiles: int
@@ -99,6 +102,14 @@ class Start:
         """What `whole_s` would be if weights were read beside tokenizer and executables."""
         others_s = self.map_s - self.weights_s + self.ready_s
         return self.import_s + max(self.weights_s, others_s) + self.again_s
+
+    @property
+    def own_bound_s(self) -> float:
+        """The same of this start's own parts, which ran beside each other: what is lost between.
+
+        Where cores are short of time the parts slow each other down, and that is in them.
+        """
+        return self.import_s + max(self.weights_s, self.beside_s) + self.again_s
 
 
 _CHILD = """
@@ -135,7 +146,8 @@ for _ in range(3):
     again_s.append(time.time() - start)
 print(json.dumps({
     "import_s": imported - settings["started"], "map_s": mapped - imported,
-    "weights_s": took["weights"], "first_token_s": first - mapped, "again_s": min(again_s),
+    "weights_s": took["weights"], "beside_s": took["tokenizer"] + took.get("executables", 0.0),
+    "first_token_s": first - mapped, "again_s": min(again_s),
     "compiles": count, "token": token,
     "loaded": model.executables.loaded if model.executables else 0,
 }))
@@ -170,8 +182,8 @@ def measure(
 
 def _medians(starts: Sequence[Start]) -> dict[str, float]:
     parts = (
-        "import_s", "map_s", "weights_s", "ready_s", "again_s", "first_token_s", "whole_s",
-        "bound_s", "compiles", "loaded",
+        "import_s", "map_s", "weights_s", "beside_s", "ready_s", "again_s", "first_token_s",
+        "whole_s", "bound_s", "own_bound_s", "compiles", "loaded",
     )  # fmt: skip
     return {part: statistics.median(getattr(s, part) for s in starts) for part in parts}
 
@@ -184,10 +196,12 @@ def run(settings: StartSettings, out: Console) -> list[dict[str, Any]]:
             store = str(Path(folder) / "repository")
             measure(settings, linear, store)
             starts: dict[str, list[Start]] = {"compiled": [], "stored": [], "beside": []}
+            before = cpu_seconds()
             for _ in range(settings.repeats):
                 starts["compiled"].append(measure(settings, linear, None))
                 starts["stored"].append(measure(settings, linear, store))
                 starts["beside"].append(measure(settings, linear, store, ahead=True))
+            others = _others_share(before)
             stored_bytes = sum(path.stat().st_size for path in Path(store).iterdir())
         if len({start.token for each in starts.values() for start in each}) != 1:
             raise DataError(linear, "the first token is not the same in every start")
@@ -201,13 +215,33 @@ def run(settings: StartSettings, out: Console) -> list[dict[str, Any]]:
                     **each,
                     "times_less": first["compiled"] / each["first_token_s"],
                     "ready_times_less": medians["compiled"]["ready_s"] / each["ready_s"],
-                    "over_bound": each["whole_s"] / medians["stored"]["bound_s"],
+                    "over_bound": _over_bound(starts[kind], starts["stored"]),
+                    "over_own_bound": statistics.median(
+                        s.whole_s / s.own_bound_s for s in starts[kind]
+                    ),
+                    "others_share": others,
                     "stored_bytes": 0 if kind == "compiled" else stored_bytes,
                     "starts": [asdict(start) for start in starts[kind]],
                 }
             )
     out.print(_table(rows, settings))
     return rows
+
+
+def _over_bound(starts: Sequence[Start], stored: Sequence[Start]) -> float:
+    """Return how much longer starts take than the parts of the stored ones just before them.
+
+    Turn by turn: how busy a machine is that others use, too, changes from minute to minute.
+    """
+    return statistics.median(
+        one.whole_s / parts.bound_s for one, parts in zip(starts, stored, strict=True)
+    )
+
+
+def _others_share(before: CpuSeconds | None) -> float | None:
+    """Return what share of the cores other processes had since; None where nobody says."""
+    now = cpu_seconds()
+    return None if before is None or now is None else share_of_others(before, now)
 
 
 def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
@@ -217,7 +251,7 @@ def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     heads = ("linear", "executables", "import", "map", "weights", "ready", "compute", "first",
-             "less", "whole", "of bound", "compiled", "loaded", "MB")  # fmt: skip
+             "less", "whole", "of bound", "own", "compiled", "loaded", "MB")  # fmt: skip
     for head in heads:
         table.add_column(head, justify="left" if head in heads[:2] else "right", no_wrap=True)
     for row in rows:
@@ -229,6 +263,7 @@ def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
             f"{row['times_less']:.1f}",
             f"{row['whole_s']:.3f}",
             f"{row['over_bound']:.2f}",
+            f"{row['over_own_bound']:.2f}",
             f"{row['compiles']:.0f}",
             f"{row['loaded']:.0f}",
             f"{row['stored_bytes'] / 1e6:.1f}",
@@ -237,7 +272,13 @@ def _table(rows: Sequence[dict[str, Any]], settings: StartSettings) -> Table:
         "map: weights into their place, and what runs beside. ready: trace and compile, or load. "
         "first: from mapped weights to the first token, of which `less` says how many times less. "
         "whole: from the process's start. of bound: whole over imports + max(weights, tokenizer "
-        "and executables) + first computation, by parts of `stored`; at most 1.05 is asked for."
+        "and executables) + first computation, by parts of the `stored` start just before; at most "
+        "1.05 is asked for. own: by its own parts."
+        + "".join(
+            f" Others had {row['others_share']:.0%} of the cores ({row['linear']})."
+            for row in rows
+            if row["executables"] == "beside" and row["others_share"] is not None
+        )
     )
     return table
 

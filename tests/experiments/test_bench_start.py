@@ -44,6 +44,7 @@ def test_every_part_of_a_start_is_reported(tmp_path: Path) -> None:
         parts = row["ready_s"] + row["again_s"]
         assert parts == pytest.approx(row["first_token_s"])
         assert min(row[part] for part in ("import_s", "map_s", "ready_s", "again_s")) > 0
+        assert row["over_own_bound"] >= 1.0  # nothing is faster than what it is made of
         (start,) = row["starts"]
         assert start["first_token_s"] == row["first_token_s"]
     assert len({row["starts"][0]["token"] for row in rows}) == 1
