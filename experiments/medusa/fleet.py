@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from c2c.config import build, load
 from c2c.models import load_spec
-from c2c.serving import FAIL_NONE, Prepared, StartWork, prepare
+from c2c.policies import AtOutstanding
+from c2c.serving import FAIL_NONE, Prepared, ServingSetup, StartWork, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.systems.medusa import (
     NODES_A_LAYER,
@@ -63,8 +64,8 @@ def disk_gbps() -> float:
 
 
 @cache
-def prepared(fleet: Fleet) -> Prepared:
-    """Return the fleet, ready to serve."""
+def _serving(model: str) -> ServingSetup:
+    """Return a fleet of one model: composing settings takes longer than serving a trace."""
     settings = load(
         [
             "hardware=a100_40",
@@ -72,17 +73,21 @@ def prepared(fleet: Fleet) -> Prepared:
             "mig=1x40gb",
             f"superchips={GPUS}",
             "system=serverlessllm",
-            f"system.start={fleet.start}",
             "system/scale=at_outstanding",
-            f"system.scale.at={fleet.at}",
             f"system.max_batch={_MAX_BATCH}",
             "system.check_slo=false",
             "weights_start=disk",
             "workload=poisson",
         ]
     )
-    OmegaConf.update(settings, "catalog", {"models": [{"spec": fleet.model}]}, merge=False)
-    serving = build(settings).serving
+    OmegaConf.update(settings, "catalog", {"models": [{"spec": model}]}, merge=False)
+    return build(settings).serving
+
+
+@cache
+def prepared(fleet: Fleet) -> Prepared:
+    """Return the fleet, ready to serve."""
+    serving = _serving(fleet.model)
     spec = serving.deployments[0].spec
     measured = load_measured_start()
     works = start_works(fleet.start, [spec], measured, is_copied=True)
@@ -92,7 +97,8 @@ def prepared(fleet: Fleet) -> Prepared:
         launches = NODES_A_LAYER * spec.layers + NODES_OUTSIDE
         extra_s = launches * stages_of(spec, measured).host_s / 2
         constants = replace(constants, step_overhead_s=constants.step_overhead_s + extra_s)
-    system = replace(serving.system, start=_always_from_disk(works))
+    scale = AtOutstanding(at=fleet.at)
+    system = replace(serving.system, start=_always_from_disk(works), scale=scale)
     return prepare(replace(serving, system=system, constants=constants))
 
 

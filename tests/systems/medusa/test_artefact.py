@@ -33,7 +33,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     artefact = made().artefact
     artefact = replace(artefact, graphs=(nested(), *artefact.graphs), kv={"free_bytes": 5})
     told = Graph(
-        8, tuple(replace(n, told=(Told(0, 4, 4, 0),)) for n in artefact.graphs[0].nodes), ()
+        8, tuple(replace(n, told=(Told(0, 4, 4, 0),)) for n in artefact.graphs[1].nodes), ()
     )
     artefact = replace(artefact, graphs=(*artefact.graphs, told), told=("rank",))
     path = artefact_path(tmp_path, artefact.key)
