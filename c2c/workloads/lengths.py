@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,7 @@ _SYNTHETIC_PAIRS = 1 << 17
 _JSON_PIECE = 1 << 20  # characters read at a time
 
 
+@cache
 def synthetic_lengths(keep: LengthFilter) -> LengthPool:
     """Return pairs made from published-trace statistics; needs no file.
 

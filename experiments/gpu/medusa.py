@@ -3,7 +3,9 @@
 Kernels that compute come from images; every word that restoring could get wrong shows in what they
 leave. Random programs first, then a chain of products by cuBLAS, whose kernels nobody declares,
 then decode steps of a transformer as XLA compiles them, at several batch sizes over one memory.
-Last, the first decode steps of a process as XLA runs them itself, one by one.
+Rivals: capturing with one warm-up (`capture_s`), capturing on demand (`first_capture_s`, beside
+`first_graph_s` of restoring on demand), the driver bringing a whole process back (`checkpoint`),
+and XLA's own graphs: the first decode steps of a process, one by one.
 Needs .venv-driver (`make driver`, can be copied) and a driver; jax compiles the steps, in a process
 that ends before any other begins.
 """
@@ -21,7 +23,7 @@ from c2c.errors import DataError
 from experiments.gpu.cases import Case, Context, Row, Scale, Unmeasurable
 from experiments.gpu.device import is_without_driver
 from experiments.gpu.processes import ROOT
-from experiments.medusa import steps
+from experiments.medusa import checkpoint, steps
 from experiments.medusa.first_steps import MODES, seconds_of
 from experiments.medusa.restore import measure as restored
 
@@ -51,7 +53,8 @@ def cases(scale: Scale) -> list[Case]:
         Case(spec={"program": "first_steps", "update": mode, "rows": 1, **shape}, limit_s=150.0)
         for mode in MODES
     ]
-    return [*random, chain, Case(spec=spec, limit_s=300.0, least_s=60.0), *steps]
+    whole = Case(spec={"program": "checkpoint", "of": chain.spec["program"]}, limit_s=150.0)
+    return [*random, chain, Case(spec=spec, limit_s=300.0, least_s=60.0), whole, *steps]
 
 
 def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
@@ -63,6 +66,8 @@ def measure(spec: Mapping[str, Any], context: Context) -> list[Row]:
         raise Unmeasurable("the driver's calls are not installed: make driver")
     paths = (str(ROOT), str(BINDINGS), os.environ.get("PYTHONPATH", ""))
     env = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if spec["program"] == "checkpoint":
+        return [_checkpointed(spec["of"], env)]
     if spec["program"] != "xla":
         return [_row(_restored(spec["program"], env))]
     with tempfile.TemporaryDirectory() as folder:
@@ -78,6 +83,17 @@ def _restored(what: str, env: Mapping[str, str]) -> dict[str, Any]:
     except DataError as problem:
         if is_without_driver(str(problem)) or "cuBLAS: none of" in str(problem):
             raise Unmeasurable(str(problem)) from problem
+        raise
+
+
+def _checkpointed(what: str, env: Mapping[str, str]) -> Row:
+    try:
+        return checkpoint.seconds_of(what, env)
+    except DataError as problem:
+        said = str(problem)
+        is_absent = any(word in said for word in (*checkpoint.ABSENT, "cuBLAS: none of"))
+        if is_absent or is_without_driver(said):
+            raise Unmeasurable(said) from problem
         raise
 
 
@@ -108,7 +124,9 @@ def _row(row: Mapping[str, Any]) -> Row:
         "graphs": row["graphs"],
         "refused": len(row["refused"]),
         "warm_s": row["warm_s"],
-        "capture_s": row["capture_s"],  # warm-ups included
+        "capture_s": row["capture_s"],  # one warm-up each included
+        "first_capture_s": row["first_capture_s"],
+        "first_graph_s": row["first_graph_s"],
         "analysis_s": row["analysis_s"],
         "restore_s": row["restore_s"],
         "us_a_node": 1e6 * row["restore_s"] / max(row["nodes"], 1),

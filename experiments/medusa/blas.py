@@ -65,7 +65,7 @@ class BlasProcess:
         self._blas.use_workspace(workspace, WORKSPACE_BYTES)
         self.graphs: dict[int, int] = {}
         self.functions: dict[int, int] = {}
-        self.warm_s = 0.0
+        self.warm_s = self.first_s = 0.0  # of captures: warm-ups, and until the first was read
 
     def run(self, batch: int) -> None:
         """Multiply once, as a warm-up does."""
@@ -91,6 +91,7 @@ class BlasProcess:
 
     def capture(self) -> Capture:
         """Warm up and capture each batch size; return what there is to analyse."""
+        begun = time.perf_counter()
         graphs = CapturedGraphs(self.recorder, {}, self.libraries)
         for batch in BATCH_SIZES:
             begin = time.perf_counter()
@@ -100,6 +101,7 @@ class BlasProcess:
             self._chain(batch)
             self.graphs[batch] = self.recorder.end_capture()
             graphs.add(batch, self.graphs[batch])
+            self.first_s = self.first_s or time.perf_counter() - begun
         self.functions = graphs.functions
         return graphs.finish()
 

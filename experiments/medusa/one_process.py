@@ -54,7 +54,16 @@ from experiments.medusa.synthetic import Shape, random_program
 if TYPE_CHECKING:  # needs the driver's calls
     from experiments.medusa.blas import BlasProcess
 
-__all__ = ["ADDRESSES", "DEVICES", "EXECUTABLES", "ROLES", "check_what", "main", "programs_of"]
+__all__ = [
+    "ADDRESSES",
+    "DEVICES",
+    "EXECUTABLES",
+    "ROLES",
+    "check_what",
+    "main",
+    "programs_of",
+    "started",
+]
 
 ROLES = ("capture", "recapture", "analyse", "restore")
 DEVICES = ("emulated", "driver")
@@ -139,10 +148,10 @@ def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path)
         # the second capture shares no address with the first, so that only that one has arenas
         is_free = addresses == "patched" or role == "recapture"
         begins: dict[str, int] | None = None if is_free else {}
-        _capture(_started(role, device, what, begins), role, device, folder)
+        _capture(started(role, device, what, begins), role, device, folder)
 
 
-def _started(
+def started(
     role: str, device: str, what: str, begins: Mapping[str, int] | None
 ) -> Process | BlasProcess:
     """Start a process; `begins`: of its ranges of addresses, none: chosen, None: it has no such."""
@@ -174,6 +183,7 @@ def _capture(process: Process | BlasProcess, role: str, device: str, folder: Pat
     made = process.capture()
     write_capture(folder / f"{role}.capture", made)
     said: dict[str, Any] = {"capture_s": time.perf_counter() - begin, "warm_s": process.warm_s}
+    said["first_capture_s"] = process.first_s
     kept = sum(e.nbytes for e in made.events if e.allocation in made.contents)
     said["kv"] = asdict(measured_kv(process.recorder, kept))
     if role == "capture":
@@ -217,7 +227,7 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
     if artefact is None:
         raise SettingError("folder", str(folder), "one in which `analyse` has left an artefact")
     begins = None if addresses == "patched" else artefact.arenas
-    process = _started("restore", device, what, begins)
+    process = started("restore", device, what, begins)
     triggered = process.triggered()
     begin, used = time.perf_counter(), time.process_time()
     recorder = process.recorder

@@ -99,6 +99,7 @@ class Process:
         self.graphs: dict[int, int] = {}
         self.functions: dict[int, int] = {}
         self.warm_s = 0.0  # of captures, what running each program once before took
+        self.first_s = 0.0  # until the first of them was captured and read
         self.names: dict[tuple[int, int], AllocationId] = {}  # by batch size and buffer
 
     def hidden(self, kernel: Kernel) -> int:
@@ -129,6 +130,7 @@ class Process:
     def capture(self) -> Capture:
         """Warm up and capture each program; return what there is to analyse."""
         libraries = [lib.path for lib in libraries_of(self.running.program)]
+        begun = time.perf_counter()
         graphs = CapturedGraphs(self.recorder, self.running.images, libraries)
         for batch, program in self.programs.items():
             running = self.running.of(program)
@@ -137,6 +139,7 @@ class Process:
             self.warm_s += time.perf_counter() - begin
             self.graphs[batch] = running.capture()
             graphs.add(batch, self.graphs[batch])
+            self.first_s = self.first_s or time.perf_counter() - begun
             for part in (*program.inputs, *program.outputs):
                 name = self.recorder.name_of(running.addresses[part.buffer])
                 self.names[batch, part.buffer] = name

@@ -85,6 +85,11 @@ class Recorder:
         """Bytes asked for and not given back."""
         return sum(self._sizes.values())
 
+    @property
+    def live(self) -> dict[int, int]:
+        """Bytes of what was asked for and not given back, by address."""
+        return dict(self._sizes)
+
     def name_of(self, address: int) -> AllocationId:
         """Return the live allocation that begins at an address."""
         return self._live[address]

@@ -24,6 +24,22 @@ def test_a_case_restores_what_was_captured(tmp_path: Path, monkeypatch: pytest.M
     assert row["graphs"] == 1
     assert row["refused"] == 0
     assert row["nodes"] >= 20
+    assert 0 < row["first_capture_s"] <= row["capture_s"]  # on demand, and all of them
+    assert 0 < row["first_graph_s"] <= row["restore_s"]
+
+
+def test_the_driver_brings_a_process_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of the calls, and what is said of a driver that has none of them."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
+    build(tmp_path, ())
+    (whole,) = (c for c in medusa.cases("tiny") if c.spec["program"] == "checkpoint")
+    spec = {**whole.spec, "of": "computing:0"}
+    (row,) = medusa.measure(spec, Context(scale="tiny", backend="reference"))
+    assert row["held_bytes"] > 0
+    assert all(row[f"{part}_s"] >= 0 for part in ("lock", "checkpoint", "restore", "unlock"))
+    monkeypatch.setenv("FAKE_NO_CHECKPOINT", "1")
+    with pytest.raises(Unmeasurable, match=r"cuCheckpointProcessLock: .*NOT_SUPPORTED"):
+        medusa.measure(spec, Context(scale="tiny", backend="reference"))
 
 
 def test_a_library_that_nobody_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

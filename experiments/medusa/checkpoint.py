@@ -1,0 +1,142 @@
+"""A rival of restored graphs: a whole process that the driver freezes and brings back.
+
+    python -m experiments.medusa.checkpoint computing:0
+
+A process starts, captures and instantiates its graphs. This one has the driver lock it, take its
+GPU memory into the host's (`cuCheckpointProcess*`), bring it back and let it go on; then its graphs
+must leave what they left before. Prints seconds as JSON. Needs a driver of 570 or later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from c2c.errors import DataError
+from experiments.command import command
+from experiments.gpu.processes import ROOT, run_bounded
+from experiments.medusa.observing import outputs_of
+from experiments.medusa.one_process import check_what, started
+
+__all__ = ["ABSENT", "main", "seconds_of"]
+
+LIMIT_S = 120.0
+# What a driver says that has no such calls, or may not use them here.
+ABSENT = ("FunctionNotFound", "not found", "NOT_SUPPORTED", "NOT_PERMITTED")
+
+
+def seconds_of(what: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what freezing a process and bringing it back took, and of how many bytes.
+
+    Args:
+      what: its graphs; see `one_process`.
+      env: of the processes.
+
+    Raises:
+      DataError: it could not be, or what the graphs leave has changed.
+    """
+    line = [sys.executable, "-m", "experiments.medusa.checkpoint", what]
+    done = run_bounded(line, limit_s=LIMIT_S, env=os.environ | dict(env))
+    if done.code is None:
+        raise DataError(f"checkpoint of {what}", f"not done within {LIMIT_S:.0f} s")
+    if done.code:
+        last = (done.errors.strip() or "no message").splitlines()[-1]
+        raise DataError(f"checkpoint of {what}", last.removeprefix("error: ").rstrip("."))
+    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    return found
+
+
+def _hold(what: str) -> None:
+    """Be the process: say what memory holds and graphs leave, first and whenever a line comes."""
+    process = started("capture", "driver", what, None)
+    process.capture()
+    regions = {batch: process.regions(batch) for batch in process.graphs}
+    executables = {b: process.device.instantiate(g) for b, g in process.graphs.items()}
+
+    device, live = process.device, process.recorder.live
+    held = {address: device.read(address, nbytes) for address, nbytes in live.items()}
+
+    def say() -> None:
+        there = hashlib.sha256(b"".join(device.read(a, n) for a, n in live.items())).hexdigest()
+        left = outputs_of(device, executables.__getitem__, regions, process.recorder.addresses)
+        for address, data in held.items():  # what graphs add to is as it was at every time
+            device.write(address, data)
+        told = {"memory": there, "outputs": left}
+        print(json.dumps({"told": told, "held_bytes": process.recorder.held_bytes}), flush=True)
+
+    say()
+    for _ in sys.stdin:
+        say()
+
+
+def _frozen(what: str) -> dict[str, Any]:
+    from c2c.systems.program.driver.calls import bindings, checked
+
+    driver = bindings()
+    checked(driver.cuInit, 0)
+    holder = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "experiments.medusa.checkpoint", "--hold", what],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        before = holder.stdout.readline()
+        if not before:
+            raise DataError(what, "the process that captures it ended; its last words are above")
+
+        def timed(call: Callable[..., Any]) -> float:
+            begin = time.perf_counter()
+            checked(call, holder.pid, None)
+            return time.perf_counter() - begin
+
+        seconds = {
+            name: timed(call)
+            for name, call in (
+                ("lock_s", driver.cuCheckpointProcessLock),
+                ("checkpoint_s", driver.cuCheckpointProcessCheckpoint),
+                ("restore_s", driver.cuCheckpointProcessRestore),
+                ("unlock_s", driver.cuCheckpointProcessUnlock),
+            )
+        }
+        holder.stdin.write("again\n")
+        holder.stdin.flush()
+        after = holder.stdout.readline()
+    finally:
+        holder.kill()
+        holder.wait()
+    if json.loads(after or "{}").get("told") != json.loads(before)["told"]:
+        raise DataError(
+            what, "the process that came back has other memory, or its graphs leave other"
+        )
+    return {**seconds, "held_bytes": json.loads(before)["held_bytes"]}
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the command line says; return the exit status."""
+
+    def run() -> int:
+        from c2c.systems.program import DeviceFault
+
+        is_held, what = arguments[:-1] == ["--hold"], arguments[-1] if arguments else ""
+        check_what("driver", what)
+        try:
+            if is_held:
+                _hold(what)
+            else:
+                print(json.dumps(_frozen(what)))
+        except DeviceFault as problem:
+            raise DataError("device=driver", str(problem)) from problem
+        return 0
+
+    return command(run, arguments=arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
