@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,12 @@ def check_what(device: str, what: str) -> None:
     layers_of_chain(what)
     if device != "driver":
         raise SettingError("device", device, f"driver, which {what} is launched by")
+
+
+def check_each(models: Sequence[str]) -> None:
+    """Raise SettingError where there are no models, or one stands twice."""
+    if not models or len(set(models)) < len(models):
+        raise SettingError("models", list(models), "at least one, each once")
 
 
 def layers_of_chain(what: str) -> int:

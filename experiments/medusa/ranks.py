@@ -39,6 +39,7 @@ from c2c.systems.medusa import (
 from c2c.systems.program import Program
 from experiments.bench.command import benchmark, measure_each
 from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
+from experiments.medusa.one_process import check_each
 from experiments.medusa.processes import Process, key_of
 from experiments.medusa.ranked import Rank, ranked, shard
 from experiments.medusa.synthetic import Shape, random_program
@@ -200,6 +201,9 @@ def main(arguments: Sequence[str]) -> int:
     def check(settings: RanksSettings) -> None:
         if settings.world < 2:
             raise SettingError("world", settings.world, "at least 2 ranks")
+        check_each(settings.models)
+        if not settings.validated:
+            raise SettingError("validated", [], "at least one batch size")
         for batch in settings.validated:
             if batch not in BATCH_SIZES:
                 raise SettingError("validated", batch, f"one of {', '.join(map(str, BATCH_SIZES))}")

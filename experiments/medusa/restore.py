@@ -27,7 +27,14 @@ from rich.table import Table
 from c2c.errors import DataError, unknown_name
 from experiments.bench.command import benchmark, measure_each
 from experiments.medusa.models import MODELS
-from experiments.medusa.one_process import ADDRESSES, DEVICES, EXECUTABLES, ROLES, check_what
+from experiments.medusa.one_process import (
+    ADDRESSES,
+    DEVICES,
+    EXECUTABLES,
+    ROLES,
+    check_each,
+    check_what,
+)
 
 __all__ = ["RestoreSettings", "main", "measure"]
 
@@ -141,6 +148,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, known in known_of.items():
             if getattr(settings, name) not in known:
                 raise unknown_name(name, getattr(settings, name), known)
+        check_each(settings.models)
         for what in settings.models:
             check_what(settings.device, what)
 

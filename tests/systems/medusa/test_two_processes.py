@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from c2c.systems.program import Library
+from experiments.medusa import restore
 from experiments.medusa.one_process import programs_of
 from experiments.medusa.processes import libraries_of
 from tests.systems.program.fake.build import build, environment
@@ -86,10 +87,15 @@ def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
         ("models=[cublas:0]", "models='cublas:0': expected cublas:<layers> with a number above 0"),
         ("models=[cublas:2]", "device='emulated': expected driver"),
         ("models=[llama9]", "models='llama9': expected one of"),
+        ("models=[]", "models=[]: expected at least one, each once"),
+        (
+            "models=[random:1,random:1]",
+            "['random:1', 'random:1']: expected at least one, each once",
+        ),
     ],
 )
-def test_wrong_settings_are_refused(argument: str, message: str) -> None:
-    line = [sys.executable, "-m", "experiments.medusa.restore", argument]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_wrong_settings_are_refused(
+    argument: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert restore.main([argument]) == 2
+    assert message in capsys.readouterr().err
