@@ -62,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--part", metavar="I/N", help="of each op every n-th program, from i")
     check.add_argument("--json", action="store_true", help="a JSON object a line")
     check.add_argument(
-        "--record", action="store_true", help="record what was whole and right (for developers)"
+        "--changed", action="store_true", help="not what is recorded as right, and lowered the same"
+    )
+    check.add_argument(
+        "--record", action="store_true", help="the same, and record what is right (for developers)"
     )
     tune = command("tune", tuning.run, "measure configurations on this GPU")
     tuning.add_arguments(tune)
@@ -143,31 +146,19 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from pallas_kernels.ahead_of_time import record
-
-    if options.record and (options.target or options.part):
-        print(
-            "--record: expected without --target and --part, which leave some out", file=sys.stderr
-        )
-        return WRONG
-    before = {op: record.fingerprint(op) for op in options.op or OPS}
     # In a process of its own: the compiler reads its settings once, when it is first used.
     command = [sys.executable, "-m", "pallas_kernels.ahead_of_time"]
-    targets = options.target or (record.TARGETS if options.record else ())
-    for name, values in (("target", targets), ("op", options.op or ())):
+    for name, values in (("target", options.target or ()), ("op", options.op or ())):
         for value in values:
             command += [f"--{name}", value]
     command += [f"--part={options.part}"] if options.part is not None else []
-    command += ["--json"] if options.json else []
+    for flag in ("json", "changed", "record"):
+        command += [f"--{flag}"] if getattr(options, flag) else []
     checkout = Path(__file__).parents[1]
     paths = [os.environ.get("PYTHONPATH"), str(checkout), str(checkout / ".venv-aot")]
     path = os.pathsep.join(filter(None, paths))
     environment = os.environ | {"PYTHONPATH": path}
-    status = subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own module
-    if options.record and status == 0:
-        record.write(before)
-        print(f"recorded: {', '.join(before)}")
-    return status
+    return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own module
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -1,6 +1,7 @@
 """Compile every configuration in use for GPUs that are not here, and check the machine code.
 
     python -m pallas_kernels.ahead_of_time [--target h200] [--op gemm] [--part 0/2] [--json]
+    python -m pallas_kernels.ahead_of_time --record
 
 Exits with 3 if a program is not as it should be, with 2 if the compiler is not installed.
 """
@@ -8,16 +9,17 @@ Exits with 3 if a program is not as it should be, with 2 if the compiler is not 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pallas_kernels.ahead_of_time import record
 from pallas_kernels.ahead_of_time.compiler import Compiler, missing, prepare
-from pallas_kernels.ahead_of_time.report import problems
+from pallas_kernels.ahead_of_time.report import CodeReport, problems
 from pallas_kernels.ahead_of_time.targets import TARGETS
 from pallas_kernels.ops import OPS, programs
 
@@ -40,39 +42,99 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--part", type=_part, default=(0, 1), help="of each op every n-th program, from i"
     )
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument(
+        "--changed", action="store_true", help="not what is recorded as right, and lowered the same"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="the same, and record what is right (for developers)"
+    )
     options = parser.parse_args(arguments)
+    if options.record and (options.target or options.part != (0, 1)):
+        parser.error("--record: expected without --target and --part, which leave some out")
     if lack := missing():
         print(f"no CUDA compiler for jax here: {lack}", file=sys.stderr)
         return 2
-    index, of = options.part
-    failed = 0
+    ops: tuple[str, ...] = tuple(options.op or OPS)
+    targets = record.TARGETS if options.record else tuple(options.target or TARGETS)
+    before = {op: record.fingerprint(op) for op in ops}
+    known = record.read()
+    failed = False
     with tempfile.TemporaryDirectory(prefix="ahead_of_time") as folder:
         prepare(Path(folder))
-        for name in options.target or TARGETS:
-            compiler = Compiler(TARGETS[name], Path(folder))
-            for op in options.op or OPS:
-                for program in programs(op, TARGETS[name].sm_count)[index::of]:
-                    start = time.perf_counter()
-                    try:
-                        _, report = compiler.compile(program)
-                        wrong = problems(program, report)
-                    except Exception as error:  # noqa: BLE001 - one refusal must not hide the rest
-                        report, wrong = None, (f"{type(error).__name__}: {error}"[:2000],)
-                    failed += bool(wrong)
-                    seconds = time.perf_counter() - start
-                    if options.json:
-                        line = {
-                            "target": name,
-                            "op": op,
-                            "name": program.name,
-                            "problems": wrong,
-                            "report": report and dataclasses.asdict(report),
-                        }
-                        print(json.dumps(line), flush=True)
-                    else:
-                        state = "; ".join(wrong) or "ok"
-                        print(f"{name} {op}: {program.name}: {state} ({seconds:.1f} s)", flush=True)
+        for op in ops:
+            old = known.get(op, record.Checked())
+            right, wrong = set[str](), 0
+            for name in targets:
+                compiler = Compiler(TARGETS[name], Path(folder))
+                skipped = old.programs if options.changed or options.record else None
+                for one in _lines(compiler, op, options.part, skipped):
+                    print(json.dumps(one.as_json()) if options.json else one.text(), flush=True)
+                    wrong += bool(one.problems)
+                    right |= set() if one.problems else {one.digest}
+                if options.record:  # what an interrupted check has done need not be done again
+                    record.write({op: replace(old, programs=old.programs | right)})
+            failed |= bool(wrong)
+            if options.record and not wrong:
+                record.write({op: record.Checked(sources=before[op], programs=frozenset(right))})
     return FAULTS if failed else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """What was found of a program."""
+
+    target: str
+    op: str
+    name: str
+    digest: str  # empty where the record was not asked for
+    report: CodeReport | None  # None: not compiled
+    problems: tuple[str, ...]
+    seconds: float
+
+    def text(self) -> str:
+        """A line for people."""
+        state = "; ".join(self.problems) or ("ok" if self.report else "as recorded")
+        return f"{self.target} {self.op}: {self.name}: {state} ({self.seconds:.1f} s)"
+
+    def as_json(self) -> dict[str, object]:
+        """A line for programs."""
+        return {
+            "target": self.target,
+            "op": self.op,
+            "name": self.name,
+            "problems": self.problems,
+            "report": self.report and asdict(self.report),
+        }
+
+
+def _lines(
+    compiler: Compiler, op: str, part: tuple[int, int], recorded: frozenset[str] | None
+) -> Iterator[_Line]:
+    """Compile the programs of an op for a target, but for those that are recorded."""
+    index, of = part
+    for program in programs(op, compiler.target.sm_count)[index::of]:
+        start = time.perf_counter()
+        report: CodeReport | None = None
+        wrong: tuple[str, ...] = ()
+        digest = ""
+        try:
+            if recorded is not None:
+                with compiler.quiet():
+                    digest = record.digest_of(program, compiler.target)
+            if recorded is None or digest not in recorded:
+                _, report = compiler.compile(program)
+                wrong = problems(program, report)
+        except Exception as error:  # noqa: BLE001 - one refusal must not hide the rest
+            wrong = (f"{type(error).__name__}: {error}"[:2000],)
+        yield _Line(
+            target=compiler.target.name,
+            op=op,
+            name=program.name,
+            digest=digest,
+            report=report,
+            problems=wrong,
+            seconds=time.perf_counter() - start,
+        )
 
 
 if __name__ == "__main__":

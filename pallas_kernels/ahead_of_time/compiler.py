@@ -20,9 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pallas_kernels.ahead_of_time.lowered import lower
 from pallas_kernels.ahead_of_time.report import CodeReport
 from pallas_kernels.ahead_of_time.targets import Target
-from pallas_kernels.program import Argument, Program
+from pallas_kernels.program import Program
 
 _MODULES = {"jax_cuda13_plugin": "jax-cuda13-plugin", "jax_plugins.xla_cuda13": "jax-cuda13-pjrt"}
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
@@ -89,33 +90,20 @@ class Compiler:
         self._printed = dump / "printed.txt"
         self._sharding = sharding.NamedSharding(mesh, sharding.PartitionSpec())
 
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which what jax and the compiler print goes to a file."""
+        return _stdout_to(self._printed)
+
     def compile(self, program: Program) -> tuple[Any, CodeReport]:
         """Return the executable and what is in it.
 
         Raises:
           Exception: whatever the compiler raises on code that it refuses.
         """
-        jax: Any = import_module("jax")  # several of its functions are untyped
-
-        def function(*arrays: Any) -> Any:
-            return program.function(*arrays)
-
-        # A new function each time: jax would return what it compiled before memory was marked.
-        with _stdout_to(self._printed):
-            lowered = (
-                jax.jit(function, donate_argnums=program.donated, keep_unused=True)
-                .trace(*map(self._abstract, program.arguments))
-                .lower(lowering_platforms=("cuda",))
-            )
-            _mark_host(lowered, [a.host for a in program.arguments])
-            compiled = lowered.compile()
+        with self.quiet():
+            compiled = lower(program, self._sharding).compile()
         printed = self._printed.read_text("utf-8", "replace")
         return compiled, report_of(printed, compiled.as_text(), compiled.memory_analysis())
-
-    def _abstract(self, argument: Argument) -> Any:
-        jax: Any = import_module("jax")
-        dtype = jax.numpy.dtype(argument.dtype)
-        return jax.ShapeDtypeStruct(argument.shape, dtype, sharding=self._sharding)
 
 
 def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
@@ -230,21 +218,3 @@ def host_copies(hlo: str) -> Iterator[str]:
         kernel = op == "custom-call" and _KERNEL in line
         if takes and op not in _PLUMBING and not kernel:
             yield f"{op} {name}"
-
-
-def _mark_host(lowered: Any, host: list[bool]) -> None:
-    """State which arguments live in host memory; the deviceless target drops that on the way."""
-    from jaxlib.mlir import ir
-
-    module = lowered._lowering._hlo  # noqa: SLF001 - jax has no public way
-    with module.context:
-        main = next(
-            op for op in module.body.operations if op.attributes["sym_name"].value == "main"
-        )
-        marked = []
-        for attributes, in_host in zip(main.attributes["arg_attrs"], host, strict=True):
-            named = {a.name: a.attr for a in attributes}
-            kind = "pinned_host" if in_host else "device"
-            named["mhlo.memory_kind"] = ir.StringAttr.get(kind)
-            marked.append(ir.DictAttr.get(named))
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get(marked)

@@ -1,8 +1,9 @@
-"""The record: of which sources all programs of an op were last compiled and found to be right.
+"""The record: what of all programs was last compiled and found to be right, by op.
 
-A whole check takes a quarter of an hour of a core, and nothing comes of it where neither a source
-nor jax has changed. `python -m pallas_kernels check --record` writes the record; what it does not
-cover is checked whole by the tests, of the rest every eighth program for one target.
+A whole check takes a quarter of an hour of a core. What it need not look at again is known by two
+hashes: of an op's sources, which costs nothing to compare; and of each lowered program, for where
+sources have changed and what the compiler gets has not. `python -m pallas_kernels check --record`
+compiles what has neither and writes the record; the tests do the same without writing.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from pallas_kernels.ahead_of_time.lowered import digest
+from pallas_kernels.ahead_of_time.targets import Target
 from pallas_kernels.ops import OPS
+from pallas_kernels.program import Program
 from pallas_kernels.tuned_results import jax_version
 
 RECORD = Path(__file__).with_name("recorded.json")
@@ -31,40 +36,64 @@ _NOT_CODE = (  # imported by ops, with no effect on what is compiled
 _RULES = ("pallas_kernels.ahead_of_time.report", "pallas_kernels.ahead_of_time.targets")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What of an op was found to be right."""
+
+    sources: str = ""  # `fingerprint`, where all programs were; else empty
+    programs: frozenset[str] = frozenset()  # `digest_of` each
+
+
 def fingerprint(op: str) -> str:
     """Return a hash of what the programs of `op` are made of, of the rules, and of jax's version.
 
     Sources count as parsed, without docstrings: a comment changes nothing.
     """
-    digest = hashlib.sha256(f"jax {jax_version()}\n".encode())
-    for module in sorted({*_closure(f"pallas_kernels.{op}.programs"), *_RULES}):
-        digest.update(f"{module}\0{_code(_file(module))}\0".encode())
-    return digest.hexdigest()[:16]
+    return _hash({*_closure(f"pallas_kernels.{op}.programs"), *_RULES})
+
+
+def digest_of(program: Program, target: Target) -> str:
+    """Return a hash of a lowered program, of its target, of the rules, and of jax's version."""
+    return digest(program, target, _hash(set(_RULES)))
+
+
+def read(record: Path = RECORD) -> dict[str, Checked]:
+    """Return what is recorded, by op."""
+    found = json.loads(record.read_text("utf-8")) if record.is_file() else {}
+    return {
+        op: Checked(sources=one["sources"], programs=frozenset(one["programs"]))
+        for op, one in found.items()
+    }
 
 
 def unchecked(record: Path = RECORD) -> tuple[str, ...]:
-    """Return the ops that have changed since the record was written."""
-    recorded = _read(record)
-    return tuple(op for op in OPS if recorded.get(op) != fingerprint(op))
+    """Return the ops whose sources have changed since the record was written."""
+    recorded = read(record)
+    return tuple(op for op in OPS if recorded.get(op, Checked()).sources != fingerprint(op))
 
 
-def write(checked: dict[str, str], record: Path = RECORD) -> None:
-    """Record that all programs of some ops are right; other ops keep their entry.
+def write(checked: dict[str, Checked], record: Path = RECORD) -> None:
+    """Record what of some ops is right; other ops keep their entry.
 
     Args:
-      checked: by op its fingerprint, taken before the check.
+      checked: by op; its fingerprint taken before the check.
       record: the file.
     """
     part = record.with_suffix(".part")
-    known = {op: code for op, code in (_read(record) | checked).items() if op in OPS}
-    text = json.dumps(known, indent=1, sort_keys=True)
-    part.write_text(f"{text}\n", "utf-8")
+    known = {
+        op: {"programs": sorted(one.programs), "sources": one.sources}
+        for op, one in (read(record) | checked).items()
+        if op in OPS
+    }
+    part.write_text(f"{json.dumps(known, indent=1, sort_keys=True)}\n", "utf-8")
     part.replace(record)
 
 
-def _read(record: Path) -> dict[str, str]:
-    recorded: dict[str, str] = json.loads(record.read_text("utf-8")) if record.is_file() else {}
-    return recorded
+def _hash(modules: set[str]) -> str:
+    of_all = hashlib.sha256(f"jax {jax_version()}\n".encode())
+    for module in sorted(modules):
+        of_all.update(f"{module}\0{_code(_file(module))}\0".encode())
+    return of_all.hexdigest()[:16]
 
 
 def _closure(first: str) -> set[str]:

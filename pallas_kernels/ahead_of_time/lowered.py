@@ -1,0 +1,125 @@
+"""What the compiler gets of a program: lowered without a GPU, and its hash.
+
+Lowering takes half a second and the compiler another two. Equal hashes mean equal input and equal
+rules, so that a program need not be compiled again because a source was written differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from pallas_kernels.ahead_of_time.targets import Target
+from pallas_kernels.program import Argument, Program
+
+_NOT_CODE = "mosaic_gpu.dump_basename"  # numbered in the order in which a process lowers
+_KERNEL = "mosaic_gpu_v2"
+_CONFIG = "mhlo.backend_config"
+
+
+def lower(program: Program, sharding: Any = None) -> Any:
+    """Return a program lowered for CUDA, with its host arguments marked as such.
+
+    Args:
+      program: one of an op's.
+      sharding: of its arguments on the devices to compile for; None to lower only.
+    """
+    jax: Any = import_module("jax")  # several of its functions are untyped
+
+    def abstract(argument: Argument) -> Any:
+        dtype = jax.numpy.dtype(argument.dtype)
+        return jax.ShapeDtypeStruct(argument.shape, dtype, sharding=sharding)
+
+    # A new function each time: jax would return what it lowered before memory was marked.
+    def function(*arrays: Any) -> Any:
+        return program.function(*arrays)
+
+    lowered = (
+        jax.jit(function, donate_argnums=program.donated, keep_unused=True)
+        .trace(*map(abstract, program.arguments))
+        .lower(lowering_platforms=("cuda",))
+    )
+    _mark_host(_module(lowered), [a.host for a in program.arguments])
+    return lowered
+
+
+def digest(program: Program, target: Target, rules: str) -> str:
+    """Return a hash of a lowered program, of what its code must be like, and of the target.
+
+    Neither the program's name counts nor where in the sources its operations come from.
+
+    Args:
+      program: one of an op's.
+      target: what it is compiled for.
+      rules: of everything else that decides whether it is right: versions, checks.
+    """
+    module = _module(lower(program))
+    expected = (
+        program.shared_bytes,
+        sorted(program.opcodes),
+        sorted(program.absent),
+        program.multicast,
+        program.kernels,
+        program.arguments,
+    )
+    kernels = "\0".join(_kernels(module))
+    parts = (rules, target.description(), repr(expected), str(module), kernels)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _kernels(module: Any) -> Iterator[str]:
+    """Take the kernels out of a module, and yield each as text without places in sources.
+
+    In the module they are bytecode with the line of every operation.
+    """
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    library: Any = import_module("jax._src.lib")
+
+    calls: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "stablehlo.custom_call":
+            calls.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for call in calls:
+        if ir.StringAttr(call.attributes["call_target_name"]).value != _KERNEL:
+            continue
+        options = {option.name: option.attr for option in call.attributes[_CONFIG]}
+        code = ir.StringAttr(options.pop("module")).value_bytes
+        del options["kernel_hash"]
+        with module.context:
+            call.attributes[_CONFIG] = ir.DictAttr.get(options)
+        context = mlir.make_ir_context()
+        library.mosaic_gpu_dialect.register_dialect(context)
+        context.allow_unregistered_dialects = True
+        with context:
+            kernel = ir.Module.parse(code)
+            del kernel.operation.attributes[_NOT_CODE]
+            yield str(kernel.operation.get_asm(enable_debug_info=False))
+
+
+def _module(lowered: Any) -> Any:
+    return lowered._lowering._hlo  # noqa: SLF001 - jax has no public way
+
+
+def _mark_host(module: Any, host: list[bool]) -> None:
+    """State which arguments live in host memory; the deviceless target drops that on the way."""
+    from jaxlib.mlir import ir
+
+    with module.context:
+        main = next(
+            op for op in module.body.operations if op.attributes["sym_name"].value == "main"
+        )
+        marked = []
+        for attributes, in_host in zip(main.attributes["arg_attrs"], host, strict=True):
+            named = {a.name: a.attr for a in attributes}
+            kind = "pinned_host" if in_host else "device"
+            named["mhlo.memory_kind"] = ir.StringAttr.get(kind)
+            marked.append(ir.DictAttr.get(named))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(marked)
