@@ -71,7 +71,7 @@ figure, axis = plt.subplots(figsize=(6, 3.2), layout="constrained")
 best = {}
 for name in layouts:
     slice_ = slices(gh200, name)[0]
-    seconds = gemm_time(M, N, K, alphas, slice_=slice_, constants=constants, link_gbps=link).total_s
+    seconds = gemm_time(M, N, K, alphas, slice_=slice_, constants=constants, link_gbps=link).time_s
     best[name] = float(alphas[np.argmin(seconds)])
     (line,) = axis.plot(alphas, seconds * 1e3, label=f"{name} ({slice_.sm_count} SMs)")
     axis.plot(best[name], seconds.min() * 1e3, "o", color=line.get_color())
@@ -95,7 +95,7 @@ shares = np.array([link, link / 2, link / 4, link / 7])
 figure, axis = plt.subplots(figsize=(6, 3.2), layout="constrained")
 chosen = []
 for share in shares:
-    seconds = np.maximum(alone.total_s, alone.traffic.link_bytes / (share * 1e9))
+    seconds = np.maximum(alone.time_s, alone.traffic.link_bytes / (share * 1e9))
     chosen.append(float(alphas[np.argmin(seconds)]))
     (line,) = axis.plot(alphas, seconds * 1e3, label=f"{share:.0f} GB/s")
     axis.plot(chosen[-1], seconds.min() * 1e3, "o", color=line.get_color())
@@ -129,7 +129,7 @@ budget_s = 25e-3
 def run_gemm(alpha: float, share: float) -> tuple[float, float, float]:
     """Return seconds, HBM utilisation and link utilisation of the GEMM at this alpha."""
     cost = gemm_time(M, N, K, np.array([alpha]), slice_=slice_, constants=constants, link_gbps=link)
-    seconds = max(float(cost.total_s[0]), float(cost.traffic.link_bytes[0]) / (share * 1e9))
+    seconds = max(float(cost.time_s[0]), float(cost.traffic.link_bytes[0]) / (share * 1e9))
     hbm = float(cost.traffic.hbm_bytes[0]) / seconds / (slice_.hbm_gbps * 1e9)
     return seconds, hbm, float(cost.traffic.link_bytes[0]) / seconds / (share * 1e9)
 
@@ -141,7 +141,7 @@ for share in share_of:
     feedback.append(state.alpha)
     feedback_s.append(seconds)
     state = adjust_alpha(params, state, AlphaObservation(seconds, budget_s, hbm, c2c))
-    index = best_alpha_index(alone.total_s, alone.traffic.link_bytes, float(share))
+    index = best_alpha_index(alone.time_s, alone.traffic.link_bytes, float(share))
     roofline.append(float(alphas[index]))
     roofline_s.append(run_gemm(roofline[-1], share)[0])
 

@@ -17,7 +17,7 @@ from c2c.cost.constants import (
 )
 from c2c.cost.contention import max_min, max_min_rates
 from c2c.cost.engines import Engine, engine_names, load_engine
-from c2c.cost.gemm_time import GemmTime, gemm_time, kernel_link_gbps
+from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
 from c2c.cost.kernels import kernel_names, load_kernel
 from c2c.cost.machine import machine_of
 from c2c.cost.profile import ChunkProfile, chunk_profile
@@ -31,9 +31,9 @@ from c2c.cost.step import (
     step_table,
     step_time,
 )
-from c2c.cost.traffic import (
-    KernelTiles,
-    Tiles,
+from c2c.cost.tiles import KernelTiles, Tiles
+from pallas_kernels.gemm import Prediction
+from pallas_kernels.gemm.published import (
     Traffic,
     asym_accumulation_steps,
     gemm_traffic,
@@ -47,8 +47,8 @@ __all__ = [
     "Constants",
     "Engine",
     "ExpertLoad",
-    "GemmTime",
     "KernelTiles",
+    "Prediction",
     "ResidentTime",
     "Routing",
     "Source",

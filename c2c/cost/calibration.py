@@ -97,7 +97,7 @@ def fit_kernel(
             constants=rates,
             link_gbps=capacity_gbps,
             xp=jnp,
-        ).total_s
+        ).time_s
         return jnp.sum(jnp.log(predicted / jnp.array([sym_s, asym_s])) ** 2)
 
     with jax.enable_x64(True):

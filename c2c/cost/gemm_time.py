@@ -1,19 +1,19 @@
-"""Time of one GEMM over host-resident weights: the slowest of SMs, link and HBM."""
+"""Time of one GEMM over host-resident weights, on a slice of a calibrated chip.
 
-from dataclasses import dataclass, replace
+The model is `pallas_kernels.gemm`'s, of HybridGEMM as published; here are its rates.
+"""
+
+from dataclasses import replace
 from typing import Any, Protocol
 
-from c2c.cost.arrays import Array, ArrayLike, numeric
-from c2c.cost.traffic import KernelTiles, Traffic, gemm_traffic
-from c2c.hardware import Slice
+import numpy as np
 
-__all__ = [
-    "GemmTime",
-    "KernelConstants",
-    "gemm_time",
-    "kernel_link_gbps",
-    "time_of",
-]
+from c2c.cost.tiles import KernelTiles
+from c2c.hardware import Slice
+from pallas_kernels.gemm import Prediction, Rates, published
+from pallas_kernels.gemm.published import Array, ArrayLike
+
+__all__ = ["KernelConstants", "gemm_time", "kernel_link_gbps"]
 
 
 class KernelConstants(Protocol):
@@ -44,19 +44,8 @@ class KernelConstants(Protocol):
         """One kernel launch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmTime:
-    """Seconds each resource needs for a GEMM; `total_s` is the largest plus the launch."""
-
-    total_s: Array
-    sm_s: Array
-    link_s: Array
-    hbm_s: Array
-    traffic: Traffic
-
-
 def kernel_link_gbps(
-    slice_: Slice, constants: KernelConstants, link_gbps: ArrayLike, *, xp: Any = None
+    slice_: Slice, constants: KernelConstants, link_gbps: ArrayLike, *, xp: Any = np
 ) -> Array:
     """Return what one streaming kernel, alone on the link, draws from it (GB/s).
 
@@ -64,7 +53,7 @@ def kernel_link_gbps(
     carries. The link itself carries `link_gbps` when several slices stream at once, so two
     link-bound kernels together get more than one alone.
     """
-    return numeric(xp).minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
+    return xp.minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
 
 
 def gemm_time(
@@ -81,8 +70,8 @@ def gemm_time(
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
     resident: float = 0.0,
-    xp: Any = None,
-) -> GemmTime:
+    xp: Any = np,
+) -> Prediction:
     """Return the time of a hybrid GEMM on one slice, alone on the link at `link_gbps`.
 
     Args:
@@ -100,13 +89,10 @@ def gemm_time(
       groups: equal GEMMs in one launch (experts).
       resident: share of W in HBM, in [0, 1]; one launch draws on HBM for it and on the link for
         the rest, from beginning to end, as `pallas_kernels.gemm.Resident` does.
-      xp: numpy (default) or jax.numpy.
-
-    Returns:
-      Total and per-resource seconds with the traffic behind them.
+      xp: NumPy or jax.numpy.
     """
     tiles = KernelTiles() if tiles is None else tiles
-    traffic = gemm_traffic(
+    traffic = published.gemm_traffic(
         m,
         n,
         k,
@@ -123,65 +109,13 @@ def gemm_time(
         traffic = replace(
             traffic, link_bytes=traffic.link_bytes - there, hbm_bytes=traffic.hbm_bytes + there
         )
-    rate = kernel_link_gbps(slice_, constants, link_gbps, xp=xp)
-    return time_of(
-        traffic, slice_=slice_, constants=constants, link_rate_gbps=rate, sm_split=sm_split, xp=xp
+    rates = Rates(
+        sm_flops=slice_.bf16_tflops * 1e12 * constants.mma_efficiency / slice_.sm_count,
+        link_bytes_s=kernel_link_gbps(slice_, constants, link_gbps, xp=xp) * 1e9,
+        hbm_bytes_s=slice_.hbm_gbps * 1e9 * constants.hbm_efficiency,
+        sm_store_bytes_s=constants.reduce_gbps_per_sm * 1e9,
+        output_s=constants.asym_issue_s,
+        launch_s=constants.launch_s,
+        stores_overlap=False,
     )
-
-
-def time_of(
-    traffic: Traffic,
-    *,
-    slice_: Slice,
-    constants: KernelConstants,
-    link_rate_gbps: ArrayLike,
-    sm_split: ArrayLike | None = None,
-    xp: Any = None,
-) -> GemmTime:
-    """Return the time of counted traffic.
-
-    SM time: an SM works through its share of tiles; in AsymGEMM pushing a partial tile into O
-    (reduction) does not overlap the next tile's math, because both need the accumulators. The two
-    paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs, but
-    never less than the longest tile that one CTA has to finish alone: GEMMs with fewer tiles than
-    SMs leave SMs idle.
-
-    Source: C2CServe Fig. 4(a); that bandwidths alone do not give its crossover is derived in the
-    notes of claims c2cserve.fig4a.*.
-    """
-    xp = numeric(xp)
-    rate_sm = slice_.bf16_tflops * 1e12 * constants.mma_efficiency / slice_.sm_count
-    reduce_sm = constants.reduce_gbps_per_sm * 1e9
-    issue = constants.asym_issue_s
-
-    sym_work = traffic.sym_mma_flops / rate_sm
-    asym_work = (
-        traffic.asym_mma_flops / rate_sm
-        + traffic.reduction_bytes / reduce_sm
-        + traffic.asym_steps * issue
-    )
-    longest = xp.maximum(
-        traffic.sym_tile_flops / rate_sm,
-        traffic.asym_tile_flops / rate_sm
-        + traffic.asym_tile_reduction_bytes / reduce_sm
-        + traffic.asym_tile_steps * issue,
-    )
-    if sm_split is None:
-        spread = (sym_work + asym_work) / slice_.sm_count
-    else:
-        spread = xp.maximum(
-            _on_share(sym_work, sm_split * slice_.sm_count, xp),
-            _on_share(asym_work, (1.0 - sm_split) * slice_.sm_count, xp),
-        )
-    sm_s = xp.maximum(spread, longest)
-    link_s = traffic.link_bytes / (link_rate_gbps * 1e9)
-    hbm_s = traffic.hbm_bytes / (slice_.hbm_gbps * 1e9 * constants.hbm_efficiency)
-    launch = xp.where(traffic.flops > 0, constants.launch_s, 0.0)
-    total = xp.maximum(xp.maximum(sm_s, link_s), hbm_s) + launch
-    return GemmTime(total_s=total, sm_s=sm_s, link_s=link_s, hbm_s=hbm_s, traffic=traffic)
-
-
-def _on_share(work: Array, sms: Array, xp: Any) -> Array:
-    """Seconds of `work` SM-seconds on `sms` SMs: zero work takes none, even without SMs."""
-    some = xp.where(sms > 0, sms, 1.0)
-    return xp.where(work > 0, xp.where(sms > 0, work / some, xp.inf), 0.0)
+    return published.gemm_time(traffic, rates, sm_count=slice_.sm_count, sm_split=sm_split, xp=xp)

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from c2c.cost.traffic import KernelTiles, Tiles
+from c2c.cost.tiles import KernelTiles, Tiles
 from c2c.errors import DataError, SettingError
 from c2c.hardware import conf_dir
 

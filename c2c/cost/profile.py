@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from c2c.cost.constants import Constants
 from c2c.cost.step import StepTable
-from c2c.cost.traffic import WGMMA_ROWS
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, gemms
+from pallas_kernels.hopper import WGMMA_ROWS
 
 __all__ = ["ChunkProfile", "chunk_profile"]
 

@@ -22,7 +22,7 @@ from c2c.cost.resident import (
     throttled_s,
 )
 from c2c.cost.routing import Routing, expert_load
-from c2c.cost.traffic import KernelTiles
+from c2c.cost.tiles import KernelTiles
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import Gemm, ModelSpec, gemms, kv_bytes_per_token
@@ -188,7 +188,7 @@ def step_table(
                 resident=resident,
             )  # fmt: skip
             moved = cost.traffic
-            into.add(gemm.count, cost.total_s, moved.link_bytes, moved.hbm_bytes)
+            into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)
         elif gemm.name != EXPERT_DOWN:  # the fused layer has it
             found = _resident(gemm, spec, m, slice_, constants, routing)
             into.add(gemm.count, found.total_s, 0.0, found.hbm_bytes)

@@ -84,7 +84,7 @@ def _gemm(w: Any, rows: int, dtype: str) -> Gemm:
         arrays = arrays_of(w)
         stack = arrays["data"].shape[:-2]
         layers = int(stack[0]) if stack else None
-        return describe(w, arrays, m=m, dtype=dtype, out_dtype=None, layers=layers)
+        return describe(w, arrays, m=m, dtype=dtype, out_dtype=dtype, layers=layers)
     if not isinstance(w, PackedWeights):
         raise SettingError("linear", type(w).__name__, "weights placed for the hybrid strategy")
     k, n, layers = stored_sizes(w.data, w.w_layout)

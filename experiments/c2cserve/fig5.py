@@ -29,8 +29,8 @@ def compute(context: Context) -> Computed:
     def sweep(name: str, m: Any, n: Any) -> list[dict[str, Any]]:
         m, n = np.broadcast_arrays(m, n)
         time = gemm_time(m, n, K, 0.0, slice_=full_gpu, constants=constants, link_gbps=shared)
-        tflops = time.traffic.flops / time.total_s / 1e12
-        used = time.traffic.link_bytes / time.total_s / (shared * 1e9)
+        tflops = time.traffic.flops / time.time_s / 1e12
+        used = time.traffic.link_bytes / time.time_s / (shared * 1e9)
         return [
             {"sweep": name, "m": a, "n": b, "tflops": t, "link_utilisation": u}
             for a, b, t, u in zip(*(v.tolist() for v in (m, n, tflops, used)), strict=True)

@@ -64,7 +64,7 @@ def _seven_slices(context: Context) -> tuple[float, float]:
     seconds = gemm_time(
         *SHAPE, np.array([1.0, 0.0]), slice_=slices(platform, "7x12gb")[0],
         constants=load_constants(), link_gbps=link_gbps(platform.link, context.link_variant),
-    ).total_s  # fmt: skip
+    ).time_s  # fmt: skip
     return float(seconds[0]), float(seconds[1])
 
 

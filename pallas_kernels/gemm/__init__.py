@@ -8,7 +8,7 @@ here needs no jax: sizes, configurations, exact traffic, predicted time, choice.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pallas_kernels.gemm.comparison import Winner, winners
+from pallas_kernels.gemm import published
 from pallas_kernels.gemm.config import Config, check_fits, scales_weights, shared_bytes
 from pallas_kernels.gemm.heuristics import (
     FAMILY,
@@ -19,7 +19,7 @@ from pallas_kernels.gemm.heuristics import (
     smallest_cluster,
 )
 from pallas_kernels.gemm.machine import MACHINES, Machine, machine_for, present_machine
-from pallas_kernels.gemm.prediction import Prediction, best_alpha, best_split, plans, predict
+from pallas_kernels.gemm.prediction import best_alpha, best_split, plans, predict
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
 from pallas_kernels.gemm.shares import Operation, Share, best_shares
 from pallas_kernels.gemm.specs import (
@@ -33,6 +33,7 @@ from pallas_kernels.gemm.specs import (
     Quantised,
     WLayout,
 )
+from pallas_kernels.gemm.times import Prediction, Rates
 from pallas_kernels.gemm.traffic import Traffic, launch_traffic
 from pallas_kernels.hopper import CLUSTERS
 
@@ -61,11 +62,11 @@ __all__ = [
     "Plan",
     "Prediction",
     "Quantised",
+    "Rates",
     "Resident",
     "Share",
     "Traffic",
     "WLayout",
-    "Winner",
     "best_alpha",
     "best_shares",
     "best_split",
@@ -82,12 +83,12 @@ __all__ = [
     "predict",
     "present_machine",
     "program",
+    "published",
     "scales_weights",
     "shared_bytes",
     "smallest_cluster",
     "sums_shape",
     "tables_of",
-    "winners",
 ]
 
 _WITH_JAX = {

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pallas_kernels import tuned_results
+from pallas_kernels.gemm.times import Rates
 from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS
 
 DEFAULT_DEVICE = "NVIDIA H200"
@@ -54,6 +55,19 @@ class Machine:
                     f"resident={self.resident}: expected pairs of a cluster size (1, 2, 4 or 8) "
                     f"and a number of clusters above 0"
                 )
+
+    @property
+    def rates(self) -> Rates:
+        """What our kernels get of it."""
+        return Rates(
+            sm_flops=self.bf16_tflops * 1e12 / self.sm_count,
+            link_bytes_s=self.link_gbps * 1e9,
+            hbm_bytes_s=self.hbm_gbps * 1e9,
+            sm_store_bytes_s=self.port_gbps * 1e9,
+            output_s=self.tile_s,
+            launch_s=self.launch_s,
+            stores_overlap=True,
+        )
 
     def clusters(self, size: int) -> int:
         """Clusters of `size` CTAs that run at the same time, one CTA an SM."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,8 @@ from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.machine import Machine
 from pallas_kernels.gemm.schedule import Plan, counts
 from pallas_kernels.gemm.specs import Gemm
-from pallas_kernels.gemm.traffic import Traffic, launch_traffic
-
-Seconds = Any  # np.float64, or an array of them with the shape of the plan's fields
+from pallas_kernels.gemm.times import Prediction, Seconds, busy_s, predicted
+from pallas_kernels.gemm.traffic import launch_traffic
 
 MARGIN = 0.01
 """Predicted times this close count as equal; the model is no better than that."""
@@ -32,42 +31,6 @@ ROOM = 0.1
 
 _ALPHAS = 129  # at most so many splits are tried
 _WARPGROUP_THREADS = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """Seconds that each resource needs alone, each with the shape of the plan's fields."""
-
-    link_s: Seconds
-    hbm_s: Seconds
-    l2_s: Seconds
-    tensor_s: Seconds  # tensor work of the busiest CTA
-    issue_s: Seconds  # the same with the fixed costs of its steps and outputs
-    launch_s: float
-    traffic: Traffic
-
-    @property
-    def time_s(self) -> Seconds:
-        """The slowest resource and the launch."""
-        busy = np.maximum(np.maximum(self.link_s, self.hbm_s), np.maximum(self.l2_s, self.issue_s))
-        return busy + self.launch_s
-
-    @property
-    def bound(self) -> Any:
-        """Which resource that is: "link", "hbm", "l2", "tensor" or "issue".
-
-        A busy CTA counts as "tensor" if at least half of its time is tensor work.
-        """
-        cta = np.where(2 * self.tensor_s >= self.issue_s, "tensor", "issue")
-        names = np.broadcast_arrays("link", "hbm", "l2", cta)
-        times = np.stack([self.link_s, self.hbm_s, self.l2_s, self.issue_s])
-        named = np.take_along_axis(np.stack(names), times.argmax(0)[None], 0)[0]
-        return named if named.ndim else str(named)
-
-    @property
-    def total_s(self) -> Seconds:
-        """All resources one after another; of equal times the smaller total leaves more room."""
-        return self.link_s + self.hbm_s + self.l2_s + self.issue_s
 
 
 def predict(
@@ -97,23 +60,23 @@ def predict(
     resident = machine.clusters(config.cluster)
     waves = np.ceil(active / max(resident, 1))
     working = np.minimum(active, max(resident, 1)) * config.cluster
-    sm_flops = machine.bf16_tflops * 1e12 / machine.sm_count
+    rates = machine.rates
     sm_l2 = machine.l2_gbps * 1e9 / machine.sm_count
-    tensor_step = 2 * config.tm * config.tn * config.tk / sm_flops
-    port = machine.port_gbps * 1e9
-    x_latency = machine.l2_latency_s + config.tm * config.x_columns * gemm.in_itemsize / port
+    tensor_step = 2 * config.tm * config.tn * config.tk / rates.sm_flops
+    x_tile_bytes = config.tm * config.x_columns * gemm.in_itemsize
+    x_latency = machine.l2_latency_s + x_tile_bytes / rates.sm_store_bytes_s
     # while one warpgroup converts weights the tensor cores have those of the others
     own = tensor_step / config.warpgroups + _convert_s(gemm, config, machine)
 
-    def step_s(stages: int) -> float:
+    def step_s(stages: int) -> Seconds:
         latency = config.x_steps * x_latency / max(stages - 1, 1)
         return max(tensor_step, own, machine.step_s, latency)
 
     def busy(steps: Any, stages: int, outputs: Any, nbytes: Any) -> Seconds:
         products = steps * step_s(stages)
-        stored = np.maximum(outputs * machine.tile_s, nbytes / port)
         if not config.ping_pong:
-            return products + stored
+            return busy_s(products, outputs, nbytes, rates)
+        stored = busy_s(0.0, outputs, nbytes, rates)
         return np.maximum(products, stored) + stored / np.maximum(outputs, 1)  # the last one's
 
     def loading(cta_bytes: Any, deep: float) -> Seconds:
@@ -125,9 +88,10 @@ def predict(
         loading(moved.sym_cta_link_bytes, config.w_stages * config.tk / config.cluster),
         loading(moved.asym_cta_link_bytes, float(config.kc or config.tk)),
     )
-    return Prediction(
-        link_s=np.maximum(moved.link_bytes / (machine.link_gbps * 1e9), one_cta),
-        hbm_s=moved.hbm_bytes / (machine.hbm_gbps * 1e9),
+    return predicted(
+        moved,
+        link_s=np.maximum(moved.link_bytes / rates.link_bytes_s, one_cta),
+        hbm_s=moved.hbm_bytes / rates.hbm_bytes_s,
         l2_s=moved.l2_bytes / (sm_l2 * working),
         tensor_s=waves * tensor_step * moved.cta_steps,
         issue_s=waves
@@ -145,8 +109,7 @@ def predict(
                 moved.asym_cta_store_bytes,
             ),
         ),
-        launch_s=machine.launch_s,
-        traffic=moved,
+        launch_s=rates.launch_s,
     )
 
 
@@ -206,7 +169,7 @@ def equals(predictions: Sequence[Prediction]) -> np.ndarray:
         np.concatenate([np.atleast_1d(of(one)) for one in predictions])
         for of in (
             lambda p: p.time_s,
-            lambda p: np.broadcast_to(p.total_s, np.shape(p.time_s)),
+            lambda p: np.broadcast_to(p.sum_s, np.shape(p.time_s)),
             lambda p: np.broadcast_to(p.traffic.sums_store_bytes, np.shape(p.time_s)),
         )
     )
@@ -216,12 +179,12 @@ def equals(predictions: Sequence[Prediction]) -> np.ndarray:
 
 
 def best_of(prediction: Prediction) -> int:
-    """Return the index of the best: of the `equals` the smallest total.
+    """Return the index of the best: of the `equals` the smallest sum.
 
     Of equal ones the last, which for rising alphas has most of SymGEMM.
     """
     good = equals((prediction,))
-    totals = np.broadcast_to(prediction.total_s, np.shape(prediction.time_s))[good]
+    totals = np.broadcast_to(prediction.sum_s, np.shape(prediction.time_s))[good]
     return int(good[len(totals) - 1 - np.argmin(totals[::-1])])
 
 

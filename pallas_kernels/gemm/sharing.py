@@ -11,7 +11,7 @@ from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.schedule import Counts, Plan
 
 
-def sym_strips(strips: int, alpha: Any, xp: Any = np) -> Any:
+def sym_strips(strips: Any, alpha: Any, xp: Any = np) -> Any:
     """Return how many of the `strips` go to SymGEMM: alpha of them, to the nearest strip."""
     exact = xp.asarray(alpha, np.float32) * np.float32(strips)
     return xp.floor(exact + np.float32(0.5)).astype(np.int32)

@@ -141,7 +141,7 @@ def _expected(
             predicted_s=float(expected.time_s[i]),
             bound=str(expected.bound[i]),
         )
-        found.append((one.predicted_s, float(expected.total_s[i]), config.cluster, one))
+        found.append((one.predicted_s, float(expected.sum_s[i]), config.cluster, one))
     return found
 
 

@@ -12,7 +12,7 @@ import yaml
 from c2c.cost import Constants, in_sample_claims, kernel_names, load_constants, load_kernel
 from c2c.cost.calibration import fit, fit_kernel, main, store
 from c2c.cost.constants import calibration_inputs
-from c2c.cost.traffic import KernelTiles
+from c2c.cost.tiles import KernelTiles
 from c2c.errors import DataError, SettingError
 from c2c.hardware import Slice, conf_dir
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from c2c.cost import (
     Constants,
-    GemmTime,
     KernelTiles,
+    Prediction,
     Tiles,
     gemm_time,
     kernel_link_gbps,
@@ -53,7 +53,7 @@ def test_doubling_a_resource_never_costs_time_and_helps_where_it_binds(
 ) -> None:
     slice_ = gh200(layout)
 
-    def cost(factor: int) -> GemmTime:
+    def cost(factor: int) -> Prediction:
         return gemm_time(
             *shape,
             alpha,
@@ -64,16 +64,16 @@ def test_doubling_a_resource_never_costs_time_and_helps_where_it_binds(
         )
 
     before, after = cost(1), cost(2)
-    assert after.total_s <= before.total_s
-    seconds = {"sms": before.sm_s, "hbm": before.hbm_s, "link": before.link_s}
+    assert after.time_s <= before.time_s
+    seconds = {"sms": before.issue_s, "hbm": before.hbm_s, "link": before.link_s}
     bound = seconds.pop(resource)
     spread = _spread_s(before, slice_, constants)
     divisible = resource != "sms" or bound == pytest.approx(spread, rel=1e-9)
     if bound > max(seconds.values()) * 1.001 and divisible:
-        assert after.total_s < before.total_s
+        assert after.time_s < before.time_s
 
 
-def _spread_s(cost: GemmTime, slice_: Slice, constants: Constants) -> float:
+def _spread_s(cost: Prediction, slice_: Slice, constants: Constants) -> float:
     """SM time if the work were divisible without end."""
     t = cost.traffic
     math_s = (t.sym_mma_flops + t.asym_mma_flops) / (
@@ -100,14 +100,14 @@ def test_alpha_0_and_1_are_the_pure_dataflows(
     assert asym.link_s == pytest.approx(w / rate, rel=1e-12)
     assert sym.link_s == pytest.approx(w * -(-m // 256) / rate, rel=1e-12)
     for cost in (asym, sym):
-        slowest = max(cost.sm_s, cost.link_s, cost.hbm_s)
-        assert cost.total_s == pytest.approx(slowest + constants.launch_s, rel=1e-12)
+        slowest = max(cost.issue_s, cost.link_s, cost.hbm_s)
+        assert cost.time_s == pytest.approx(slowest + constants.launch_s, rel=1e-12)
     # only one path has work, so no split of SMs does better than giving it all of them
     for cost, alpha, share in ((asym, 0.0, 0.0), (sym, 1.0, 1.0)):
         split = gemm_time(
             m, n, k, alpha, slice_=slice_, constants=constants, link_gbps=LINK, sm_split=share
         )
-        assert split.total_s == pytest.approx(cost.total_s, rel=1e-12)
+        assert split.time_s == pytest.approx(cost.time_s, rel=1e-12)
 
 
 @with_fixtures
@@ -120,15 +120,15 @@ def test_no_sm_split_beats_the_balanced_one(
     share: float,
 ) -> None:
     options = {"slice_": full_gpu, "constants": constants, "link_gbps": LINK}
-    balanced = gemm_time(*shape, alpha, **options).sm_s  # type: ignore[arg-type]
-    split = gemm_time(*shape, alpha, sm_split=share, **options).sm_s  # type: ignore[arg-type]
+    balanced = gemm_time(*shape, alpha, **options).issue_s  # type: ignore[arg-type]
+    split = gemm_time(*shape, alpha, sm_split=share, **options).issue_s  # type: ignore[arg-type]
     assert split >= balanced * (1 - 1e-12)
 
 
 def fig4(slice_: Slice, constants: Constants) -> tuple[float, float]:
     """(sym, asym) seconds of Fig. 4's GEMM on a slice whose co-residents leave the link alone."""
     options = {"slice_": slice_, "constants": constants, "link_gbps": LINK}
-    sym, asym = gemm_time(*FIG4, np.array([1.0, 0.0]), **options).total_s  # type: ignore[arg-type]
+    sym, asym = gemm_time(*FIG4, np.array([1.0, 0.0]), **options).time_s  # type: ignore[arg-type]
     return float(sym), float(asym)
 
 
@@ -174,7 +174,7 @@ def test_best_alpha_moves_to_symgemm_as_slices_shrink(
     for mig in ("1x96gb", "2x48gb", "3x24gb", "7x12gb"):
         cost = gemm_time(
             *FIG4, alphas, slice_=gh200(mig), constants=constants, link_gbps=LINK
-        ).total_s
+        ).time_s
         best.append(float(alphas[int(np.argmin(cost))]))
     assert best == sorted(best)
     assert 0 < best[0] < best[-1]
@@ -184,8 +184,8 @@ def tflops_and_link_use(
     constants: Constants, slice_: Slice, m: object, n: object, k: int = 4096
 ) -> tuple[np.ndarray, np.ndarray]:
     cost = gemm_time(m, n, k, 0.0, slice_=slice_, constants=constants, link_gbps=LINK)
-    tflops = cost.traffic.flops / cost.total_s / 1e12
-    return tflops, cost.traffic.link_bytes / cost.total_s / 1e9 / LINK
+    tflops = cost.traffic.flops / cost.time_s / 1e12
+    return tflops, cost.traffic.link_bytes / cost.time_s / 1e9 / LINK
 
 
 @pytest.mark.parametrize("mig", ["1x96gb", "7x12gb"])
@@ -219,7 +219,7 @@ def test_fig6_two_link_bound_slices_interfere(
     """The gap of the largest pair is 42% in the paper; nothing here was fitted to it."""
     slice_ = gh200("2x48gb")
     cost = gemm_time(*FIG4, 1.0, slice_=slice_, constants=constants, link_gbps=LINK)
-    demand = float(cost.traffic.link_bytes / cost.total_s / 1e9)
+    demand = float(cost.traffic.link_bytes / cost.time_s / 1e9)
     gap = 1 - max_min([demand, demand], LINK).sum() / (2 * demand)
     assert gap == pytest.approx(0.42, abs=0.04)
 
@@ -234,7 +234,7 @@ def test_fig8_larger_m_tiles_take_less_time(constants: Constants, full_gpu: Slic
                 constants=constants,
                 link_gbps=LINK,
                 tiles=KernelTiles(asym=Tiles(tm=tm, tn=128, kc=512, stages=2)),
-            ).total_s
+            ).time_s
         )
         for tm in (64, 128, 256)
     ]
@@ -252,7 +252,7 @@ def test_multicast_beats_both_dataflows_on_an_idle_link(
             constants=constants,
             link_gbps=LINK,
             tiles=KernelTiles(cluster=c),
-        ).total_s.min()
+        ).time_s.min()
         for c in (1, 2, 4, 8)
     }
     assert best[8] < best[4] < best[2] < best[1]
@@ -265,4 +265,4 @@ def test_resident_weights_use_no_link_and_read_w_once(
     resident = resident_gemm_time(m, n, k, slice_=full_gpu, constants=constants)
     streamed = gemm_time(m, n, k, 1.0, slice_=full_gpu, constants=constants, link_gbps=LINK)
     assert resident.hbm_bytes == 2 * (m * k + k * n + m * n)  # each operand once
-    assert resident.total_s < streamed.total_s
+    assert resident.total_s < streamed.time_s

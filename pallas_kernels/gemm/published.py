@@ -1,73 +1,79 @@
-"""Bytes and operations of one GEMM over host-resident weights, as exact tile counts.
+"""HybridGEMM as published: its bytes and operations as exact tile counts, and its time.
 
 `O[M,N] = X[M,K] W[K,N]`; X and O in the slice's HBM, W in host memory, alpha the share of output
 columns that go to SymGEMM (output-stationary); the rest go to AsymGEMM (weight-stationary).
 
-All functions are vectorised over m, n, k, alpha and groups (NumPy broadcasting) and work on
-float64, which holds every count here exactly (below 2**53).
+The paper says neither in which order CTAs take tiles nor how SMs are dealt out, so that work is
+counted in closed form, where `traffic` counts that of our own kernel by its schedule. What it
+costs is the same formula (`times`), with the constants that are fitted to the paper's times.
+
+All functions are vectorised over m, n, k, alpha and groups (broadcasting) and work on float64,
+which holds every count here exactly (below 2**53). `xp` is NumPy, or jax.numpy where a time is
+differentiated; nothing here imports jax.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from __future__ import annotations
 
-from c2c.cost.arrays import Array, ArrayLike, numeric
-from c2c.errors import SettingError
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = [
-    "KernelTiles",
-    "Tiles",
-    "Traffic",
-    "asym_accumulation_steps",
-    "gemm_traffic",
-    "onchip_bytes",
-    "split_columns",
-]
+import numpy as np
 
-WGMMA_ROWS = 64  # rows of one warpgroup-wide matrix instruction; M is padded to this
-ACCUMULATOR_BYTES = 4  # float32
-EPILOGUE_BYTES = 32 * 1024  # output staging of two compute warpgroups, two slots each
+from pallas_kernels.gemm import sharing
+from pallas_kernels.gemm.config import SUM_BYTES
+from pallas_kernels.gemm.times import Prediction, Rates, busy_s, predicted
+from pallas_kernels.hopper import WGMMA_ROWS
+
+Array = Any  # one formula serves NumPy arrays, JAX arrays and tracers, which share no static type
+ArrayLike = Any
+
+_EPILOGUE_BYTES = 32 * 1024  # output staging of two compute warpgroups, two slots each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
+@runtime_checkable
+class TileShape(Protocol):
     """Tile shape of one dataflow.
 
     `tm` x `tn` outputs a CTA, `tk` the depth of one pipeline stage, `kc` the depth of the weight
     tile that AsymGEMM pins in shared memory (unused by SymGEMM), `stages` of the load pipeline.
     """
 
-    tm: int
-    tn: int
-    tk: int = 64
-    kc: int = 512
-    stages: int = 4
+    @property
+    def tm(self) -> int:
+        """Rows."""
 
-    def __post_init__(self) -> None:
-        for name in ("tm", "tn", "tk", "kc", "stages"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise SettingError(f"tiles.{name}", value, "a whole number above 0")
-        if self.kc % self.tk:
-            raise SettingError("tiles.kc", self.kc, f"a multiple of tk={self.tk}")
+    @property
+    def tn(self) -> int:
+        """Columns."""
+
+    @property
+    def tk(self) -> int:
+        """Depth of a stage."""
+
+    @property
+    def kc(self) -> int:
+        """Depth of the pinned weights."""
+
+    @property
+    def stages(self) -> int:
+        """Stages of the load pipeline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTiles:
-    """Tile shapes of both dataflows of a hybrid kernel; defaults are `conf/kernel/hybrid.yaml`.
+@runtime_checkable
+class KernelShape(Protocol):
+    """Tile shapes of both dataflows; `cluster` CTAs along M share each weight tile of SymGEMM."""
 
-    `cluster` CTAs along M share each weight tile of SymGEMM by TMA multicast; 1 is the paper's
-    SymGEMM, 2, 4 and 8 are the third dataflow, which fetches W once per `cluster * tm` rows.
-    Source: tm=256 follows from C2CServe Fig. 4(b) (5.37 GB is 40 reads of W for M=10240).
-    """
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
 
-    name: str = "hybrid"
-    cluster: int = 1
-    sym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=64, stages=4))
-    asym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=512, stages=2))
+    @property
+    def sym(self) -> TileShape:
+        """Of SymGEMM."""
 
-    def __post_init__(self) -> None:
-        if self.cluster not in (1, 2, 4, 8, 16):
-            raise SettingError("kernel.cluster", self.cluster, "1, 2, 4, 8 or 16")
+    @property
+    def asym(self) -> TileShape:
+        """Of AsymGEMM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +100,7 @@ class Traffic:
 
 
 def split_columns(
-    n: ArrayLike, alpha: ArrayLike, *, strip: int | None = None, xp: Any = None
+    n: ArrayLike, alpha: ArrayLike, *, strip: int | None = None, xp: Any = np
 ) -> tuple[Array, Array]:
     """Return (N_sym, N_asym) with N_sym = floor(alpha * N), or alpha to the nearest whole strip.
 
@@ -105,18 +111,13 @@ def split_columns(
         paper.
       xp: numpy (default) or jax.numpy.
 
-    Source: C2CServe, Algorithm 1. The strips are `pallas_kernels.hybrid_gemm`'s.
+    Source: C2CServe, Algorithm 1. The strips are our kernel's.
     """
-    xp = numeric(xp)
     n = xp.asarray(n, dtype=float)
     if strip is None:
         n_sym = xp.floor(alpha * n)
     else:
-        # the kernel has float32, so a share halfway between two strips falls as it does there
-        strips = xp.asarray(xp.ceil(n / strip), dtype="float32")
-        share = xp.asarray(alpha, dtype="float32") * strips
-        chosen = xp.floor(share + xp.asarray(0.5, dtype="float32"))
-        n_sym = xp.minimum(xp.asarray(chosen, dtype=float) * strip, n)
+        n_sym = xp.minimum(sharing.sym_strips(xp.ceil(n / strip), alpha, xp) * strip, n)
     return n_sym, n - n_sym
 
 
@@ -126,13 +127,13 @@ def gemm_traffic(
     k: ArrayLike,
     alpha: ArrayLike,
     *,
-    tiles: KernelTiles,
+    tiles: KernelShape,
     sm_count: int,
-    l2_bytes: float,
+    l2_bytes: ArrayLike,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
     whole_strips: bool = False,
-    xp: Any = None,
+    xp: Any = np,
 ) -> Traffic:
     """Count the bytes and operations of a hybrid GEMM.
 
@@ -167,17 +168,18 @@ def gemm_traffic(
       The counts, broadcast over the arguments, summed over the groups.
 
     Raises:
-      SettingError: `whole_strips` where the paths have strips of different widths.
+      ValueError: `whole_strips` where the paths have strips of different widths.
 
     Source: C2CServe sections 3.2.1 and 5.2, Fig. 4(b). The paper does not state its L2 reuse; the
     two rules above contain no fitted constant.
     """
-    xp = numeric(xp)
     sym, asym = tiles.sym, tiles.asym
     e = float(element_bytes)
     m, k = (xp.asarray(v, dtype=float) for v in (m, k))
     if whole_strips and sym.tn != asym.tn:
-        raise SettingError("kernel.asym.tn", asym.tn, f"sym.tn={sym.tn} where strips stay whole")
+        raise ValueError(
+            f"kernel.asym.tn={asym.tn}: expected sym.tn={sym.tn} where strips stay whole"
+        )
     n_sym, n_asym = split_columns(n, alpha, strip=sym.tn if whole_strips else None, xp=xp)
     some = xp.where(m > 0, groups, 0.0)  # empty GEMMs move nothing
 
@@ -229,24 +231,82 @@ def gemm_traffic(
     )
 
 
+def gemm_time(
+    traffic: Traffic,
+    rates: Rates,
+    *,
+    sm_count: int,
+    sm_split: ArrayLike | None = None,
+    xp: Any = np,
+) -> Prediction:
+    """Return the time of counted traffic.
+
+    SM time: an SM works through its share of tiles; in AsymGEMM pushing a partial tile into O
+    (reduction) does not overlap the next tile's math, because both need the accumulators. The two
+    paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs, but
+    never less than the longest tile that one CTA has to finish alone: GEMMs with fewer tiles than
+    SMs leave SMs idle.
+
+    Args:
+      traffic: of `gemm_traffic`.
+      rates: of the device or slice, as this kernel gets them.
+      sm_count: SMs of the slice.
+      sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number
+        for columns and SMs; they balance only if both paths cost the same a column.
+      xp: NumPy or jax.numpy.
+
+    Source: C2CServe Fig. 4(a); that bandwidths alone do not give its crossover is derived in the
+    notes of claims c2cserve.fig4a.*.
+    """
+    sym_tensor_s = traffic.sym_mma_flops / rates.sm_flops
+    asym_tensor_s = traffic.asym_mma_flops / rates.sm_flops
+    sym_work = sym_tensor_s
+    asym_work = busy_s(asym_tensor_s, traffic.asym_steps, traffic.reduction_bytes, rates, xp=xp)
+    longest = xp.maximum(
+        traffic.sym_tile_flops / rates.sm_flops,
+        busy_s(
+            traffic.asym_tile_flops / rates.sm_flops,
+            traffic.asym_tile_steps,
+            traffic.asym_tile_reduction_bytes,
+            rates,
+            xp=xp,
+        ),
+    )
+    if sm_split is None:
+        spread = (sym_work + asym_work) / sm_count
+    else:
+        spread = xp.maximum(
+            _on_share(sym_work, sm_split * sm_count, xp),
+            _on_share(asym_work, (1.0 - sm_split) * sm_count, xp),
+        )
+    return predicted(
+        traffic,
+        link_s=traffic.link_bytes / rates.link_bytes_s,
+        hbm_s=traffic.hbm_bytes / rates.hbm_bytes_s,
+        tensor_s=(sym_tensor_s + asym_tensor_s) / sm_count,
+        issue_s=xp.maximum(spread, longest),
+        launch_s=xp.where(traffic.flops > 0, rates.launch_s, 0.0),
+        xp=xp,
+    )
+
+
 def asym_accumulation_steps(
-    m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles, *, xp: Any = None
+    m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: TileShape, *, xp: Any = np
 ) -> Array:
     """Return how many partial tiles AsymGEMM adds to O: one per (M tile, column strip, K slice).
 
     A larger `tm` means fewer, larger reductions. The paper (section 5.2.3, Fig. 8) speaks of fewer
     HBM transactions and does not say whether it means their number or their bytes: with a pinned
     K slice every element of O is still touched ceil(K/kc) times whatever `tm` is, so we take it
-    to be the number, each with a fixed issue cost (`Constants.asym_issue_s`). Bytes fall only
+    to be the number, each with a fixed issue cost (`Rates.output_s`). Bytes fall only
     with `kc`, which a larger `tm` leaves less shared memory for.
     """
-    xp = numeric(xp)
     m, n, k = (xp.asarray(v, dtype=float) for v in (m, n, k))
     return xp.ceil(m / tiles.tm) * xp.ceil(n / tiles.tn) * xp.ceil(k / tiles.kc)
 
 
 def onchip_bytes(
-    tiles: Tiles, *, weight_stationary: bool, element_bytes: int = 2
+    tiles: TileShape, *, weight_stationary: bool, element_bytes: int = 2
 ) -> tuple[int, int]:
     """Return (shared memory, accumulator registers) of one CTA, in bytes.
 
@@ -257,4 +317,10 @@ def onchip_bytes(
         loads = tiles.stages * tiles.tm * tiles.tk + tiles.kc * tiles.tn
     else:
         loads = tiles.stages * (tiles.tm + tiles.tn) * tiles.tk
-    return loads * element_bytes + EPILOGUE_BYTES, tiles.tm * tiles.tn * ACCUMULATOR_BYTES
+    return loads * element_bytes + _EPILOGUE_BYTES, tiles.tm * tiles.tn * SUM_BYTES
+
+
+def _on_share(work: Array, sms: Array, xp: Any) -> Array:
+    """Seconds of `work` SM-seconds on `sms` SMs: zero work takes none, even without SMs."""
+    some = xp.where(sms > 0, sms, 1.0)
+    return xp.where(work > 0, xp.where(sms > 0, work / some, xp.inf), 0.0)

@@ -1,0 +1,49 @@
+"""Tile shapes of a kernel family, as settings say them (`conf/kernel/*.yaml`)."""
+
+from dataclasses import dataclass, field
+
+from c2c.errors import SettingError
+
+__all__ = ["KernelTiles", "Tiles"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Tile shape of one dataflow.
+
+    `tm` x `tn` outputs a CTA, `tk` the depth of one pipeline stage, `kc` the depth of the weight
+    tile that AsymGEMM pins in shared memory (unused by SymGEMM), `stages` of the load pipeline.
+    """
+
+    tm: int
+    tn: int
+    tk: int = 64
+    kc: int = 512
+    stages: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("tm", "tn", "tk", "kc", "stages"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise SettingError(f"tiles.{name}", value, "a whole number above 0")
+        if self.kc % self.tk:
+            raise SettingError("tiles.kc", self.kc, f"a multiple of tk={self.tk}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTiles:
+    """Tile shapes of both dataflows of a hybrid kernel; defaults are `conf/kernel/hybrid.yaml`.
+
+    `cluster` CTAs along M share each weight tile of SymGEMM by TMA multicast; 1 is the paper's
+    SymGEMM, 2, 4 and 8 are the third dataflow, which fetches W once per `cluster * tm` rows.
+    Source: tm=256 follows from C2CServe Fig. 4(b) (5.37 GB is 40 reads of W for M=10240).
+    """
+
+    name: str = "hybrid"
+    cluster: int = 1
+    sym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=64, stages=4))
+    asym: Tiles = field(default_factory=lambda: Tiles(tm=256, tn=128, tk=64, kc=512, stages=2))
+
+    def __post_init__(self) -> None:
+        if self.cluster not in (1, 2, 4, 8, 16):
+            raise SettingError("kernel.cluster", self.cluster, "1, 2, 4, 8 or 16")

@@ -1,0 +1,103 @@
+"""What counted work costs: how long each resource is busy, and so a launch. The one formula.
+
+Two kernels are counted by what is known of them: ours by its schedule (`traffic`), HybridGEMM as
+published in closed form (`published`). Rates and constants differ between them, the formula does
+not. `xp` is NumPy, or jax.numpy where a time is differentiated; nothing here imports jax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Seconds = Any  # np.float64, or an array of them with the shape of what was counted
+Scalar = Any  # float; calibration passes JAX scalars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a kernel gets of a device: sustained rates a second, and what it pays beside them."""
+
+    sm_flops: Scalar  # of one SM's tensor cores
+    link_bytes_s: Scalar  # all of W from host memory
+    hbm_bytes_s: Scalar
+    sm_store_bytes_s: Scalar  # outputs and partial sums of one SM
+    output_s: Scalar  # of each output tile, while tensor cores wait
+    launch_s: Scalar
+    stores_overlap: bool  # whether an output's `output_s` passes while its bytes leave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Seconds that each resource needs alone, and those of the launch; see `predicted`."""
+
+    time_s: Seconds  # the slowest resource and the launch
+    link_s: Seconds
+    hbm_s: Seconds
+    l2_s: Seconds
+    tensor_s: Seconds  # tensor work of the busiest CTA
+    issue_s: Seconds  # the same with the fixed costs of its steps and outputs
+    launch_s: Seconds
+    traffic: Any  # as counted
+
+    @property
+    def bound(self) -> Any:
+        """Which resource is the slowest: "link", "hbm", "l2", "tensor" or "issue".
+
+        A busy CTA counts as "tensor" if at least half of its time is tensor work.
+        """
+        cta = np.where(2 * self.tensor_s >= self.issue_s, "tensor", "issue")
+        times = np.stack(np.broadcast_arrays(self.link_s, self.hbm_s, self.l2_s, self.issue_s))
+        names = np.stack(np.broadcast_arrays("link", "hbm", "l2", cta, times[0])[:4])
+        named = np.take_along_axis(names, times.argmax(0)[None], 0)[0]
+        return named if named.ndim else str(named)
+
+    @property
+    def sum_s(self) -> Seconds:
+        """All resources one after another; of equal times the smaller sum leaves more room."""
+        return self.link_s + self.hbm_s + self.l2_s + self.issue_s
+
+
+def predicted(
+    traffic: Any,
+    *,
+    link_s: Seconds,
+    hbm_s: Seconds,
+    tensor_s: Seconds,
+    issue_s: Seconds,
+    launch_s: Seconds,
+    l2_s: Seconds = 0.0,
+    xp: Any = np,
+) -> Prediction:
+    """Return the prediction of a launch whose resources overlap fully: the slowest one's time."""
+    busy = xp.maximum(xp.maximum(link_s, hbm_s), xp.maximum(l2_s, issue_s))
+    return Prediction(
+        time_s=busy + launch_s,
+        link_s=link_s,
+        hbm_s=hbm_s,
+        l2_s=l2_s,
+        tensor_s=tensor_s,
+        issue_s=issue_s,
+        launch_s=launch_s,
+        traffic=traffic,
+    )
+
+
+def busy_s(
+    products_s: Seconds, outputs: Any, nbytes: Any, rates: Rates, *, xp: Any = np
+) -> Seconds:
+    """Return how long an SM takes over products and outputs, which wait for each other.
+
+    Args:
+      products_s: of its tensor work.
+      outputs: tiles that it stores or adds.
+      nbytes: of them.
+      rates: of the device.
+      xp: NumPy or jax.numpy.
+    """
+    leaving, fixed = nbytes / rates.sm_store_bytes_s, outputs * rates.output_s
+    if rates.stores_overlap:
+        return products_s + xp.maximum(fixed, leaving)
+    return products_s + leaving + fixed
