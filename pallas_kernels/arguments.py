@@ -112,8 +112,8 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
 
 def check_activations(
     x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
-) -> int:
-    """Return the rows of x.
+) -> tuple[int, str]:
+    """Return the rows of x, and the type of the result by its name.
 
     Args:
       x: the caller's activations, [rows, K].
@@ -138,9 +138,23 @@ def check_activations(
         raise ValueError(f"x of dtype {x.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
     if w_dtype is not None and x.dtype != w_dtype:
         raise ValueError(f"w of dtype {w_dtype}: expected {x.dtype} as in x")
-    if out_dtype is not None and jnp.dtype(out_dtype) not in (x.dtype, jnp.float32):
-        raise ValueError(f"out_dtype={jnp.dtype(out_dtype)}: expected {x.dtype} or float32")
-    return int(x.shape[0])
+    own = str(x.dtype)
+    result = own if out_dtype is None else dtype_name("out_dtype", out_dtype)
+    if result not in (own, "float32"):
+        raise ValueError(f"out_dtype={result}: expected {own} or float32")
+    return int(x.shape[0]), result
+
+
+def dtype_name(name: str, dtype: Any) -> str:
+    """Return the name of a type that a caller gave in whatever form.
+
+    Raises:
+      ValueError: it is no type.
+    """
+    try:
+        return str(jnp.dtype(dtype))
+    except TypeError:
+        raise ValueError(f"{name}={dtype!r}: expected a type, such as 'float32'") from None
 
 
 def interpret_settings(backend: Backend) -> Any:
@@ -152,13 +166,13 @@ def interpret_settings(backend: Backend) -> Any:
     return interpret_params()
 
 
-def check_cluster(cluster: int | None) -> None:
+def check_cluster(cluster: Any) -> None:
     """Return if a cluster has a size that is launchable, or is to be chosen.
 
     Raises:
       ValueError: it has none.
     """
-    if cluster is not None and cluster not in CLUSTERS:
+    if cluster is not None and (type(cluster) is not int or cluster not in CLUSTERS):
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
 
 

@@ -7,7 +7,7 @@ settings are given. Imported by the kernels' own modules alone: it needs jax's M
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,23 @@ from pallas_kernels.counting import Int
 plgpu: Any = mosaic_gpu  # its annotations are too incomplete for strict checking
 
 Ref = Any  # Pallas references have no public type
+
+
+@runtime_checkable
+class Specialised(Protocol):
+    """What a configuration says of a CTA's warpgroups: some compute, one more loads."""
+
+    @property
+    def warpgroups(self) -> int:
+        """That compute."""
+
+    @property
+    def compute_registers(self) -> int:
+        """Of a thread of those."""
+
+    @property
+    def load_registers(self) -> int:
+        """Of a thread of the one that loads."""
 
 
 def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
@@ -44,6 +61,25 @@ def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
     bits = 4 if str(dtype) in ("int4", "uint4") else jnp.dtype(dtype).itemsize * 8
     swizzle = plgpu.find_swizzle(columns * bits)  # a row in bits, answer in bytes
     return plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle)
+
+
+def apart(
+    warpgroup: Int,
+    config: Specialised,
+    loads: Callable[[], None],
+    computes: Callable[[], None],
+) -> None:
+    """Have the last warpgroup of a CTA load and the others compute, each with its registers."""
+
+    @pl.when(warpgroup == config.warpgroups)
+    def _loads() -> None:
+        plgpu.set_max_registers(config.load_registers, action="decrease")
+        loads()
+
+    @pl.when(warpgroup < config.warpgroups)
+    def _computes() -> None:
+        plgpu.set_max_registers(config.compute_registers, action="increase")
+        computes()
 
 
 def drain(barrier: Ref, slots: int, used: Int) -> None:

@@ -62,8 +62,13 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         _check_ring(self.block_kv, self.stages)
-        check_registers(1, self.compute_registers, self.load_registers)
+        check_registers(self.warpgroups, self.compute_registers, self.load_registers)
         expect(self.splits >= 1, "splits", self.splits, "a number above 0")
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups that compute."""
+        return 1
 
     def pieces(self, page: int) -> int:
         """TMA copies that bring one block of keys: one for each page it touches."""

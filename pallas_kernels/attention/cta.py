@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pallas_kernels.counting import Int
-from pallas_kernels.mosaic import Ref
+from jax.experimental import pallas as pl
+
+from pallas_kernels.counting import Int, rem
+from pallas_kernels.mosaic import Ref, drain, plgpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +67,35 @@ class Walk:
     out: Ref
     lse: Ref
     at: Buffers
+
+
+def load_blocks(
+    walk: Walk, stages: int, pieces: Callable[[Int], Sequence[tuple[tuple[Any, ...], Any]]]
+) -> None:
+    """Bring a CTA's blocks of keys and values through their rings, as the warpgroup that loads.
+
+    Args:
+      walk: the keys, buffers and barriers.
+      stages: slots of a ring.
+      pieces: of a block by its number: where each stands in K as in V, and which rows of the slot
+        it fills.
+    """
+    at = walk.at
+
+    @pl.loop(0, walk.blocks)
+    def _block(step: Int) -> None:
+        slot, parts = rem(step, stages), pieces(step)
+        for source, ring, full, empty in (
+            (walk.k, at.k_s, at.k_full, at.k_empty),
+            (walk.v, at.v_s, at.v_full, at.v_empty),
+        ):
+
+            @pl.when(step >= stages)
+            def _reuse(empty: Ref = empty) -> None:
+                plgpu.barrier_wait(empty.at[slot])
+
+            for place, rows in parts:
+                plgpu.copy_gmem_to_smem(source.at[place], ring.at[slot, rows], full.at[slot])
+
+    drain(at.k_empty, stages, walk.blocks)
+    drain(at.v_empty, stages, walk.blocks)

@@ -67,6 +67,23 @@ def start(dim: int) -> tuple[Value, Value, Value]:
     )
 
 
+def weighed(
+    scores: Value,
+    first_key: Int,
+    bounds: Bounds,
+    carry: tuple[Value, Value, Value],
+    scale: float,
+) -> tuple[Value, tuple[Value, Value, Value]]:
+    """Return the weights of a block of keys, and the carry of `start`, scaled to go with them.
+
+    The sums of weights have those of the block; its values are still to be added.
+    """
+    acc, maximum, total = carry
+    weights, factor, maximum = update(masked(scores, first_key, bounds), maximum, scale)
+    acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
+    return weights, (acc, maximum, total * factor + weights.sum(axis=1))
+
+
 def masked(scores: Value, first_key: Int, bounds: Bounds) -> Value:
     """Put -inf where a row may not see a key; costs nothing for a block that all rows see."""
     keys = scores.shape[1]

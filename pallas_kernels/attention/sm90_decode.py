@@ -23,10 +23,10 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.attention import online
 from pallas_kernels.attention.config import DecodeConfig, check_decode, store
-from pallas_kernels.attention.cta import Walk, buffers
+from pallas_kernels.attention.cta import Walk, buffers, load_blocks
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, array_type
 from pallas_kernels.counting import Int, ceil_div, div, rem
-from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
+from pallas_kernels.mosaic import Ref, apart, plgpu, swizzled
 
 Kernel = Callable[
     [jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
@@ -97,15 +97,7 @@ def build(
             at=buffers(memory, gates),
         )
 
-        @pl.when(warpgroup == 1)
-        def _loads() -> None:
-            plgpu.set_max_registers(config.load_registers, action="decrease")
-            _load(cta)
-
-        @pl.when(warpgroup == 0)
-        def _computes() -> None:
-            plgpu.set_max_registers(config.compute_registers, action="increase")
-            _compute(cta)
+        apart(warpgroup, config, lambda: _load(cta), lambda: _compute(cta))
 
     parts = config.splits * sequences
     kernel: Kernel = plgpu.kernel(
@@ -116,7 +108,7 @@ def build(
         ),
         grid=(config.splits, spec.batch, spec.kv_heads),
         grid_names=("split", "row", "head"),
-        num_threads=2,
+        num_threads=config.warpgroups + 1,
         thread_name="warpgroup",
         scratch_types=_scratch(spec, config, interpreted=interpret is not None),
         **online.options(interpret),
@@ -145,14 +137,12 @@ class Cta(Walk):
 
 
 def _load(cta: Cta) -> None:
-    spec, config, block = cta.spec, cta.config, cta.config.block_kv
-    pieces = config.pieces(spec.page)
+    spec, block = cta.spec, cta.config.block_kv
+    pieces = cta.config.pieces(spec.page)
     rows = block // pieces  # of one TMA copy
     last_page = div(cta.length - 1, spec.page)
 
-    @pl.loop(0, cta.blocks)
-    def _block(step: Int) -> None:
-        slot = rem(step, config.stages)
+    def by_page(step: Int) -> list[tuple[tuple[Any, ...], Any]]:
         key = (cta.first + step) * block
         # A block may reach over the last page: that part repeats the last one, masked.
         numbers = [
@@ -160,24 +150,12 @@ def _load(cta: Cta) -> None:
         ]
         pages = [cta.tables[cta.row, number] for number in numbers]
         inside = pl.ds(rem(key, spec.page) if spec.page > block else 0, rows)
-        for source, ring, full, empty in (
-            (cta.k, cta.at.k_s, cta.at.k_full, cta.at.k_empty),
-            (cta.v, cta.at.v_s, cta.at.v_full, cta.at.v_empty),
-        ):
+        return [
+            ((page, inside, cta.head), pl.ds(piece * rows, rows))
+            for piece, page in enumerate(pages)
+        ]
 
-            @pl.when(step >= config.stages)
-            def _reuse(empty: Ref = empty) -> None:
-                plgpu.barrier_wait(empty.at[slot])
-
-            for piece, page in enumerate(pages):
-                plgpu.copy_gmem_to_smem(
-                    source.at[page, inside, cta.head],
-                    ring.at[slot, pl.ds(piece * rows, rows)],
-                    full.at[slot],
-                )
-
-    drain(cta.at.k_empty, config.stages, cta.blocks)
-    drain(cta.at.v_empty, config.stages, cta.blocks)
+    load_blocks(cta, cta.config.stages, by_page)
 
 
 def _compute(cta: Cta) -> None:
@@ -204,7 +182,6 @@ def _compute(cta: Cta) -> None:
 def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """Add one block of keys to the weighted values, their maximum and their sum."""
     spec, config = cta.spec, cta.config
-    acc, maximum, total = carry
     slot = rem(step, config.stages)
     first_key = (cta.first + step) * config.block_kv
     plgpu.barrier_wait(cta.at.k_full.at[slot])
@@ -222,10 +199,7 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
         causal=True,
         rows_advance=False,
     )
-    s = online.masked(s, first_key, see)
-    weights, factor, maximum = online.update(s, maximum, spec.scale)
-    acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
-    total = total * factor + weights.sum(axis=1)
+    weights, (acc, maximum, total) = online.weighed(s, first_key, see, carry, spec.scale)
     plgpu.barrier_wait(cta.at.v_full.at[slot])
     online.zero_beyond(cta.at.v_s.at[slot], first_key, cta.length)
     rounded = weights.astype(jnp.dtype(spec.dtype))

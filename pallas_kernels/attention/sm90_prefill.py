@@ -27,11 +27,11 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.attention import online
 from pallas_kernels.attention.config import PrefillConfig, check_prefill, store
-from pallas_kernels.attention.cta import Walk, buffers
+from pallas_kernels.attention.cta import Walk, buffers, load_blocks
 from pallas_kernels.attention.specs import Prefill, array_type
 from pallas_kernels.counting import Int, ceil_div, rem, round_up
 from pallas_kernels.hopper import WGMMA_ROWS
-from pallas_kernels.mosaic import Ref, drain, plgpu, swizzled
+from pallas_kernels.mosaic import Ref, apart, plgpu, swizzled
 
 _ordered: Any = lax.optimization_barrier
 
@@ -99,15 +99,7 @@ def build(
             at=buffers(memory, gates),
         )
 
-        @pl.when(warpgroup == config.warpgroups)
-        def _loads() -> None:
-            plgpu.set_max_registers(config.load_registers, action="decrease")
-            _load(cta)
-
-        @pl.when(warpgroup < config.warpgroups)
-        def _computes() -> None:
-            plgpu.set_max_registers(config.compute_registers, action="increase")
-            _compute(cta)
+        apart(warpgroup, config, lambda: _load(cta), lambda: _compute(cta))
 
     kernel: Kernel = plgpu.kernel(
         body,
@@ -147,26 +139,13 @@ class Cta(Walk):
 
 
 def _load(cta: Cta) -> None:
-    config, block = cta.config, cta.config.block_kv
-    kv_head = lax.div(cta.head, jnp.int32(cta.spec.group))
+    block, kv_head = cta.config.block_kv, lax.div(cta.head, jnp.int32(cta.spec.group))
 
-    @pl.loop(0, cta.blocks)
-    def _block(step: Int) -> None:
-        slot = rem(step, config.stages)
+    def whole(step: Int) -> list[tuple[tuple[Any, ...], Any]]:
         keys = pl.ds((cta.first + step) * block, block)
-        for source, ring, full, empty in (
-            (cta.k, cta.at.k_s, cta.at.k_full, cta.at.k_empty),
-            (cta.v, cta.at.v_s, cta.at.v_full, cta.at.v_empty),
-        ):
+        return [((cta.row, keys, kv_head), slice(None))]
 
-            @pl.when(step >= config.stages)
-            def _reuse(empty: Ref = empty) -> None:
-                plgpu.barrier_wait(empty.at[slot])
-
-            plgpu.copy_gmem_to_smem(source.at[cta.row, keys, kv_head], ring.at[slot], full.at[slot])
-
-    drain(cta.at.k_empty, config.stages, cta.blocks)
-    drain(cta.at.v_empty, config.stages, cta.blocks)
+    load_blocks(cta, cta.config.stages, whole)
 
 
 def _compute(cta: Cta) -> None:
@@ -204,7 +183,6 @@ def _compute(cta: Cta) -> None:
 def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """Add one block of keys to a warpgroup's weighted values, their maximum and their sum."""
     spec, config = cta.spec, cta.config
-    acc, maximum, total = carry
     slot = rem(step, config.stages)
     first_key = (cta.first + step) * config.block_kv
 
@@ -222,10 +200,7 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
         causal=spec.causal,
         rows_advance=True,
     )
-    s = online.masked(s, first_key, see)
-    weights, factor, maximum = online.update(s, maximum, spec.scale)
-    acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
-    total = total * factor + weights.sum(axis=1)
+    weights, (acc, maximum, total) = online.weighed(s, first_key, see, carry, spec.scale)
     rounded = weights.astype(jnp.dtype(spec.dtype))
     # All of the softmax belongs before the wait: the other warpgroup multiplies now.
     acc, maximum, total, rounded = _ordered((acc, maximum, total, rounded))

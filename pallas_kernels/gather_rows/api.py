@@ -13,6 +13,7 @@ from pallas_kernels.arguments import (
     Choice,
     Number,
     clusters_and_layer,
+    dtype_name,
     interpret_settings,
     operand,
     resolve_backend,
@@ -83,7 +84,7 @@ def gather_rows(
         config=None if chosen == "reference" else config,
         interpret=interpret_settings(chosen),
         columns=kept,
-        out_dtype=spec.dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
+        out_dtype=spec.dtype if out_dtype is None else dtype_name("out_dtype", out_dtype),
     )
     return out
 

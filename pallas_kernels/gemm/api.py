@@ -28,6 +28,7 @@ from pallas_kernels.gemm.prediction import best_alpha
 from pallas_kernels.gemm.resident import Resident, fill, with_cache, with_residency
 from pallas_kernels.gemm.schedule import Plan, counts
 from pallas_kernels.gemm.specs import Gemm
+from pallas_kernels.hopper import expect
 
 
 def multiply(
@@ -132,21 +133,19 @@ def plan_launch(
     sizes = counts(config, gemm)
     whole = config.clusters * config.cluster
     known_alpha = concrete("alpha", alpha, float)
-    if known_alpha is not None and not 0 <= known_alpha <= 1:  # also refuses NaN
-        raise ValueError(f"alpha={known_alpha}: expected a number in [0, 1]")
-    if known_alpha is not None and config.kc == 0 and known_alpha != 1:
-        raise ValueError(f"alpha={known_alpha}: expected 1, since config.kc=0 leaves AsymGEMM out")
+    if known_alpha is not None:
+        expect(0 <= known_alpha <= 1, "alpha", known_alpha, "a number in [0, 1]")  # not NaN
+        has_path = config.kc > 0 or known_alpha == 1
+        expect(has_path, "alpha", known_alpha, "1, since config.kc=0 leaves AsymGEMM out")
     limit = concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
-    if limit is not None and not config.cluster <= limit <= config.sm_count:
-        raise ValueError(
-            f"sm_limit={limit}: expected from cluster={config.cluster} to {config.sm_count} SMs"
-        )
+    if limit is not None:
+        allowed = f"from cluster={config.cluster} to {config.sm_count} SMs"
+        expect(config.cluster <= limit <= config.sm_count, "sm_limit", limit, allowed)
     split = None if sm_split is None else concrete("sm_split", sm_split, int)
     top = whole if limit is None else limit // config.cluster * config.cluster
-    if split is not None and (not 0 <= split <= top or split % config.cluster):
-        raise ValueError(
-            f"sm_split={split}: expected a multiple of cluster={config.cluster} from 0 to {top}"
-        )
+    if split is not None:
+        allowed = f"a multiple of cluster={config.cluster} from 0 to {top}"
+        expect(0 <= split <= top and split % config.cluster == 0, "sm_split", split, allowed)
     which = layer_index(layer, gemm.layers)
     known = (
         known_alpha is not None and limit is not None and (sm_split is None or split is not None)

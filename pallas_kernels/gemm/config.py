@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Literal
 
 from pallas_kernels.counting import round_up
@@ -80,6 +81,10 @@ class Config:
     ping_pong: bool = False
 
     def __post_init__(self) -> None:
+        for name, default in _DEFAULTS.items():
+            what = "True or False" if type(default) is bool else "a whole number"
+            value = getattr(self, name)
+            expect(type(value) is type(default), name, value, what)
         check_registers(self.warpgroups, self.compute_registers, self.load_registers)
         for name, holds, allowed in (
             ("tm", 0 < self.tm <= TMA_BOX and self.tm % 8 == 0, f"a multiple of 8 up to {TMA_BOX}"),
@@ -147,6 +152,9 @@ class Config:
     def warpgroup_columns(self) -> int:
         """Columns of a tile that one compute warpgroup owns, of quantised weights."""
         return self.tn // self.warpgroups
+
+
+_DEFAULTS = MappingProxyType({field.name: field.default for field in fields(Config)})
 
 
 def accumulator(config: Config, gemm: Gemm) -> tuple[int, int]:

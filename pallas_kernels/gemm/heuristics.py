@@ -17,7 +17,6 @@ from pallas_kernels.gemm.config import Config, check_fits
 from pallas_kernels.gemm.machine import Machine, machine_for
 from pallas_kernels.gemm.prediction import (
     MARGIN,
-    Prediction,
     best_alpha,
     equals,
     plans,
@@ -25,7 +24,8 @@ from pallas_kernels.gemm.prediction import (
     reachable,
 )
 from pallas_kernels.gemm.specs import Gemm
-from pallas_kernels.hopper import CLUSTERS
+from pallas_kernels.gemm.times import Prediction
+from pallas_kernels.hopper import CLUSTERS, expect
 
 OP = "hybrid_gemm"
 
@@ -126,15 +126,14 @@ def choice(
     """
     machine = machine_for() if machine is None else machine
     if sm_count is not None:
-        if sm_count < 1:
-            raise ValueError(f"sm_count={sm_count!r}: expected a number above 0")
+        expect(sm_count >= 1, "sm_count", sm_count, "a number above 0")
         machine = machine.with_sms(sm_count)
-    if cluster is not None and cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4, 8 or None")
-    if cluster is not None and cluster > machine.sm_count:
-        raise ValueError(f"cluster={cluster}: expected at most sm_count={machine.sm_count}")
-    if alpha is not None and not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha!r}: expected a number in [0, 1] or None")
+    if cluster is not None:
+        expect(cluster in CLUSTERS, "cluster", cluster, "1, 2, 4, 8 or None")
+        fits = cluster <= machine.sm_count
+        expect(fits, "cluster", cluster, f"at most sm_count={machine.sm_count}")
+    valid = alpha is None or 0 <= alpha <= 1
+    expect(valid, "alpha", alpha, "a number in [0, 1] or None")
     return _choice(gemm, machine, cluster, alpha, _Results(tuned_results.load(machine.device)))
 
 
@@ -268,7 +267,7 @@ def _from_model(
         )
     sizes = [np.size(prediction.time_s) for prediction, _, _ in tried]
     which = np.repeat(np.arange(len(tried)), sizes)
-    totals = np.concatenate([prediction.total_s for prediction, _, _ in tried])
+    totals = np.concatenate([prediction.sum_s for prediction, _, _ in tried])
     best = min(
         equals([prediction for prediction, _, _ in tried]),
         key=lambda i: (tried[which[i]][2].cluster, totals[i]),

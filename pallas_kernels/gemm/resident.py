@@ -52,7 +52,11 @@ def with_cache(gemm: Gemm, resident: Resident | None) -> Gemm:
     if not isinstance(resident, Resident):
         raise ValueError(f"resident of type {type(resident).__name__}: expected Resident or None")
     cache = resident.cache
-    kind = jax.typeof(cache)
+    try:
+        kind = jax.typeof(cache)
+    except TypeError:
+        what = type(cache).__name__
+        raise ValueError(f"resident.cache of type {what}: expected an array") from None
     shape = tuple(kind.shape)
     columns_axis = 1 if gemm.w_layout == "kn" else 0
     blocks = PACK_MULTIPLE if gemm.w_layout == "tiles" else 1

@@ -35,7 +35,6 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.gemm.compute import compute
@@ -46,7 +45,7 @@ from pallas_kernels.gemm.load import load
 from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, plan_fields, sums_shape
 from pallas_kernels.gemm.specs import Gemm
-from pallas_kernels.mosaic import Ref, persistent, plgpu, read_add_write, tma_add
+from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_add
 
 
 def build(
@@ -133,7 +132,6 @@ def build(
 
 def _run(cta: Cta, flows: list[Flow]) -> None:
     """Load in one warpgroup, compute in the others, in the dataflow of this CTA's cluster."""
-    config = cta.config
 
     def in_flow(work: Callable[[Cta, Flow], None]) -> None:
         if len(flows) == 1:
@@ -142,17 +140,12 @@ def _run(cta: Cta, flows: list[Flow]) -> None:
             is_sym = cta.cluster < cta.plan.sym_clusters
             lax.cond(is_sym, lambda: work(cta, flows[0]), lambda: work(cta, flows[1]))
 
-    @pl.when(cta.warpgroup == config.warpgroups)
-    def _load() -> None:
-        plgpu.set_max_registers(config.load_registers, action="decrease")
-        in_flow(load)
-
-    @pl.when(cta.warpgroup < config.warpgroups)
-    def _compute() -> None:
-        plgpu.set_max_registers(config.compute_registers, action="increase")
+    def compute_all() -> None:
         in_flow(compute)
         if cta.gemm.experts is not None:
             store_zeros(cta)
+
+    apart(cta.warpgroup, cta.config, lambda: in_flow(load), compute_all)
 
 
 def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from pallas_kernels.counting import round_up
-from pallas_kernels.hopper import INPUT_DTYPES
+from pallas_kernels.hopper import INPUT_DTYPES, expect
 
 WLayout = Literal["kn", "nk", "tiles"]
 W_LAYOUTS: tuple[WLayout, ...] = get_args(WLayout)
@@ -62,8 +62,8 @@ class Quantised:
         check_group(self.kind, self.group)
         for name in ("scale_dtype", "offset_dtype"):
             dtype = getattr(self, name)
-            if dtype not in SCALE_DTYPES and (name, dtype) != ("offset_dtype", None):
-                raise ValueError(f"{name}={dtype!r}: expected one of {', '.join(SCALE_DTYPES)}")
+            known = dtype in SCALE_DTYPES or (name, dtype) == ("offset_dtype", None)
+            expect(known, name, dtype, f"one of {', '.join(SCALE_DTYPES)}")
 
     @property
     def storage_dtype(self) -> np.dtype[np.generic]:
@@ -113,38 +113,41 @@ class Gemm:
         row_multiple = ROW_MULTIPLE if self.experts is None else 1
         for name, multiple in zip("mkn", (row_multiple, *multiples), strict=True):
             size = getattr(self, name)
-            if not 0 < size <= MAX_SIZE or size % multiple:
-                raise ValueError(
-                    f"{name}={size}: expected a multiple of {multiple} above 0 and below 2**31"
-                )
-        if self.dtype not in INPUT_DTYPES:
-            raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(INPUT_DTYPES)}")
-        if self.out_dtype not in (self.dtype, "float32"):
-            raise ValueError(f"out_dtype={self.out_dtype!r}: expected {self.dtype} or float32")
-        if self.layers is not None and self.layers < 1:
-            raise ValueError(f"layers={self.layers}: expected a number from 1 up")
-        if self.experts is not None and not 1 <= self.experts <= MAX_SIZE // self.m:
-            raise ValueError(
-                f"experts={self.experts}: expected a number above 0 that makes less than 2**31 "
-                f"with m={self.m} rows"
-            )
-        if not 0 <= self.resident <= MAX_SIZE or self.resident % PACK_MULTIPLE:
-            raise ValueError(
-                f"resident={self.resident}: expected a multiple of {PACK_MULTIPLE} from 0 up"
-            )
-        if self.resident and self.n > MAX_RESIDENT_N:
-            raise ValueError(f"n={self.n}: expected at most {MAX_RESIDENT_N} with a cache")
-        if self.fills and (not self.resident or self.experts is not None):
-            raise ValueError(
-                f"fills=True with resident={self.resident}, experts={self.experts}: expected a "
-                f"cache of one matrix; of experts a launch reads only those that have rows"
-            )
+            allowed = f"a multiple of {multiple} above 0 and below 2**31"
+            expect(0 < size <= MAX_SIZE and size % multiple == 0, name, size, allowed)
         check_layout(self.w_layout)
-        if self.quantised is not None:
-            if self.w_layout != "nk":
-                raise ValueError(f"w_layout={self.w_layout!r}: expected 'nk' of quantised weights")
-            if self.k % self.group_size:
-                raise ValueError(f"group={self.group_size}: expected a divisor of k={self.k}")
+        plain, one = self.quantised is None, self.experts is None
+        near, layers, experts = self.resident, self.layers, self.experts
+        for name, holds, allowed in (
+            ("dtype", self.dtype in INPUT_DTYPES, f"one of {', '.join(INPUT_DTYPES)}"),
+            (
+                "out_dtype",
+                self.out_dtype in (self.dtype, "float32"),
+                f"{self.dtype} or float32",
+            ),
+            ("layers", layers is None or layers >= 1, "a number from 1 up"),
+            (
+                "experts",
+                experts is None or 1 <= experts <= MAX_SIZE // self.m,
+                f"a number above 0 that makes less than 2**31 with m={self.m} rows",
+            ),
+            (
+                "resident",
+                0 <= near <= MAX_SIZE and near % PACK_MULTIPLE == 0,
+                f"a multiple of {PACK_MULTIPLE} from 0 up",
+            ),
+            ("n", not near or self.n <= MAX_RESIDENT_N, f"at most {MAX_RESIDENT_N} with a cache"),
+            (
+                "fills",
+                not self.fills or (near and one),
+                f"a cache of one matrix, not resident={near}, experts={experts}; of experts a "
+                f"launch reads only those that have rows",
+            ),
+            ("w_layout", plain or self.w_layout == "nk", "'nk' of quantised weights"),
+        ):
+            expect(bool(holds), name, getattr(self, name), allowed)
+        divides = self.k % self.group_size == 0
+        expect(divides, "group", self.group_size, f"a divisor of k={self.k}")
 
     @property
     def x_rows(self) -> int:
@@ -264,11 +267,8 @@ def check_layout(w_layout: object) -> None:
     Raises:
       ValueError: there is not.
     """
-    if w_layout not in W_LAYOUTS:
-        raise ValueError(
-            f"w_layout={w_layout!r}: expected 'kn' for W[K, N], 'nk' for W[N, K] or "
-            f"'tiles' for W[N / 64, K / 64, 64, 64]"
-        )
+    allowed = "'kn' for W[K, N], 'nk' for W[N, K] or 'tiles' for W[N / 64, K / 64, 64, 64]"
+    expect(w_layout in W_LAYOUTS, "w_layout", w_layout, allowed)
 
 
 def check_kind(kind: object, name: str = "kind") -> None:
@@ -277,8 +277,7 @@ def check_kind(kind: object, name: str = "kind") -> None:
     Raises:
       ValueError: there is not.
     """
-    if kind not in KINDS:
-        raise ValueError(f"{name}={kind!r}: expected one of {', '.join(KINDS)}")
+    expect(kind in KINDS, name, kind, f"one of {', '.join(KINDS)}")
 
 
 def check_group(kind: Kind, group: int | None) -> None:
@@ -287,12 +286,8 @@ def check_group(kind: Kind, group: int | None) -> None:
     Raises:
       ValueError: they may not.
     """
-    if group is None:
-        return
-    if type(group) is not int or group < 1 or group % GROUP_MULTIPLE:
-        raise ValueError(
-            f"group={group!r}: expected None or a multiple of {GROUP_MULTIPLE} for kind={kind!r}"
-        )
+    fits = group is None or (type(group) is int and group >= 1 and group % GROUP_MULTIPLE == 0)
+    expect(fits, "group", group, f"None or a multiple of {GROUP_MULTIPLE} for kind={kind!r}")
 
 
 MODEL_PROJECTIONS: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(

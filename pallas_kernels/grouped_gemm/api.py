@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.arguments import (
@@ -105,10 +104,10 @@ def grouped_gemm(
                 "[L, E, ...]"
             )
         more = {"scales": arrays["scales"], "offsets": arrays.get("offsets")}
-        t = check_activations(x, k, out_dtype, rows="T")
+        t, out = check_activations(x, k, out_dtype, rows="T")
     else:
         data, k, columns = _weights(w, w_layout)
-        t = check_activations(x, k, out_dtype, w_dtype=data.dtype, rows="T")
+        t, out = check_activations(x, k, out_dtype, w_dtype=data.dtype, rows="T")
     sizes: dict[str, Any] = {
         "m": t,
         "experts": data.shape[-3],
@@ -116,9 +115,8 @@ def grouped_gemm(
     }
     dtype = str(x.dtype)
     if isinstance(w, QuantizedWeights):
-        gemm = describe(w, arrays, dtype=dtype, out_dtype=out_dtype, **sizes)
+        gemm = describe(w, arrays, dtype=dtype, out_dtype=out, **sizes)
     else:
-        out = dtype if out_dtype is None else str(jnp.dtype(out_dtype))
         gemm = Gemm(k=k, n=columns, dtype=dtype, out_dtype=out, w_layout=w_layout, **sizes)
     return multiply(
         "grouped_gemm",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.arguments import (
@@ -91,15 +90,14 @@ def hybrid_gemm(
     """
     chosen = resolve_backend(backend)
     data, k, n, layers, w_layout = _weights(w, w_layout)
-    rows = check_activations(x, k, out_dtype, w_dtype=data.dtype)
+    rows, out = check_activations(x, k, out_dtype, w_dtype=data.dtype)
     check_cluster(cluster)
-    x_dtype = str(x.dtype)
     gemm = Gemm(
         m=round_up(rows, ROW_MULTIPLE),
         k=round_up(k, PACK_MULTIPLE),
         n=round_up(n, PACK_MULTIPLE),
-        dtype=x_dtype,
-        out_dtype=x_dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
+        dtype=str(x.dtype),
+        out_dtype=out,
         layers=layers,
         w_layout=w_layout,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from pallas_kernels.arguments import (
     Choice,
@@ -78,7 +77,7 @@ def quantized_gemm(
     """
     chosen = resolve_backend(backend)
     arrays = check_weights(w, stack_axes=1)
-    rows = check_activations(x, w.k, out_dtype)
+    rows, out = check_activations(x, w.k, out_dtype)
     check_cluster(cluster)
     data = arrays["data"]
     gemm = describe(
@@ -86,7 +85,7 @@ def quantized_gemm(
         arrays,
         m=round_up(rows, ROW_MULTIPLE),
         dtype=str(x.dtype),
-        out_dtype=out_dtype,
+        out_dtype=out,
         layers=data.shape[0] if data.ndim == 3 else None,
     )
     return multiply(
@@ -109,7 +108,7 @@ def quantized_gemm(
 
 
 def describe(
-    w: QuantizedWeights, arrays: dict[str, Any], *, dtype: str, out_dtype: Any, **sizes: Any
+    w: QuantizedWeights, arrays: dict[str, Any], *, dtype: str, out_dtype: str, **sizes: Any
 ) -> Gemm:
     """Return the static description of a product.
 
@@ -117,7 +116,7 @@ def describe(
       w: whose k, n, kind and group are read.
       arrays: of w.
       dtype: of x.
-      out_dtype: of the result; None for that of x.
+      out_dtype: of the result.
       **sizes: m, layers, experts.
     """
     offsets = arrays.get("offsets")
@@ -131,7 +130,7 @@ def describe(
         k=padded_k(w.k, w.group),
         n=round_up(w.n, N_MULTIPLE),
         dtype=dtype,
-        out_dtype=dtype if out_dtype is None else str(jnp.dtype(out_dtype)),
+        out_dtype=out_dtype,
         w_layout="nk",
         quantised=weights,
         **sizes,

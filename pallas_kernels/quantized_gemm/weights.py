@@ -166,6 +166,9 @@ def check_weights(w: Any, stack_axes: int | None = None) -> dict[str, Any]:
     for name, array in arrays.items():
         if not isinstance(array, jax.Array | np.ndarray):
             raise ValueError(f"w.{name} of type {type(array).__name__}: expected an array")
+    for name, size in (("k", w.k), ("n", w.n)):
+        if type(size) is not int or size < 1:
+            raise ValueError(f"w.{name}={size!r}: expected a whole number above 0")
     check_kind(w.kind, "w.kind")
     check_group(w.kind, w.group)
     data = arrays["data"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import check_gemm
-from pallas_kernels.gemm import Config, Gemm, check_fits, shared_bytes
+from pallas_kernels.gemm import Config, Gemm, Resident, check_fits, shared_bytes
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm, pack_weights
 from tests.compilations import compilations
 from tests.pallas_kernels.interpreting import SMALL, operands
@@ -103,6 +105,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"w": STACK, "layer": 2}, r"layer=2: expected a number from 0 to 1"),
     ({"w": STACK, "layer": 0.5}, r"layer=0.5: expected a whole number"),
     ({"cluster": 3}, r"cluster=3: expected 1, 2, 4 or 8"),
+    ({"cluster": 2.0}, r"cluster=2.0: expected 1, 2, 4 or 8"),
+    ({"cluster": True}, r"cluster=True: expected 1, 2, 4 or 8"),
     ({"config": SMALL, "cluster": 2}, r"cluster=2: expected config.cluster=1"),
     ({"config": SMALL, "sm_limit": 0}, r"sm_limit=0: expected from cluster=1 to 4 SMs"),
     ({"config": SMALL, "sm_limit": 5}, r"sm_limit=5: expected from cluster=1 to 4 SMs"),
@@ -123,6 +127,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": 3}, r"config of type builtins.int: expected pallas_kernels.gemm.Config"),
     ({"config": SMALL, "sm_limit": 1}, r"sm_split=.*leaves .*GEMM none of 1 SMs"),
     ({"out_dtype": jnp.float16}, r"out_dtype=float16: expected bfloat16 or float32"),
+    ({"out_dtype": "bfloat17"}, r"out_dtype='bfloat17': expected a type, such as 'float32'"),
+    ({"resident": Resident(cache=None, columns=64)}, r"resident.cache of type NoneType: expected"),
     ({"backend": "cuda"}, r"backend='cuda': expected one of auto, sm90, interpret, reference"),
 ]
 
@@ -162,6 +168,22 @@ def test_a_configuration_the_hardware_cannot_run_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Config(**change)
+
+
+def test_a_choice_of_another_type_is_refused_without_the_checks_of_tests() -> None:
+    script = (
+        "from pallas_kernels.gemm import Config\n"
+        "for given in ({'tn': '64'}, {'kc': 512.0}, {'stagger': 1}, {'cluster': True}):\n"
+        "    try: Config(**given)\n"
+        "    except ValueError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "tn='64': expected a whole number",
+        "kc=512.0: expected a whole number",
+        "stagger=1: expected True or False",
+        "cluster=True: expected a whole number",
+    ], done.stderr
 
 
 def test_too_much_shared_memory_is_refused_before_launch() -> None:
