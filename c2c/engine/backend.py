@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from c2c.engine import messages as say
@@ -71,7 +72,9 @@ class LiveBackend:
         self._retries, self._on_step, self._store = retries, on_step, store
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(places)
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: deque[Event] = deque()
+        self._take: Callable[[Event], None] | None = None
+        self._is_taking = False
         self._timer: asyncio.TimerHandle | None = None
         self._start_s = time.monotonic()
         self._plans = 0
@@ -81,18 +84,33 @@ class LiveBackend:
         """Return the seconds since the start."""
         return time.monotonic() - self._start_s
 
-    def put(self, event: Event) -> None:
-        """Have the loop take an event in its turn."""
-        self._events.put_nowait(event)
+    def serve(self, take: Callable[[Event], None]) -> None:
+        """From now on have each event taken as it comes; what comes meanwhile is taken after it."""
+        self._take = take
+        self._take_all()
 
-    async def next_event(self) -> Event:
-        """Return the next event."""
-        return await self._events.get()
+    def put(self, event: Event) -> None:
+        """Have the loop take an event in its turn: now, unless it is at one."""
+        self._events.append(event)
+        if not self._is_taking:
+            self._take_all()
+
+    def _take_all(self) -> None:
+        if self._take is None:
+            return
+        self._is_taking = True
+        try:
+            while self._events:
+                self._take(self._events.popleft())
+        finally:
+            self._is_taking = False
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
         """Carry out actions, in this order."""
         for action in actions:
-            if isinstance(action, SetTimer):
+            if isinstance(action, RunSteps):
+                self._begin(action, at_s)
+            elif isinstance(action, SetTimer):
                 self._set_timer(action.at_s)
             elif isinstance(action, Forget | SetAside):
                 self._free(action.request_id)
@@ -109,7 +127,7 @@ class LiveBackend:
                     self._drop(self._names[model])
             else:
                 # Settings of a live engine refuse what would ask for anything else.
-                assert isinstance(action, Load | RunSteps), action
+                assert isinstance(action, Load), action
                 self._begin(action, at_s)
 
     def _drop(self, model: str) -> None:
@@ -173,8 +191,8 @@ class LiveBackend:
         self._resume(place)
 
     def _send(self, place: Place, *frames: say.Frame) -> None:
-        if place.writer is not None:
-            say.write_frame(place.writer, *frames)
+        if place.link is not None:
+            place.link.send(*frames)
 
     def started(self, place: Place) -> None:
         """Have a worker that has come back take up what its place was doing."""
@@ -191,7 +209,7 @@ class LiveBackend:
             self._store.fetch(model)
             return
         place.is_waiting = False
-        if place.writer is None:
+        if place.link is None:
             return
         doing.sent_s = place.heard_s = time.monotonic()
         instance = doing.action.instance
@@ -209,6 +227,8 @@ class LiveBackend:
             asked = {request: tokens for request, _, tokens in doing.action.prefills}
             doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
             self._send(place, run)
+            # While it computes.
+            asyncio.get_running_loop().call_soon(self._count_bytes, doing)
         else:
             doing.done = max(1, doing.done)
             self._end_run(place, self.now_s())
@@ -230,35 +250,38 @@ class LiveBackend:
 
     def _stepped(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
         now_s = self.now_s()
-        self._record(place, doing, frame, now_s)
         doing.done += doing.alone is None
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
         over = [request for request, _, why in frame.tokens if why is not None]
         doing.finished += over
         place.held.difference_update(over)
-        if frame.is_last and doing.alone is None:
-            self._end_run(place, now_s)  # before the front is told: the worker waits for the loop
         scores = {score.request: score for score in frame.scores}
         for request, token, why in frame.tokens:
             self._ledger.deliver(request, token, why, scores.get(request))
         if doing.alone is not None:
+            self._record(place, doing, frame, now_s)
             doing.alone = doing.alone[1:]
             self._resume(place)  # ends it, where nobody is left
+            return
+        # The worker waits for the loop, nobody for what is written down.
+        asyncio.get_running_loop().call_soon(self._record, place, doing, frame, now_s)
+        if frame.is_last:
+            self._end_run(place, now_s)
 
     def _end_run(self, place: Place, at_s: float) -> None:
         doing = place.doing
         assert doing is not None
         place.doing = None
-        action = doing.action
-        assert isinstance(action, RunSteps)
-        link, hbm = self._bytes(action, doing.done)
+        steps = doing.done
+        link, hbm, growth = self._count_bytes(doing)
+        link, hbm = steps * link, steps * hbm + growth * steps * (steps - 1) / 2
         seconds = max(doing.seconds, 1e-9)
         kind = self._prepared.slice_kinds[self._prepared.kind_of[place.device]]
         report = new_row(
             REPORT_DTYPE,
-            steps=doing.done,
-            latency_s=seconds / doing.done,
+            steps=steps,
+            latency_s=seconds / steps,
             c2c=min(1.0, link / seconds / (self._prepared.link_capacity_gbps * 1e9)),
             hbm=min(1.0, hbm / seconds / (kind.hbm_gbps * 1e9)),
             available_gbps=self._gbps,
@@ -268,16 +291,18 @@ class LiveBackend:
         finished = tuple(doing.finished)
         self.put(StepEnd(at_s=at_s, device=place.device, report=report, finished=finished))
 
-    def _bytes(self, action: RunSteps, steps: int) -> tuple[float, float]:
-        """Return the link and HBM bytes of a run's steps, counted from their shapes."""
-        fleet = self._fleet
-        arch = int(fleet.deployment[action.model].arch)
-        pair = arch * fleet.costs.kinds + int(self._prepared.kind_of[action.device])
-        plan = action.plan
-        link, hbm, growth = step_bytes(
-            fleet.costs, pair, plan, int(fleet.layers[arch]), int(plan.alpha)
-        )
-        return steps * link, steps * hbm + growth * steps * (steps - 1) / 2
+    def _count_bytes(self, doing: Doing) -> tuple[float, float, float]:
+        """Return what a run's steps move over the link and from HBM, counted from their shapes."""
+        if doing.moved is None:
+            fleet, action = self._fleet, doing.action
+            assert isinstance(action, RunSteps)
+            arch = int(fleet.deployment[action.model].arch)
+            pair = arch * fleet.costs.kinds + int(self._prepared.kind_of[action.device])
+            plan = action.plan
+            doing.moved = step_bytes(
+                fleet.costs, pair, plan, int(fleet.layers[arch]), int(plan.alpha)
+            )
+        return doing.moved
 
     def _record(self, place: Place, doing: Doing, frame: say.Stepped, now_s: float) -> None:
         action = doing.action
@@ -300,7 +325,7 @@ class LiveBackend:
                 rows=sum(rows for _, rows in frame.calls),
                 calls=[chunk for chunk, _ in frame.calls],
                 prompt_tokens=prompt,
-                decodes=len(who.intersection(action.decodes)),
+                decodes=sum(request in who for request in action.decodes),
                 kv_tokens=frame.kv_tokens,
                 seconds=frame.seconds,
                 host_s=frame.host_s,
@@ -327,8 +352,8 @@ class LiveBackend:
 
     def lost(self, place: Place, *, for_good: bool) -> None:
         """Take note that a place's process is gone, with all that it held."""
-        was_told = place.writer is not None  # else the process was not even ready
-        place.writer = None
+        was_told = place.link is not None  # else the process was not even ready
+        place.link = None
         place.held.clear()
         place.opened.clear()
         doing = place.doing

@@ -1,4 +1,4 @@
-"""What the engine's processes say to each other: msgspec structs in length-prefixed frames.
+"""What the engine's processes say to each other: msgspec structs, `c2c.engine.frames` carries them.
 
 Workers and the front connect to the scheduler's Unix socket. A worker's first frame names its
 process, so that what an older process of the same place still says is nobody's.
@@ -6,9 +6,6 @@ process, so that what an older process of the same place still says is nobody's.
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
 from typing import Literal
 
 import msgspec
@@ -17,6 +14,7 @@ __all__ = [
     "SPARE",
     "Abort",
     "Answered",
+    "AnyFrame",
     "Ask",
     "Bound",
     "Drain",
@@ -40,7 +38,6 @@ __all__ = [
     "Run",
     "Scored",
     "Setup",
-    "SocketFrames",
     "Stepped",
     "Stop",
     "Submit",
@@ -48,15 +45,9 @@ __all__ = [
     "Unload",
     "Watch",
     "WorkerHello",
-    "frames_in",
-    "read_frame",
-    "write_frame",
 ]
 
 SPARE = -1  # the place of a worker that stands by
-_MOST_BYTES = 1 << 28
-_PIECE_BYTES = 1 << 18
-_LENGTH = struct.Struct("<I")
 
 
 class Frame(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
@@ -325,76 +316,4 @@ _ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Drop | Stop
 _FromWorker = WorkerHello | Opening | Hello | Loaded | Stepped
 _ToFront = Models | Tokens | Ended | Live | Managed
 _FromFront = FrontHello | Ask | Abort | Drain | Manage | Watch
-_Any = _ToWorker | _FromWorker | _ToFront | _FromFront
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[_Any] = msgspec.msgpack.Decoder(_Any)
-
-
-def _packed(frame: Frame) -> bytes:
-    body = _encoder.encode(frame)
-    return _LENGTH.pack(len(body)) + body
-
-
-def write_frame(writer: asyncio.StreamWriter, *frames: Frame) -> None:
-    """Send frames in one piece; a peer that is gone is noticed by whoever reads from it."""
-    if not writer.is_closing():
-        writer.write(b"".join(_packed(frame) for frame in frames))
-
-
-async def read_frame(reader: asyncio.StreamReader) -> _Any | None:
-    """Return the next frame; None at the end of the connection."""
-    try:
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if length > _MOST_BYTES:
-            raise ValueError(f"a frame of {length} bytes")
-        return _decoder.decode(await reader.readexactly(length))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-
-
-def frames_in(data: bytes) -> list[_Any]:
-    """Return the frames that were sent in one piece."""
-    found = []
-    while data:
-        (length,) = _LENGTH.unpack_from(data)
-        found.append(_decoder.decode(data[_LENGTH.size : _LENGTH.size + length]))
-        data = data[_LENGTH.size + length :]
-    return found
-
-
-class SocketFrames:
-    """The same over a blocking socket, for a process that computes between two frames."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        """Take a connected socket."""
-        self._socket = connection
-        self._data = bytearray()  # of frames that have not come whole
-
-    def send(self, *frames: Frame) -> None:
-        """Send frames in one piece."""
-        self._socket.sendall(b"".join(_packed(frame) for frame in frames))
-
-    def receive(self, *, waits: bool) -> list[_Any] | None:
-        """Return the frames that have come, of what came in one piece; None at the end.
-
-        Args:
-          waits: for more to come, where nothing has.
-        """
-        try:
-            data = self._socket.recv(_PIECE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return []
-        if not data:
-            return None
-        self._data += data
-        found, at = [], 0
-        while len(self._data) >= at + _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._data, at)
-            past = at + _LENGTH.size + length
-            if len(self._data) < past:
-                break
-            found.append(_decoder.decode(self._data[at + _LENGTH.size : past]))
-            at = past
-        del self._data[:at]
-        return found
+AnyFrame = _ToWorker | _FromWorker | _ToFront | _FromFront

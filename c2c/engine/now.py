@@ -40,7 +40,7 @@ def worker_now(place: Place) -> dict[str, Any]:
     state = "idle" if doing is None else "busy"
     if place.is_waiting:
         state = "loading"
-    if place.writer is None:
+    if place.link is None:
         state = "given up" if place.is_quarantined else "starting"
     return {
         "device": place.device,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from c2c.engine.devices import Device
+from c2c.engine.frames import Connection
 from c2c.engine.ledger import Ledger
 from c2c.engine.messages import Fill, Run, Submit
 from c2c.serving.port import Load, RunSteps
@@ -25,8 +25,7 @@ class Doing:
     sent_s: float = 0.0
     done: int = 0  # steps
     seconds: float = 0.0  # of them
-    link_bytes: float = 0.0
-    hbm_bytes: float = 0.0
+    moved: tuple[float, float, float] | None = None  # bytes: see `c2c.serving.costs.step_bytes`
     is_cold: bool = False  # it had to wait for weights
     again: int = 0  # prompt tokens that it computes once more
     alone: list[int] | None = None  # requests that it still computes, one by one; None: all at once
@@ -42,7 +41,7 @@ class Place:
       gpu: what its processes are bound to; None: nothing.
       generation: of the process, counted up at each start.
       process: None: none is running.
-      writer: to the process that is ready; None: none is.
+      link: to the process that is ready; None: none is.
       has_worked: whether the process has loaded or computed anything since it was ready.
       is_hung: whether it said nothing for too long, and was killed for it.
       is_over: whether it is gone, and that was taken note of.
@@ -60,7 +59,7 @@ class Place:
     gpu: Device | None = None
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
-    writer: asyncio.StreamWriter | None = None
+    link: Connection | None = None
     has_worked: bool = False
     is_hung: bool = False
     is_over: bool = False

@@ -26,6 +26,7 @@ from c2c.engine.fleet import (
     too_large,
 )
 from c2c.engine.folder import OwnFolder
+from c2c.engine.frames import Connection
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.now import requests_now, work_done, worker_now
@@ -47,7 +48,7 @@ from c2c.serving import (
     Prepared,
 )
 from c2c.serving.loop import step
-from c2c.serving.port import Arrival, Cancelled
+from c2c.serving.port import Arrival, Cancelled, Event
 from c2c.serving.rows import as_rows
 from c2c.serving.state import Rules
 
@@ -90,11 +91,11 @@ class Engine:
         self.prepared: Prepared | None = None
         self._backend: LiveBackend | None = None
         self._server: asyncio.Server | None = None
-        self._front: asyncio.StreamWriter | None = None
+        self._front: Connection | None = None
         self._answers: list[say.Answered] = []  # that the front is about to be told
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
-        self._loop_task: asyncio.Task[None] | None = None
+        self.failure: Exception | None = None  # what ended the loop, which never ends by itself
         self._looking: asyncio.Task[None] | None = None
         self.others: deque[float] = deque(maxlen=_LOOKS)  # shares of the machine, the last ones
         self._failed: dict[str, str] = {
@@ -115,7 +116,10 @@ class Engine:
           DataError: no model can be served, or a worker did not come up.
           SettingError: settings that cannot work together.
         """
-        self._server = await asyncio.start_unix_server(self._connected, self.socket)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(
+            lambda: Connection(self._connect), str(self.socket)
+        )
         good = [e for e in self._entries if e.name not in self._failed]
         if not good:
             raise self._nothing()
@@ -180,7 +184,7 @@ class Engine:
         for place in self.places:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
-        self._loop_task = asyncio.create_task(self._serve(rules, state))
+        self._begin_serving(rules, state)
         self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
@@ -231,8 +235,7 @@ class Engine:
         elif self._failed.pop(model, None) is None:
             self._go_on(model, failed)
             return
-        if self._front is not None:  # it has changed what there is
-            say.write_frame(self._front, say.Models(models=self.models()))
+        self._say(say.Models(models=self.models()))  # it has changed what there is
         self._go_on(model, failed)
 
     def _go_on(self, model: str, failed: str) -> None:
@@ -256,8 +259,7 @@ class Engine:
             self._keeper.manage(wish)
 
     def _managed(self, wish: say.Manage, refused: str) -> None:
-        if self._front is not None:
-            say.write_frame(self._front, say.Managed(number=wish.number, refused=refused))
+        self._say(say.Managed(number=wish.number, refused=refused))
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
@@ -284,24 +286,31 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / f"{name}.{self._settings.options.dtype}.pool")
 
-    async def _serve(self, rules: Rules, state: Any) -> None:
-        """Serve: an event, the pure step, its actions."""
+    def _begin_serving(self, rules: Rules, state: Any) -> None:
+        """Serve from now on: for each event the pure step, and its actions."""
         assert self.prepared is not None
-        assert self._backend is not None
+        backend = self._backend
+        assert backend is not None
         fleet = as_rows(self.prepared.fleet)
         names = list(self._models)
-        while True:
-            event = await self._backend.next_event()
+
+        def take(event: Event) -> None:
+            nonlocal state
+            if self.failure is not None:
+                return
             self.tape.event(event, names)
             try:
                 state, actions = step(fleet, rules, state, event, donate=True)
-            except Exception:
+                self._take_records(state)
+                backend.submit(float(state.count[0].now_s), actions)
+            except Exception as error:  # noqa: BLE001 (`failure` tells)
                 _log.exception("the loop cannot go on after %s", event)
-                raise
-            self._take_records(state)
-            self._backend.submit(float(state.count[0].now_s), actions)
+                self.failure = error
+                return
             if self._keeper is not None:
                 self._keeper.taken(event, fleet, state)
+
+        backend.serve(take)
 
     def _take_records(self, state: Any) -> None:
         count = state.count[0]
@@ -311,37 +320,44 @@ class Engine:
                 self.ledger.end(int(row.id), _WHY[int(row.failure)])
         count.out = 0
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task: Any = asyncio.current_task()
+    def _connect(self, link: Connection) -> None:
+        task = asyncio.create_task(self._connected(link))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
-        hello = await say.read_frame(reader)
-        if isinstance(hello, say.WorkerHello):
-            await self._supervisor.serve(hello, reader, writer)
-        elif isinstance(hello, say.FrontHello):
-            await self._serve_front(reader, writer)
-        writer.close()
 
-    async def _serve_front(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._front = writer
-        say.write_frame(writer, say.Models(models=self.models()))
-        while (frame := await say.read_frame(reader)) is not None:
-            if isinstance(frame, say.Ask):
-                self.ask(frame)
-            elif isinstance(frame, say.Abort):
-                self.abort(frame.request, "stop" if frame.is_done else "cancelled")
-            elif isinstance(frame, say.Manage):
-                self._manage(frame)
-            elif isinstance(frame, say.Drain):
-                self.is_draining = frame.is_on
-            elif isinstance(frame, say.Watch):
-                state = msgspec.json.encode(self.live())
-                say.write_frame(writer, say.Live(number=frame.number, state=state))
+    async def _connected(self, link: Connection) -> None:
+        hello = await link.next()
+        if isinstance(hello, say.WorkerHello):
+            await self._supervisor.serve(hello, link)
+        elif isinstance(hello, say.FrontHello):
+            await self._serve_front(link)
+        link.close()
+
+    async def _serve_front(self, link: Connection) -> None:
+        self._front = link
+        link.send(say.Models(models=self.models()))
+        await link.each(self._heard)
         self._front = None
         for request in self.ledger:  # nobody is left to hear of them
             self.abort(request, "cancelled")
+
+    def _heard(self, frame: say.AnyFrame) -> None:
+        """Take what the front says."""
+        if isinstance(frame, say.Ask):
+            self.ask(frame)
+        elif isinstance(frame, say.Abort):
+            self.abort(frame.request, "stop" if frame.is_done else "cancelled")
+        elif isinstance(frame, say.Manage):
+            self._manage(frame)
+        elif isinstance(frame, say.Drain):
+            self.is_draining = frame.is_on
+        elif isinstance(frame, say.Watch):
+            self._say(say.Live(number=frame.number, state=msgspec.json.encode(self.live())))
+
+    def _say(self, *frames: say.Frame) -> None:
+        """Say something to the front, if there is one."""
+        if self._front is not None:
+            self._front.send(*frames)
 
     def models(self) -> tuple[say.ModelInfo, ...]:
         """Return what is served, and what is not and why."""
@@ -404,7 +420,8 @@ class Engine:
         self._ends_s.append(time.monotonic())
         self._tell(say.Ended(request=request, why=why))
         if self._store is not None and entry.ask.model in self._store.coming:
-            self._stop_vain_load(entry.ask.model)
+            # The loop hears of the end first.
+            asyncio.get_running_loop().call_soon(self._stop_vain_load, entry.ask.model)
 
     def _stop_vain_load(self, model: str) -> None:
         """Load a model no further that nobody waits for any more."""
@@ -423,8 +440,7 @@ class Engine:
 
     def _answer(self) -> None:
         frames, self._answers = self._answers, []
-        if self._front is not None:
-            say.write_frame(self._front, *frames)
+        self._say(*frames)
 
     def live(self) -> dict[str, Any]:
         """Return how things are now, as plain data."""
@@ -463,9 +479,8 @@ class Engine:
 
     async def close(self) -> None:
         """End all processes and remove what was made."""
-        for task in (self._loop_task, self._looking):
-            if task is not None:
-                task.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         await self._supervisor.close()
         if self._store is not None:
             await self._store.close()
@@ -476,11 +491,3 @@ class Engine:
         if self._connections:  # they end with the processes
             await asyncio.wait(self._connections, timeout=5.0)
         self._folder.remove()
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What ended the loop, which never ends by itself."""
-        task = self._loop_task
-        if task is None or not task.done() or task.cancelled():
-            return None
-        return task.exception()

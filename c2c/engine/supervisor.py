@@ -18,6 +18,7 @@ import msgspec
 
 from c2c.engine import messages as say
 from c2c.engine.devices import Device, binding, bound_to
+from c2c.engine.frames import Connection
 from c2c.engine.places import Place
 from c2c.errors import DataError
 
@@ -157,46 +158,44 @@ class Supervisor:
             self._place_of[self._spares] = asyncio.get_running_loop().create_future()
             self._spare = self._spares, self._process(say.SPARE, self._spares)
 
-    async def serve(
-        self, hello: say.WorkerHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def serve(self, hello: say.WorkerHello, link: Connection) -> None:
         """Take a worker's connection until it ends."""
         if hello.place == say.SPARE:
             assigned = await self._place_of[hello.generation]
             if assigned is None:
-                writer.close()
                 return
             place, generation = assigned, assigned.generation
         else:
             place, generation = self._places[hello.place], hello.generation
         if generation != place.generation or self._setup is None:
-            writer.close()  # of a process that was given up
-            return
+            return  # a process that was given up
         # A process that comes back serves at once what its place was doing.
         first = "all" if place.device == 0 else "kept"
         opens = "none" if self._listener is not None else first
         setup = msgspec.structs.replace(self._setup, opens=opens)
         if place.gpu is not None:
             setup = msgspec.structs.replace(setup, bound=bound_to(place.gpu))
-        say.write_frame(writer, setup)
-        while (frame := await say.read_frame(reader)) is not None:
+
+        def heard(frame: say.AnyFrame) -> None:
             if generation != place.generation:
-                break
-            if isinstance(frame, say.Opening):
+                link.close()
+            elif isinstance(frame, say.Opening):
                 self._opening(place, frame)
             elif isinstance(frame, say.Hello):
-                self._ready(place, frame, writer)
+                self._ready(place, frame, link)
             elif self._listener is not None:
                 self._listener.heard(place, frame)
-        writer.close()
+
+        link.send(setup)
+        await link.each(heard)
         if generation == place.generation and place.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):  # how it ended is soon known
                 await asyncio.to_thread(place.process.wait, _END_S)
         if generation == place.generation and not self._is_closing:
             self._lost(place)
 
-    def _ready(self, place: Place, frame: say.Hello, writer: asyncio.StreamWriter) -> None:
-        place.writer, place.heard_s = writer, time.monotonic()
+    def _ready(self, place: Place, frame: say.Hello, link: Connection) -> None:
+        place.link, place.heard_s = link, time.monotonic()
         place.compiled += frame.compiled if self._listener is not None else 0
         waiting = self._hello.pop(place.device, None)
         if waiting is not None:
@@ -211,7 +210,7 @@ class Supervisor:
             return
         place.is_over = True
         was_killed = self._was_killed(place)
-        is_in_vain = place.writer is None or (place.doing is not None and not place.has_worked)
+        is_in_vain = place.link is None or (place.doing is not None and not place.has_worked)
         place.in_vain = 0 if not is_in_vain else place.in_vain + (not was_killed)
         self._reap(place)
         if self._listener is None:
@@ -233,7 +232,7 @@ class Supervisor:
             return
         self._spawn(place)
         generation = place.generation
-        while place.writer is None and place.generation == generation and not self._is_closing:
+        while place.link is None and place.generation == generation and not self._is_closing:
             if place.is_over:
                 return  # its connection has told
             if place.process is None or place.process.poll() is not None:
@@ -247,7 +246,7 @@ class Supervisor:
             for place in self._places:
                 if place.doing is None or place.is_waiting:
                     continue
-                if place.writer is None or place.process is None:
+                if place.link is None or place.process is None:
                     continue
                 if time.monotonic() - place.heard_s > self._hang_s:
                     _log.error("worker %d said nothing for %.0f s", place.device, self._hang_s)
@@ -277,8 +276,8 @@ class Supervisor:
             self._spare[1].wait()
             self._place_of[self._spare[0]].set_result(None)
         for place in self._places:
-            if place.writer is not None:
-                say.write_frame(place.writer, say.Stop())
+            if place.link is not None:
+                place.link.send(say.Stop())
         for place in self._places:
             process = place.process
             if process is None:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from c2c.engine.devices import check_seen
+from c2c.engine.frames import SocketFrames
 from c2c.engine.messages import (
     SPARE,
     Drop,
@@ -28,7 +29,6 @@ from c2c.engine.messages import (
     Opening,
     Run,
     Setup,
-    SocketFrames,
     Stop,
     Unload,
     WorkerHello,

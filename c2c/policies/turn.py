@@ -15,6 +15,7 @@ __all__ = [
     "GateAndTriage",
     "One",
     "RoundRobin",
+    "goes_by_order",
     "link_gate",
     "protected_share",
     "reads_token_lines",
@@ -61,6 +62,10 @@ def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
 
 def _yes(policy: Any) -> bool:
     return True
+
+
+def _by_more(policy: Any) -> bool:
+    return False
 
 
 def _never_gated(policy: Any) -> float:
@@ -121,6 +126,14 @@ def protected_share(policy: Any) -> float:
     """Return the share of the link up to which active engines are protected; 0: none is."""
 
 
+@decision(default=_by_more, returns=YES_OR_NO)
+def goes_by_order(policy: Any) -> bool:
+    """Return whether nothing of engines' rows is read but `order`; the rest is then not filled in.
+
+    Only where no step waits for the link, and no engine is protected.
+    """
+
+
 @decision(default=_yes, returns=YES_OR_NO)
 def reads_token_lines(policy: Any) -> bool:
     """Return whether `token_due_s` of engines' rows is read; it takes a look at every sequence."""
@@ -161,9 +174,9 @@ class RoundRobin(NamedTuple):
     """Engines with work take one step each, in turn."""
 
 
-@reads_token_lines.by(RoundRobin)
-def _reads_none(policy: RoundRobin) -> bool:
-    return False
+@goes_by_order.by(RoundRobin)
+def _by_order(policy: RoundRobin) -> bool:
+    return True
 
 
 @urgency.by(RoundRobin)

@@ -140,9 +140,10 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
     plan.decode_kv = 0
     plan.growth = 0
     steps = 1 << 60
+    batch = s.decoding[i]
     for k in range(inst.n_decode):
-        left = s.decoding[i, k, ENDS_AT] - inst.decode_clock
-        length = s.decoding[i, k, LENGTH] - left
+        left = batch[k, ENDS_AT] - inst.decode_clock
+        length = batch[k, LENGTH] - left
         plan.decode_kv += decode_kv_tokens(length, window)
         steps = min(steps, left)
         if window <= 0:

@@ -107,7 +107,7 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...]) -
             left.remove(int(req.id))
         elif more == 0 and req.ending == FAIL_NONE:
             emit(s, ACT_FORGET, req.id)
-    for slot in s.prefilling[i, : inst.n_prefill]:
+    for slot in s.prefilling[i, : inst.n_prefill].tolist():
         req = s.request[slot]
         if req.step_tokens == 0 or req.prefilled + req.step_tokens < req.prompt:
             continue
@@ -130,8 +130,8 @@ def take_leaving(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...], no
     """End the requests that were only waiting for the end of the step of device `d` to leave it."""
     i = int(s.plan[d].instance)
     inst = s.instance[i]
-    batch = [*s.decoding[i, : inst.n_decode, SLOT], *s.prefilling[i, : inst.n_prefill]]
-    for slot in batch:
+    decodes, prompts = s.decoding[i, : inst.n_decode, SLOT], s.prefilling[i, : inst.n_prefill]
+    for slot in (*decodes.tolist(), *prompts.tolist()):
         req = s.request[slot]
         if req.ending != FAIL_NONE:
             if int(req.id) not in finished:

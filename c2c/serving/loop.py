@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from c2c.errors import BackendError
 from c2c.serving.actions import (
@@ -88,6 +88,8 @@ from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start
 
 __all__ = ["run", "step"]
 
+_WANTED: Final = {Ready: LOADING, StepEnd: RUNNING}  # what a device does that says so
+
 
 def _copy(state: Serving) -> Serving:
     return Serving(*(field.copy() for field in state))
@@ -118,7 +120,7 @@ def step(
     expire(fleet, rules, s, now_s, also_now=isinstance(event, Timer))
     _take_in(fleet, rules, s, event, now_s)
     start_asked(fleet, rules, s, now_s)
-    asked = dict.fromkeys((int(c), int(k)) for c, k in s.actions[: count.actions])
+    asked = dict.fromkeys(map(tuple, s.actions[: count.actions].tolist()))
     count.actions = 0
     actions = [_action(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
     if count.dropped != dropped:
@@ -137,7 +139,10 @@ def _with_room(s: Serving) -> Serving:
 
 
 def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float) -> None:
-    if isinstance(event, Arrival):
+    if isinstance(event, StepEnd):  # most events are
+        if not is_lost(s, event.device):  # else it was under way when the device was lost
+            _end_steps(fleet, rules, s, event, now_s)
+    elif isinstance(event, Arrival):
         _arrive(fleet, rules, s, event, now_s)
     elif isinstance(event, Cancelled):
         slot = slot_of(s, event.request_id)
@@ -156,14 +161,12 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
     elif isinstance(event, Timer):
         s.count[0].timer_s = math.inf
     elif is_lost(s, event.device):
-        pass  # it was under way when the device was lost
+        pass  # likewise
     elif isinstance(event, DeviceLost):
         lose_device(fleet, rules, s, event.device, now_s)
-    elif isinstance(event, Ready):
+    else:
         s.report[event.device].available_gbps = event.available_gbps
         on_ready(fleet, rules, s, event.device, now_s)
-    else:
-        _end_steps(fleet, rules, s, event, now_s)
 
 
 def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float) -> None:
@@ -209,13 +212,13 @@ def _end_steps(fleet: Fleet, rules: Rules, s: Serving, event: StepEnd, now_s: fl
 
 
 def _check_device(s: Serving, event: Event) -> None:
-    name = type(event).__name__
-    if not isinstance(event, Ready | StepEnd | DeviceLost):
+    if not isinstance(event, (Ready, StepEnd, DeviceLost)):
         return
+    name = type(event).__name__
     if not 0 <= event.device < len(s.device):
         raise BackendError(name, "device", event.device, f"below {len(s.device)}")
     running = int(s.device[event.device].running)
-    wanted = {Ready: LOADING, StepEnd: RUNNING}.get(type(event))
+    wanted = _WANTED.get(type(event))
     if wanted is None or is_lost(s, event.device):
         return
     if isinstance(event, Ready) and not event.available_gbps > 0.0:
@@ -226,7 +229,7 @@ def _check_device(s: Serving, event: Event) -> None:
 
 
 def _check_layout(s: Serving, event: Event) -> None:
-    if not isinstance(event, ChangeLayout | LayoutChanged):
+    if not isinstance(event, (ChangeLayout, LayoutChanged)):
         return
     name = type(event).__name__
     if not 0 <= event.chip < len(s.chip):
@@ -252,14 +255,16 @@ def _check_report(s: Serving, event: StepEnd) -> None:
     inst = s.instance[plan.instance]
     most = 1
     if plan.prefill == 0:
-        batch = s.decoding[plan.instance, : inst.n_decode, ENDS_AT]
-        most = int(batch.min() - inst.decode_clock)
+        batch = s.decoding[plan.instance, : inst.n_decode, ENDS_AT].tolist()
+        most = min(batch) - int(inst.decode_clock)
     report: Any = event.report
+    counted = report.latency_s, report.hbm, report.c2c, report.link_bytes, report.hbm_bytes
     if not 1 <= report.steps <= most:
         raise BackendError("StepEnd", "report.steps", int(report.steps), f"1 to {most}")
-    for name in ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes"):
-        if not 0.0 <= report[name] < math.inf:
-            raise BackendError("StepEnd", f"report.{name}", float(report[name]), "at least 0")
+    if not all(0.0 <= number < math.inf for number in counted):
+        for name in ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes"):
+            if not 0.0 <= report[name] < math.inf:
+                raise BackendError("StepEnd", f"report.{name}", float(report[name]), "at least 0")
     if not report.available_gbps > 0.0:
         raise BackendError(
             "StepEnd", "report.available_gbps", float(report.available_gbps), "above 0"
@@ -329,7 +334,7 @@ def _action(s: Serving, code: int, where: int) -> Action:
             is_cold=bool(inst.cold),
             kv_out_bytes=float(plan.kv_out_bytes),
         )
-    prefills = [s.request[k] for k in s.prefilling[i, : inst.n_prefill]]
+    prefills = [s.request[k] for k in s.prefilling[i, : inst.n_prefill].tolist()]
     return RunSteps(
         device=where,
         instance=i,
@@ -338,7 +343,7 @@ def _action(s: Serving, code: int, where: int) -> Action:
         prefills=tuple(
             (int(r.id), int(r.prefilled), int(r.step_tokens)) for r in prefills if r.step_tokens
         ),
-        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode, SLOT]),
+        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode, SLOT].tolist()),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import make_dataclass
+from dataclasses import field, make_dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
@@ -40,7 +40,9 @@ class Row:
 def _row_type(dtype: np.dtype[Any]) -> type[Row]:
     # A dataclass's __init__ is straight code, and attrgetter is C: a row is copied each step.
     names = dtype.names or ()
-    made: Any = make_dataclass("Row", names, bases=(Row,), slots=True, eq=False)
+    zeros = zip(names, np.zeros(1, dtype).tolist()[0], strict=True)
+    fields = [(name, Any, field(default=zero)) for name, zero in zeros]
+    made: Any = make_dataclass("Row", fields, bases=(Row,), slots=True, eq=False)
     made.names = names
     several = len(names) > 1
     made.values = staticmethod(attrgetter(*names) if several else lambda row: (row[names[0]],))
@@ -48,17 +50,9 @@ def _row_type(dtype: np.dtype[Any]) -> type[Row]:
     return found
 
 
-@functools.cache
-def _zeros(dtype: np.dtype[Any]) -> Row:
-    return _row_type(dtype)(*np.zeros(1, dtype).tolist()[0])
-
-
 def new_row(dtype: np.dtype[Any], **fields: Any) -> Row:
     """Return a row with the given fields; the others are zero."""
-    row = _zeros(dtype).copy()
-    for name, value in fields.items():
-        setattr(row, name, value)
-    return row
+    return _row_type(dtype)(**fields)
 
 
 class Rows(list[Any]):
@@ -73,8 +67,8 @@ class Rows(list[Any]):
     def __setitem__(self, at: Any, row: Any) -> None:
         # As in an array: values are copied into the row that is there.
         target = self[at]
-        for name in target.names:
-            setattr(target, name, row[name])
+        is_record = isinstance(row, np.void)
+        target.__init__(*(row.tolist() if is_record else type(target).values(row)))
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name not in (self.__dict__["dtype"].names or ()):

@@ -7,6 +7,7 @@ from typing import Final
 
 from c2c.policies import (
     apart,
+    goes_by_order,
     inlined,
     jitable,
     link_gate,
@@ -168,6 +169,7 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None
     chip = s.chip[c]
     first = s.device[chip.first].first
     share = protected_share(rules.system.turn)
+    is_brief = goes_by_order(rules.system.turn)
     n = 0
     for i in range(first, first + (chip.last - chip.first) * fleet.residents):
         inst = s.instance[i]
@@ -179,6 +181,8 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None
         row.instance = i
         last = s.device[inst.on_device].last
         row.order = (i - last - 1) % fleet.residents if last >= 0 else 0
+        if is_brief:
+            continue
         row.is_last = 1 if i == last else 0
         _watch_prompts(fleet, rules, s, i, i - first)
         kept_up = _watch_decodes(fleet, rules, s, i, i - first, now_s)

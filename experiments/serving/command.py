@@ -21,7 +21,7 @@ from c2c.config import load
 from c2c.engine import Engine, find_models
 from c2c.errors import DataError, SettingError
 from experiments.serving.record import write_record
-from experiments.serving.settings import Settings, overrides_of, register, settings_of
+from experiments.serving.settings import Settings, check_system, overrides_of, register, settings_of
 
 __all__ = ["serve"]
 
@@ -36,6 +36,7 @@ def serve(arguments: Sequence[str]) -> int:
       DataError: no model can be served, or a process did not come up.
     """
     register()
+    check_system(arguments)
     settings = settings_of(load(overrides_of(arguments), "serve"))
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     if settings.out is not None and settings.out.exists() and any(settings.out.iterdir()):

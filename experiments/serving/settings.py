@@ -24,6 +24,7 @@ from pallas_kernels.repository import Repository, RepositoryError
 __all__ = [
     "ServeConf",
     "Settings",
+    "check_system",
     "options_of",
     "overrides_of",
     "register",
@@ -249,6 +250,33 @@ def system_of(given: Mapping[str, Any]) -> SystemSpec:
         if key not in known:
             raise unknown_name(f"system.{key}", given[key], known, key, "a key among")
     return SystemSpec(**{k: v for k, v in given.items() if not (k in DECISIONS and v is None)})
+
+
+def check_system(arguments: Sequence[str]) -> None:
+    """Return if the system that is named serves on the devices it is given.
+
+    Raises:
+      SettingError: it brings devices of its own, two unlike ones.
+    """
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name == "system" and equals and _brings_devices(value):
+            names = (path.stem for path in sorted((conf_dir() / "system").glob("*.yaml")))
+            fitting = ", ".join(each for each in names if not _brings_devices(each))
+            raise SettingError("system", value, f"one whose devices are equal: {fitting}")
+
+
+def _brings_devices(system: str) -> bool:
+    """Say whether a system's file, or one that it begins with, chooses a pair of GPUs."""
+    path = conf_dir() / "system" / f"{system}.yaml"
+    if not path.is_file():
+        return False  # which names there are is said elsewhere
+    defaults: Any = OmegaConf.to_container(OmegaConf.load(path)).get("defaults", [])  # type: ignore[union-attr]
+    bases = [each for each in defaults if isinstance(each, str) and each != "_self_"]
+    chosen = [key for each in defaults if isinstance(each, dict) for key in each]
+    return any(key.startswith("override /pair") for key in chosen) or any(
+        map(_brings_devices, bases)
+    )
 
 
 def _check_address(given: Mapping[str, Any]) -> None:

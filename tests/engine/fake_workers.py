@@ -9,6 +9,7 @@ from typing import Any
 
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
+from c2c.engine.frames import frames_in, packed
 from c2c.engine.places import Place
 
 __all__ = ["FakeWorker", "token_of"]
@@ -29,16 +30,13 @@ class Stay:
 
 
 @dataclass
-class FakeWriter:
+class FakeLink:
     """What a place writes to: frames are kept for the worker."""
 
     frames: list[Any] = field(default_factory=list)
 
-    def is_closing(self) -> bool:
-        return False
-
-    def write(self, data: bytes) -> None:
-        self.frames += say.frames_in(data)
+    def send(self, *frames: say.Frame) -> None:
+        self.frames += frames_in(bytearray(packed(*frames)))
 
 
 class FakeWorker:
@@ -66,12 +64,12 @@ class FakeWorker:
         self.step = 0
         self.is_interrupted = False
         self.out: list[Any] = []
-        self.writer = FakeWriter()
-        self.place.writer = self.writer  # type: ignore[assignment]
+        self.link = FakeLink()
+        self.place.link = self.link  # type: ignore[assignment]
 
     @property
     def is_up(self) -> bool:
-        return self.place.writer is not None
+        return self.place.link is not None
 
     def lose(self, *, for_good: bool = False) -> None:
         """Go with everything, what was not heard included."""
@@ -87,9 +85,9 @@ class FakeWorker:
         if self.run is not None:
             self._step()
             return True
-        if not self.writer.frames:
+        if not self.link.frames:
             return False
-        frame = self.writer.frames.pop(0)
+        frame = self.link.frames.pop(0)
         if isinstance(frame, say.Load):
             assert frame.model in self.here, "weights come before the model that needs them"
             self.instances[frame.instance] = frame.model
@@ -124,8 +122,8 @@ class FakeWorker:
     def _step(self) -> None:
         run = self.run
         assert run is not None
-        for frame in [f for f in self.writer.frames if isinstance(f, say.Interrupt)]:
-            self.writer.frames.remove(frame)
+        for frame in [f for f in self.link.frames if isinstance(f, say.Interrupt)]:
+            self.link.frames.remove(frame)
             self.is_interrupted |= frame.plan == run.plan
         drawing = list(run.decodes)
         if self.step == 0:

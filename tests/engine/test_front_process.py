@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from c2c.engine import messages as say
+from c2c.engine.frames import SocketFrames
 
 LIMIT_S = 120.0  # of a machine that others use, too
 
@@ -27,7 +28,7 @@ def test_it_ends_when_the_scheduler_is_gone(tmp_path: Path) -> None:
         )  # fmt: skip
         try:
             connection, _ = listening.accept()
-            said = say.SocketFrames(connection)
+            said = SocketFrames(connection)
             assert said.receive(waits=True) == [say.FrontHello()]
             said.send(say.Models(models=()))
             ends = threading.Timer(1.0, connection.close)

@@ -46,7 +46,7 @@ def test_a_place_is_given_up_for_crashes_in_a_row_and_never_for_kills(tmp_path: 
 
         def lose(*, killed: bool, worked: bool = False) -> None:
             place.process, place.is_over, place.has_worked = ended(killed=killed), False, worked
-            place.writer = object() if worked else None  # type: ignore[assignment]
+            place.link = object() if worked else None  # type: ignore[assignment]
             supervisor._lost(place)
             supervisor._lost(place)  # its end and its connection's both tell
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from c2c.engine import messages as say
+from c2c.engine.frames import Connection
 
 __all__ = ["MOST_WAITING", "Link"]
 
@@ -30,31 +31,34 @@ class Link:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Queue[say.Answered]] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # answers that are no request's
-        self._writer: asyncio.StreamWriter | None = None
+        self._link: Connection | None = None
         self._reading: asyncio.Task[None] | None = None
         self.models: tuple[say.ModelInfo, ...] = ()
         self.is_up = False
 
     async def connect(self) -> None:
         """Connect, and take in what is served."""
-        reader, self._writer = await asyncio.open_unix_connection(self._path)
-        say.write_frame(self._writer, say.FrontHello())
-        first = await say.read_frame(reader)
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_unix_connection(Connection, self._path)
+        link.send(say.FrontHello())
+        first = await link.next()
         if not isinstance(first, say.Models):
             raise ConnectionError("the scheduler did not say what it serves")
-        self.models, self.is_up = first.models, True
-        self._reading = asyncio.create_task(self._read(reader))
+        self._link, self.models, self.is_up = link, first.models, True
+        self._reading = asyncio.create_task(self._read(link))
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        while (frame := await say.read_frame(reader)) is not None:
-            if isinstance(frame, say.Tokens | say.Ended):
-                self._answer(frame)
-            elif isinstance(frame, say.Models):
-                self.models = frame.models
-            elif isinstance(frame, say.Managed):
-                self._answer_number(frame.number, frame.refused)
-            elif isinstance(frame, say.Live):
-                self._answer_number(frame.number, msgspec.json.decode(frame.state))
+    def _heard(self, frame: say.AnyFrame) -> None:
+        if isinstance(frame, say.Tokens | say.Ended):
+            self._answer(frame)
+        elif isinstance(frame, say.Models):
+            self.models = frame.models
+        elif isinstance(frame, say.Managed):
+            self._answer_number(frame.number, frame.refused)
+        elif isinstance(frame, say.Live):
+            self._answer_number(frame.number, msgspec.json.decode(frame.state))
+
+    async def _read(self, link: Connection) -> None:
+        await link.each(self._heard)
         self.is_up = False
         for request in tuple(self._answers):
             self._answer(say.Ended(request=request, why="gone"))
@@ -81,21 +85,21 @@ class Link:
         number = next(self._numbers)
         queue: asyncio.Queue[say.Answered] = asyncio.Queue()
         self._answers[number] = queue
-        if self._writer is None or not self.is_up:
+        if self._link is None or not self.is_up:
             queue.put_nowait(say.Ended(request=number, why="gone"))
         else:
-            say.write_frame(self._writer, say.Ask(request=number, **fields))
+            self._link.send(say.Ask(request=number, **fields))
         return number, queue
 
     def abort(self, request: int, *, is_done: bool = False) -> None:
         """Say that nobody wants the rest of a request."""
-        if self._writer is not None and self.is_up:
-            say.write_frame(self._writer, say.Abort(request=request, is_done=is_done))
+        if self._link is not None and self.is_up:
+            self._link.send(say.Abort(request=request, is_done=is_done))
 
     def drain(self, *, is_on: bool) -> None:
         """Say whether new requests are turned away."""
-        if self._writer is not None and self.is_up:
-            say.write_frame(self._writer, say.Drain(is_on=is_on))
+        if self._link is not None and self.is_up:
+            self._link.send(say.Drain(is_on=is_on))
 
     def forget(self, request: int) -> None:
         """Take no further answers of a request."""
@@ -114,8 +118,8 @@ class Link:
         return refused
 
     async def _asked(self, number: int, frame: say.Frame) -> Any:
-        if self._writer is None or not self.is_up:
+        if self._link is None or not self.is_up:
             raise ConnectionError("the engine is gone")
         found = self._waiting[number] = asyncio.get_running_loop().create_future()
-        say.write_frame(self._writer, frame)
+        self._link.send(frame)
         return await found

@@ -1,0 +1,141 @@
+"""Frames over a Unix socket: a length, then a message of `c2c.engine.messages` as msgpack."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from c2c.engine.messages import AnyFrame, Frame
+
+__all__ = ["Connection", "SocketFrames", "frames_in", "packed"]
+
+_MOST_BYTES = 1 << 28
+_PIECE_BYTES = 1 << 18
+_LENGTH = struct.Struct("<I")
+
+_log = logging.getLogger("c2c.engine")
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def packed(*frames: Frame) -> bytes:
+    """Return frames in one piece."""
+    bodies = [_encoder.encode(frame) for frame in frames]
+    return b"".join(part for body in bodies for part in (_LENGTH.pack(len(body)), body))
+
+
+def frames_in(data: bytearray) -> list[AnyFrame]:
+    """Take the frames that have come whole out of what has come, and return them.
+
+    Raises:
+      ValueError: what came are no frames.
+    """
+    found, at = [], 0
+    while len(data) >= at + _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data, at)
+        if length > _MOST_BYTES:
+            raise ValueError(f"a frame of {length} bytes")
+        first, past = at + _LENGTH.size, at + _LENGTH.size + length
+        if len(data) < past:
+            break
+        found.append(_decoder.decode(data[first:past]))
+        at = past
+    del data[:at]
+    return found
+
+
+class Connection(asyncio.Protocol):
+    """One end in an event loop: frames are passed on in the very callback that brings them.
+
+    A task that awaits them would have its turn later in the loop, and a worker waits for that long.
+    """
+
+    def __init__(self, made: Callable[[Connection], None] = lambda _: None) -> None:
+        """Take who is told once it is connected."""
+        self._made = made
+        self._transport: asyncio.Transport | None = None
+        self._data = bytearray()  # of frames that have not come whole
+        self._frames: asyncio.Queue[AnyFrame | None] = asyncio.Queue()
+        self._take: Callable[[AnyFrame], None] | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        self._transport = transport
+        self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on the frames that are whole now; one that cannot be taken ends the connection."""
+        self._data += data
+        try:
+            for frame in frames_in(self._data):
+                if self._take is None:
+                    self._frames.put_nowait(frame)
+                else:
+                    self._take(frame)
+        except Exception:  # noqa: BLE001 (whatever it is, the others go on)
+            _log.exception("a connection ends, as what came over it cannot be taken")
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Take note of the end; how it came about makes no difference."""
+        del error
+        self._frames.put_nowait(None)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    async def next(self) -> AnyFrame | None:
+        """Return the next frame; None at the end of the connection."""
+        return await self._frames.get()
+
+    async def each(self, take: Callable[[AnyFrame], None]) -> None:
+        """Have every further frame taken as it comes, until the connection ends."""
+        while not self._frames.empty():
+            if (frame := self._frames.get_nowait()) is not None:
+                take(frame)
+        self._take = take
+        await self._over
+
+    def send(self, *frames: Frame) -> None:
+        """Send frames in one piece; that the peer is gone is noticed by who awaits the end."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(packed(*frames))
+
+    def close(self) -> None:
+        """End the connection, once what was sent is away."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+class SocketFrames:
+    """The same over a blocking socket, for a process that computes between two frames."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Take a connected socket."""
+        self._socket = connection
+        self._data = bytearray()  # of frames that have not come whole
+
+    def send(self, *frames: Frame) -> None:
+        """Send frames in one piece."""
+        self._socket.sendall(packed(*frames))
+
+    def receive(self, *, waits: bool) -> list[AnyFrame] | None:
+        """Return the frames that have come, of what came in one piece; None at the end.
+
+        Args:
+          waits: for more to come, where nothing has.
+        """
+        try:
+            data = self._socket.recv(_PIECE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        self._data += data
+        return frames_in(self._data)
