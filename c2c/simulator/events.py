@@ -25,12 +25,15 @@ def new_tournament(devices: int) -> np.ndarray:
 
 @inlined
 def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
-    """Set the end time of device `i` and replay its matches: O(log devices)."""
+    """Set the end time of device `i` and replay its matches: O(log devices), mostly fewer."""
     end_s[i] = at_s
     node = (len(tree) // 2 + i) // 2
     while node >= 1:
         left, right = tree[2 * node], tree[2 * node + 1]
-        tree[node] = right if end_s[right] < end_s[left] else left
+        first = right if end_s[right] < end_s[left] else left
+        if first == tree[node] and first != i:
+            return  # another one has won as before: nothing changes above
+        tree[node] = first
         node //= 2
 
 
