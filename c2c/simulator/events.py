@@ -25,15 +25,12 @@ def new_tournament(devices: int) -> np.ndarray:
 
 @inlined
 def set_end(tree: Any, end_s: Any, i: int, at_s: float) -> None:
-    """Set the end time of device `i` and replay its matches: O(log devices), mostly fewer."""
+    """Set the end time of device `i` and replay its matches: O(log devices)."""
     end_s[i] = at_s
     node = (len(tree) // 2 + i) // 2
     while node >= 1:
         left, right = tree[2 * node], tree[2 * node + 1]
-        first = right if end_s[right] < end_s[left] else left
-        if first == tree[node] and first != i:
-            return  # another one has won as before: nothing changes above
-        tree[node] = first
+        tree[node] = right if end_s[right] < end_s[left] else left
         node //= 2
 
 
