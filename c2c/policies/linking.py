@@ -45,6 +45,7 @@ operators.install()
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
+_PassManager: Final[Any] = PassManager
 # Beginnings of symbols: of the package, and of its small formulas that are inlined as always.
 _OURS: Final = "_ZN3c2c"
 _PACKAGE: Final = "c2c."
@@ -169,7 +170,7 @@ def _few_passes(state: Any) -> Any:
     They have no closures, no objects, no array expressions, no branches on types, and nothing
     that counts references.
     """
-    made: Any = PassManager("c2c")
+    made = _PassManager("c2c")
     for each in _PASSES:
         made.add_pass(each, each.name())
     made.finalize()
