@@ -31,6 +31,7 @@ from c2c.policies.linked import Linked, Signature, call_linked, settled
 from c2c.policies.linking import InnerCompiler, OuterCompiler
 
 __all__ = [
+    "BY_ADDRESS",
     "INLINED",
     "OPTIONS",
     "POINTS",
@@ -44,15 +45,15 @@ __all__ = [
 ]
 
 # No reference counting: the compiled loop allocates nothing. It is five times faster without.
-OPTIONS: Final[dict[str, Any]] = {"_nrt": False, "pipeline_class": OuterCompiler}
-# What is called from compiled code only needs no entry from C or Python.
-# Said outright, since Numba hands a caller's options down to what it calls.
-_INNER: Final[Any] = OPTIONS | {
+OPTIONS: Final[dict[str, Any]] = {
+    "_nrt": False,
     "no_cfunc_wrapper": True,
-    "no_cpython_wrapper": True,
-    "pipeline_class": InnerCompiler,
-    "forceinline": False,
+    "pipeline_class": OuterCompiler,
 }
+# What compiled code calls at an address needs no entry from Python.
+BY_ADDRESS: Final[dict[str, Any]] = OPTIONS | {"no_cpython_wrapper": True}
+# Said outright, since Numba hands a caller's options down to what it calls.
+_INNER: Final[Any] = BY_ADDRESS | {"pipeline_class": InnerCompiler, "forceinline": False}
 
 # An array is seven numbers to a compiled call and the state has thirty: calls on the way of every
 # event would spend their time on passing them.

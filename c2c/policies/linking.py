@@ -19,18 +19,51 @@ from typing import Any, Final
 
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import PassManager
+from numba.core.typed_passes import (
+    AnnotateTypes,
+    IRLegalization,
+    NativeLowering,
+    NoPythonBackend,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.untyped_passes import (
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    TranslateByteCode,
+)
 
-from c2c.policies import flags
+from c2c.policies import flags, operators
 
 __all__ = ["InnerCompiler", "OuterCompiler"]
 
 flags.install()
+operators.install()
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
+_PassManager: Final[Any] = PassManager
 # Beginnings of symbols: of the package, and of its small formulas that are inlined as always.
 _OURS: Final = "_ZN3c2c"
+_PACKAGE: Final = "c2c."
 _FORMULAS: Final = "_ZN3c2c4cost"
+
+_PASSES: Final[tuple[Any, ...]] = (
+    TranslateByteCode,
+    FixupArgs,
+    IRProcessing,
+    GenericRewrites,
+    ReconstructSSA,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+    IRLegalization,
+    AnnotateTypes,
+    NativeLowering,
+    NoPythonBackend,
+)
 
 
 class _NoMachineCode:
@@ -131,6 +164,19 @@ def _called(library: Any) -> Iterator[Any]:
             waiting += found._linking_libraries
 
 
+def _few_passes(state: Any) -> Any:
+    """Return the passes that the package's own functions need, half of Numba's.
+
+    They have no closures, no objects, no array expressions, no branches on types, and nothing
+    that counts references.
+    """
+    made = _PassManager("c2c")
+    for each in _PASSES:
+        made.add_pass(each, each.name())
+    made.finalize()
+    return made
+
+
 class _OwnCompiler(_Compiler):  # type: ignore[misc]
     library: Any
 
@@ -138,6 +184,8 @@ class _OwnCompiler(_Compiler):  # type: ignore[misc]
         state = self.state
         state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
+        if state.func_id.modname.startswith(_PACKAGE):
+            return [_few_passes(state)]
         builder: Any = DefaultPassBuilder
         return [builder.define_nopython_pipeline(state)]
 

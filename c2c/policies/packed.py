@@ -7,6 +7,7 @@ each function reads what it uses.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, NamedTuple
 
 import numba
@@ -141,8 +142,10 @@ class PackedType(types.Type):  # type: ignore[misc]
     """Numba's type of what `pack` returns."""
 
     def __init__(self, original: Any) -> None:
+        # Numba builds every symbol of its arguments' names: spelt out, the state alone is 10 kB.
         self.original = original
-        super().__init__(name=f"Packed({original})")
+        digest = hashlib.sha256(str(original).encode()).hexdigest()[:16]
+        super().__init__(name=f"Packed_{original.instance_class.__name__}_{digest}")
 
     def first(self, field: str) -> int:
         """Return where a field's words begin."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.policies.decision import decision
+from c2c.policies.decision import decision, inlined
 from c2c.policies.returns import A_CANDIDATE, A_SHARE, YES_OR_NO
 
 __all__ = [
@@ -95,6 +96,46 @@ def link_headroom(policy: Any) -> float:
     """Return the share of the link that may be promised."""
 
 
+Rank = tuple[float, float, float, float]
+
+
+@decision
+def rank(policy: Any, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
+    """Return what a slice is chosen by: the least of all rows goes first, of equals the first row.
+
+    `place` of the policies below. A slice that will not do has infinite ranks.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      row: of `CANDIDATE_DTYPE`.
+      tokens: KV tokens of the request that asks.
+      demand_gbps: link rate that the model's decode target needs.
+    """
+
+
+@inlined
+def _out_of_question() -> Rank:
+    return math.inf, math.inf, math.inf, math.inf
+
+
+@inlined
+def _can_start(row: Any, tokens: int) -> bool:
+    return bool(row.is_resident == 0 and row.kv_capacity >= tokens)
+
+
+@inlined
+def _least(
+    policy: Any, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
+) -> int:
+    best, least = -1, _out_of_question()
+    for row in range(count):
+        this = rank(policy, own, table[row], tokens, demand_gbps)
+        if this < least:
+            best, least = row, this
+    return best
+
+
 class BandwidthAware(NamedTuple):
     """The KV cache and the summed link demand must fit.
 
@@ -120,34 +161,17 @@ class BandwidthAware(NamedTuple):
             raise SettingError(f"{where}.headroom", self.headroom, "a number in (0, 1]")
 
 
-@place.by(BandwidthAware)
+place.by(BandwidthAware)(_least)
+
+
+@rank.by(BandwidthAware)
 def _bandwidth_aware(
-    policy: BandwidthAware, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
-    key: int,
-) -> int:  # fmt: skip
-    best = -1
-    for row in range(count):
-        c = table[row]
-        if c.is_resident != 0 or c.kv_capacity < tokens:
-            continue
-        if c.link_left_gbps < demand_gbps and c.is_alone == 0:
-            continue
-        if best < 0:
-            best = row
-            continue
-        b = table[best]
-        if c.in_host != b.in_host:
-            if c.in_host > b.in_host:
-                best = row
-        elif c.is_free != b.is_free:
-            if c.is_free > b.is_free:
-                best = row
-        elif c.unpromised_gbps != b.unpromised_gbps:
-            if c.unpromised_gbps > b.unpromised_gbps:
-                best = row
-        elif c.last_used_s < b.last_used_s:
-            best = row
-    return best
+    policy: BandwidthAware, own: Any, row: Any, tokens: int, demand_gbps: float
+) -> Rank:
+    is_too_full = row.link_left_gbps < demand_gbps and row.is_alone == 0
+    if is_too_full or not _can_start(row, tokens):
+        return _out_of_question()
+    return -float(row.in_host), -float(row.is_free), -row.unpromised_gbps, row.last_used_s
 
 
 @link_is_promised.by(BandwidthAware)
@@ -168,25 +192,14 @@ class FirstIdle(NamedTuple):
     """
 
 
-@place.by(FirstIdle)
-def _first_idle(
-    policy: FirstIdle, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
-) -> int:
-    best = -1
-    for row in range(count):
-        c = table[row]
-        if c.is_resident != 0 or c.kv_capacity < tokens:
-            continue
-        if best < 0:
-            best = row
-            continue
-        b = table[best]
-        if c.in_host != b.in_host:
-            if c.in_host > b.in_host:
-                best = row
-        elif c.is_free > b.is_free or (c.is_free == b.is_free and c.last_used_s < b.last_used_s):
-            best = row
-    return best
+place.by(FirstIdle)(_least)
+
+
+@rank.by(FirstIdle)
+def _first_idle(policy: FirstIdle, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
+    if not _can_start(row, tokens):
+        return _out_of_question()
+    return -float(row.in_host), -float(row.is_free), row.last_used_s, 0.0
 
 
 class RandomIdle(NamedTuple):
@@ -202,7 +215,7 @@ def _random_idle(
 ) -> int:
     fitting = 0
     for row in range(count):
-        if table[row].is_resident == 0 and table[row].kv_capacity >= tokens:
+        if _can_start(table[row], tokens):
             fitting += 1
     if fitting == 0:
         return -1
@@ -213,7 +226,7 @@ def _random_idle(
         x = x * 48271 % 2147483647
     pick = x % fitting
     for row in range(count):
-        if table[row].is_resident == 0 and table[row].kv_capacity >= tokens:
+        if _can_start(table[row], tokens):
             if pick == 0:
                 return row
             pick -= 1
@@ -250,30 +263,23 @@ class LeastLoaded(NamedTuple):
                 raise SettingError(f"{where}.{name}", value, f"{unit}, at least 0")
 
 
-@place.by(LeastLoaded)
-def _least_loaded(
-    policy: LeastLoaded, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
-    key: int,
-) -> int:  # fmt: skip
-    best = -1
-    best_s = 0.0
-    for row in range(count):
-        c = table[row]
-        if c.kv_capacity < tokens:
-            continue
-        seconds = c.load_s + policy.stream_s * (1.0 - c.kept_share) + policy.turns * c.turns_s
-        if c.is_resident == 0:
-            seconds += policy.new_s
-            if c.is_free == 0:
-                seconds += policy.evict_s
-        if c.fits_now == 0:
-            seconds += policy.full_s
-        if c.in_host == 0:
-            seconds += policy.cold_s
-        if best < 0 or seconds < best_s:
-            best = row
-            best_s = seconds
-    return best
+place.by(LeastLoaded)(_least)
+
+
+@rank.by(LeastLoaded)
+def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
+    if row.kv_capacity < tokens:
+        return _out_of_question()
+    seconds = row.load_s + policy.stream_s * (1.0 - row.kept_share) + policy.turns * row.turns_s
+    if row.is_resident == 0:
+        seconds += policy.new_s
+        if row.is_free == 0:
+            seconds += policy.evict_s
+    if row.fits_now == 0:
+        seconds += policy.full_s
+    if row.in_host == 0:
+        seconds += policy.cold_s
+    return seconds, 0.0, 0.0, 0.0
 
 
 class LeastPredicted(NamedTuple):
@@ -298,30 +304,22 @@ class LeastPredicted(NamedTuple):
                 raise SettingError(f"{where}.{name}", value, "seconds, at least 0")
 
 
-@place.by(LeastPredicted)
+place.by(LeastPredicted)(_least)
+
+
+@rank.by(LeastPredicted)
 def _least_predicted(
-    policy: LeastPredicted, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
-    key: int,
-) -> int:  # fmt: skip
-    best = -1
-    best_s = 0.0
-    for row in range(count):
-        c = table[row]
-        if c.is_resident != 0 or c.kv_capacity < tokens:
-            continue
-        promised = (c.budget_gbps - c.link_left_gbps + demand_gbps) / c.budget_gbps
-        seconds = (tokens * c.prompt_s + c.decode_s) * max(1.0, promised)
-        if c.is_free == 0:
-            seconds += policy.evict_s
-        if c.in_host == 0:
-            seconds += policy.cold_s
-        if best >= 0 and seconds == best_s:
-            if c.last_used_s < table[best].last_used_s:
-                best = row
-        elif best < 0 or seconds < best_s:
-            best = row
-            best_s = seconds
-    return best
+    policy: LeastPredicted, own: Any, row: Any, tokens: int, demand_gbps: float
+) -> Rank:
+    if not _can_start(row, tokens):
+        return _out_of_question()
+    promised = (row.budget_gbps - row.link_left_gbps + demand_gbps) / row.budget_gbps
+    seconds = (tokens * row.prompt_s + row.decode_s) * max(1.0, promised)
+    if row.is_free == 0:
+        seconds += policy.evict_s
+    if row.in_host == 0:
+        seconds += policy.cold_s
+    return seconds, row.last_used_s, 0.0, 0.0
 
 
 class LoaderQueue(NamedTuple):
@@ -358,26 +356,28 @@ class LeastStartTime(NamedTuple):
         return LoaderQueue(np.zeros(len(fleet.chip_first) - 1))
 
 
+@inlined
+def _start_s(policy: LeastStartTime, own: Any, row: Any) -> float:
+    # From now.
+    rate = policy.link_gbps if row.in_host != 0 else policy.disk_gbps
+    waits_s = max(0.0, own.until_s[row.chip] - row.now_s)
+    return float(waits_s + row.weight_bytes / (rate * 1e9))
+
+
+@rank.by(LeastStartTime)
+def _soonest(policy: LeastStartTime, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
+    if not _can_start(row, tokens):
+        return _out_of_question()
+    return _start_s(policy, own, row), -float(row.is_free), row.last_used_s, 0.0
+
+
 @place.by(LeastStartTime)
 def _least_start_time(
     policy: LeastStartTime, own: Any, table: Any, count: int, tokens: int, demand_gbps: float,
     key: int,
 ) -> int:  # fmt: skip
-    best = -1
-    best_s = 0.0
-    for row in range(count):
-        c = table[row]
-        if c.is_resident != 0 or c.kv_capacity < tokens:
-            continue
-        rate = policy.link_gbps if c.in_host != 0 else policy.disk_gbps
-        seconds = max(0.0, own.until_s[c.chip] - c.now_s) + c.weight_bytes / (rate * 1e9)
-        if best >= 0 and seconds == best_s:
-            b = table[best]
-            if c.is_free > b.is_free or (c.is_free == b.is_free and c.last_used_s < b.last_used_s):
-                best = row
-        elif best < 0 or seconds < best_s:
-            best = row
-            best_s = seconds
+    best = int(_least(policy, own, table, count, tokens, demand_gbps, key))
     if best >= 0:
-        own.until_s[table[best].chip] = table[best].now_s + best_s
+        chosen = table[best]
+        own.until_s[chosen.chip] = chosen.now_s + _start_s(policy, own, chosen)
     return best

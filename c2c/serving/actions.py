@@ -13,7 +13,6 @@ __all__ = [
     "ACT_HAND",
     "ACT_INTERRUPT",
     "ACT_LOAD",
-    "ACT_PASS",
     "ACT_RECUT",
     "ACT_RUN",
     "ACT_UNLOAD",
@@ -29,8 +28,7 @@ ACT_UNLOAD: Final = 3  # the second number is the instance
 ACT_FORGET: Final = 4  # the second number is the request's id; through the port only
 ACT_ASIDE: Final = 5  # likewise: free its KV cache, it will come again
 ACT_RECUT: Final = 6  # the second number is the chip, whose layout is to be made
-ACT_HAND: Final = 7  # the second number is the slot of a request that goes to another instance
-ACT_PASS: Final = 8  # the second number is the slot of a request: carry its KV cache elsewhere
+ACT_HAND: Final = 7  # the second number is the slot of a request: hand its KV cache over
 
 
 @inlined

@@ -30,7 +30,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import step_alone_s, step_bytes
-from c2c.serving.handing import is_handed, join_decodes
+from c2c.serving.handover import has_prompt_done, join_decodes
 from c2c.serving.hbm import (
     drop_older,
     drop_weights,
@@ -43,7 +43,6 @@ from c2c.serving.hbm import (
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.parking import bring_in
-from c2c.serving.passing import is_passed, join
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
 
@@ -67,11 +66,8 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         slot = pop_waiting(s, i)
         inst.kv_used += tokens
         dev.kv_bytes += need
-        if is_handed(s, slot):
+        if has_prompt_done(s, slot):
             join_decodes(fleet, s, i, slot)
-            continue
-        if is_passed(s, slot):
-            join(s, i, slot)
             continue
         s.request[slot].admitted_s = now_s
         s.prefilling[i, inst.n_prefill] = slot

@@ -10,10 +10,10 @@ import numpy as np
 
 from c2c.errors import BackendError
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ask, emit
-from c2c.serving.handing import is_handed, keep_charge, let_go_of
+from c2c.serving.charging import keep_charge
+from c2c.serving.handover import has_prompt_done, let_go
 from c2c.serving.instances import take_back_start
 from c2c.serving.moving import place_after_moves
-from c2c.serving.passing import forget_passed, is_passed
 from c2c.serving.placing import drop_claim, place_pending, try_place
 from c2c.serving.records import fail, release_kv, write_record
 from c2c.serving.state import (
@@ -30,7 +30,7 @@ from c2c.serving.state import (
     Rules,
     Serving,
 )
-from c2c.serving.step import after_idle, hand_over
+from c2c.serving.step import after_idle, serve_pending
 from c2c.serving.turns import has_work, wake
 
 __all__ = [
@@ -212,25 +212,21 @@ def end_request(
             s.request[before].next = following
         inst.wait_tail = before if last else inst.wait_tail
         inst.n_wait -= 1
-        if is_passed(s, slot):
-            forget_passed(s, slot)
-            emit(s, ACT_FORGET, req.id)
-        else:
-            inst.backlog -= req.prompt
-        if is_handed(s, slot):
+        if has_prompt_done(s, slot):
             _end_handed(fleet, s, slot, reason, now_s)
         else:
+            inst.backlog -= req.prompt
             fail_unserved(s, slot, now_s, reason)
     _after_leaving(fleet, rules, s, i, now_s)
 
 
 def _end_handed(fleet: Fleet, s: Serving, slot: int, reason: int, now_s: float) -> None:
-    # A request with its first token and its KV cache, that waits to be decoded.
+    # A request with its first tokens and its KV cache, that waits to be decoded.
     req = s.request[slot]
     emit(s, ACT_FORGET, req.id)
-    let_go_of(fleet, s, slot)
+    let_go(fleet, s, slot)
     keep_charge(s, slot)
-    req.output = 1
+    req.output = req.made
     s.count[0].failed += 1
     write_record(s, slot, now_s, reason)
 
@@ -293,7 +289,7 @@ def place_again(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) ->
     else:
         head = s.request[model.wait_head]
         model.oldest_s = head.arrival_s
-        if not hand_over(fleet, rules, s, m):
+        if not serve_pending(fleet, rules, s, m):
             try_place(fleet, rules, s, m, head.prompt + head.output, -1, now_s)
     if claimed >= 0 and model.claim_chip < 0:
         place_pending(fleet, rules, s, claimed, now_s)  # the claim held others back

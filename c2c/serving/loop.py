@@ -19,7 +19,6 @@ from c2c.serving.actions import (
     ACT_HAND,
     ACT_INTERRUPT,
     ACT_LOAD,
-    ACT_PASS,
     ACT_RECUT,
     ACT_RUN,
     ACT_UNLOAD,
@@ -52,7 +51,6 @@ from c2c.serving.port import (
     DropWeights,
     Event,
     Forget,
-    Hand,
     HandOver,
     Interrupt,
     KeepWeights,
@@ -310,18 +308,13 @@ def _action(s: Serving, code: int, where: int) -> Action:
     if code == ACT_RECUT:
         return Recut(chip=where)
     if code == ACT_HAND:
-        i = int(s.request[where].instance)
-        return Hand(
-            request_id=int(s.request[where].id), device=int(s.instance[i].on_device), instance=i
-        )
-    if code == ACT_PASS:
         req = s.request[where]
         return HandOver(
             request_id=int(req.id),
             source=int(req.source),
             device=int(s.instance[req.instance].on_device),
             instance=int(req.instance),
-            kv_bytes=float(req.passed_bytes),
+            kv_bytes=float(req.handed_bytes),
         )
     plan = s.plan[where].copy()
     i = int(plan.instance)

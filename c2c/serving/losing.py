@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.ending import fail_unserved, generated, place_again
-from c2c.serving.handing import is_handed, keep_charge, let_go_of
+from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.instances import vacate
 from c2c.serving.leaving import has_left
 from c2c.serving.moving import place_after_moves
-from c2c.serving.passing import is_passed, take_back
 from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
@@ -85,12 +84,10 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
             slots.append(slot)
     slot = int(inst.wait_head)
     while slot >= 0:
-        if is_handed(s, slot):
-            let_go_of(fleet, s, slot)
+        if has_prompt_done(s, slot):
+            let_go(fleet, s, slot)
             emit(s, ACT_ASIDE, s.request[slot].id)
-            _begin_again(s, slot)
-        if is_passed(s, slot):
-            take_back(s, slot)
+            begin_again(s, slot)
         slots.append(slot)
         slot = int(s.request[slot].next)
     slots += _held_elsewhere(s, i)
@@ -102,13 +99,6 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     inst.backlog, inst.kv_used, inst.parked_bytes = 0, 0, 0.0
     vacate(fleet, s, i, now_s)
     return slots
-
-
-def _begin_again(s: Serving, slot: int) -> None:
-    # A request with its first token, whose KV cache is gone while it waited to be decoded.
-    s.request[slot].held_by = -1
-    keep_charge(s, slot)
-    start_over(s, slot, 1)
 
 
 def _held_elsewhere(s: Serving, i: int) -> list[int]:
@@ -128,8 +118,7 @@ def _held_elsewhere(s: Serving, i: int) -> list[int]:
                 s.request[before].next = following
             inst.wait_tail = before if following < 0 else inst.wait_tail
             inst.n_wait -= 1
-            inst.backlog -= req.prompt
-            _begin_again(s, slot)
+            begin_again(s, slot)
             found.append(slot)
             slot = following
     return found

@@ -26,7 +26,6 @@ __all__ = [
     "DropWeights",
     "Event",
     "Forget",
-    "Hand",
     "HandOver",
     "Interrupt",
     "KeepWeights",
@@ -243,30 +242,19 @@ class Recut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hand:
-    """Let an instance have the KV cache of a request whose prompt another one has computed.
-
-    `RunSteps` of the instance decode it from now on.
-    """
-
-    request_id: int
-    device: int
-    instance: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Carry the KV cache of a request that a device has prefilled to an instance of another.
+    """Let an instance have the KV cache of a request that another device has prefilled.
 
-    It lies in host memory until a run of that instance names the request among its decodes; this
-    run begins when it has come.
+    With `kv_bytes` it is to be carried: it lies in host memory until a run of that instance names
+    the request among its decodes; this run begins when it has come. Without, the step of the prompt
+    has sent it: it stays where it was until now.
     """
 
     request_id: int
     source: int  # the device that has it
     device: int
     instance: int
-    kv_bytes: float
+    kv_bytes: float  # through host memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +267,8 @@ class SetTimer:
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
 Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights | Layouts
-Hands = Hand | HandOver
 Action = (
-    Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | Hands | Recut | SetTimer
+    Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | HandOver | Recut | SetTimer
 )
 
 

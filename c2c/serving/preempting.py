@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from c2c.policies import inlined, jitable, sets_aside
 from c2c.serving.actions import ACT_ASIDE, ACT_INTERRUPT, emit
-from c2c.serving.handing import charge
+from c2c.serving.charging import charge
 from c2c.serving.pools import could_hold_weights, entry_of
 from c2c.serving.queues import return_pending, return_waiting
 from c2c.serving.records import release_kv

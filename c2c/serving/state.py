@@ -273,11 +273,12 @@ REQUEST_DTYPE = np.dtype(
         ("was_link", "f8"),
         ("was_hbm", "f8"),
         ("was_alone_s", "f8"),
-        ("held_by", "i8"),  # which instance has its KV cache while it waits at another; or -1
-        ("made", "i8"),  # tokens of one that waits, prefilled elsewhere (`passing`); 0: it is none
-        ("source", "i8"),  # that device
-        ("passed_s", "f8"),  # when
-        ("passed_bytes", "f8"),  # its KV cache then
+        # of one that is handed over (`c2c.serving.handover`)
+        ("made", "i8"),  # tokens that it comes with; 0: it is none
+        ("held_by", "i8"),  # the instance where its KV cache stays meanwhile; -1: none
+        ("source", "i8"),  # the device that computed its prompt
+        ("handed_s", "f8"),  # when
+        ("handed_bytes", "f8"),  # its KV cache in host memory
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -323,7 +324,7 @@ COUNT_DTYPE = np.dtype(
         ("drains", "i8"),
         ("preempted", "i8"),  # requests set aside
         ("moves", "i8"),  # engines that began to move elsewhere
-        ("passed", "i8"),  # times that a request went to another device to decode
+        ("handed", "i8"),  # times that a request went to another device to decode
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),
         ("actions", "i8"),  # actions in the buffer

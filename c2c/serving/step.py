@@ -23,12 +23,12 @@ from c2c.policies import (
 from c2c.serving.actions import ask
 from c2c.serving.batching import next_part
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
-from c2c.serving.handing import hand_on
+from c2c.serving.decoders import hand_on
+from c2c.serving.handover import append_decode
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import evict
 from c2c.serving.leaving import is_leaving, take_out
 from c2c.serving.moving import follow, has_moved, interrupt_for_move, move_for
-from c2c.serving.onward import pass_on
 from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
 from c2c.serving.pools import arrived, entry_of
 from c2c.serving.preempting import clear_for, is_cleared, set_aside
@@ -51,7 +51,6 @@ from c2c.serving.state import (
     FAIL_MEMORY,
     IDLE,
     IN_SERVICE,
-    LENGTH,
     RUNNING,
     SLOT,
     Fleet,
@@ -64,11 +63,11 @@ __all__ = [
     "account_step",
     "after_idle",
     "end_step",
-    "hand_over",
     "largest_kv",
     "on_arrival",
     "on_ready",
     "on_step_end",
+    "serve_pending",
     "start_asked",
 ]
 
@@ -173,12 +172,12 @@ def on_arrival(
     # Later requests do not overtake: only the first in line asks for a slice.
     if s.model[m].wait_head != slot or try_place(fleet, rules, s, m, tokens, -1, now_s) >= 0:
         return
-    if not hand_over(fleet, rules, s, m):
+    if not serve_pending(fleet, rules, s, m):
         _clear(fleet, rules, s, m, now_s)
 
 
 @jitable
-def hand_over(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
+def serve_pending(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
     """Send what waits for model `m` to an instance that is active after all, if there is one.
 
     On a slice drained in vain, or on another one: nothing would place the model again.
@@ -235,7 +234,7 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
         take_out(fleet, s, i, now_s)
     if s.count[0].pending > 0:
         place_pending(fleet, rules, s, inst.chip, now_s)
-    if was_draining and hand_over(fleet, rules, s, m):
+    if was_draining and serve_pending(fleet, rules, s, m):
         place_pending(fleet, rules, s, inst.chip, now_s)  # its claim no longer holds others back
 
 
@@ -297,14 +296,6 @@ def _end_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -
     inst.n_decode = kept
 
 
-@jitable
-def _is_handed_on(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> bool:
-    j = hand_on(fleet, s, i, slot)
-    if j >= 0:
-        wake(fleet, rules, s, j)
-    return j >= 0
-
-
 @inlined
 def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
@@ -327,13 +318,8 @@ def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
             if follows_waits(rules.system.vary):
                 _note_end(rules, s, i, slot, now_s)
             finish(fleet, s, i, slot, now_s)
-        elif fleet.hands_to[inst.kind] >= 0 and _is_handed_on(fleet, rules, s, i, slot):
-            continue
         else:
-            s.decoding[i, inst.n_decode, SLOT] = slot
-            s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + req.output - 1
-            s.decoding[i, inst.n_decode, LENGTH] = req.prompt + req.output
-            inst.n_decode += 1
+            append_decode(s, i, slot, req.output - 1)
     inst.n_prefill = kept
 
 
@@ -401,8 +387,9 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     is_given_up = is_cleared(s, i)
     if has_moved(s, i):
         follow(fleet, rules, s, i, now_s)
-    if fleet.role[d] == PROMPTS and inst.n_decode > 0 and not is_given_up:
-        pass_on(fleet, rules, s, i, now_s)
+    is_for_prompts = fleet.role[d] == PROMPTS or fleet.hands_to[inst.kind] >= 0
+    if is_for_prompts and inst.n_decode > 0 and not is_given_up:
+        hand_on(fleet, rules, s, i, now_s)
     if is_given_up:
         set_aside(fleet, s, i)
     elif s.count[0].pending > 0:

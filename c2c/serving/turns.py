@@ -21,9 +21,9 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
 from c2c.serving.batching import compose
+from c2c.serving.handover import has_prompt_done
 from c2c.serving.hbm import could_hold, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.instances import make_room_for
-from c2c.serving.passing import is_passed
 from c2c.serving.state import (
     ASSIGNED,
     ENDS_AT,
@@ -112,7 +112,7 @@ def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
         row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
         row.prompt_since_s = min(row.prompt_since_s, req.arrival_s)
         row.has_prompt = 1
-    is_new = inst.n_wait > 0 and not is_passed(s, inst.wait_head)
+    is_new = inst.n_wait > 0 and not has_prompt_done(s, inst.wait_head)
     if is_new and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i)):
         req = s.request[inst.wait_head]
         left_s = req.prompt * fleet.costs.prompt_s[pair]
@@ -130,7 +130,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.token_due_s = math.inf
     row.last_token_s = inst.last_step_s
     pair, n, costs = pair_of(fleet, s, i), inst.n_decode, fleet.costs
-    if inst.n_wait > 0 and is_passed(s, inst.wait_head):
+    if inst.n_wait > 0 and has_prompt_done(s, inst.wait_head):
         n = min(n + inst.n_wait, fleet.max_batch)  # they join with its turn
     row.decodes = n
     row.decode_clock = inst.decode_clock

@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import caches_experts, inlined, jitable
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_PASS, ACT_RECUT, ACT_RUN
+from c2c.serving.actions import ACT_HAND, ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.carrying import move_kv, send_kv
@@ -246,7 +246,7 @@ def submit(
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
             if caches_experts(rules.system.experts):
                 experts_of_start(fleet, rules, experts, m, kind, d)
-        elif code == ACT_PASS:
+        elif code == ACT_HAND and state.request[d].handed_bytes > 0.0:
             send_kv(machine, state, world, d, now_s)
         elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)

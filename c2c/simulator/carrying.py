@@ -26,11 +26,11 @@ def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: fl
     if source.chip != target.chip:
         rate = min(rate, machine.between)
     link = world.link[source.chip]
-    link.sent_s = max(link.sent_s, now_s) + req.passed_bytes / rate
+    link.sent_s = max(link.sent_s, now_s) + req.handed_bytes / rate
     world.due_s[req.instance] = max(world.due_s[req.instance], link.sent_s)
     p = world.phase[req.source]
-    p.total_hbm += req.passed_bytes
-    p.total_kv_out += req.passed_bytes
+    p.total_hbm += req.handed_bytes
+    p.total_kv_out += req.handed_bytes
 
 
 @jitable

@@ -27,7 +27,7 @@ from numba.core.errors import NumbaError
 
 from c2c.errors import PolicyError
 from c2c.policies.apart import PARTS, Apart
-from c2c.policies.decision import OPTIONS, implementations
+from c2c.policies.decision import BY_ADDRESS, OPTIONS, implementations
 from c2c.policies.entries import Tables, decide_at, link
 from c2c.policies.fingerprint import fingerprint
 from c2c.policies.packed import pack
@@ -152,7 +152,7 @@ def _decisions(key: str | None) -> Any:
         folder = writable(folder / f"{_USERS}-{key}")
         prune(folder, f"{_USERS}-*")
     with _numba_cache(folder):
-        return numba.njit(cache=key is not None, **OPTIONS)(decide_at)
+        return numba.njit(cache=key is not None, **BY_ADDRESS)(decide_at)
 
 
 def is_compiled() -> bool:
@@ -224,7 +224,7 @@ def _compiled(arguments: tuple[Any, ...]) -> Callable[..., int]:
 @functools.cache
 def _part(name: str) -> Any:
     with _numba_cache(_shared_folder()):
-        return numba.njit(cache=True, **OPTIONS)(PARTS[name].function)
+        return numba.njit(cache=True, **BY_ADDRESS)(PARTS[name].function)
 
 
 def _parts(arguments: tuple[Any, ...], kinds: list[Any]) -> Apart:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from c2c.serving import Prepared
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_PASS, ACT_RUN, ACT_UNLOAD
+from c2c.serving.actions import ACT_HAND, ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
 from c2c.serving.port import (
     Absent,
     Action,
@@ -17,7 +17,6 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
-    Hand,
     HandOver,
     Interrupt,
     Load,
@@ -86,7 +85,7 @@ class SimulatorBackend:
         self._world = new_world(machine, self._mirror, 0)
         self._experts = build_experts(prepared, self._mirror)
         self._runs: dict[int, RunSteps] = {}
-        self._passed_s: dict[int, float] = {}  # requests that no run has named since, and when
+        self._handed_s: dict[int, float] = {}  # requests that no run has named since, and when
         self._timer_s = math.inf
         self._ended = -1
 
@@ -99,7 +98,7 @@ class SimulatorBackend:
                 self._timer_s = action.at_s
             elif isinstance(action, Recut):
                 self._layouts.left(action.chip, at_s)
-            elif not isinstance(action, Absent | Forget | SetAside | Hand):  # which take no time
+            elif not isinstance(action, Absent | Forget | SetAside):  # which take no time
                 mirror.actions[n] = self._write(action, at_s)
                 n += 1
         mirror.count[0].actions = n
@@ -114,9 +113,9 @@ class SimulatorBackend:
         if isinstance(action, HandOver):
             req = mirror.request[action.request_id]
             req.instance, req.source = action.instance, action.source
-            req.passed_bytes = action.kv_bytes
-            self._passed_s[action.request_id] = at_s
-            return ACT_PASS, action.request_id
+            req.handed_bytes = action.kv_bytes
+            self._handed_s[action.request_id] = at_s
+            return ACT_HAND, action.request_id
         if isinstance(action, Interrupt):
             return ACT_INTERRUPT, action.device
         if isinstance(action, Load):
@@ -136,7 +135,7 @@ class SimulatorBackend:
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
-        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut | Hand)
+        assert not isinstance(action, Absent | SetTimer | Forget | SetAside | Recut)
         return ACT_UNLOAD, action.instance
 
     def _write_batch(self, run: RunSteps) -> None:
@@ -146,7 +145,7 @@ class SimulatorBackend:
         """
         mirror, inst = self._mirror, self._mirror.instance[run.instance]
         inst.n_prefill, inst.n_decode = len(run.prefills), len(run.decodes)
-        came = [self._passed_s.pop(r) for r in run.decodes if r in self._passed_s]
+        came = [self._handed_s.pop(r) for r in run.decodes if r in self._handed_s]
         if came and len(came) == len(run.decodes) and not run.prefills:
             inst.last_step_s = came[0]  # since then there has been work
         for k, (request, first, tokens) in enumerate(run.prefills):

@@ -40,7 +40,7 @@ class RunStats:
     drains: int
     preempted: int  # times that a request was set aside
     moves: int  # engines that went to another slice, or would have
-    passed: int  # times that one went to another device to decode
+    handed: int  # times that one went to another device to decode
     end_s: float
     busy_s: np.ndarray
     load_s: np.ndarray
@@ -243,7 +243,7 @@ class Simulation:
             drains=int(count[0].drains),
             preempted=int(count[0].preempted),
             moves=int(count[0].moves),
-            passed=int(count[0].passed),
+            handed=int(count[0].handed),
             end_s=float(link.at_s.max()),
             busy_s=np.array(phase.busy_s),
             load_s=np.array(phase.load_s),

@@ -22,7 +22,6 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
-    Hand,
     HandOver,
     Interrupt,
     LayoutChanged,
@@ -137,13 +136,6 @@ class Watch:
                 assert action.request_id in self.asked.keys() - self.over
                 for engine in self.engines.values():
                     engine.kv.pop(action.request_id, None)
-            elif isinstance(action, Hand):  # with its KV cache, once its prompt is computed
-                source = next(e for e in self.engines.values() if action.request_id in e.kv)
-                target = self.engines[action.instance]
-                assert target.is_ready
-                assert target.device == action.device != source.device
-                assert source.kv[action.request_id] == self._prompt(action.request_id)
-                target.kv[action.request_id] = source.kv.pop(action.request_id)
             elif isinstance(action, Absent):  # no instance lives on what is gone
                 chips = self.prepared.chip_of
                 for engine in self.engines.values():
@@ -175,11 +167,18 @@ class Watch:
     def _carry(self, action: HandOver) -> None:
         fleet, request = self.prepared.fleet, action.request_id
         assert request in self.asked.keys() - self.over
+        (source,) = [e for e in self.engines.values() if request in e.kv]
+        assert source.device == action.source != action.device
+        tokens = source.kv.pop(request)
+        if action.kv_bytes == 0.0:  # its prompt's step has sent it
+            target = self.engines[action.instance]
+            assert target.is_ready
+            assert target.device == action.device
+            assert tokens == self._prompt(request)
+            target.kv[request] = tokens
+            return
         assert fleet.role[action.device] == DECODES
         assert fleet.role[action.source] != DECODES
-        (source,) = [e for e in self.engines.values() if request in e.kv]
-        assert source.device == action.source
-        tokens = source.kv.pop(request)
         assert action.kv_bytes == tokens * self._token_bytes(source)
         self.coming[request] = (action.instance, tokens)
 

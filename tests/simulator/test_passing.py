@@ -51,7 +51,7 @@ def test_every_byte_of_a_kv_cache_leaves_one_device_and_comes_to_another() -> No
     goes = block.output_tokens > 1  # a prompt whose only token it was is served
     token = what.fleet.costs.kv_bytes[what.fleet.deployment.arch[block.model]]
     moved = float(((block.prompt_tokens + 1) * token)[goes].sum())
-    assert stats.passed == goes.sum() > 20
+    assert stats.handed == goes.sum() > 20
     assert stats.kv_out_bytes == stats.kv_in_bytes == moved
     assert stats.prefill_tokens.tolist() == [block.prompt_tokens.sum(), 0]
     assert stats.decode_tokens.tolist() == [0, (block.output_tokens - 1).sum()]
@@ -109,7 +109,7 @@ def test_what_no_other_device_takes_decodes_where_it_is(lacks: str) -> None:
     records, stats, _ = simulate(apart(**short), block)
     assert not records.failure.any()
     assert stats.decode_tokens[0] > 0
-    assert (stats.passed == 0) == (lacks == "host memory")
+    assert (stats.handed == 0) == (lacks == "host memory")
 
 
 def test_a_model_has_homes_of_both_kinds() -> None:

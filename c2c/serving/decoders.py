@@ -1,32 +1,36 @@
-"""Where requests go after their prompts, if the device that computed them is for prompts only."""
+"""Which instance decodes a request, if the device that computed its prompt is for prompts only."""
 
 from __future__ import annotations
 
 from c2c.policies import jitable
+from c2c.serving.handover import send
 from c2c.serving.hbm import request_bytes
-from c2c.serving.passing import send
 from c2c.serving.placing import place_decodes
 from c2c.serving.routing import routed
 from c2c.serving.state import ENDS_AT, SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
-__all__ = ["pass_on"]
+__all__ = ["hand_on"]
 
 
 @jitable
-def pass_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    """Send the requests that decode on instance `i` to devices that only decode.
+def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    """Send the requests that decode on instance `i` to where decoding is done.
 
-    One that none of them takes decodes where it is up to the next step boundary, and asks again.
+    One that nobody takes decodes where it is up to the next step boundary, and asks again.
     """
     inst = s.instance[i]
+    is_lane = fleet.hands_to[inst.kind] >= 0
     kept = 0
     for k in range(inst.n_decode):
         slot = s.decoding[i, k, SLOT]
         made = int(s.request[slot].output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock))
-        j = _taker(fleet, rules, s, i, slot, made, now_s)
+        if is_lane:
+            j = _lane_for(fleet, s, i, slot)
+        else:
+            j = _taker(fleet, rules, s, i, slot, made, now_s)
         if j >= 0:
-            send(fleet, s, i, slot, made, j, now_s)
+            send(fleet, s, i, slot, made, j, not is_lane, now_s)
             wake(fleet, rules, s, j)
             continue
         if kept < k:
@@ -34,6 +38,25 @@ def pass_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> Non
                 s.decoding[i, kept, column] = s.decoding[i, k, column]
         kept += 1
     inst.n_decode = kept
+
+
+@jitable
+def _lane_for(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
+    # The least busy lane of the chip that takes what lane i has prefilled; or -1.
+    req = s.request[slot]
+    best, least = -1, 0
+    j = s.model[req.model].active
+    while j >= 0:
+        other = s.instance[j]
+        busy = other.n_wait + other.n_prefill + other.n_decode
+        is_right = other.chip == s.instance[i].chip and other.draining == 0
+        is_right = is_right and other.kind == fleet.hands_to[s.instance[i].kind]
+        if is_right and (best < 0 or busy < least):
+            best, least = j, busy
+        j = other.next_same
+    if best >= 0 and s.instance[best].kv_capacity < req.prompt + req.output:
+        return -1
+    return int(best)
 
 
 @jitable

@@ -1,0 +1,31 @@
+"""What a request has been charged on an instance that it leaves, carried to where it goes on."""
+
+from __future__ import annotations
+
+from c2c.policies import jitable
+from c2c.serving.state import Serving
+
+__all__ = ["charge", "keep_charge"]
+
+
+@jitable
+def charge(s: Serving, slot: int, has_tokens: bool) -> None:
+    """Note what a request has been charged on its instance, which it leaves."""
+    req = s.request[slot]
+    inst = s.instance[req.instance]
+    req.was_steps = inst.sum_steps - req.from_steps
+    req.was_alpha = inst.sum_alpha - req.from_alpha
+    req.was_link = inst.sum_link - req.from_link
+    req.was_hbm = inst.sum_hbm - req.from_hbm
+    req.was_alone_s = (inst.sum_alone_s if has_tokens else 0.0) - req.from_alone_s
+
+
+@jitable
+def keep_charge(s: Serving, slot: int) -> None:
+    """Begin the books of a request on its new instance with what it was charged before."""
+    inst, req = s.instance[s.request[slot].instance], s.request[slot]
+    req.from_steps = inst.sum_steps - req.was_steps
+    req.from_alpha = inst.sum_alpha - req.was_alpha
+    req.from_link = inst.sum_link - req.was_link
+    req.from_hbm = inst.sum_hbm - req.was_hbm
+    req.from_alone_s = inst.sum_alone_s - req.was_alone_s
