@@ -146,7 +146,7 @@ from c2c.policies.turn import (
     turn_taken,
     urgency,
 )
-from c2c.policies.vary import AsAlpha, ByWait, follows_waits, note_end, variant
+from c2c.policies.vary import AsAlpha, ByWait, ByWaiting, follows_waits, note_end, variant
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -172,6 +172,7 @@ __all__ = [
     "ByScore",
     "ByShare",
     "ByWait",
+    "ByWaiting",
     "ChunkChoice",
     "EndsFirst",
     "ExpertMap",

@@ -2,21 +2,12 @@
 
 from c2c.systems.tessera.costs import Efficiency, kernel_s, work_of
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
+from c2c.systems.tessera.groups import Group, groups_of
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
-from c2c.systems.tessera.lanes import PRICE, Lanes
+from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
-from c2c.systems.tessera.layouts import PairLayout, pair_layout
-from c2c.systems.tessera.monitor import (
-    Group,
-    Monitor,
-    MonitorState,
-    finish,
-    groups_of,
-    tick,
-    wanted,
-)
-from c2c.systems.tessera.online import Arrival, Costs, Done, Lane, Server, decode_only, serve
+from c2c.systems.tessera.layouts import SWITCH_S, PairLayout, pair_layout
 from c2c.systems.tessera.other_models import (
     MAMBA,
     SD35,
@@ -58,14 +49,13 @@ __all__ = [
     "MODES",
     "PRICE",
     "SD35",
+    "SWITCH_S",
     "VISION",
     "WAYS",
-    "Arrival",
     "Batch",
     "Carried",
     "Costs",
     "Dependency",
-    "Done",
     "Efficiency",
     "Gpus",
     "Graph",
@@ -75,8 +65,6 @@ __all__ = [
     "Launched",
     "Load",
     "Mode",
-    "Monitor",
-    "MonitorState",
     "Options",
     "Overlapped",
     "Pair",
@@ -98,7 +86,6 @@ __all__ = [
     "Send",
     "Sent",
     "Served",
-    "Server",
     "Stage",
     "StepKernel",
     "Steps",
@@ -116,11 +103,9 @@ __all__ = [
     "costs_of",
     "cut",
     "cut_curve",
-    "decode_only",
     "decoder",
     "diffusion",
     "diffusion_kernels",
-    "finish",
     "graph_of",
     "groups_of",
     "joined",
@@ -145,7 +130,6 @@ __all__ = [
     "run_placed",
     "running_on",
     "schedule",
-    "serve",
     "slice_gpu",
     "stages_of",
     "state_space",
@@ -155,11 +139,9 @@ __all__ = [
     "streamed_work",
     "sweep",
     "tensor_parallel",
-    "tick",
     "touches_of",
     "transfers_of",
     "vision_kernels",
-    "wanted",
     "ways",
     "work_of",
     "xla_kernels",
