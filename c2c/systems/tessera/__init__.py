@@ -19,7 +19,7 @@ from c2c.systems.tessera.other_models import (
 from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
 from c2c.systems.tessera.pair import Pair, load_pair
 from c2c.systems.tessera.parametric import Range, cut_curve
-from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
+from c2c.systems.tessera.pieces import Piece, Pieces, Update, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
     Options,
@@ -33,6 +33,7 @@ from c2c.systems.tessera.plan import (
 )
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
+from c2c.systems.tessera.replicas import Replicas, chains_of
 from c2c.systems.tessera.robust import Robust, robust_plan
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
@@ -79,6 +80,7 @@ __all__ = [
     "Ran",
     "Range",
     "Recording",
+    "Replicas",
     "Robust",
     "Schedule",
     "Seen",
@@ -92,12 +94,14 @@ __all__ = [
     "StreamedWay",
     "Touch",
     "Transfer",
+    "Update",
     "Way",
     "Weights",
     "Work",
     "WorkerError",
     "best_way",
     "blocks_of_layers",
+    "chains_of",
     "check_solver",
     "cost",
     "costs_of",

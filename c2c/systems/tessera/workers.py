@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.pieces import Pieces, routes_of
+from c2c.systems.tessera.replicas import Replicas
 
 __all__ = ["MODES", "Mode", "Ran", "Sent", "WorkerError", "run_placed"]
 
@@ -35,7 +36,7 @@ class WorkerError(RuntimeError):
 
 
 class Sent(NamedTuple):
-    """A value that went from one device to another."""
+    """A value that went from one device to another, or what was written into it since the last."""
 
     request: int
     value: int
@@ -68,6 +69,7 @@ def run_placed(
     mode: Mode = "priority",
     in_flight: int = 4,
     routes: Mapping[int, frozenset[int]] | None = None,
+    replicas: Sequence[Replicas | None] = (),
 ) -> Ran:
     """Run requests through a placement.
 
@@ -80,6 +82,8 @@ def run_placed(
       mode: which request goes on.
       in_flight: requests at a time; with mode none it is 1.
       routes: where values are sent; None: to all that read them.
+      replicas: of each request, the copies of what its last step left, which are brought up to
+        date; none, or None for one: what a step was given goes whole wherever it is read.
 
     Raises:
       SettingError: a placement, mode or number that cannot be.
@@ -96,11 +100,16 @@ def run_placed(
     for leaves in requests:
         if len(leaves) != len(pieces.given):
             raise SettingError("requests", len(leaves), f"{len(pieces.given)} arrays each")
+    copies = (*replicas, *(None for _ in requests[len(replicas) :]))
+    for kept, leaves in zip(copies, requests, strict=True):
+        if kept is not None:
+            kept.begin(dict(zip(pieces.given, leaves, strict=True)))
     board = _Board(
         pieces, tuple(gpu_of), tuple(devices), mode, 1 if mode == "none" else in_flight,
         routes_of(pieces, gpu_of) if routes is None else routes,
         [{**dict(zip(pieces.given, leaves, strict=True)), **pieces.constants}
          for leaves in requests],
+        copies,
     )  # fmt: skip
     threads = [
         threading.Thread(target=board.work, args=(gpu,), name=f"tessera-{gpu}", daemon=True)
@@ -116,6 +125,9 @@ def run_placed(
         tuple(board.value_of(request, value) for value in pieces.results)
         for request in range(len(requests))
     )
+    for kept, result in zip(copies, results, strict=True):
+        if kept is not None:
+            kept.end(dict(zip(pieces.results, result, strict=True)))
     return Ran(results, tuple(board.sent), tuple(board.order))
 
 
@@ -130,6 +142,7 @@ class _Board:
     in_flight: int
     routes: Mapping[int, frozenset[int]]
     given: list[dict[int, Any]]
+    replicas: tuple[Replicas | None, ...]
     values: dict[tuple[int, int, int], Any] = field(default_factory=dict)  # request, value, gpu
     sent: list[Sent] = field(default_factory=list)
     order: list[tuple[int, int, int]] = field(default_factory=list)
@@ -167,22 +180,26 @@ class _Board:
 
     def _run(self, gpu: int, request: int, piece: int, arrays: list[Any]) -> None:
         jax: Any = import_module("jax")  # some of its functions are untyped
-        device = self.devices[gpu]
-        made = self.pieces.pieces[piece]
-        results = made.run(*(jax.device_put(array, device) for array in arrays))
-        jax.block_until_ready(results)
+        made, sent = self.pieces.pieces[piece], []
+        here = [
+            self._bring(request, value, array, gpu, sent)
+            for value, array in zip(made.takes, arrays, strict=True)
+        ]
+        results = jax.block_until_ready(made.run(*here))
+        parts = dict(zip((*made.takes, *made.gives), (*here, *results), strict=True))
+        kept = self.replicas[request]
         posts = []
         for value, array in zip(made.gives, results, strict=True):
             posts.append((value, gpu, array))
+            if kept is not None and kept.holds(value):
+                kept.wrote(value, array, parts, gpu)
             for target in sorted(self.routes.get(value, ())):
-                copy = jax.block_until_ready(jax.device_put(array, self.devices[target]))
-                posts.append((value, target, copy))
+                copy = self._bring(request, value, array, target, sent, gpu)
+                posts.append((value, target, jax.block_until_ready(copy)))
         with self._condition:
             for value, target, array in posts:
                 self.values[request, value, target] = array
-                if target != gpu:
-                    nbytes = self.pieces.nbytes[value]
-                    self.sent.append(Sent(request, value, gpu, target, nbytes))
+            self.sent += sent
             self.order.append((gpu, request, piece))
             self._next[gpu, request] = self._next.get((gpu, request), 0) + 1
             self._left[request] -= 1
@@ -190,6 +207,24 @@ class _Board:
             while self._first < len(self._left) and not self._left[self._first]:
                 self._first += 1
             self._condition.notify_all()
+
+    def _bring(
+        self, request: int, value: int, array: Any, target: int, sent: list[Sent], source: int = -1
+    ) -> Any:
+        """Return a value on a device and note what went there; a source below 0: it was given."""
+        jax: Any = import_module("jax")
+
+        def place(part: Any, device: int) -> Any:
+            return jax.device_put(part, self.devices[device])
+
+        kept = self.replicas[request]
+        if kept is None or not kept.holds(value):
+            if source >= 0:
+                sent.append(Sent(request, value, source, target, self.pieces.nbytes[value]))
+            return place(array, target)
+        copy, came = kept.bring(value, array, target, place)
+        sent += [Sent(request, value, origin, target, nbytes) for origin, nbytes in came]
+        return copy
 
     def _choose(self, gpu: int) -> tuple[int, int, list[Any]] | None:
         """Wait for a piece that can run; None: there will be none."""
