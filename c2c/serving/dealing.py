@@ -67,13 +67,16 @@ def _go(fleet: Fleet, s: Serving, i: int, slot: int, j: int, made: int, now_s: f
 def deal(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     """Route the requests of instance `i` anew, the youngest first; it is at a step boundary.
 
-    Prompts that have begun end where they are.
+    A prompt that has begun ends where it is, and is dealt out then.
     """
     inst = s.instance[i]
     inst.deals = 0
     for k in range(inst.n_prefill - 1, -1, -1):
         slot = s.prefilling[i, k]
-        j = -1 if s.request[slot].prefilled > 0 else _taker(fleet, rules, s, i, slot)
+        if s.request[slot].prefilled > 0:
+            inst.deals = 1
+            continue
+        j = _taker(fleet, rules, s, i, slot)
         if j >= 0:
             _go(fleet, s, i, slot, j, 0, now_s)
             inst.n_prefill -= 1
