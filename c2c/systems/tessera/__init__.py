@@ -40,6 +40,7 @@ from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, 
 from c2c.systems.tessera.streamed import StreamedWay, slice_gpu, streamed_ways, streamed_work
 from c2c.systems.tessera.tensor_parallel import ranked, tensor_parallel
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
+from c2c.systems.tessera.virtual_clock import VirtualClock
 from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
@@ -95,6 +96,7 @@ __all__ = [
     "Touch",
     "Transfer",
     "Update",
+    "VirtualClock",
     "Way",
     "Weights",
     "Work",

@@ -18,12 +18,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.pieces import Pieces, routes_of
 from c2c.systems.tessera.replicas import Replicas
+from c2c.systems.tessera.virtual_clock import VirtualClock
 
 __all__ = ["MODES", "Mode", "Ran", "Sent", "WorkerError", "run_placed"]
 
@@ -70,6 +72,7 @@ def run_placed(
     in_flight: int = 4,
     routes: Mapping[int, frozenset[int]] | None = None,
     replicas: Sequence[Replicas | None] = (),
+    clock: VirtualClock | None = None,
 ) -> Ran:
     """Run requests through a placement.
 
@@ -84,6 +87,7 @@ def run_placed(
       routes: where values are sent; None: to all that read them.
       replicas: of each request, the copies of what its last step left, which are brought up to
         date; none, or None for one: what a step was given goes whole wherever it is read.
+      clock: of pretended times, at the end that of the last piece; None: nothing is pretended.
 
     Raises:
       SettingError: a placement, mode or number that cannot be.
@@ -109,7 +113,7 @@ def run_placed(
         routes_of(pieces, gpu_of) if routes is None else routes,
         [{**dict(zip(pieces.given, leaves, strict=True)), **pieces.constants}
          for leaves in requests],
-        copies,
+        copies, clock,
     )  # fmt: skip
     threads = [
         threading.Thread(target=board.work, args=(gpu,), name=f"tessera-{gpu}", daemon=True)
@@ -143,6 +147,7 @@ class _Board:
     routes: Mapping[int, frozenset[int]]
     given: list[dict[int, Any]]
     replicas: tuple[Replicas | None, ...]
+    clock: VirtualClock | None
     values: dict[tuple[int, int, int], Any] = field(default_factory=dict)  # request, value, gpu
     sent: list[Sent] = field(default_factory=list)
     order: list[tuple[int, int, int]] = field(default_factory=list)
@@ -197,16 +202,50 @@ class _Board:
                 copy = self._bring(request, value, array, target, sent, gpu)
                 posts.append((value, target, jax.block_until_ready(copy)))
         with self._condition:
-            for value, target, array in posts:
-                self.values[request, value, target] = array
             self.sent += sent
             self.order.append((gpu, request, piece))
             self._next[gpu, request] = self._next.get((gpu, request), 0) + 1
-            self._left[request] -= 1
-            self._idle.clear()
-            while self._first < len(self._left) and not self._left[self._first]:
-                self._first += 1
-            self._condition.notify_all()
+            if self.clock is None:
+                for post in posts:
+                    self._post(request, *post)
+                self._end(request)
+                self._go_on()
+            else:
+                self._pretend(self.clock, gpu, request, piece, posts)
+
+    def _pretend(
+        self,
+        clock: VirtualClock,
+        gpu: int,
+        request: int,
+        piece: int,
+        posts: Sequence[tuple[int, int, Any]],
+    ) -> None:
+        """Let a piece that has run be over, and what it gave be seen, when the clock says so."""
+
+        def ended() -> None:
+            for post in posts:
+                if post[1] == gpu:
+                    self._post(request, *post)
+            self._end(request)
+
+        clock.ran(gpu, piece, ended)
+        for value, target, array in posts:
+            if target != gpu:
+                arrived = partial(self._post, request, value, target, array)
+                clock.sent(self.pieces.nbytes[value], gpu, target, arrived)
+
+    def _post(self, request: int, value: int, gpu: int, array: Any) -> None:
+        self.values[request, value, gpu] = array
+
+    def _end(self, request: int) -> None:
+        self._left[request] -= 1
+        while self._first < len(self._left) and not self._left[self._first]:
+            self._first += 1
+
+    def _go_on(self) -> None:
+        self._idle.clear()
+        self._condition.notify_all()
 
     def _bring(
         self, request: int, value: int, array: Any, target: int, sent: list[Sent], source: int = -1
@@ -232,7 +271,8 @@ class _Board:
             while True:
                 if self.error is not None or self._first == len(self.given):
                     return None
-                for request in self._candidates(gpu):
+                is_busy = self.clock is not None and self.clock.is_busy(gpu)
+                for request in () if is_busy else self._candidates(gpu):
                     piece = self._piece(gpu, request)
                     if piece is None:
                         continue
@@ -241,10 +281,12 @@ class _Board:
                         self._turn[gpu] = request + 1
                         return request, piece, arrays
                 self._idle.add(gpu)
-                if len(self._idle) == len(self.devices):
-                    self._say_who_waits()
-                else:
+                if len(self._idle) < len(self.devices):
                     self._condition.wait()
+                elif self.clock is not None and self.clock.advance():
+                    self._go_on()
+                else:
+                    self._say_who_waits()
 
     def _candidates(self, gpu: int) -> list[int]:
         """Return the requests in flight, in the order in which they may go on."""

@@ -14,8 +14,11 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.pieces import Pieces, cut, routes_of
+from c2c.systems.tessera.pipeline import pipelined, steps_of
 from c2c.systems.tessera.replicas import Replicas, chains_of
-from c2c.systems.tessera.workers import run_placed
+from c2c.systems.tessera.virtual_clock import VirtualClock
+from c2c.systems.tessera.work import Gpus, Work
+from c2c.systems.tessera.workers import MODES, run_placed
 
 ROOT = Path(__file__).parents[3]
 
@@ -135,6 +138,46 @@ def test_a_copy_that_is_kept_gets_what_was_written_since() -> None:
         left, _ = step(n, here, left)
     _, sent = step(41, there, left)
     assert sent == whole
+
+
+def chain_of(count: int) -> Pieces:
+    """A product behind each other, each a piece."""
+
+    def function(x: Any, y: Any) -> Any:
+        for _ in range(count):
+            x = jnp.tanh(x) @ y
+        return x
+
+    return cut(function, jnp.ones((3, 3)), jnp.ones((3, 3)))
+
+
+def test_workers_with_pretended_times_pipeline_as_the_model_of_it_does() -> None:
+    """Real pieces and sends of twelve requests; two at each device, times balanced but unlike."""
+    pieces = chain_of(8)
+    count = len(pieces.pieces)
+    gpu_of = [k // 2 % 2 for k in range(count)]
+    piece_s = [1.0, 3.0, 2.0, 0.5, 2.5, 1.5, 4.0, 1.5][:count]
+    work = Work(
+        names=tuple(piece.name for piece in pieces.pieces),
+        times_s=tuple((s, s) for s in piece_s), transfers=pieces.transfers(),
+    )  # fmt: skip
+    gpus = Gpus.alike(("a", "b"), gbps=36e-9, latency_s=0.1)  # a second and a bit for each value
+    busiest = max(sum(s for s, g in zip(piece_s, gpu_of, strict=True) if g == k) for k in (0, 1))
+    requests = [[jnp.full((3, 3), n + 1.0), jnp.eye(3)] for n in range(12)]
+    alone = run_placed(pieces, [0] * count, jax.devices()[:1], requests, mode="none").results
+    share = {}
+    for mode in MODES:
+        clock = VirtualClock(piece_s, gpus.seconds)
+        ran = run_placed(
+            pieces, gpu_of, jax.devices()[:1] * 2, requests, mode=mode, in_flight=4, clock=clock
+        )
+        assert all((a[0] == b[0]).all() for a, b in zip(ran.results, alone, strict=True))
+        assert max(clock.busy_s.values()) == pytest.approx(12 * busiest)
+        share[mode] = 12 * busiest / clock.now_s
+        modelled = pipelined([steps_of(work, gpus, gpu_of)], [[0]] * 12, mode, 4).seconds
+        # a worker ends the piece that it has begun, which the model interrupts or shares
+        assert clock.now_s == pytest.approx(modelled, rel=1e-9 if mode == "none" else 0.1)
+    assert share["none"] < 0.5 < share["naive"] <= share["priority"] < 1.0
 
 
 def test_what_cannot_be_placed_is_refused() -> None:
