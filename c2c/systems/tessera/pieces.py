@@ -128,8 +128,8 @@ def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
         needed.append(set(wanted))
         wanted |= {v for e in group for v in e.invars if not isinstance(v, core.Literal)}
     pieces = []
-    updates = {}
-    same = {}
+    updates: dict[int, Update] = {}
+    same: dict[int, int] = {}
     unknown = jaxpr.debug_info.with_unknown_names()
 
     def compiled(takes: list[Any], gives: list[Any], equations: list[Any]) -> Any:

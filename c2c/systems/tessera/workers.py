@@ -185,7 +185,8 @@ class _Board:
 
     def _run(self, gpu: int, request: int, piece: int, arrays: list[Any]) -> None:
         jax: Any = import_module("jax")  # some of its functions are untyped
-        made, sent = self.pieces.pieces[piece], []
+        made = self.pieces.pieces[piece]
+        sent: list[Sent] = []
         here = [
             self._bring(request, value, array, gpu, sent)
             for value, array in zip(made.takes, arrays, strict=True)
