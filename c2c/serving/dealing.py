@@ -1,7 +1,8 @@
-"""Requests of a batch are dealt out anew over the batches on the same devices, by the route.
+"""Requests of a batch are dealt out anew to other batches on the same devices, by the route.
 
 Their KV caches lie where all of these find them, so nothing is copied. What finds no room in the
-other batch's share of the memory stays.
+other batch's share of the memory stays. Batches come together so, and none is split: two halves
+read all weights twice, and what comes later goes to the emptier one in any case.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ def _has_room(fleet: Fleet, s: Serving, j: int, slot: int) -> bool:
 
 @jitable
 def _taker(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:
-    # The batch on the same devices that the route now says; -1: the request stays.
+    # The other batch on the same devices that the route now says; -1: the request stays.
     inst = s.instance[i]
     j = routed(fleet, rules, s, inst.model, slot, False)
     if j < 0 or j == i:
         return -1
-    is_beside = s.instance[j].chip == inst.chip and s.instance[j].kind == inst.kind
-    return j if is_beside and _has_room(fleet, s, j, slot) else -1
+    other = s.instance[j]
+    is_beside = other.chip == inst.chip and other.kind == inst.kind
+    is_batch = other.n_prefill + other.n_decode > 0
+    return j if is_beside and is_batch and _has_room(fleet, s, j, slot) else -1
 
 
 @jitable

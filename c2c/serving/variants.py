@@ -25,7 +25,7 @@ def change_together(s: Serving, i: int, alpha: float) -> None:
     """Note the variant of the step that instance `i` begins, on all batches that share its devices.
 
     Where it is another than before, they end their runs at the next step boundary and are dealt out
-    anew there: one variant may be for one large batch, another for several small ones.
+    anew there (`dealing`): one variant may be for one large batch, another for several small ones.
     """
     inst = s.instance[i]
     if inst.alpha == alpha:

@@ -237,12 +237,14 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
         usual = latency[values.index(middle)]
         at = [values.index(v) for v in marks[varied]]
         mark_published(ax, at, [usual * _published(f"fig10.{n}") for n in marks[varied].values()])
+        level = {name: 1e3 * next(r["per_token_s"] for r in rows if r["varied"] == name)
+                 for name in lines}  # fmt: skip
         for name, colour in lines.items():
-            y = 1e3 * next(r["per_token_s"] for r in rows if r["varied"] == name)
-            ax.axhline(y, color=colour, linestyle="--", linewidth=1.2, label=name)
+            ax.axhline(level[name], color=colour, linestyle="--", linewidth=1.2, label=name)
         ax.set_xticks(range(len(mine)), [f"{v:g}" for v in values])
         highest = [1e3 * r["highest_s"] for r in mine]
-        ax.set_ylim(0, 1.15 * max(usual * _published("fig10.conservative_penalty"), *highest))
+        worst = usual * _published("fig10.conservative_penalty")
+        ax.set_ylim(0, 1.15 * max(worst, *highest, *level.values()))
         ax.set_xlabel(f"{axis}; numbers: switches")
     axes[0].set_ylabel("latency (ms a token)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")

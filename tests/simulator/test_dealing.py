@@ -1,4 +1,4 @@
-"""Batches over the same devices that change their variant together, and are dealt out anew."""
+"""Batches over the same devices change their variant together, and come together by the route."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ def served(
     return records, stats, done
 
 
-BURST = [0.0] * 4 + [5.0] * 8
+BURST = [0.0] * 4 + [5.0] * 8 + [6.0] * 2
 
 
-def test_rows_of_one_batch_are_dealt_out_over_both() -> None:
-    """Four requests in one batch, then eight more that wait: each batch has a half."""
-    records, stats, done = served(two_lanes(), BURST, 300, window_s=5.05)
+def test_a_batch_is_not_split_and_what_comes_later_is_another() -> None:
+    """Four requests and eight that wait are a batch; under the second variant two more come."""
+    records, _, done = served(two_lanes(), BURST, 300, window_s=5.05)
     assert done.rules.own.vary.changes[0] == 1
-    assert list(records.instance[:4]) == [0] * 4  # the youngest go
-    assert abs(int((records.instance == 0).sum()) - 6) <= 1
-    assert stats.passed == 0  # nothing is carried
+    assert list(records.instance) == [0] * 12 + [1] * 2
 
 
-def test_rows_come_together_where_the_first_variant_is_back() -> None:
+def test_batches_come_together_where_the_first_variant_is_back() -> None:
     """The same, and the burst is over before most of its requests end: these are one batch."""
-    records, _, done = served(two_lanes(), BURST, 900, window_s=2.6)
+    records, stats, done = served(two_lanes(), BURST, 900, window_s=2.6)
     assert done.rules.own.vary.changes[0] == 2
     assert done.rules.own.vary.chosen[0] == 0
     last = records.finished_s > np.sort(records.finished_s)[2]
-    assert len(set(records.instance[last])) == 1
+    assert set(records.instance[last]) == {0}
+    assert last[-2:].all()  # of which two had begun in the other one
+    assert stats.passed == 0  # nothing is carried
 
 
 def test_what_finds_no_room_stays() -> None:
-    """Of the twelve the other batch holds three."""
-    records, _, _ = served(two_lanes(rows=3), BURST, 300, window_s=5.05)
-    assert set(records.instance) == {0, 1}
+    """A batch holds twelve requests, of which one has ended when the other two would come."""
+    records, _, _ = served(two_lanes(rows=12), BURST, 900, window_s=2.6)
+    assert set(records.instance[-2:]) == {0, 1}
 
 
 def test_what_a_request_took_alone_goes_with_it() -> None:
