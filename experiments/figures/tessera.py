@@ -285,7 +285,7 @@ def _planner(ax: Any, rows: Sequence[dict[str, Any]]) -> None:
         ax, [200, 1000], [_published("fig11b.solve_200"), _published("fig11b.solve_1000")]
     )
     ax.set_yscale("log")
-    ax.set_ylim(1e-3, 3)
+    ax.set_ylim(1e-3, 30)
     ax.set_xlabel("kernels")
     ax.set_ylabel("CPU seconds to plan")
-    ax.legend(loc="lower right")
+    ax.legend(loc="upper right")
