@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,5 +58,11 @@ def laid_out(
         raise SettingError(
             "catalog", [d.name for d in deployments], "one model: the pair keeps its weights"
         )
-    spec = deployments[0].spec
-    return replace(system, layout=pair_layout(settings, pair, spec, rows=system.max_batch))
+    layout = pair_layout(settings, pair, deployments[0].spec, rows=system.max_batch)
+    window_s = getattr(system.vary, "window_s", math.inf)
+    if window_s < layout.switch_s:
+        warnings.warn(
+            f"system.vary.window_s={window_s}: a switch takes longer, {layout.switch_s} s",
+            stacklevel=2,
+        )
+    return replace(system, layout=layout)

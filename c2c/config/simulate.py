@@ -190,12 +190,18 @@ def _parked(stats: RunStats) -> dict[str, Any]:
 
 
 def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return for which share of the time each device and link of a layout was used."""
+    """Return for which share of the time each device and link of a layout was used.
+
+    And how often the variant of steps changed.
+    """
     layout = prepared.setup.system.layout
     if layout is None or stats.end_s <= 0.0:
         return {}
     shares = stats.resource_s.mean(0) / stats.end_s
-    return {"resources": dict(zip(layout.resources, map(float, shares), strict=True))}
+    return {
+        "resources": dict(zip(layout.resources, map(float, shares), strict=True)),
+        "variant_changes": stats.variant_changes,
+    }
 
 
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:

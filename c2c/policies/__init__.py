@@ -147,7 +147,7 @@ from c2c.policies.turn import (
     turn_taken,
     urgency,
 )
-from c2c.policies.vary import AsAlpha, ByWait, follows_waits, note_end, variant
+from c2c.policies.vary import AsAlpha, ByWait, ByWaiting, follows_waits, note_end, variant
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -173,6 +173,7 @@ __all__ = [
     "ByScore",
     "ByShare",
     "ByWait",
+    "ByWaiting",
     "ChunkChoice",
     "EndsFirst",
     "ExpertMap",

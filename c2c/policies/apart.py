@@ -30,6 +30,7 @@ class Apart(NamedTuple):
     """Where the machine code of each part begins; 0: the system does not need it."""
 
     turns: int = 0
+    deal: int = 0
     step_experts: int = 0
     start_experts: int = 0
     share_works: int = 0

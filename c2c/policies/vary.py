@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.policies.decision import decision
+from c2c.policies.decision import decision, jitable
 from c2c.policies.returns import A_COUNT, YES_OR_NO
 
-__all__ = ["AsAlpha", "ByWait", "Waits", "follows_waits", "note_end", "variant"]
+__all__ = ["AsAlpha", "ByWait", "ByWaiting", "Waits", "follows_waits", "note_end", "variant"]
 
 
-def _first(policy: Any, own: Any, chip: int, now_s: float) -> int:
+def _first(policy: Any, own: Any, chip: int, waiting: int, now_s: float) -> int:
     return 0
 
 
@@ -32,13 +32,14 @@ def follows_waits(policy: Any) -> bool:
 
 
 @decision(default=_first, returns=A_COUNT)
-def variant(policy: Any, own: Any, chip: int, now_s: float) -> int:
+def variant(policy: Any, own: Any, chip: int, waiting: int, now_s: float) -> int:
     """Return the variant of the step that begins now on a chip, by its number.
 
     Args:
       policy: decides.
       own: arrays of the policy's own.
       chip: where.
+      waiting: requests there whose prompts are not computed yet.
       now_s: the time.
     """
 
@@ -66,12 +67,12 @@ def _never(policy: AsAlpha) -> bool:
 
 
 @variant.by(AsAlpha)
-def _none(policy: AsAlpha, own: Any, chip: int, now_s: float) -> int:
+def _none(policy: AsAlpha, own: Any, chip: int, waiting: int, now_s: float) -> int:
     return 0
 
 
 class Waits(NamedTuple):
-    """What the policy remembers, a row a chip.
+    """What a policy remembers, a row a chip.
 
     Attributes:
       ends_s: when the window ends.
@@ -79,6 +80,7 @@ class Waits(NamedTuple):
       latency_s: of them together.
       execution_s: of them together.
       chosen: the variant in force.
+      changes: of it so far.
     """
 
     ends_s: Any
@@ -86,6 +88,19 @@ class Waits(NamedTuple):
     latency_s: Any
     execution_s: Any
     chosen: Any
+    changes: Any
+
+
+def _no_waits(fleet: Any, window_s: float) -> Waits:
+    n = len(fleet.chip_first) - 1
+    counts = [np.zeros(n, np.int64) for _ in range(3)]
+    return Waits(np.full(n, window_s), counts[0], np.zeros(n), np.zeros(n), counts[1], counts[2])
+
+
+def _check_positive(policy: Any, where: str, *names: str) -> None:
+    for name in names:
+        if not 0.0 < getattr(policy, name) < math.inf:
+            raise SettingError(f"{where}.{name}", getattr(policy, name), "a number above 0")
 
 
 class ByWait(NamedTuple):
@@ -110,19 +125,13 @@ class ByWait(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
-        for name in ("window_s", "threshold"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise SettingError(f"{where}.{name}", getattr(self, name), "a number above 0")
+        _check_positive(self, where, "window_s", "threshold")
         if not 0.0 <= self.band < 1.0:
             raise SettingError(f"{where}.band", self.band, "a number in [0, 1)")
 
     def memory(self, fleet: Any) -> Waits:
         """Return what it remembers at the start."""
-        n = len(fleet.chip_first) - 1
-        return Waits(
-            np.full(n, self.window_s), np.zeros(n, np.int64), np.zeros(n), np.zeros(n),
-            np.zeros(n, np.int64),
-        )  # fmt: skip
+        return _no_waits(fleet, self.window_s)
 
 
 @follows_waits.by(ByWait)
@@ -138,18 +147,66 @@ def _note(policy: ByWait, own: Any, chip: int, latency_s: float, execution_s: fl
     return True
 
 
+@jitable
+def _end_window(own: Any, chip: int, window_s: float, now_s: float, chosen: int) -> None:
+    windows = math.floor((now_s - own.ends_s[chip]) / window_s) + 1.0
+    own.ends_s[chip] += windows * window_s
+    own.requests[chip] = 0
+    own.latency_s[chip] = 0.0
+    own.execution_s[chip] = 0.0
+    if chosen != own.chosen[chip]:
+        own.chosen[chip] = chosen
+        own.changes[chip] += 1
+
+
 @variant.by(ByWait)
-def _by_wait(policy: ByWait, own: Any, chip: int, now_s: float) -> int:
+def _by_wait(policy: ByWait, own: Any, chip: int, waiting: int, now_s: float) -> int:
     if own.requests[chip] > 0 and now_s >= own.ends_s[chip]:
+        chosen = int(own.chosen[chip])
         if own.execution_s[chip] > 0.0:
             ratio = own.latency_s[chip] / own.execution_s[chip]
             if ratio > policy.threshold * (1.0 + policy.band):
-                own.chosen[chip] = 1
+                chosen = 1
             elif ratio < policy.threshold * (1.0 - policy.band):
-                own.chosen[chip] = 0
-        windows = math.floor((now_s - own.ends_s[chip]) / policy.window_s) + 1.0
-        own.ends_s[chip] += windows * policy.window_s
-        own.requests[chip] = 0
-        own.latency_s[chip] = 0.0
-        own.execution_s[chip] = 0.0
+                chosen = 0
+        _end_window(own, chip, policy.window_s, now_s, chosen)
+    return int(own.chosen[chip])
+
+
+class ByWaiting(NamedTuple):
+    """The second variant while more prompts than so many wait, else the first, once a window.
+
+    Ours, beside `ByWait`: it sees a queue before the first request of it has ended.
+
+    Attributes:
+      window_s: how often it looks.
+      prompts: that wait, those of the step under way included; as many keep the variant.
+    """
+
+    window_s: float = 0.3
+    prompts: float = 4.0
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        _check_positive(self, where, "window_s", "prompts")
+
+    def memory(self, fleet: Any) -> Waits:
+        """Return what it remembers at the start."""
+        return _no_waits(fleet, self.window_s)
+
+
+@follows_waits.by(ByWaiting)
+def _always_too(policy: ByWaiting) -> bool:
+    return True
+
+
+@variant.by(ByWaiting)
+def _by_waiting(policy: ByWaiting, own: Any, chip: int, waiting: int, now_s: float) -> int:
+    if now_s >= own.ends_s[chip]:
+        chosen = int(own.chosen[chip])
+        if waiting > policy.prompts:
+            chosen = 1
+        elif waiting < policy.prompts:
+            chosen = 0
+        _end_window(own, chip, policy.window_s, now_s, chosen)
     return int(own.chosen[chip])

@@ -45,6 +45,7 @@ from c2c.serving.instances import make_room_for
 from c2c.serving.parking import bring_in
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
+from c2c.serving.variants import change_together, waiting_on
 
 __all__ = ["compose", "next_part"]
 
@@ -318,9 +319,11 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     _plan_alpha(fleet, rules, s, i, pair)
     if follows_waits(rules.system.vary):
         variants = len(s.alone_s)
-        chosen = variant(rules.system.vary, rules.own.vary, inst.chip, now_s)
+        chosen = variant(rules.system.vary, rules.own.vary, inst.chip, waiting_on(s, i), now_s)
         plan.alpha = min(chosen, variants - 1)
-        inst.alpha = plan.alpha / max(1, variants - 1)
+        change_together(s, i, plan.alpha / max(1, variants - 1))
+        if inst.deals != 0:
+            plan.steps = 1
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
     if not fleet.folds_turns and (plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0):
         plan.steps = 1  # what comes before the step shares the link, and is paid once

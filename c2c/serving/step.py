@@ -23,6 +23,7 @@ from c2c.policies import (
 from c2c.serving.actions import ask
 from c2c.serving.batching import next_part
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.dealing import deal
 from c2c.serving.decoders import hand_on
 from c2c.serving.handover import append_decode
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
@@ -385,6 +386,8 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
         _end_prefills(fleet, rules, s, i, now_s)
     m = int(inst.model)
     is_given_up = is_cleared(s, i)
+    if inst.deals != 0:
+        deal(fleet, rules, s, i, now_s)
     if has_moved(s, i):
         follow(fleet, rules, s, i, now_s)
     is_for_prompts = fleet.role[d] == PROMPTS or fleet.hands_to[inst.kind] >= 0

@@ -40,6 +40,7 @@ class RunStats:
     drains: int
     preempted: int  # times that a request was set aside
     moves: int  # engines that went to another slice, or would have
+    variant_changes: int  # of steps, where a policy chooses their variant by how long requests wait
     handed: int  # times that one went to another device to decode
     end_s: float
     busy_s: np.ndarray
@@ -243,6 +244,7 @@ class Simulation:
             drains=int(count[0].drains),
             preempted=int(count[0].preempted),
             moves=int(count[0].moves),
+            variant_changes=int(np.sum(getattr(self.rules.own.vary, "changes", 0))),
             handed=int(count[0].handed),
             end_s=float(link.at_s.max()),
             busy_s=np.array(phase.busy_s),

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow.parquet as pq
 
-from c2c.systems.tessera import Arrival
+from c2c.workloads import RequestBlock
 from experiments.c2cserve.context import Context
 from experiments.tessera.workloads import MEDIANS
 
@@ -18,42 +18,46 @@ __all__ = ["TRACE", "of_trace", "poisson", "source"]
 TRACE: Final = "azure2023_conv.parquet"
 
 
-def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> list[Arrival]:
+def _block(at_s: Any, prompt: Any, output: Any) -> RequestBlock:
+    count = len(at_s)
+    prompts, outputs = (np.broadcast_to(x, count).astype(np.int32) for x in (prompt, output))
+    return RequestBlock(
+        arrival_s=np.asarray(at_s, np.float64), model=np.zeros(count, np.int32),
+        prompt_tokens=prompts, output_tokens=outputs,
+    )  # fmt: skip
+
+
+def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> RequestBlock:
     """Return Poisson arrivals with the trace's lengths, or all of its medians."""
     rng = np.random.default_rng([seed, 7])
     at = np.cumsum(rng.exponential(1 / rate_rps, requests))
     columns = _columns(context)
     if columns is None:
-        return [Arrival(float(t), *MEDIANS) for t in at]
+        return _block(at, *MEDIANS)
     chosen = np.random.default_rng([seed, 8]).integers(0, len(columns[0]), requests)
-    return [
-        Arrival(float(t), int(columns[1][k]), int(columns[2][k]))
-        for t, k in zip(at, chosen, strict=True)
-    ]
+    return _block(at, columns[1][chosen], columns[2][chosen])
 
 
-def of_trace(context: Context, seconds: float, rate_rps: float) -> list[Arrival]:
-    """Return so much of the trace, its time scaled to a mean rate; without it, bursts of its kind.
+def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) -> RequestBlock:
+    """Return a piece of the trace, its time scaled to a mean rate; without it, bursts of its kind.
 
-    The bursts are Poisson arrivals whose rate goes between half and twice its mean every 20 s.
+    Pieces follow one another and share no request. The bursts are Poisson arrivals whose rate goes
+    between half and twice its mean every 20 s.
     """
     columns = _columns(context)
     if columns is None:
-        rng = np.random.default_rng(5)
-        found: list[Arrival] = []
+        rng = np.random.default_rng([piece, 5])
+        found: list[float] = []
         t = 0.0
         while t < seconds:
             rate = rate_rps * (0.5 if int(t / 20) % 3 else 2.0)
             t += float(rng.exponential(1 / rate))
-            found.append(Arrival(t, *MEDIANS))
-        return found
+            found.append(t)
+        return _block(found, *MEDIANS)
     count = int(seconds * rate_rps)
-    at, prompt, output = (column[:count] for column in columns)
-    scale = seconds / float(at[-1] - at[0])
-    return [
-        Arrival(float(t - at[0]) * scale, int(p), int(o))
-        for t, p, o in zip(at, prompt, output, strict=True)
-    ]
+    first = piece * count % (len(columns[0]) - count + 1)
+    at, prompt, output = (column[first : first + count] for column in columns)
+    return _block((at - at[0]) * (seconds / float(at[-1] - at[0])), prompt, output)
 
 
 def source(context: Context) -> str:

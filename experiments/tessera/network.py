@@ -11,7 +11,7 @@ from c2c.systems.tessera import load_pair, plan, step_kernels, ways, work_of
 from experiments.c2cserve.context import Computed, Context
 from experiments.tessera.answering import answer
 from experiments.tessera.arrivals import poisson, source
-from experiments.tessera.pairs_online import capacity_rps, latency_s, on_pair
+from experiments.tessera.pairs_online import capacity_rps, latency_s
 from experiments.tessera.planner import STEPS, PlannerSettings, measure
 from experiments.tessera.workloads import GPT_OSS, workload
 
@@ -29,9 +29,9 @@ def compute(context: Context) -> Computed:
     """Return throughput and light latency over the link, and seconds of the planner."""
     pair = load_pair(PAIR)
     rows = []
-    base = capacity_rps(on_pair(PAIR))
+    base = capacity_rps(PAIR)
     arrivals = poisson(context, _LIGHT * base, _REQUESTS[context.profile])
-    alone_s = latency_s(on_pair(PAIR), "left", arrivals)
+    alone_s = latency_s(PAIR, "left", arrivals)
     for k, gbits in enumerate(_GBITS):
         gbps = gbits / 8
         found = ways(
@@ -44,7 +44,7 @@ def compute(context: Context) -> Computed:
                 "gbits": gbits,
                 "offline": offline["kernels"] / offline["left"],
                 "replicas": offline["replicas"] / offline["left"],
-                "online_ms": 1e3 * latency_s(on_pair(PAIR, gbps), "light", arrivals),
+                "online_ms": 1e3 * latency_s(PAIR, "light", arrivals, gbps),
                 "alone_ms": 1e3 * alone_s,
             }
         )

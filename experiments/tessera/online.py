@@ -13,7 +13,7 @@ from experiments.c2cserve.context import Computed, Context
 from experiments.claims import claim
 from experiments.tessera.answering import answer
 from experiments.tessera.arrivals import poisson, source
-from experiments.tessera.pairs_online import ONLINE, capacity_rps, latency_s, on_pair
+from experiments.tessera.pairs_online import ONLINE, capacity_rps, latency_s
 from experiments.tessera.workloads import PAIRS
 
 __all__ = ["compute"]
@@ -29,8 +29,7 @@ def compute(context: Context) -> Computed:
     rows = []
     points = [(name, load) for name in PAIRS for load in LOADS]
     for k, (name, load) in enumerate(points):
-        pair = on_pair(name)
-        rate = load * capacity_rps(pair)
+        rate = load * capacity_rps(name)
         drawn = [poisson(context, rate, _REQUESTS[context.profile], seed) for seed in seeds]
         rows += [
             {
@@ -38,7 +37,7 @@ def compute(context: Context) -> Computed:
                 "way": way,
                 "load": load,
                 "rate_rps": rate,
-                "per_token_s": float(np.mean([latency_s(pair, way, a) for a in drawn])),
+                "per_token_s": float(np.mean([latency_s(name, way, a) for a in drawn])),
             }
             for way in ONLINE
         ]

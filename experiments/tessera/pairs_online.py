@@ -1,28 +1,34 @@
-"""GPT-oss 20B online on a pair: lanes of every way, and what a rate of requests gives."""
+"""GPT-oss 20B online on a pair, in the serving loop: what each way gives at a rate of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
+from c2c.config import build, load
 from c2c.models import load_spec
-from c2c.systems.tessera import (
-    Arrival,
-    Lane,
-    Lanes,
-    Monitor,
-    Server,
-    decode_only,
-    load_pair,
-    serve,
-)
+from c2c.policies import AsAlpha, ByWait, Static
+from c2c.serving import Prepared, ServingSetup, prepare
+from c2c.simulator import is_compiled, simulate_in_memory
+from c2c.systems.tessera import Lanes, load_pair
+from c2c.workloads import RequestBlock, Workload
 from experiments.tessera.workloads import GPT_OSS, MEDIANS, MXFP4_BYTES
 
-__all__ = ["IN_FLIGHT", "ONLINE", "OnPair", "capacity_rps", "latency_s", "on_pair", "tessera_on"]
+__all__ = [
+    "ONLINE",
+    "Online",
+    "apart",
+    "capacity_rps",
+    "latency_s",
+    "one_policy",
+    "served",
+    "tessera_on",
+]
 
 ONLINE: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -33,95 +39,110 @@ ONLINE: Final[Mapping[str, str]] = MappingProxyType(
         "tessera": "Tessera",
     }
 )
-IN_FLIGHT: Final = 2  # batches that share the continuous batch under the throughput policy
-_CONTEXT: Final = MEDIANS[0] + MEDIANS[1] // 2
+_SIDES: Final = ("left", "right")
+_INTERPRETED: Final = 300  # requests; more are worth compiling for
 
 
-class OnPair:
-    """GPT-oss 20B on a pair: lanes of each way, made when they are asked for."""
+@dataclass(frozen=True, slots=True)
+class Online:
+    """What requests were answered with.
 
-    def __init__(self, lanes: Lanes) -> None:
-        self.lanes = lanes
+    Attributes:
+      per_token_s: mean of latency over tokens generated, the paper's normalised latency.
+      worst_s: the longest latency of a request.
+      switches: of the policy.
+    """
 
-    @cached_property
-    def single(self) -> tuple[Lane, Lane]:
-        """Each GPU alone."""
-        return self.lanes.single(0), self.lanes.single(1)
+    per_token_s: float
+    worst_s: float
+    switches: int
 
-    @cached_property
-    def attention(self) -> tuple[Lane, Lane]:
-        """Attention on the left GPU, and on the right one."""
-        return self.lanes.attention_ffn(0), self.lanes.attention_ffn(1)
 
-    @cached_property
-    def latency(self) -> Lane:
-        """The placement under the latency policy."""
-        return self.lanes.placed("latency")
-
-    @cached_property
-    def throughput(self) -> Lane:
-        """The placement under the throughput policy."""
-        return self.lanes.placed("throughput")
+def capacity_rps(pair: str) -> float:
+    """Return what the left GPU alone sustains of median requests, 64 of them in a batch."""
+    lane = Lanes(
+        spec=load_spec(GPT_OSS), pair=load_pair(pair), context=MEDIANS[0] + MEDIANS[1] // 2,
+        expert_bytes=MXFP4_BYTES,
+    ).single(0)  # fmt: skip
+    prompt, output = MEDIANS
+    return 1 / (lane.prefill.at(prompt)[1] + output / 64 * lane.decode.at(64)[1])
 
 
 @cache
-def on_pair(name: str, gbps: float | None = None) -> OnPair:
-    """Return GPT-oss 20B on a pair, at another rate of the link where one is given."""
-    return OnPair(
-        Lanes(
-            spec=load_spec(GPT_OSS), pair=load_pair(name), context=_CONTEXT,
-            expert_bytes=MXFP4_BYTES, gbps=gbps,
-        )
-    )  # fmt: skip
+def _setup(system: str, pair: str, first: str | None, gbps: float | None) -> ServingSetup:
+    """Return a system of `conf/system` over a pair; planning is what takes the time."""
+    settings = [
+        f"system={system}", f"pair={pair}", "workload=poisson",
+        f"system.layout.context={MEDIANS[0] + MEDIANS[1] // 2}",
+        f"system.layout.prompt={MEDIANS[0]}", f"system.layout.expert_bytes={MXFP4_BYTES}",
+    ]  # fmt: skip
+    if first is not None:
+        settings.append(f"system.layout.first={first}")
+    if gbps is not None:
+        settings.append(f"system.layout.gbps={gbps}")
+    return build(load(settings)).serving
 
 
-def capacity_rps(pair: OnPair) -> float:
-    """Return what the left GPU alone sustains of median requests, 64 of them in a batch."""
-    left, (prompt, output) = pair.single[0], MEDIANS
-    return 1 / (left.prefill.at(prompt)[1] + output / 64 * left.decode.at(64)[1])
+@cache
+def _prepared(
+    system: str, pair: str, first: str | None = None, gbps: float | None = None
+) -> Prepared:
+    return prepare(_setup(system, pair, first, gbps))
 
 
-def tessera_on(pair: OnPair, monitor: Monitor) -> Server:
-    """Return Tessera: one batch under the latency policy, several under the other."""
-    return Server(
-        {"latency": (pair.latency,), "throughput": (pair.throughput,) * IN_FLIGHT}, monitor
+@cache
+def _left_alone(pair: str) -> Prepared:
+    made = _setup("replicas", pair, None, None)
+    layout = made.system.layout
+    assert layout is not None
+    one = replace(layout, lanes=layout.lanes[:1])
+    return prepare(replace(made, system=replace(made.system, layout=one)))
+
+
+def tessera_on(pair: str, vary: Any, gbps: float | None = None) -> Prepared:
+    """Return Tessera over a pair with a rule that chooses the policy of its steps."""
+    made = _setup("tessera", pair, None, gbps)
+    return prepare(replace(made, system=replace(made.system, vary=vary)))
+
+
+def one_policy(pair: str, *, throughput: bool, gbps: float | None = None) -> Prepared:
+    """Return Tessera under one policy for good."""
+    made = _setup("tessera", pair, None, gbps)
+    alpha = Static(float(throughput))
+    return prepare(replace(made, system=replace(made.system, vary=AsAlpha(), alpha=alpha)))
+
+
+def apart(pair: str) -> Prepared:
+    """Return two GPUs that serve independently."""
+    return _prepared("replicas", pair)
+
+
+def served(what: Prepared, requests: RequestBlock) -> Online:
+    """Return what requests are answered with."""
+    workload = Workload((what.setup.deployments[0].name,), lambda: iter([requests]))
+    compiled = is_compiled() or len(requests) > _INTERPRETED
+    got = simulate_in_memory(what, workload, compiled=compiled)
+    latency_s = got.records.finished_s - got.records.arrival_s
+    return Online(
+        per_token_s=float(np.mean(latency_s / got.records.output_tokens)),
+        worst_s=float(latency_s.max()),
+        switches=got.stats.variant_changes,
     )
 
 
-def latency_s(pair: OnPair, way: str, arrivals: Sequence[Arrival]) -> float:
+def latency_s(pair: str, way: str, requests: RequestBlock, gbps: float | None = None) -> float:
     """Return the mean latency a token; PD and AF in their better direction.
 
     `way` is one of `ONLINE`, or "light": Tessera's latency policy for good.
     """
-    if way == "pd":
-        return min(_apart(pair, arrivals, u) for u in (0, 1))
-    if way == "af":
-        servers = [Server({"latency": (lane,) * IN_FLIGHT}) for lane in pair.attention]
+    if way in ("pd", "af"):
+        tried = [_prepared(way, pair, first, gbps) for first in _SIDES]
     elif way == "left":
-        servers = [Server({"latency": pair.single[:1]})]
-    elif way == "replicas":
-        servers = [Server({"latency": pair.single})]
+        tried = [_left_alone(pair)]
     elif way == "light":
-        servers = [Server({"latency": (pair.latency,)})]
+        tried = [one_policy(pair, throughput=False, gbps=gbps)]
+    elif way == "tessera":
+        tried = [tessera_on(pair, ByWait(), gbps)]
     else:
-        servers = [tessera_on(pair, Monitor())]
-    return min(_mean(server, arrivals) for server in servers)
-
-
-def _mean(server: Server, arrivals: Sequence[Arrival]) -> float:
-    return float(np.mean([done.per_token_s for done in serve(server, arrivals)[0]]))
-
-
-def _apart(pair: OnPair, arrivals: Sequence[Arrival], prefill: Literal[0, 1]) -> float:
-    """Return prefill on one GPU, one prompt after another, and decode on the other one."""
-    gpu_s = link_s = 0.0
-    handed = []
-    for asked in arrivals:
-        gpu_s = max(gpu_s, asked.at_s) + pair.single[prefill].prefill.at(asked.prompt)[1]
-        link_s = max(link_s, gpu_s) + pair.lanes.handed_s(asked.prompt, prefill)
-        handed.append(Arrival(link_s, asked.prompt, asked.output))
-    server = Server({"latency": (decode_only(pair.single[1 - prefill]),)})
-    done, _ = serve(server, handed)
-    return float(
-        np.mean([(d.ended_s - a.at_s) / a.output for d, a in zip(done, arrivals, strict=True)])
-    )
+        tried = [apart(pair)]
+    return min(served(what, requests).per_token_s for what in tried)

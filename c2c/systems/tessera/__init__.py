@@ -2,21 +2,12 @@
 
 from c2c.systems.tessera.costs import Efficiency, kernel_s, work_of
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
+from c2c.systems.tessera.groups import Group, groups_of
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
-from c2c.systems.tessera.lanes import PRICE, Lanes
+from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
-from c2c.systems.tessera.layouts import PairLayout, pair_layout
-from c2c.systems.tessera.monitor import (
-    Group,
-    Monitor,
-    MonitorState,
-    finish,
-    groups_of,
-    tick,
-    wanted,
-)
-from c2c.systems.tessera.online import Arrival, Costs, Done, Lane, Server, decode_only, serve
+from c2c.systems.tessera.layouts import SWITCH_S, PairLayout, pair_layout
 from c2c.systems.tessera.other_models import (
     MAMBA,
     SD35,
@@ -28,7 +19,7 @@ from c2c.systems.tessera.other_models import (
 from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
 from c2c.systems.tessera.pair import Pair, load_pair
 from c2c.systems.tessera.parametric import Range, cut_curve
-from c2c.systems.tessera.pieces import Piece, Pieces, cut, routes_of
+from c2c.systems.tessera.pieces import Piece, Pieces, Update, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
     Options,
@@ -42,12 +33,14 @@ from c2c.systems.tessera.plan import (
 )
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
+from c2c.systems.tessera.replicas import Replicas, chains_of
 from c2c.systems.tessera.robust import Robust, robust_plan
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.served import Load, Phase, Served, decoder, diffusion, state_space
 from c2c.systems.tessera.streamed import StreamedWay, slice_gpu, streamed_ways, streamed_work
 from c2c.systems.tessera.tensor_parallel import ranked, tensor_parallel
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
+from c2c.systems.tessera.virtual_clock import VirtualClock
 from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Transfer, Weights, Work, joined
 from c2c.systems.tessera.workers import MODES, Mode, Ran, Sent, WorkerError, run_placed
@@ -58,14 +51,13 @@ __all__ = [
     "MODES",
     "PRICE",
     "SD35",
+    "SWITCH_S",
     "VISION",
     "WAYS",
-    "Arrival",
     "Batch",
     "Carried",
     "Costs",
     "Dependency",
-    "Done",
     "Efficiency",
     "Gpus",
     "Graph",
@@ -75,8 +67,6 @@ __all__ = [
     "Launched",
     "Load",
     "Mode",
-    "Monitor",
-    "MonitorState",
     "Options",
     "Overlapped",
     "Pair",
@@ -91,6 +81,7 @@ __all__ = [
     "Ran",
     "Range",
     "Recording",
+    "Replicas",
     "Robust",
     "Schedule",
     "Seen",
@@ -98,29 +89,29 @@ __all__ = [
     "Send",
     "Sent",
     "Served",
-    "Server",
     "Stage",
     "StepKernel",
     "Steps",
     "StreamedWay",
     "Touch",
     "Transfer",
+    "Update",
+    "VirtualClock",
     "Way",
     "Weights",
     "Work",
     "WorkerError",
     "best_way",
     "blocks_of_layers",
+    "chains_of",
     "check_solver",
     "cost",
     "costs_of",
     "cut",
     "cut_curve",
-    "decode_only",
     "decoder",
     "diffusion",
     "diffusion_kernels",
-    "finish",
     "graph_of",
     "groups_of",
     "joined",
@@ -145,7 +136,6 @@ __all__ = [
     "run_placed",
     "running_on",
     "schedule",
-    "serve",
     "slice_gpu",
     "stages_of",
     "state_space",
@@ -155,11 +145,9 @@ __all__ = [
     "streamed_work",
     "sweep",
     "tensor_parallel",
-    "tick",
     "touches_of",
     "transfers_of",
     "vision_kernels",
-    "wanted",
     "ways",
     "work_of",
     "xla_kernels",

@@ -9,22 +9,56 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.systems.tessera.costs import work_of
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels
-from c2c.systems.tessera.online import Costs, Lane
 from c2c.systems.tessera.pair import Pair
 from c2c.systems.tessera.plan import Options, Policy, Stage, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan
 from c2c.systems.tessera.work import Gpus, Work
 
-__all__ = ["PRICE", "Lanes"]
+__all__ = ["PRICE", "Costs", "Lane", "Lanes"]
 
 PRICE: Final = 0.1  # `Options.price`: of two plans that are nearly equal, the one that sends less
 _ROWS: Final = (1, 8, 32, 128)
 _TOKENS: Final = (128, 512, 1024, 4096)
 
 Placing = Callable[[Work, Sequence[StepKernel]], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A step over a size, by linear interpolation, and in proportion beyond.
+
+    Attributes:
+      sizes: rows of a decode step, or tokens of a prefill step; ascending.
+      busy_s: [size][resource], what a step takes of each GPU and link.
+      alone_s: of each size, a step's latency with nothing beside it.
+    """
+
+    sizes: tuple[float, ...]
+    busy_s: tuple[tuple[float, ...], ...]
+    alone_s: tuple[float, ...]
+
+    def at(self, size: float) -> tuple[tuple[float, ...], float]:
+        """Return a step's shares of each resource while it runs alone, and its latency."""
+        held = min(size, self.sizes[-1])
+        more = max(1.0, size / self.sizes[-1])
+        alone = more * float(np.interp(held, self.sizes, self.alone_s))
+        columns = np.array(self.busy_s).T
+        busy = (more * float(np.interp(held, self.sizes, column)) for column in columns)
+        return tuple(b / alone for b in busy), alone
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What a batch costs: prompts by their tokens, decode steps by their rows."""
+
+    prefill: Costs
+    decode: Costs
+    rows: int  # at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

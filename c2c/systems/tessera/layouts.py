@@ -25,13 +25,13 @@ from c2c.hardware import Gpu, Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.serving import Chain, StepLayout, WorkCosts
 from c2c.serving import Lane as Place
-from c2c.systems.tessera.lanes import Lanes
-from c2c.systems.tessera.monitor import SWITCH_S
-from c2c.systems.tessera.online import Costs, Lane
+from c2c.systems.tessera.lanes import Costs, Lane, Lanes
 from c2c.systems.tessera.pair import Pair
 from c2c.systems.tessera.served import parameter_bytes
 
-__all__ = ["PairLayout", "pair_layout"]
+__all__ = ["SWITCH_S", "PairLayout", "pair_layout"]
+
+SWITCH_S: Final = 0.03  # that a change of policy stalls both GPUs; the paper's Fig. 10
 
 Side = Literal["left", "right"]
 _WAYS: Final = ("kernels", "replicas", "attention_ffn", "prefill_decode")

@@ -15,7 +15,7 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.systems.tessera.work import Transfer
 
-__all__ = ["Piece", "Pieces", "cut", "routes_of"]
+__all__ = ["Piece", "Pieces", "Update", "cut", "routes_of"]
 
 # After these a kernel would end: products, and what moves or loops by itself.
 _ENDS: Final = frozenset(
@@ -50,6 +50,21 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """A value that is another one but for what was written into it, as a cache is by each step.
+
+    Attributes:
+      operand: number of the value before.
+      parts: numbers of what says where and what was written.
+      run: from the value before and these to the value after; equal to it in every bit.
+    """
+
+    operand: int
+    parts: tuple[int, ...]
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Pieces:
     """A function in pieces.
 
@@ -59,6 +74,8 @@ class Pieces:
       constants: arrays that the function closes over, by number.
       results: numbers of what it returns, in order.
       nbytes: of each value.
+      updates: by number, the values that are updates of others.
+      same: by number, values that are others behind a barrier for the compiler.
     """
 
     pieces: tuple[Piece, ...]
@@ -66,6 +83,8 @@ class Pieces:
     constants: Mapping[int, Any]
     results: tuple[int, ...]
     nbytes: Mapping[int, int]
+    updates: Mapping[int, Update]
+    same: Mapping[int, int]
 
     def transfers(self) -> tuple[Transfer, ...]:
         """Return what goes between pieces."""
@@ -109,7 +128,16 @@ def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
         needed.append(set(wanted))
         wanted |= {v for e in group for v in e.invars if not isinstance(v, core.Literal)}
     pieces = []
+    updates: dict[int, Update] = {}
+    same: dict[int, int] = {}
     unknown = jaxpr.debug_info.with_unknown_names()
+
+    def compiled(takes: list[Any], gives: list[Any], equations: list[Any]) -> Any:
+        part = jaxpr.replace(
+            constvars=[], invars=takes, outvars=gives, eqns=equations, debug_info=unknown
+        )
+        return jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(part, ())))
+
     for k, (group, live) in enumerate(zip(groups, reversed(needed), strict=True)):
         inside = {v for e in group for v in e.outvars}
         takes = list(
@@ -121,10 +149,17 @@ def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
         gives = [v for e in group for v in e.outvars if v in live]
         if not gives:
             continue
-        part = jaxpr.replace(
-            constvars=[], invars=takes, outvars=gives, eqns=group, debug_info=unknown
-        )
-        run: Any = jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(part, ())))
+        update = _update_of(group[-1], takes, gives)
+        if update:
+            gives += [v for v in update[1:] if v in inside and v not in gives]
+        barriers = [e for e in group if e.primitive.name == "optimization_barrier"]
+        behind = {o: v for e in barriers for o, v in zip(e.outvars, e.invars, strict=True)}
+        same |= {number(v): number(behind[v]) for v in gives if behind.get(v) in takes}
+        run = compiled(takes, gives, group)
+        if update:
+            last = compiled(list(dict.fromkeys(update)), group[-1].outvars, group[-1:])
+            operand, *parts = map(number, dict.fromkeys(update))
+            updates[number(group[-1].outvars[0])] = Update(operand, tuple(parts), last)
         pieces.append(
             Piece(f"{k}.{group[-1].primitive.name}", tuple(map(number, takes)),
                   tuple(map(number, gives)), run)
@@ -133,7 +168,21 @@ def cut(function: Callable[..., Any], *arguments: Any) -> Pieces:
         at: int(np.prod(v.aval.shape, dtype=np.int64)) * v.aval.dtype.itemsize
         for v, at in numbers.items()
     }
-    return Pieces(tuple(pieces), given, constants, tuple(map(number, jaxpr.outvars)), nbytes)
+    return Pieces(
+        tuple(pieces), given, constants, tuple(map(number, jaxpr.outvars)), nbytes, updates,
+        same,
+    )  # fmt: skip
+
+
+def _update_of(equation: Any, takes: Sequence[Any], gives: Sequence[Any]) -> list[Any]:
+    """Return operand, indices and updates where a piece ends by writing into what it takes."""
+    from jax.extend import core
+
+    if equation.primitive.name != "scatter" or equation.outvars[0] not in gives:
+        return []  # one that adds might round otherwise when it is compiled alone
+    if any(isinstance(v, core.Literal) for v in equation.invars):
+        return []
+    return list(equation.invars) if equation.invars[0] in takes else []
 
 
 def _groups(equations: Sequence[Any]) -> list[list[Any]]:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from c2c.errors import SettingError
-from c2c.systems.tessera.monitor import groups_of
+from c2c.systems.tessera.groups import groups_of
 from c2c.systems.tessera.work import Gpus, Work
 from c2c.systems.tessera.workers import MODES, Mode
 

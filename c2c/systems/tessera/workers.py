@@ -18,11 +18,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.pieces import Pieces, routes_of
+from c2c.systems.tessera.replicas import Replicas
+from c2c.systems.tessera.virtual_clock import VirtualClock
 
 __all__ = ["MODES", "Mode", "Ran", "Sent", "WorkerError", "run_placed"]
 
@@ -35,7 +38,7 @@ class WorkerError(RuntimeError):
 
 
 class Sent(NamedTuple):
-    """A value that went from one device to another."""
+    """A value that went from one device to another, or what was written into it since the last."""
 
     request: int
     value: int
@@ -68,6 +71,8 @@ def run_placed(
     mode: Mode = "priority",
     in_flight: int = 4,
     routes: Mapping[int, frozenset[int]] | None = None,
+    replicas: Sequence[Replicas | None] = (),
+    clock: VirtualClock | None = None,
 ) -> Ran:
     """Run requests through a placement.
 
@@ -80,6 +85,9 @@ def run_placed(
       mode: which request goes on.
       in_flight: requests at a time; with mode none it is 1.
       routes: where values are sent; None: to all that read them.
+      replicas: of each request, the copies of what its last step left, which are brought up to
+        date; none, or None for one: what a step was given goes whole wherever it is read.
+      clock: of pretended times, at the end that of the last piece; None: nothing is pretended.
 
     Raises:
       SettingError: a placement, mode or number that cannot be.
@@ -96,11 +104,16 @@ def run_placed(
     for leaves in requests:
         if len(leaves) != len(pieces.given):
             raise SettingError("requests", len(leaves), f"{len(pieces.given)} arrays each")
+    copies = (*replicas, *(None for _ in requests[len(replicas) :]))
+    for kept, leaves in zip(copies, requests, strict=True):
+        if kept is not None:
+            kept.begin(dict(zip(pieces.given, leaves, strict=True)))
     board = _Board(
         pieces, tuple(gpu_of), tuple(devices), mode, 1 if mode == "none" else in_flight,
         routes_of(pieces, gpu_of) if routes is None else routes,
         [{**dict(zip(pieces.given, leaves, strict=True)), **pieces.constants}
          for leaves in requests],
+        copies, clock,
     )  # fmt: skip
     threads = [
         threading.Thread(target=board.work, args=(gpu,), name=f"tessera-{gpu}", daemon=True)
@@ -116,6 +129,9 @@ def run_placed(
         tuple(board.value_of(request, value) for value in pieces.results)
         for request in range(len(requests))
     )
+    for kept, result in zip(copies, results, strict=True):
+        if kept is not None:
+            kept.end(dict(zip(pieces.results, result, strict=True)))
     return Ran(results, tuple(board.sent), tuple(board.order))
 
 
@@ -130,6 +146,8 @@ class _Board:
     in_flight: int
     routes: Mapping[int, frozenset[int]]
     given: list[dict[int, Any]]
+    replicas: tuple[Replicas | None, ...]
+    clock: VirtualClock | None
     values: dict[tuple[int, int, int], Any] = field(default_factory=dict)  # request, value, gpu
     sent: list[Sent] = field(default_factory=list)
     order: list[tuple[int, int, int]] = field(default_factory=list)
@@ -167,29 +185,86 @@ class _Board:
 
     def _run(self, gpu: int, request: int, piece: int, arrays: list[Any]) -> None:
         jax: Any = import_module("jax")  # some of its functions are untyped
-        device = self.devices[gpu]
         made = self.pieces.pieces[piece]
-        results = made.run(*(jax.device_put(array, device) for array in arrays))
-        jax.block_until_ready(results)
+        sent: list[Sent] = []
+        here = [
+            self._bring(request, value, array, gpu, sent)
+            for value, array in zip(made.takes, arrays, strict=True)
+        ]
+        results = jax.block_until_ready(made.run(*here))
+        parts = dict(zip((*made.takes, *made.gives), (*here, *results), strict=True))
+        kept = self.replicas[request]
         posts = []
         for value, array in zip(made.gives, results, strict=True):
             posts.append((value, gpu, array))
+            if kept is not None and kept.holds(value):
+                kept.wrote(value, array, parts, gpu)
             for target in sorted(self.routes.get(value, ())):
-                copy = jax.block_until_ready(jax.device_put(array, self.devices[target]))
-                posts.append((value, target, copy))
+                copy = self._bring(request, value, array, target, sent, gpu)
+                posts.append((value, target, jax.block_until_ready(copy)))
         with self._condition:
-            for value, target, array in posts:
-                self.values[request, value, target] = array
-                if target != gpu:
-                    nbytes = self.pieces.nbytes[value]
-                    self.sent.append(Sent(request, value, gpu, target, nbytes))
+            self.sent += sent
             self.order.append((gpu, request, piece))
             self._next[gpu, request] = self._next.get((gpu, request), 0) + 1
-            self._left[request] -= 1
-            self._idle.clear()
-            while self._first < len(self._left) and not self._left[self._first]:
-                self._first += 1
-            self._condition.notify_all()
+            if self.clock is None:
+                for post in posts:
+                    self._post(request, *post)
+                self._end(request)
+                self._go_on()
+            else:
+                self._pretend(self.clock, gpu, request, piece, posts)
+
+    def _pretend(
+        self,
+        clock: VirtualClock,
+        gpu: int,
+        request: int,
+        piece: int,
+        posts: Sequence[tuple[int, int, Any]],
+    ) -> None:
+        """Let a piece that has run be over, and what it gave be seen, when the clock says so."""
+
+        def ended() -> None:
+            for post in posts:
+                if post[1] == gpu:
+                    self._post(request, *post)
+            self._end(request)
+
+        clock.ran(gpu, piece, ended)
+        for value, target, array in posts:
+            if target != gpu:
+                arrived = partial(self._post, request, value, target, array)
+                clock.sent(self.pieces.nbytes[value], gpu, target, arrived)
+
+    def _post(self, request: int, value: int, gpu: int, array: Any) -> None:
+        self.values[request, value, gpu] = array
+
+    def _end(self, request: int) -> None:
+        self._left[request] -= 1
+        while self._first < len(self._left) and not self._left[self._first]:
+            self._first += 1
+
+    def _go_on(self) -> None:
+        self._idle.clear()
+        self._condition.notify_all()
+
+    def _bring(
+        self, request: int, value: int, array: Any, target: int, sent: list[Sent], source: int = -1
+    ) -> Any:
+        """Return a value on a device and note what went there; a source below 0: it was given."""
+        jax: Any = import_module("jax")
+
+        def place(part: Any, device: int) -> Any:
+            return jax.device_put(part, self.devices[device])
+
+        kept = self.replicas[request]
+        if kept is None or not kept.holds(value):
+            if source >= 0:
+                sent.append(Sent(request, value, source, target, self.pieces.nbytes[value]))
+            return place(array, target)
+        copy, came = kept.bring(value, array, target, place)
+        sent += [Sent(request, value, origin, target, nbytes) for origin, nbytes in came]
+        return copy
 
     def _choose(self, gpu: int) -> tuple[int, int, list[Any]] | None:
         """Wait for a piece that can run; None: there will be none."""
@@ -197,7 +272,8 @@ class _Board:
             while True:
                 if self.error is not None or self._first == len(self.given):
                     return None
-                for request in self._candidates(gpu):
+                is_busy = self.clock is not None and self.clock.is_busy(gpu)
+                for request in () if is_busy else self._candidates(gpu):
                     piece = self._piece(gpu, request)
                     if piece is None:
                         continue
@@ -206,10 +282,12 @@ class _Board:
                         self._turn[gpu] = request + 1
                         return request, piece, arrays
                 self._idle.add(gpu)
-                if len(self._idle) == len(self.devices):
-                    self._say_who_waits()
-                else:
+                if len(self._idle) < len(self.devices):
                     self._condition.wait()
+                elif self.clock is not None and self.clock.advance():
+                    self._go_on()
+                else:
+                    self._say_who_waits()
 
     def _candidates(self, gpu: int) -> list[int]:
         """Return the requests in flight, in the order in which they may go on."""

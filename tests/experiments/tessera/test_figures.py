@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 from functools import cache
-from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from c2c.systems.tessera import WAYS, Monitor, load_pair
+from c2c.systems.tessera import WAYS, load_pair
 from experiments.c2cserve.context import Computed, Context
 from experiments.claims import claim, compare, explanations, load_claims
 from experiments.figures import tessera as drawing
@@ -104,22 +104,22 @@ def test_replicas_stand_beside_every_way() -> None:
 
 def test_without_the_trace_requests_have_its_medians() -> None:
     drawn = poisson(QUICK, 10.0, 50)
-    assert {(a.prompt, a.output) for a in drawn} == {(1020, 129)}
-    assert drawn == poisson(QUICK, 10.0, 50)
+    assert set(drawn.prompt_tokens) == {1020}
+    assert set(drawn.output_tokens) == {129}
+    assert np.array_equal(drawn.arrival_s, poisson(QUICK, 10.0, 50).arrival_s)
     bursts = of_trace(QUICK, 120.0, 10.0)
-    assert all(a.at_s <= b.at_s for a, b in pairwise(bursts))
+    assert (np.diff(bursts.arrival_s) >= 0.0).all()
+    assert not np.array_equal(bursts.arrival_s[:9], of_trace(QUICK, 120.0, 10.0, 1).arrival_s[:9])
     assert 0.5 * 1200 < len(bursts) < 2 * 1200
 
 
 def test_ways_online_are_told_apart() -> None:
-    pair = pairs_online.on_pair("a100_l40s")
     light = poisson(QUICK, 0.5, 20)
-    found = {way: pairs_online.latency_s(pair, way, light)
+    found = {way: pairs_online.latency_s("a100_l40s", way, light)
              for way in (*pairs_online.ONLINE, "light")}  # fmt: skip
     assert found["light"] <= found["left"] * 1.001
     assert found["af"] > found["tessera"]
     assert found["tessera"] == pytest.approx(found["light"], rel=0.05)
-    assert pairs_online.tessera_on(pair, Monitor()).lanes["throughput"][0].rows > 0
 
 
 def test_every_claim_of_the_paper_is_answered_or_explained() -> None:
@@ -169,18 +169,24 @@ def test_the_rate_at_a_target_lies_between_points() -> None:
 @pytest.mark.parametrize(("end_s", "is_u"), [(0.03, True), (0.01, False)])
 def test_a_u_shape_is_worse_at_both_ends(end_s: float, is_u: bool) -> None:
     rows = [
-        {"varied": name, "value": v, "per_token_s": 0.02 if v in (0.3, 1.5) else end_s}
+        {
+            "varied": name,
+            "value": v,
+            "per_token_s": 0.02 if v in (0.3, 1.5) else end_s,
+            "worst_s": 3.0,
+        }
         for name, values in (("window", (0.03, 0.3, 1.5)), ("threshold", (1.1, 1.5, 3.0)))
         for v in values
     ]
     rows[2]["per_token_s"] = end_s  # a window of 1.5 s is an end, a threshold of 1.5 the middle
     rows += [
-        {"varied": name, "value": 0.0, "per_token_s": 0.025}
+        {"varied": name, "value": 0.0, "per_token_s": 0.025, "worst_s": 6.0}
         for name in ("latency only", "throughput only", "two GPUs apart")
     ]
     found = {r.claim_id: r.ours for r in switching._results(rows)}
     assert found["tessera.fig10.u_shape"]["shape"] is is_u
     assert found["tessera.fig10.u_shape"]["minimum"] is is_u
+    assert "0.50 of the worse" in switching._results(rows)[0].note
     assert found["tessera.fig10.aggressive_penalty"] == pytest.approx(end_s / 0.02)
 
 

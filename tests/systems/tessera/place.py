@@ -21,8 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.systems.tessera.pieces import Pieces, cut, routes_of
+from c2c.systems.tessera.replicas import Replicas, chains_of
 from c2c.systems.tessera.workers import MODES, WorkerError, run_placed
 from c2c.transformer import Cache, Reference, forward, random_params
 
@@ -66,22 +68,38 @@ def traced(experts: int, chunk: int, layers: int) -> tuple[Pieces, Any, list[Any
     return cut(step, *arguments), leaves, steps
 
 
-def run(pieces: Pieces, leaves: list[Any], steps: list[Any], gpu_of: list[int], mode: Any) -> Any:
+def carried(pieces: Pieces) -> dict[int, int]:
+    """Keys and values: by the argument, the result that is it in the next step."""
+    return dict(zip(pieces.given[-2:], pieces.results[1:], strict=True))
+
+
+def run(
+    pieces: Pieces, leaves: list[Any], steps: list[Any], gpu_of: list[int], mode: Any,
+    replicas: Replicas | None = None,
+) -> Any:  # fmt: skip
     """Three steps, each with the keys and values that the one before has left.
 
-    The placement is another one at each step, as after a switch of the policy.
+    The placement is another one at each step, as after a switch of the policy. Returns what is
+    left, and bytes of the first request that were sent: all, and of its cache after the first step.
     """
-    found, cache, sent = [], leaves[-2:], 0
+    found, cache, sent, later = [], leaves[-2:], 0, 0
+    versions = {
+        v for chain in chains_of(pieces, carried(pieces)).values() for vs in chain for v in vs
+    }
     for number, (tokens, positions) in enumerate(steps):
         first = [*leaves[:-4], tokens, positions, *cache]
         # a second request, of other tokens, is in flight beside it
         second = [*leaves[:-4], (tokens + 1) % 67, positions, *leaves[-2:]]
         placed = gpu_of[number:] + gpu_of[:number]
-        ran = run_placed(pieces, placed, jax.devices(), [first, second], mode=mode)
+        ran = run_placed(
+            pieces, placed, jax.devices(), [first, second], mode=mode, replicas=(replicas,)
+        )
         cache = list(ran.results[0][1:])
-        sent += sum(each.nbytes for each in ran.sent)
+        mine = [each for each in ran.sent if each.request == 0]
+        sent += sum(each.nbytes for each in mine)
+        later += sum(each.nbytes for each in mine if number and each.value in versions)
         found += [np.asarray(array).tobytes() for array in itertools.chain(*ran.results)]
-    return found, sent
+    return found, (sent, later)
 
 
 def main(placements: int, seed: int) -> dict[str, Any]:
@@ -93,17 +111,19 @@ def main(placements: int, seed: int) -> dict[str, Any]:
         count = len(pieces.pieces)
         said["pieces"].append(count)
         wanted, nothing = run(pieces, leaves, steps, [0] * count, "none")
-        assert nothing == 0
+        assert nothing == (0, 0)
         for k in range(placements * number // 3, placements * (number + 1) // 3):
             gpu_of = [
                 int(g) for g in rng.integers(0, 2 + k % (3 if placements >= MANY else 2), count)
             ]
-            got, sent = run(pieces, leaves, steps, gpu_of, MODES[k % len(MODES)])
-            assert got == wanted, (experts, chunk, gpu_of)
+            kept = Replicas(pieces, carried(pieces)) if k % 2 else None
+            got, (sent, _) = run(pieces, leaves, steps, gpu_of, MODES[k % len(MODES)], kept)
+            assert got == wanted, (experts, chunk, gpu_of, k)
             said["equal"] += 1
             said["sent"] += sent
         if not experts and chunk == 1:
             said |= broken(pieces, leaves, steps, wanted)
+            said |= deltas(pieces, leaves, steps, wanted)
     return said
 
 
@@ -128,6 +148,33 @@ def broken(pieces: Pieces, leaves: list[Any], steps: list[Any], wanted: Any) -> 
     except WorkerError as problem:
         said["failed"] = str(problem)
     return said
+
+
+class Late(Replicas):
+    """Copies that get what was written one update late."""
+
+    def _lacking(self, chain: Any, had: int, version: int) -> Any:
+        return super()._lacking(chain, had, version)[:-1]
+
+
+def deltas(pieces: Pieces, leaves: list[Any], steps: list[Any], wanted: Any) -> dict[str, Any]:
+    """What goes between devices with and without copies kept, and with copies that are late."""
+    count = len(pieces.pieces)
+    gpu_of = [k % 2 for k in range(count)]
+    whole, (_, sent_whole) = run(pieces, leaves, steps, gpu_of, "priority")
+    kept, (_, sent) = run(
+        pieces, leaves, steps, gpu_of, "priority", Replicas(pieces, carried(pieces))
+    )  # fmt: skip
+    late, _ = run(pieces, leaves, steps, gpu_of, "priority", Late(pieces, carried(pieces)))
+    assert whole == kept == wanted
+    stale = Replicas(pieces, carried(pieces))
+    run(pieces, leaves, steps[:1], gpu_of, "none", stale)
+    try:
+        run(pieces, leaves, steps[:1], gpu_of, "none", stale)
+    except SettingError as problem:
+        refused = str(problem)
+    return {"sent_whole": sent_whole, "sent_deltas": sent, "late_delta_differs": late != wanted,
+            "refused": refused}  # fmt: skip
 
 
 if __name__ == "__main__":

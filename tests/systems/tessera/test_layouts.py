@@ -1,32 +1,19 @@
-"""A pair in the serving loop: against the simulation of lanes alone, and what is refused."""
+"""A pair in the serving loop: closed forms, pipelined steps one by one, and what is refused."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.models import load_spec
-from c2c.policies import ByWait, note_end, variant
+from c2c.policies import ByWait
 from c2c.serving import Prepared
-from c2c.systems.tessera import (
-    Arrival,
-    Lanes,
-    Monitor,
-    MonitorState,
-    Server,
-    finish,
-    load_pair,
-    pair_layout,
-    serve,
-    tick,
-)
+from c2c.systems.tessera import Costs, Lanes, Steps, load_pair, pair_layout, pipelined
+from tests.simulator.lanes import layout, over
 from tests.simulator.worlds import requests, simulate
 
 SPEC, PAIR = load_spec("llama-3-8b"), load_pair("a100_l40s")
@@ -36,20 +23,6 @@ CATALOG = "catalog.models=[{spec: llama-3-8b, ttft_slo_s: 1.0, tpot_slo_s: 0.1}]
 def prepared(system: str, *more: str) -> Prepared:
     overrides = [f"system={system}", "workload=poisson", CATALOG]
     return build(load([*overrides, "system.layout.expert_bytes=2", *more])).prepared
-
-
-def both(what: Prepared, server: Server, rate: float, n: int, seed: int) -> tuple[Any, Any]:
-    """Seconds a token of the same requests, in the loop and of lanes alone."""
-    g = np.random.default_rng(seed)
-    at = np.cumsum(g.exponential(1 / rate, n))
-    prompt, output = g.integers(100, 3000, n), g.integers(2, 300, n)
-    records, _, _ = simulate(what, requests(at, 0, prompt, output))
-    done, _ = serve(
-        server,
-        [Arrival(float(t), int(p), int(o)) for t, p, o in zip(at, prompt, output, strict=True)],
-    )
-    ours = (records.finished_s - records.arrival_s) / records.output_tokens
-    return ours, np.array([d.per_token_s for d in done])
 
 
 @pytest.fixture(scope="module")
@@ -67,18 +40,28 @@ def test_a_request_alone_takes_what_the_tables_say(lanes: Lanes) -> None:
     assert done.world.lanes.used_s[0].sum() == pytest.approx(prefill_s + 49 * step_s)
 
 
-@pytest.mark.parametrize(("system", "rate"), [("replicas", 8.0), ("af", 4.0)])
-def test_the_loop_agrees_with_lanes_alone(lanes: Lanes, system: str, rate: float) -> None:
-    """Below what the pair sustains. The loop's steps are mixed; there prompts hold up decodes."""
-    if system == "af":
-        what = prepared(system, "system.layout.first=right", "system/route=ends_first")
-        server = Server({"latency": (lanes.attention_ffn(1),) * 2})
-    else:
-        what = prepared(system)
-        server = Server({"latency": (lanes.single(0), lanes.single(1))})
-    ours, theirs = both(what, server, rate, 60, seed=2)
-    assert ours.mean() == pytest.approx(theirs.mean(), rel=0.1)
-    assert np.median(ours / theirs) == pytest.approx(1.0, abs=0.1)
+def test_rank_gives_what_groups_one_by_one_give() -> None:
+    """Two lanes over both GPUs by turns, the older first: the pipelined steps' throughput."""
+    step = Steps(
+        gpu_of=(0, 1), seconds=(1.0, 1.0), waits=(0, 1), sends=(((1, 0.0),), ()),
+        order=((0,), (1,)),
+    )  # fmt: skip
+    one_by_one = pipelined([step], [[0] * 20, [0] * 20], "priority", 2).seconds
+    works = [(0.0, {}), (2.0, {0: 1.0, 1: 1.0})]
+    made = over(layout(*[[[work] for work in works]] * 2, resources=2), max_batch=1)
+    records, _, _ = simulate(made, requests([0.0, 0.0], output=21))
+    assert records.finished_s.max() == pytest.approx(one_by_one, rel=0.03)
+
+
+def test_sizes_between_are_interpolated_and_beyond_in_proportion() -> None:
+    costs = Costs((1.0, 3.0), ((1.0, 0.0), (2.0, 4.0)), (2.0, 8.0))
+    assert costs.at(2.0) == (pytest.approx((1.5 / 5, 2 / 5)), pytest.approx(5.0))
+    assert costs.at(6.0) == (pytest.approx((4 / 16, 8 / 16)), pytest.approx(16.0))
+
+
+def test_a_window_shorter_than_a_switch_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"system\.vary\.window_s=0\.02: .*0\.03 s"):
+        prepared("tessera", "system.vary.window_s=0.02")
 
 
 def test_prefill_and_decode_apart_take_prompt_link_and_steps(lanes: Lanes) -> None:
@@ -89,28 +72,6 @@ def test_prefill_and_decode_apart_take_prompt_link_and_steps(lanes: Lanes) -> No
     steps_s = 49 * lanes.single(1).decode.at(1)[1]
     assert records.finished_s[0] == pytest.approx(first_s + steps_s, rel=1e-6)
     assert what.slice_kinds[what.kind_of[records.slice[0]]].name.endswith("l40s")
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(0.0, 0.5), st.floats(1.0, 3.0)), max_size=30),
-    st.sampled_from([0.0, 0.2]),
-)
-def test_the_variant_is_the_monitors_policy(ends: list[tuple[float, float]], band: float) -> None:
-    policy, monitor = ByWait(band=band), Monitor(band=band)
-
-    class Chips:
-        chip_first = np.zeros(2)
-
-    own = policy.memory(Chips)
-    state, now_s = MonitorState(ends_s=monitor.window_s), 0.0
-    for gap_s, ratio in ends:
-        now_s += gap_s
-        note_end(policy, own, 0, ratio, 1.0)
-        state = tick(finish(state, ratio, 1.0), monitor, now_s)
-        chosen = variant(policy, own, 0, now_s)
-        assert ("latency", "throughput")[chosen] == state.policy
-        assert own.ends_s[0] == pytest.approx(state.ends_s)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -13,8 +13,12 @@ import jax.numpy as jnp
 import pytest
 
 from c2c.errors import SettingError
-from c2c.systems.tessera.pieces import cut, routes_of
-from c2c.systems.tessera.workers import run_placed
+from c2c.systems.tessera.pieces import Pieces, cut, routes_of
+from c2c.systems.tessera.pipeline import pipelined, steps_of
+from c2c.systems.tessera.replicas import Replicas, chains_of
+from c2c.systems.tessera.virtual_clock import VirtualClock
+from c2c.systems.tessera.work import Gpus, Work
+from c2c.systems.tessera.workers import MODES, run_placed
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,6 +42,10 @@ def test_random_placements_change_no_bit() -> None:
     assert "device 0 has and does not send" in said["lost"]
     assert said["late_differs"]
     assert said["failed"].startswith("piece 0.")
+    # copies that are kept get what was written since; one update late they are another cache
+    assert 0 < said["sent_deltas"] < said["sent_whole"]
+    assert said["late_delta_differs"]
+    assert "what the last step left" in said["refused"]
 
 
 @pytest.mark.soak
@@ -75,6 +83,101 @@ def test_modes_give_the_same_and_none_takes_one_request_at_a_time() -> None:
     assert [request for _, request, _ in ran["none"].order] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert [request for _, request, _ in ran["priority"].order] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert [request for _, request, _ in ran["naive"].order][:4] == [0, 1, 2, 3]
+
+
+def writing() -> Pieces:
+    """A step that writes a row into a cache and reads it."""
+
+    def step(x: Any, at: Any, cache: Any) -> Any:
+        written = cache.at[at].set(x @ x)
+        return written.sum(0) @ x, written
+
+    return cut(step, jnp.ones((3, 3)), jnp.zeros((1,), int), jnp.zeros((40, 3, 3)))
+
+
+def test_an_update_is_the_value_before_with_what_was_written() -> None:
+    pieces = writing()
+    ((result, update),) = pieces.updates.items()
+    assert update.operand == pieces.given[2]
+    assert chains_of(pieces, {update.operand: result}) == {
+        update.operand: ((update.operand,), (result,))
+    }
+    with pytest.raises(SettingError, match="carried"):
+        chains_of(pieces, {pieces.given[2]: pieces.results[0]})
+
+
+def test_a_copy_that_is_kept_gets_what_was_written_since() -> None:
+    """Over one device twice, as two: whole at first, then a row each step; far behind, whole."""
+    pieces, devices = writing(), jax.devices()[:1] * 2
+    cache, first = pieces.given[2], jnp.zeros((40, 3, 3))
+    replicas = Replicas(pieces, {cache: pieces.results[1]})
+    whole, row = first.nbytes, 3 * 3 * 4 + 4
+    count = len(pieces.pieces)
+    writer = next(k for k, piece in enumerate(pieces.pieces) if pieces.results[1] in piece.gives)
+
+    def step(n: int, gpu_of: list[int], before: Any) -> tuple[Any, int]:
+        given = [jnp.full((3, 3), n + 1.0), jnp.array([n % 40]), before]
+        ran = run_placed(pieces, gpu_of, devices, [given], replicas=[replicas])
+        wanted = before.at[n % 40].set(given[0] @ given[0])
+        assert (ran.results[0][1] == wanted).all()
+        assert (ran.results[0][0] == wanted.sum(0) @ given[0]).all()
+        sent = sum(s.nbytes for s in ran.sent if replicas.holds(s.value))
+        return ran.results[0][1], sent
+
+    here, there = [0] * count, [int(k > writer) for k in range(count)]
+    left, sent = step(0, there, first)
+    assert sent == whole
+    left, sent = step(1, there, left)
+    assert sent == row
+    for n in (2, 3):
+        left, sent = step(n, here, left)
+        assert sent == 0
+    left, sent = step(4, there, left)
+    assert sent == 3 * row
+    for n in range(5, 41):
+        left, _ = step(n, here, left)
+    _, sent = step(41, there, left)
+    assert sent == whole
+
+
+def chain_of(count: int) -> Pieces:
+    """A product behind each other, each a piece."""
+
+    def function(x: Any, y: Any) -> Any:
+        for _ in range(count):
+            x = jnp.tanh(x) @ y
+        return x
+
+    return cut(function, jnp.ones((3, 3)), jnp.ones((3, 3)))
+
+
+def test_workers_with_pretended_times_pipeline_as_the_model_of_it_does() -> None:
+    """Real pieces and sends of twelve requests; two at each device, times balanced but unlike."""
+    pieces = chain_of(8)
+    count = len(pieces.pieces)
+    gpu_of = [k // 2 % 2 for k in range(count)]
+    piece_s = [1.0, 3.0, 2.0, 0.5, 2.5, 1.5, 4.0, 1.5][:count]
+    work = Work(
+        names=tuple(piece.name for piece in pieces.pieces),
+        times_s=tuple((s, s) for s in piece_s), transfers=pieces.transfers(),
+    )  # fmt: skip
+    gpus = Gpus.alike(("a", "b"), gbps=36e-9, latency_s=0.1)  # a second and a bit for each value
+    busiest = max(sum(s for s, g in zip(piece_s, gpu_of, strict=True) if g == k) for k in (0, 1))
+    requests = [[jnp.full((3, 3), n + 1.0), jnp.eye(3)] for n in range(12)]
+    alone = run_placed(pieces, [0] * count, jax.devices()[:1], requests, mode="none").results
+    share = {}
+    for mode in MODES:
+        clock = VirtualClock(piece_s, gpus.seconds)
+        ran = run_placed(
+            pieces, gpu_of, jax.devices()[:1] * 2, requests, mode=mode, in_flight=4, clock=clock
+        )
+        assert all((a[0] == b[0]).all() for a, b in zip(ran.results, alone, strict=True))
+        assert max(clock.busy_s.values()) == pytest.approx(12 * busiest)
+        share[mode] = 12 * busiest / clock.now_s
+        modelled = pipelined([steps_of(work, gpus, gpu_of)], [[0]] * 12, mode, 4).seconds
+        # a worker ends the piece that it has begun, which the model interrupts or shares
+        assert clock.now_s == pytest.approx(modelled, rel=1e-9 if mode == "none" else 0.1)
+    assert share["none"] < 0.5 < share["naive"] <= share["priority"] < 1.0
 
 
 def test_what_cannot_be_placed_is_refused() -> None:

@@ -1,0 +1,94 @@
+"""Requests of a batch are dealt out anew to other batches on the same devices, by the route.
+
+Their KV caches lie where all of these find them, so nothing is copied. What finds no room in the
+other batch's share of the memory stays. Batches come together so, and none is split: two halves
+read all weights twice, and what comes later goes to the emptier one in any case.
+"""
+
+from __future__ import annotations
+
+from c2c.policies import apart, follows_waits, jitable
+from c2c.serving.handover import send
+from c2c.serving.queues import append_waiting
+from c2c.serving.records import release_kv
+from c2c.serving.routing import routed
+from c2c.serving.state import ENDS_AT, SLOT, Fleet, Rules, Serving
+from c2c.serving.turns import wake
+
+__all__ = ["deal"]
+
+
+@jitable
+def _has_room(fleet: Fleet, s: Serving, j: int, slot: int) -> bool:
+    # Whether a request joins instance j at its next step, with all that waits there.
+    other, req = s.instance[j], s.request[slot]
+    tokens = other.kv_used + req.prompt + req.output
+    waits = int(other.wait_head)
+    while waits >= 0:
+        tokens += s.request[waits].prompt + s.request[waits].output
+        waits = int(s.request[waits].next)
+    outstanding = other.n_wait + other.n_prefill + other.n_decode
+    return bool(outstanding < fleet.max_batch and tokens <= other.kv_capacity)
+
+
+@jitable
+def _taker(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:
+    # The other batch on the same devices that the route now says; -1: the request stays.
+    inst = s.instance[i]
+    j = routed(fleet, rules, s, inst.model, slot, False)
+    if j < 0 or j == i:
+        return -1
+    other = s.instance[j]
+    is_beside = other.chip == inst.chip and other.kind == inst.kind
+    is_batch = other.n_prefill + other.n_decode > 0
+    return j if is_beside and is_batch and _has_room(fleet, s, j, slot) else -1
+
+
+@jitable
+def _go(fleet: Fleet, s: Serving, i: int, slot: int, j: int, made: int, now_s: float) -> None:
+    # A request that stands in no batch any more waits at instance j, to go on where it was.
+    if made > 0:
+        send(fleet, s, i, slot, made, j, False, now_s)
+        return
+    req = s.request[slot]
+    release_kv(fleet, s, i, req.prompt + req.output)
+    start_kind = req.start_kind
+    append_waiting(s, j, slot)
+    req.start_kind = start_kind
+    s.instance[i].backlog -= req.prompt
+
+
+@apart("deal", needed=lambda values: follows_waits(values[Rules].system.vary))
+def deal(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    """Route the requests of instance `i` anew, the youngest first; it is at a step boundary.
+
+    A prompt that has begun ends where it is, and is dealt out then.
+    """
+    inst = s.instance[i]
+    inst.deals = 0
+    for k in range(inst.n_prefill - 1, -1, -1):
+        slot = s.prefilling[i, k]
+        if s.request[slot].prefilled > 0:
+            inst.deals = 1
+            continue
+        j = _taker(fleet, rules, s, i, slot)
+        if j >= 0:
+            _go(fleet, s, i, slot, j, 0, now_s)
+            inst.n_prefill -= 1
+            for later in range(k, inst.n_prefill):
+                s.prefilling[i, later] = s.prefilling[i, later + 1]
+    for k in range(inst.n_decode - 1, -1, -1):
+        slot = s.decoding[i, k, SLOT]
+        j = _taker(fleet, rules, s, i, slot)
+        if j >= 0:
+            made = s.request[slot].output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)
+            _go(fleet, s, i, slot, j, int(made), now_s)
+            inst.n_decode -= 1
+            for later in range(k, inst.n_decode):
+                for column in range(3):
+                    s.decoding[i, later, column] = s.decoding[i, later + 1, column]
+    chip = s.chip[inst.chip]
+    for d in range(chip.first, chip.last):
+        j = s.device[d].first
+        if j != i and s.device[d].kind == inst.kind and s.instance[j].n_wait > 0:
+            wake(fleet, rules, s, j)

@@ -1,0 +1,67 @@
+"""Kernel groups of a placement: what one GPU runs in a row without communication.
+
+Source: Tessera, section III-D, which measures latency by group, and section III-C, which captures a
+graph of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from c2c.systems.tessera.work import Transfer
+
+__all__ = ["Group", "groups_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Kernels that one GPU runs in a row without communication.
+
+    Attributes:
+      gpu: which.
+      kernels: in program order.
+      receives: transfers that must be there before its first kernel.
+      sends: transfers that its last kernel's end releases.
+    """
+
+    gpu: int
+    kernels: tuple[int, ...]
+    receives: tuple[tuple[int, int], ...] = ()
+    sends: tuple[tuple[int, int], ...] = ()
+
+
+def groups_of(gpu_of: Sequence[int], transfers: Sequence[Transfer]) -> tuple[Group, ...]:
+    """Return the kernel groups of a placement, in the order of their first kernels.
+
+    A group ends before a kernel that receives and after one that sends: latency is measured, and a
+    graph captured, for each.
+    """
+    into: dict[int, list[tuple[int, int]]] = {}
+    outof: dict[int, list[tuple[int, int]]] = {}
+    for edge in transfers:
+        if gpu_of[edge.source] != gpu_of[edge.target]:
+            into.setdefault(edge.target, []).append((edge.source, edge.target))
+            outof.setdefault(edge.source, []).append((edge.source, edge.target))
+    open_: dict[int, list[int]] = {}
+    closed: list[Group] = []
+
+    def close(gpu: int) -> None:
+        kernels = open_.pop(gpu, [])
+        if kernels:
+            closed.append(
+                Group(
+                    gpu, tuple(kernels), tuple(into.get(kernels[0], ())),
+                    tuple(outof.get(kernels[-1], ())),
+                )
+            )  # fmt: skip
+
+    for kernel, gpu in enumerate(gpu_of):
+        if kernel in into:
+            close(gpu)
+        open_.setdefault(gpu, []).append(kernel)
+        if kernel in outof:
+            close(gpu)
+    for gpu in sorted(open_):
+        close(gpu)
+    return tuple(sorted(closed, key=lambda group: group.kernels[0]))

@@ -1,0 +1,183 @@
+"""Copies of what one step leaves to the next (keys and values), on every device that has read them.
+
+What a step carries on is a chain of versions: each update writes a little into the one before. A
+device that has an older version gets the updates that it lacks, and makes the newer one itself; one
+that has none, or lacks more than the whole, gets it whole. So what a change of the placement has to
+send is what was written since the last copy.
+
+Source: Tessera, section III-C. Ours: copies are brought up to date where they are read, not in the
+background.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from c2c.errors import SettingError
+from c2c.systems.tessera.pieces import Pieces, Update
+
+__all__ = ["Replicas", "chains_of"]
+
+Place = Callable[[Any, int], Any]  # an array, a device's number -> the array there
+
+
+def chains_of(pieces: Pieces, carried: Mapping[int, int]) -> dict[int, tuple[tuple[int, ...], ...]]:
+    """Return the values of each carried argument by version: itself, then after each update.
+
+    Several values are one version where a barrier lies between them.
+
+    Args:
+      pieces: of a step.
+      carried: by the number of an argument, that of the result which is it in the next step.
+
+    Raises:
+      SettingError: a result is not its argument with updates.
+    """
+    found = {}
+    for argument, result in carried.items():
+        versions, value = [[result]], result
+        while value in pieces.same or value in pieces.updates:
+            if value in pieces.same:
+                value = pieces.same[value]
+                versions[-1].append(value)
+            else:
+                value = pieces.updates[value].operand
+                versions.append([value])
+        if value != argument or argument not in pieces.given:
+            raise SettingError(
+                "carried", (argument, result), "an argument and the result that updates make of it"
+            )
+        found[argument] = tuple(tuple(version) for version in reversed(versions))
+    return found
+
+
+class _Written(NamedTuple):
+    """What an update has written, and where that is."""
+
+    nbytes: int
+    update: Update
+    parts: tuple[Any, ...]
+    device: int
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A carried argument."""
+
+    values: tuple[tuple[int, ...], ...]  # by version
+    nbytes: int
+    begun: int = 0  # version of its first value in the step under way
+    latest: Any = None  # what the last step left; None: no step has been taken
+    # by device and version
+    copies: dict[int, dict[int, Any]] = field(default_factory=dict)
+    log: dict[int, _Written] = field(default_factory=dict)  # by the version that it makes
+
+
+class Replicas:
+    """The copies of one request's carried arguments over the devices, from step to step."""
+
+    def __init__(self, pieces: Pieces, carried: Mapping[int, int]) -> None:
+        """Begin without copies; `carried` as in `chains_of`."""
+        self._pieces = pieces
+        self._chains = [
+            _Chain(values, pieces.nbytes[argument])
+            for argument, values in chains_of(pieces, carried).items()
+        ]
+        self._at = {
+            value: (chain, version)
+            for chain in self._chains
+            for version, values in enumerate(chain.values)
+            for value in values
+        }
+        self._lock = threading.Lock()
+
+    def holds(self, value: int) -> bool:
+        """Return whether a value is a version of a carried argument."""
+        return value in self._at
+
+    def begin(self, given: Mapping[int, Any]) -> None:
+        """Begin a step with these arguments.
+
+        Raises:
+          SettingError: a carried argument is not what the last step left.
+        """
+        for chain in self._chains:
+            array = given[chain.values[0][-1]]
+            if chain.latest is not None and array is not chain.latest:
+                raise SettingError(
+                    "requests", chain.values[0][-1], "of a carried argument what the last step left"
+                )
+
+    def end(self, results: Mapping[int, Any]) -> None:
+        """End a step: keep of each copy the newest version, and of updates what some copy lacks."""
+        for chain in self._chains:
+            chain.begun += len(chain.values) - 1
+            chain.latest = results[chain.values[-1][0]]
+            for device, copies in list(chain.copies.items()):
+                newest = max(copies)
+                if (
+                    sum(chain.log[n].nbytes for n in range(newest + 1, chain.begun + 1))
+                    < chain.nbytes
+                ):
+                    chain.copies[device] = {newest: copies[newest]}
+                else:
+                    del chain.copies[device]  # sending all of it is as quick
+            needed = min((max(copies) for copies in chain.copies.values()), default=chain.begun)
+            chain.log = {n: each for n, each in chain.log.items() if n > needed}
+
+    def wrote(self, value: int, array: Any, parts: Mapping[int, Any], device: int) -> None:
+        """Note a version that a piece has made on a device, and what it wrote into the one before.
+
+        Args:
+          value: a carried argument's; nothing is to note unless it is an update.
+          array: it.
+          parts: values on that device, among them the update's.
+          device: where.
+        """
+        update = self._pieces.updates.get(value)
+        if update is None:
+            return
+        chain, position = self._at[value]
+        version = chain.begun + position
+        with self._lock:
+            chain.copies.setdefault(device, {})[version] = array
+            written = tuple(parts[part] for part in update.parts)
+            nbytes = sum(int(part.nbytes) for part in written)
+            chain.log[version] = _Written(nbytes, update, written, device)
+
+    def bring(
+        self, value: int, array: Any, device: int, place: Place
+    ) -> tuple[Any, list[tuple[int, int]]]:
+        """Return a version on a device, and (source, bytes) of what was sent for it.
+
+        Args:
+          value: a carried argument's.
+          array: it, on some device.
+          device: where it is needed.
+          place: copies an array to a device.
+        """
+        chain, position = self._at[value]
+        version = chain.begun + position
+        with self._lock:
+            copies = chain.copies.setdefault(device, {})
+            if version in copies:
+                return copies[version], []
+            had = max((n for n in copies if n < version), default=-1)
+            lacking = self._lacking(chain, had, version)
+            if had < 0 or sum(each.nbytes for each in lacking) >= chain.nbytes:
+                source = next((d for d, c in chain.copies.items() if version in c), device)
+                copies[version] = place(array, device)
+                return copies[version], [(source, chain.nbytes)] if source != device else []
+            made = copies[had]
+            for each in lacking:
+                (made,) = each.update.run(made, *(place(part, device) for part in each.parts))
+            copies[version] = import_module("jax").block_until_ready(made)
+            return made, [(e.device, e.nbytes) for e in lacking if e.device != device]
+
+    def _lacking(self, chain: _Chain, had: int, version: int) -> list[_Written]:
+        """Return the updates from one version to another."""
+        return [chain.log[n] for n in range(had + 1, version + 1)] if had >= 0 else []

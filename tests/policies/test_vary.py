@@ -1,0 +1,113 @@
+"""Rules that choose a step's variant once a window: when they change it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from c2c.errors import SettingError
+from c2c.policies import AsAlpha, ByWait, ByWaiting, follows_waits, note_end, variant
+
+
+class Chips:
+    chip_first = np.zeros(2)
+
+
+class Rule:
+    """A rule with its memory, asked as the loop asks it."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy, self.own = policy, policy.memory(Chips)
+
+    def end(self, *latencies: float, execution_s: float = 1.0) -> Rule:
+        for latency in latencies:
+            note_end(self.policy, self.own, 0, latency, execution_s)
+        return self
+
+    def at(self, now_s: float, waiting: int = 0) -> int:
+        return int(variant(self.policy, self.own, 0, waiting, now_s))
+
+
+def test_queueing_asks_for_throughput() -> None:
+    rule = Rule(ByWait(window_s=1.0, threshold=2.0))
+    assert rule.end(3.0, 1.5).at(0.9) == 0  # the window has not ended
+    assert rule.at(1.0) == 1
+    assert rule.end(1.5, 1.5).at(2.0) == 0
+    assert rule.own.changes[0] == 2
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_equality_and_empty_windows_keep_the_variant(before: int) -> None:
+    rule = Rule(ByWait(window_s=1.0, threshold=2.0))
+    rule.own.chosen[0] = before
+    assert rule.at(1.5) == before
+    assert rule.end(2.0, 2.0).at(2.5) == before
+    assert rule.at(7.5) == before
+    assert rule.own.changes[0] == 0
+
+
+def test_a_band_keeps_the_variant_near_the_threshold() -> None:
+    rule = Rule(ByWait(window_s=1.0, threshold=2.0, band=0.1))
+    assert rule.end(2.1).at(1.0) == 0
+    assert rule.end(2.3).at(2.0) == 1
+    assert rule.end(1.9).at(3.0) == 1
+    assert rule.end(1.7).at(4.0) == 0
+
+
+def test_prompts_that_wait_may_decide_instead() -> None:
+    """Before the first request has ended, and whatever those took that have."""
+    rule = Rule(ByWaiting(window_s=1.0, prompts=4.0))
+    assert rule.at(1.0, waiting=4) == 0
+    assert rule.at(1.5, waiting=9) == 0  # looked at once a window
+    assert rule.at(2.0, waiting=5) == 1
+    assert rule.end(9.0).at(3.0, waiting=4) == 1
+    assert rule.at(4.0, waiting=3) == 0
+    assert rule.own.changes[0] == 2
+
+
+def test_windows_end_one_after_the_other() -> None:
+    rule = Rule(ByWait(window_s=0.5))
+    assert rule.end(9.0).at(0.49) == 0
+    assert rule.at(0.5) == 1
+    assert (rule.own.ends_s[0], rule.own.requests[0]) == (1.0, 0)
+    rule.end(1.0).at(3.2)
+    assert (rule.own.ends_s[0], rule.own.chosen[0]) == (3.5, 0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1, 9)), max_size=40), st.floats(0.1, 3))
+def test_a_window_changes_the_variant_at_most_once(
+    requests: list[tuple[float, float]], step: float
+) -> None:
+    rule, now = Rule(ByWait(window_s=1.0)), 0.0
+    for gap, latency in requests:
+        now += gap * step
+        changes, ends_s = int(rule.own.changes[0]), float(rule.own.ends_s[0])
+        chosen = rule.at(now)
+        assert chosen == rule.at(now)
+        assert rule.own.changes[0] - changes <= (rule.own.ends_s[0] > ends_s)
+        rule.end(latency)
+
+
+def test_alphas_variant_needs_no_word_of_waits() -> None:
+    assert not follows_waits(AsAlpha())
+    assert follows_waits(ByWait())
+    assert follows_waits(ByWaiting())
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        (ByWait(window_s=0.0), "window_s"),
+        (ByWait(threshold=-1.0), "threshold"),
+        (ByWait(band=1.0), "band"),
+        (ByWaiting(window_s=-1.0), "window_s"),
+        (ByWaiting(prompts=0.0), "prompts"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(policy: Any, field: str) -> None:
+    with pytest.raises(SettingError, match=rf"system\.vary\.{field}"):
+        policy.check("system.vary")
