@@ -151,18 +151,15 @@ def _with_band(best: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str
     """Add the range over seeds, and whether the paper's system and plus are behind with each."""
     seeds = dict.fromkeys(r["seed"] for r in rows)
     each = [best_of([r for r in rows if r["seed"] == seed]) for seed in seeds]
-    opponent = [r["both_percent"] for r in rows if r["system"] == best["opponent"]]
-    bands = {
-        **{w: [b[f"{w}_percent"] for b in each] for w in ("paper", "plus")},
-        "opponent": opponent,
-    }
+    whose = {"paper": best["paper_form"], "plus": "plus", "opponent": best["opponent"]}
+    bands = {w: [r["both_percent"] for r in rows if r["system"] == whose[w]] for w in whose}
     return (
         best
         | {f"{w}_low_percent": min(values) for w, values in bands.items()}
         | {f"{w}_high_percent": max(values) for w, values in bands.items()}
         | {
-            f"{whose}_behind": all(b[f"{whose}_lead_points"] < -CLOSE_POINTS for b in each)
-            for whose in ("paper", "plus")
+            f"{w}_behind": all(b[f"{w}_lead_points"] < -CLOSE_POINTS for b in each)
+            for w in ("paper", "plus")
         }
     )
 
@@ -179,13 +176,15 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     best = min(close, key=lambda r: (r["ttft_p99_s"], r["system"]))
     opponents = [r for r in rows if r["system"] not in (*PAPER, "plus")]
     opponent = max(opponents, key=lambda r: r["both_percent"])
-    paper = max(r["both_percent"] for r in rows if r["system"] in PAPER)
+    form = max((r for r in rows if r["system"] in PAPER), key=lambda r: r["both_percent"])
+    paper = form["both_percent"]
     plus = max(r["both_percent"] for r in rows if r["system"] == "plus")
     return {
         **{k: first[k] for k in _WORKLOAD},
         "best": best["system"],
         "close": len(close),
         "both_percent": most,
+        "paper_form": form["system"],
         "paper_percent": paper,
         "plus_percent": plus,
         "opponent": opponent["system"],
