@@ -224,7 +224,7 @@ def _carried_from(text: str) -> tuple[str, ...]:
     """Return the chips that a calibration carries values over from, in its order."""
     data = _yaml(text)
     entries = data.get("constants") if isinstance(data, dict) else None
-    found = {}
+    found: dict[str, None] = {}
     for entry in entries.values() if isinstance(entries, dict) else ():
         source = entry.get("source") if isinstance(entry, dict) else None
         chip = source.get("chip") if isinstance(source, dict) else None
