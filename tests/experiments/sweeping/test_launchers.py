@@ -91,35 +91,6 @@ def test_a_sweep_with_a_bad_point_that_is_killed_ends_as_if_undisturbed(
     assert "cut short" not in said
 
 
-@pytest.mark.soak
-def test_a_hundred_points_on_two_cores_with_a_kill_in_the_middle(
-    tmp_path: Path, undisturbed: dict[str, str]
-) -> None:
-    points = ("hydra/launcher=cores", "hydra.launcher.n_jobs=2", "seed=range(100)")
-    killed = start(tmp_path, *points)
-    out = tmp_path / "out"
-    until = time.monotonic() + 600
-    while len(list(out.glob("*/DONE"))) < 50 and time.monotonic() < until:
-        assert killed.poll() is None, killed.communicate()
-        time.sleep(0.01)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    made = {done.parent.name for done in out.glob("*/DONE")}
-    assert 50 <= len(made) < 100
-    before = {name: d for name, d in digests(out).items() if name.split("/")[0] in made}
-    written = {name: (out / name / "DONE").stat().st_mtime_ns for name in made}
-
-    again = start(tmp_path, *points)
-    printed, said = again.communicate(timeout=600)
-    assert again.returncode == 0, said
-    assert len(rows(printed)) == len(list(out.glob("*/DONE"))) == 100
-    now = digests(out)
-    assert before.items() <= now.items()
-    assert undisturbed.items() <= now.items()
-    # what was there was not made again
-    assert {name: (out / name / "DONE").stat().st_mtime_ns for name in made} == written
-
-
 def test_two_sweeps_of_the_same_points_share_them(
     tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
