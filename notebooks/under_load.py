@@ -79,4 +79,4 @@ assert after.ttft_s < before.ttft_s
 # readings (unlike slices with targets that bind, long prompts) they are worth more.
 
 # %%
-show(fig14.results_at(context, 12.0))
+show(fig14.results_at(context, fig14.Loads(one=12.0, four=80.0)))

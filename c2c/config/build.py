@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -277,12 +278,19 @@ def _plain(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     try:
         given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
         _refuse_unknown(given)
-        merged = OmegaConf.merge(OmegaConf.structured(RunConf), given)
+        merged = OmegaConf.merge(_schema(), given)  # which changes a copy
         plain: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise as_setting_error(error) from error
     shown: dict[str, Any] = _without_targets(plain)
     return shown
+
+
+@cache
+def _schema() -> DictConfig:
+    """Return the schema of a run; to make it takes longer than a small simulation."""
+    schema: DictConfig = OmegaConf.structured(RunConf)
+    return schema
 
 
 def _refuse_unknown(given: DictConfig) -> None:

@@ -184,8 +184,7 @@ def load_constants(name: str = "gh200") -> Constants:
         carries a constant over from a file that does not have it itself.
     """
     path = calibration_path(name)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return _parse(_texts(name, loader), name, str(path))
+    return _parse(_texts(name), name, str(path))
 
 
 def in_sample_claims(name: str = "gh200") -> frozenset[str]:
@@ -211,24 +210,37 @@ def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
     return inputs
 
 
-def _texts(name: str, loader: Any) -> tuple[tuple[str, str], ...]:
+def _texts(name: str) -> tuple[tuple[str, str], ...]:
     """Return the text of a calibration and of those it carries values over from, by name."""
     texts = {name: calibration_path(name).read_text(encoding="utf-8")}
-    data = yaml.load(texts[name], loader)  # noqa: S506 (a safe one)
-    entries = data.get("constants") if isinstance(data, dict) else None
-    for entry in entries.values() if isinstance(entries, dict) else ():
-        source = entry.get("source") if isinstance(entry, dict) else None
-        chip = source.get("chip") if isinstance(source, dict) else None
-        if isinstance(chip, str) and chip not in texts:
+    for chip in _carried_from(texts[name]):
+        if chip not in texts:
             texts[chip] = calibration_path(chip).read_text(encoding="utf-8")
     return tuple(texts.items())
 
 
 @cache
+def _carried_from(text: str) -> tuple[str, ...]:
+    """Return the chips that a calibration carries values over from, in its order."""
+    data = _yaml(text)
+    entries = data.get("constants") if isinstance(data, dict) else None
+    found: dict[str, None] = {}
+    for entry in entries.values() if isinstance(entries, dict) else ():
+        source = entry.get("source") if isinstance(entry, dict) else None
+        chip = source.get("chip") if isinstance(source, dict) else None
+        if isinstance(chip, str):
+            found[chip] = None
+    return tuple(found)
+
+
+def _yaml(text: str) -> Any:
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (a safe one)
+
+
+@cache
 def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constants:
     # keyed by the texts themselves, so an edited file is never answered from an old entry
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    files = {chip: yaml.load(text, loader) for chip, text in texts}  # noqa: S506
+    files = {chip: _yaml(text) for chip, text in texts}
     data = files[name]
     entries = data.get("constants") if isinstance(data, dict) else None
     if not isinstance(entries, dict):

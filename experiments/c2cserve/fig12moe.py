@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -56,8 +57,9 @@ def compute(context: Context) -> Computed:
         tables={"totals": pa.Table.from_pylist(rows)},
         results=_results(context, rows),
         caption=(
-            f"{describe(context, half)}, and as it came; its first {REQUESTS:,} requests, of "
-            "Qwen3-30B-A3B and Mixtral-8x7B in turn, on one GH200: C2CServe on 2x48gb, the others "
+            f"{describe(replace(context, seeds=seeds), half)}, and as it came; its first "
+            f"{REQUESTS:,} requests, of Qwen3-30B-A3B and Mixtral-8x7B in turn, on one GH200: "
+            "C2CServe on 2x48gb, the others "
             f"on the full GPU; link variant '{context.link_variant}'. The paper states neither "
             "load nor models nor layout; ours is the load at which ServerlessLLM's GPU would be "
             "half busy. Points: p50, p95 and p99, medians over seeds; line: range. MoE-Infinity "

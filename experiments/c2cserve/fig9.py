@@ -43,8 +43,9 @@ def compute(context: Context) -> Computed:
             context.progress(done + 1, len(pairs))
     caption = (
         f"Requests of {PROMPT} prompt and {OUTPUT} output tokens one after another on a whole "
-        f"GH200, engine there, link variant '{context.link_variant}'. The paper states neither "
-        f"load nor batch. {_why()}"
+        f"GH200, engine there, link variant '{context.link_variant}'. The prompt is the 95th "
+        "percentile of ShareGPT's, whose lengths and which percentile the paper's section 9.1 "
+        f"names; it states neither load nor batch. {_why()}"
     )
     return Computed(
         tables={"latency": pa.Table.from_pylist(rows)},

@@ -96,11 +96,15 @@ def compute(context: Context) -> Computed:
     """Return for each fold the claims that change, with and without the figure left out."""
     folds = [f for f in FOLDS if not (context.quick and f.serving)]
     rows: list[dict[str, Any]] = []
+    bases = {
+        serving: {r.claim_id: r for r in _results(context, serving)}
+        for serving in dict.fromkeys(f.serving for f in folds)
+    }
     for done, fold in enumerate(folds):
-        base = {r.claim_id: r for r in _results(context, fold)}
+        base = bases[fold.serving]
         values = fold.constants()
         with _set(values):
-            without = {r.claim_id: r for r in _results(context, fold)}
+            without = {r.claim_id: r for r in _results(context, fold.serving)}
         for name, ours in base.items():
             rows += _rows(fold, values, ours, without[name])
         if context.progress is not None:
@@ -123,8 +127,8 @@ def compute(context: Context) -> Computed:
     )
 
 
-def _results(context: Context, fold: Fold) -> list[Result]:
-    if fold.serving:
+def _results(context: Context, serving: bool) -> list[Result]:
+    if serving:
         return [*starts.compute_switch(context).results, *starts.compute_cold(context).results]
     return [*fig4.compute(context).results, *fig6.compute(context).results]
 

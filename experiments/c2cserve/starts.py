@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from c2c.config import build, simulate
 from c2c.cost import load_constants
 from c2c.hardware import load_platform
+from experiments.c2cserve.baselines import PROMPT
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.settings import composed
 from experiments.claims import Result, claim
@@ -19,7 +20,6 @@ from experiments.claims import Result, claim
 __all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
 
 DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
-PROMPT, OUTPUT = 512, 8
 WHOLE = "1x96gb"
 COLD_LAYOUTS = {"c2cserve": "7x12gb"}  # the others: the whole GPU
 SETTINGS = {"c2cserve": "c2cserve_letter"}  # the others: their names
@@ -177,14 +177,14 @@ def cold_s(context: Context, model: str, system: str) -> float:
 
 def _cold(context: Context, model: str, system: str) -> dict[str, Any]:
     layout = COLD_LAYOUTS.get(system, WHOLE)
-    (first,) = _requests(context, [model], system, layout, "disk", requests=1)
+    (first,) = _requests(context, [model], system, layout, "disk", prompt=PROMPT)
     return first
 
 
 def switch_s(context: Context, rival: str, model: str, system: str) -> float:
     """Return the seconds to bring a model in host memory onto a GPU that ran a rival."""
-    # the full GPU for both: with one slice, every other model has to leave it
-    served = _requests(context, [rival, model], system, WHOLE, "host", requests=2)
+    # the full GPU for both: with one slice, every other model has to leave it; a prompt comes after
+    served = _requests(context, [rival, model], system, WHOLE, "host", prompt=1)
     asked = next(r for r in served if r["model"] == model)
     return float(asked["started_s"] - asked["arrival_s"])
 
@@ -196,9 +196,9 @@ def _requests(
     layout: str,
     weights_start: str,
     *,
-    requests: int,
+    prompt: int,
 ) -> list[dict[str, Any]]:
-    """Serve the models in turn, far apart, and return the records in order of arrival."""
+    """Serve each model once, far apart, and return the records in order of arrival."""
     settings = composed(
         [
             "hardware=gh200",
@@ -208,10 +208,10 @@ def _requests(
             f"weights_start={weights_start}",
             "system.check_slo=false",
             "workload=deterministic",
-            f"workload.requests={requests}",
+            f"workload.requests={len(models)}",
             "workload.rate_rps=0.001",
-            f"workload.prompt_tokens={PROMPT}",
-            f"workload.output_tokens={OUTPUT}",
+            f"workload.prompt_tokens={prompt}",
+            "workload.output_tokens=1",
         ]
     )
     OmegaConf.update(settings, "catalog", {"models": [{"spec": m} for m in models]}, merge=False)

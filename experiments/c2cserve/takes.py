@@ -100,9 +100,9 @@ def _load_of_fig12(context: Context) -> float:
 
 
 @cache
-def _load_of_fig14(context: Context) -> float:
+def _loads_of_fig14(context: Context) -> fig14.Loads:
     """Return the same of Fig. 14."""
-    return fig14.fitted_load(context)
+    return fig14.fitted_loads(context)
 
 
 SEARCHED: Final[Mapping[str, Searched]] = {
@@ -126,7 +126,7 @@ SEARCHED: Final[Mapping[str, Searched]] = {
         constants=("switch_dense_s", "sllm_init_dense_s"),
     ),
     "fig14": Searched(
-        results=lambda c: fig14.results_at(c, _load_of_fig14(c)), chip=("link rate", "SMs"),
+        results=lambda c: fig14.results_at(c, _loads_of_fig14(c)), chip=("link rate", "SMs"),
         constants=("link_efficiency",),
     ),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from experiments.c2cserve.starts import cold_s, switch_s
 from experiments.c2cserve.warm import Warm, warm
 from experiments.sensitivity import Knob, changed, chip_knobs, constant_knobs
 
-__all__ = ["compute", "headlines"]
+__all__ = ["compute", "headlines", "starts"]
 
 FACTORS: Final = (0.5, 2.0)
 SMALL, LARGE, MIXTURE = "llama-3-3b", "llama-3-8b", "qwen3-30b-a3b"
@@ -39,7 +39,7 @@ def headlines(context: Context) -> dict[str, tuple[float, str]]:
         r.ours for r in fig6.compute(context).results if r.claim_id.endswith("fig6b.gap_full_chunk")
     )
     sym, asym = _seven_slices(context)
-    found = {
+    return {
         "TTFT, 8B streamed, whole chip": (1e3 * streamed.ttft_s, "ms"),
         "TPOT, 8B streamed, whole chip": (1e3 * streamed.tpot_s, "ms"),
         "TPOT, streamed over resident": (streamed.tpot_s / resident.tpot_s, "x"),
@@ -48,15 +48,21 @@ def headlines(context: Context) -> dict[str, tuple[float, str]]:
         "Asym over SymGEMM, a seventh": (asym / sym, "x"),
         "two that share the link, of their sum": (100.0 - float(gap), "%"),
     }
-    if not context.quick:  # served by the simulator: a second each
-        cold = {s: cold_s(context, LARGE, s) for s in ("c2cserve", "serverlessllm")}
-        moved = {s: switch_s(context, SMALL, LARGE, s) for s in ("c2cserve", "serverlessllm")}
-        ratios = {"cold start": cold, "switch": moved}
-        found |= {
-            f"{name}, ServerlessLLM over ours": (of["serverlessllm"] / of["c2cserve"], "x")
-            for name, of in ratios.items()
-        }
-    return found
+
+
+def starts(context: Context) -> dict[str, tuple[float, str]]:
+    """Return those of starts, which the simulator serves; of the full profile only."""
+    systems = ("c2cserve", "serverlessllm")
+    cold = {s: cold_s(context, LARGE, s) for s in systems}
+    moved = {s: switch_s(context, SMALL, LARGE, s) for s in systems}
+    return {
+        f"{name}, ServerlessLLM over ours": (of["serverlessllm"] / of["c2cserve"], "x")
+        for name, of in (("cold start", cold), ("switch", moved))
+    }
+
+
+def _all(context: Context) -> dict[str, tuple[float, str]]:
+    return headlines(context) | ({} if context.quick else starts(context))
 
 
 def _seven_slices(context: Context) -> tuple[float, float]:
@@ -71,7 +77,7 @@ def _seven_slices(context: Context) -> tuple[float, float]:
 def compute(context: Context) -> Computed:
     """Return every headline with each number halved and doubled."""
     knobs = [*chip_knobs(), *(k for k in constant_knobs() if not context.quick or k.name in QUICK)]
-    base = headlines(context)
+    base = _all(context)
     rows: list[dict[str, Any]] = []
     for done, knob in enumerate(knobs):
         for factor, found in _scaled(context, knob):
@@ -109,7 +115,7 @@ def _scaled(context: Context, knob: Knob) -> Iterator[tuple[float, dict[str, tup
             continue
         try:
             with changed(knob, allowed):
-                yield allowed, headlines(context)
+                yield allowed, _all(context)
         except (SettingError, DataError):
             continue  # no such chip
 

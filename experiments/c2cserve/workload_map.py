@@ -148,13 +148,20 @@ def _best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_band(best: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Say whether the paper's system and plus are behind with every seed."""
+    """Add the range over seeds, and whether the paper's system and plus are behind with each."""
     seeds = dict.fromkeys(r["seed"] for r in rows)
     each = [best_of([r for r in rows if r["seed"] == seed]) for seed in seeds]
-    return best | {
-        f"{whose}_behind": all(b[f"{whose}_lead_points"] < -CLOSE_POINTS for b in each)
-        for whose in ("paper", "plus")
-    }
+    whose = {"paper": best["paper_form"], "plus": "plus", "opponent": best["opponent"]}
+    bands = {w: [r["both_percent"] for r in rows if r["system"] == whose[w]] for w in whose}
+    return (
+        best
+        | {f"{w}_low_percent": min(values) for w, values in bands.items()}
+        | {f"{w}_high_percent": max(values) for w, values in bands.items()}
+        | {
+            f"{w}_behind": all(b[f"{w}_lead_points"] < -CLOSE_POINTS for b in each)
+            for w in ("paper", "plus")
+        }
+    )
 
 
 def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -169,13 +176,15 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     best = min(close, key=lambda r: (r["ttft_p99_s"], r["system"]))
     opponents = [r for r in rows if r["system"] not in (*PAPER, "plus")]
     opponent = max(opponents, key=lambda r: r["both_percent"])
-    paper = max(r["both_percent"] for r in rows if r["system"] in PAPER)
+    form = max((r for r in rows if r["system"] in PAPER), key=lambda r: r["both_percent"])
+    paper = form["both_percent"]
     plus = max(r["both_percent"] for r in rows if r["system"] == "plus")
     return {
         **{k: first[k] for k in _WORKLOAD},
         "best": best["system"],
         "close": len(close),
         "both_percent": most,
+        "paper_form": form["system"],
         "paper_percent": paper,
         "plus_percent": plus,
         "opponent": opponent["system"],
@@ -185,14 +194,22 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _banded(best: dict[str, Any], whose: str) -> str:
+    """Return the median over seeds and, where they differ, their range."""
+    middle, low, high = (
+        f"{best[f'{whose}_{which}percent']:.1f}" for which in ("", "low_", "high_")
+    )
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
 def _report(best: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    head = ("chip", "arrivals", "models", "requests/s", "best", "both met %", "C2CServe %",
-            "plus %", "best opponent", "its %")  # fmt: skip
+    head = ("chip", "arrivals", "models", "requests/s", "best", "both met %",
+            "C2CServe % (range)", "plus %", "best opponent", "its %")  # fmt: skip
     body = [
         (
             b["chip"], b["bursts"], f"{b['models']}", f"{b['rate_rps']:g}", b["best"],
-            f"{b['both_percent']:.1f}", f"{b['paper_percent']:.1f}", f"{b['plus_percent']:.1f}",
-            b["opponent"], f"{b['opponent_percent']:.1f}",
+            f"{b['both_percent']:.1f}", _banded(b, "paper"), _banded(b, "plus"), b["opponent"],
+            _banded(b, "opponent"),
         )
         for b in best
     ]  # fmt: skip

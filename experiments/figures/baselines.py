@@ -18,6 +18,7 @@ from experiments.figures.style import (
     SKY,
     VERMILION,
     Tables,
+    beside,
     canvas,
     finish,
     rows_of,
@@ -33,6 +34,13 @@ SHOWN = {
     "finemoe": ("FineMoE", VERMILION),
 }
 SHARE = 0.4  # of the HBM left, for the caches in (c) and (d)
+MODELS = {
+    "llama-3-3b": "Llama-3 3B",
+    "llama-3-8b": "Llama-3 8B",
+    "llama-3-70b": "Llama-3 70B",
+    "qwen3-30b-a3b": "Qwen3-30B",
+    "mixtral-8x7b": "Mixtral",
+}
 SHORT = {"dense6": "dense6", "qwen3-30b-a3b": "Qwen3-30B", "mixtral-8x7b": "Mixtral"}
 CACHES = {
     "moe_infinity_code": "MoE-Infinity, public code",
@@ -57,18 +65,17 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
     ):
         for system, (name, colour) in SHOWN.items():
             chosen = [r for r in rows if r["system"] == system and not r["out_of_memory"]]
-            at = [models.index(r["model"]) + 0.16 * (list(SHOWN).index(system) - 2) for r in chosen]
+            at = [beside(rows, r, 0.16) for r in chosen]
             axes.bar(at, [r[what] for r in chosen], 0.15, color=colour, label=name)
         for r in rows:
             if r["out_of_memory"]:
-                x = models.index(r["model"]) + 0.16 * (list(SHOWN).index(r["system"]) - 2)
-                axes.text(x, 0.02, "out of memory", rotation=90, fontsize=7, ha="center",
-                          transform=axes.get_xaxis_transform())  # fmt: skip
+                axes.text(beside(rows, r, 0.16), 0.02, "out of memory", rotation=90, fontsize=7,
+                          ha="center", transform=axes.get_xaxis_transform())  # fmt: skip
         axes.set_yscale("log")
-        axes.set_xticks(range(len(models)), models, rotation=20, ha="right", fontsize=8)
+        axes.set_xticks(range(len(models)), [MODELS[m] for m in models], fontsize=8)
         axes.set(ylabel=label)
     panels[0].legend(loc="upper left", fontsize=8)
-    return finish(figure, "Fig. 9: average latency, one request at a time", caption)
+    return finish(figure, "Fig. 9: latency, one request at a time", caption)
 
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
@@ -84,10 +91,10 @@ def draw_fig13(tables: Tables, caption: str) -> Figure:
     turns, misses = panels["turns"], panels["misses"]
     rows = rows_of(tables["ttft"])
     _draw_parts(turns, [r for r in rows if r["system"].startswith("aegaeon")])
-    turns.plot([r["p99_s"] for r in rows[:2]], range(2), "o", color=INK, markersize=5,
-               label="p99, ours")  # fmt: skip
+    turns.plot([r["p95_s"] for r in rows[:2]], range(2), "o", color=INK, markersize=5,
+               label="p95, ours")  # fmt: skip
     turns.legend(handles=turns.lines[-1:], fontsize=7.5, loc="center right")
-    turns.set_title("(a) Turns (paper: p99)", fontsize=9.5)
+    turns.set_title("(a) Turns (paper: p95)", fontsize=9.5)
     of_caches = [r for r in rows if not r["system"].startswith("aegaeon")]
     # what is compared stands together: with and without, a system and model
     _draw_parts(misses, sorted(of_caches, key=lambda r: (_base(r), r["model"], r["host_for"] ==

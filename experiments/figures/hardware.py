@@ -102,7 +102,7 @@ def draw_projection(tables: Tables, caption: str) -> Figure:
         (0.2, "hybrid_gemm", BLUE, "HybridGEMM"),
     ):
         bars = right.bar(x + offset, [r[key] for r in rows], 0.36, color=colour, label=label)
-        right.bar_label(bars, fmt="%.1f×", padding=11, fontsize=8)
+        right.bar_label(bars, fmt="%.1f×", padding=-14, fontsize=8, color="white")
     right.hlines([r["host_memory"] for r in rows], x - 0.4, x + 0.4, color=ORANGE, linewidth=2.5,
                  label="host memory")  # fmt: skip
     # printed in section 9.5: GB200 HBM 2x, Rubin HBM 5.5x and C2C 2x

@@ -46,7 +46,6 @@ def draw_fig12_moe(tables: Tables, caption: str) -> Figure:
         axes.set_title(f"{load}, compression {compression:g}", fontsize=9.5)
         axes.set(xlabel="TTFT (s)", xscale="log")
         axes.xaxis.set_major_locator(LogLocator())
-        axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(visible=True, axis="x")
     panels[0].set_yticks(range(len(systems)), systems)

@@ -16,6 +16,7 @@ from experiments.figures.style import (
     ORANGE,
     VERMILION,
     Tables,
+    beside,
     canvas,
     finish,
     mark_published,
@@ -55,7 +56,7 @@ def draw_fig10(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["cold"])
     for system, (label, colour) in SHOWN.items():
         chosen = [r for r in rows if r["system"] == system]
-        at = [_place(rows, models, r) for r in chosen]
+        at = [beside(rows, r, 0.2) for r in chosen]
         bars = axes.bar(at, [r["ttft_s"] for r in chosen], 0.18, color=colour, label=label)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
     axes.set_yscale("log")
@@ -79,9 +80,11 @@ def draw_fig11(tables: Tables, caption: str) -> Figure:
     x = np.arange(len(models))
     for system, (label, colour) in SHOWN.items():
         chosen = [r for r in rows if r["system"] == system]
-        at = [_place(rows, models, r) for r in chosen]
+        at = [beside(rows, r, 0.2) for r in chosen]
         bars = axes.bar(at, [r["switch_ms"] for r in chosen], 0.18, color=colour, label=label)
-        axes.bar_label(bars, fmt="%.0f", padding=7, fontsize=7)
+        texts = [_switch_text(r["switch_ms"]) for r in chosen]
+        axes.bar_label(bars, texts, padding=7, fontsize=7, backgroundcolor="white",
+                       bbox={"pad": 0.3, "color": "white"})  # fmt: skip
         known = [(x, r["published_ms"]) for x, r in zip(at, chosen, strict=True)
                  if r["published_ms"] is not None]  # fmt: skip
         text = "paper (fitted to, but Aegaeon's)" if system == "c2cserve" else "_paper"
@@ -94,10 +97,8 @@ def draw_fig11(tables: Tables, caption: str) -> Figure:
     return finish(figure, "Fig. 11: model switch", caption)
 
 
-def _place(rows: list[dict[str, Any]], models: list[str], row: dict[str, Any]) -> float:
-    """Return where a bar stands: beside those of the same model, around its tick."""
-    here = [r["system"] for r in rows if r["model"] == row["model"]]
-    return models.index(row["model"]) + 0.2 * (here.index(row["system"]) - (len(here) - 1) / 2)
+def _switch_text(switch_ms: float) -> str:
+    return f"{switch_ms:.0f} ms" if switch_ms < 1e3 else f"{switch_ms / 1e3:.3g} s"
 
 
 def draw_fig12(tables: Tables, caption: str) -> Figure:
@@ -248,22 +249,24 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
     axes.plot([at, at], [min(values), max(values)], color=INK, linewidth=1.2)
     # our number stands on its bar, or on the paper's mark where that is in the way
     printed = rows[0]["published_p99_s"]
-    top = min(max(values), 0.9 * axes.get_ylim()[1])
+    highest = axes.get_ylim()[1]
+    leaves = max(values) > highest  # the whisker does: its number stands beside it
+    top = middle if leaves else min(max(values), 0.9 * highest)
     if printed is not None and abs(printed - top) < 0.15:
         top = max(top, printed)
     axes.annotate(
-        f"{middle:.2f}",
+        f"{middle:.2f}\nto {max(values):.1f} ↑" if leaves else f"{middle:.2f}",
         (at, top),
-        xytext=(0, 7),
+        xytext=(-4 if leaves else 0, 4 if leaves else 7),
         textcoords="offset points",
-        ha="center",
+        ha="right" if leaves else "center",
         fontsize=8,
-        visible=middle <= axes.get_ylim()[1],
+        visible=middle <= highest,
     )
     # a bar that leaves the axes says so at their top
     axes.text(
         at, 0.97, f"{middle:.1f} ↑", ha="center", va="top", fontsize=8, color="white",
-        transform=axes.get_xaxis_transform(), visible=middle > axes.get_ylim()[1],
+        transform=axes.get_xaxis_transform(), visible=middle > highest,
     )  # fmt: skip
     if rows[0]["published_p99_s"] is not None:
         mark_published(axes, [at], [rows[0]["published_p99_s"]])

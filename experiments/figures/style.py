@@ -27,6 +27,7 @@ __all__ = [
     "VERMILION",
     "Tables",
     "bare_png",
+    "beside",
     "canvas",
     "draw_table",
     "finish",
@@ -132,6 +133,13 @@ def mark_published(
 ) -> None:
     """Mark printed values with hollow diamonds."""
     axes.plot(x, y, label=label, **PUBLISHED)
+
+
+def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:
+    """Return where a system's bar stands: beside those of the same model, around its tick."""
+    models = list(dict.fromkeys(r["model"] for r in rows))
+    here = [r["system"] for r in rows if r["model"] == row["model"]]
+    return models.index(row["model"]) + step * (here.index(row["system"]) - (len(here) - 1) / 2)
 
 
 def rows_of(table: pa.Table, **where: Any) -> list[dict[str, Any]]:

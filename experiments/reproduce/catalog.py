@@ -80,7 +80,7 @@ SIMULATOR = (
     "c2c.metrics",
     "c2c.config",
 )
-# Whole packages: a figure's module may use another one's, and all figures take under a minute.
+# Whole packages: a figure's module may use another one's, and most figures take under a minute.
 OURS = (
     "experiments.c2cserve",
     "experiments.medusa",

@@ -55,7 +55,7 @@ def test_batches_come_together_where_the_first_variant_is_back() -> None:
     last = records.finished_s > np.sort(records.finished_s)[2]
     assert set(records.instance[last]) == {0}
     assert last[-2:].all()  # of which two had begun in the other one
-    assert stats.passed == 0  # nothing is carried
+    assert stats.kv_out_bytes == 0.0  # nothing is carried
 
 
 def test_what_finds_no_room_stays() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import fields
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from c2c.cost import StepTable, chunk_profile, step_table
+from c2c.cost import Constants, Routing, StepTable, chunk_profile, step_table
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import (
@@ -74,6 +76,8 @@ DEPLOYMENT_DTYPE = np.dtype(
     align=True,
 )
 
+KEPT_TABLES: Final = 24  # of up to 4 MB
+
 SPREAD_SHARES = np.linspace(0.0, 1.0, 9)
 """Of every matrix in HBM; between two of them a step's time is taken to be a straight line."""
 
@@ -119,18 +123,50 @@ def _table(
     if system.layout is not None:
         largest = largest_step_chunk(system) + system.max_batch
         return chained_table(system.layout, spec, kind, largest)
-    return step_table(
+    return _streamed_table(
         spec,
         kind,
         setup.constants,
         shared_gbps,
-        max_tokens=largest_step_chunk(system) + system.max_batch,
-        max_rows=system.max_batch,
+        largest_step_chunk(system) + system.max_batch,
+        system.max_batch,
+        weights,
+        getattr(system.load, "cluster", 1),
+        setup.routing,
+        resident,
+    )
+
+
+@lru_cache(maxsize=KEPT_TABLES)
+def _streamed_table(
+    spec: ModelSpec,
+    kind: Slice,
+    constants: Constants,
+    shared_gbps: float,
+    max_tokens: int,
+    max_rows: int,
+    weights: str,
+    cluster: int,
+    routing: Routing,
+    resident: float,
+) -> StepTable:
+    """Return `step_table`; of runs that differ in seed or load, one process makes it once."""
+    table = step_table(
+        spec,
+        kind,
+        constants,
+        shared_gbps,
+        max_tokens=max_tokens,
+        max_rows=max_rows,
         weights=weights,  # type: ignore[arg-type]
-        cluster=getattr(system.load, "cluster", 1),
-        routing=setup.routing,
+        cluster=cluster,
+        routing=routing,
         resident=resident,
     )
+    for field in fields(table):
+        if isinstance(values := getattr(table, field.name), np.ndarray):
+            values.flags.writeable = False  # other runs read it too
+    return table
 
 
 def cost_tables(
