@@ -98,7 +98,9 @@ class Experts(NamedTuple):
     token: Any  # scratch i8[experts a token]
 
 
-def new_experts(tables: ExpertTables, prefetch: Any, devices: int, caches: bool) -> Experts:
+def new_experts(
+    tables: ExpertTables, prefetch: Any, devices: int, models: int, caches: bool
+) -> Experts:
     """Return empty caches; where nothing is cached, as small as can be."""
     router = tables.router
     layers, experts, most = (
@@ -117,7 +119,7 @@ def new_experts(tables: ExpertTables, prefetch: Any, devices: int, caches: bool)
         last=np.zeros(of_each, np.int64),
         recent=np.zeros(of_each),
         worst=np.full((devices, layers), _STALE),
-        traces=new_traces(tracing(prefetch).rows, layers, experts),
+        traces=new_traces(tracing(prefetch).rows, layers, experts, models),
         chance=np.zeros((layers, experts)),
         want=np.zeros((layers, experts)),
         best=np.full(layers, _STALE),
@@ -410,7 +412,7 @@ def walk_experts(
     row = _NONE
     if how.rows > 0:
         _forget_predictions(x, layers, tables.router.experts[arch])
-        begin_compare(x.traces)
+        begin_compare(x.traces, cache.model)
         if how.embedded > 0:
             first, alike = embedded_row(x.traces, tables.router, cache.model, lead)
             if first >= 0:

@@ -2,8 +2,9 @@
 
 The table is made by the exact walk: one request after another of each architecture, alone on a
 slice, and what its steps take longer and move, by tokens since the request began and by prompt
-tokens of a step. The first request after a start has rows of its own. Between two of the prompts
-tried a straight line is drawn.
+tokens of a step. The first request after a start has rows of its own, measured with the stored
+traces of the requests before: a start empties the cache only. Between two of the prompts tried a
+straight line is drawn.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from c2c.policies import inlined, jitable
 from c2c.serving import Prepared
 from c2c.serving.costs import step_alone_s
 from c2c.serving.state import ENDS_AT, LENGTH, PLAN_DTYPE, SLOT, Fleet, Serving
+from c2c.simulator.traces import Traces
 from c2c.workloads import RequestBlock
 
 __all__ = ["DECODES", "MissTable", "measured_misses", "no_misses", "steps_missing"]
 
-FIRST: Final = 6  # starts whose first request is measured
+FIRST: Final = 6  # starts whose first request is measured beyond its prompt
 THEN: Final = 48  # requests after one start, of which the first third is not counted
 DECODES: Final = 128  # steps of each; later ones take what the last quarter of them does
 _SECONDS: Final = 0
 _BYTES: Final = 1
 
-PhasesOf = Callable[[Prepared, RequestBlock], Any]
+PhasesOf = Callable[[Prepared, RequestBlock, Traces | None], tuple[Any, Traces]]
 
 
 class MissTable(NamedTuple):
@@ -94,8 +96,9 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
 
     Args:
       prepared: a system whose `expert_misses` is table.
-      phases_of: serves a block one request after another and returns the phases
-        (`c2c.simulator.world.TIMELINE_DTYPE`) in order.
+      phases_of: serves a block one request after another from a start on, with the traces stored
+        so far (None: none), and returns the phases (`c2c.simulator.world.TIMELINE_DTYPE`) in order
+        and what is stored now.
     """
     exact = replace(
         prepared,
@@ -109,18 +112,24 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
     for arch in range(len(prepared.architectures)):
         m = arch_of.index(arch)
         tried = _prompts(prepared, arch, m)
-        first = [
-            _beside(exact, arch, phases_of(exact, _one_by_one(m, [tokens], start)))
-            for start, tokens in enumerate(tried[:: max(1, len(tried) // FIRST)])
-        ]
-        then = _beside(exact, arch, phases_of(exact, _one_by_one(m, tried * THEN, 100, THEN)))
+        served, traces = phases_of(exact, _one_by_one(m, tried * THEN, 100, THEN), None)
+        then = _beside(exact, arch, served)
+        first = []
+        for start, tokens in enumerate(tried):
+            decodes = DECODES if start % max(1, len(tried) // FIRST) == 0 else 0
+            block = _one_by_one(m, [tokens], start, decodes=decodes)
+            served, traces = phases_of(exact, block, traces)
+            first.append(_beside(exact, arch, served))
         for row, rows in enumerate((np.concatenate(first), then)):
             decode[arch, row, 1:], prompt[arch, row] = _means(rows, row * THEN // 3, longest)
     return MissTable(True, decode, prompt)
 
 
 def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
-    """Return the prompts that are tried: powers of two up to a chunk."""
+    """Return the prompts that are tried: powers of two up to a chunk, and one between two each.
+
+    More tokens find more of their experts fetched for others: a line over an octave is too low.
+    """
     fleet = prepared.fleet
     most = min(int(fleet.kv_capacity[arch].max()), int(fleet.deployment[m].max_context))
     most = min(most - DECODES - 1, int(fleet.chunk[arch].max()))
@@ -131,16 +140,19 @@ def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
             f"exact where HBM or the context of {prepared.architectures[arch].name} has no room "
             f"for {DECODES + 2} tokens",
         )
-    return [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
+    sizes = [size for k in range(most.bit_length()) for size in (1 << k, 3 << k)]
+    return sorted({size for size in sizes if size < most} | {most})
 
 
-def _one_by_one(m: int, prompts: list[int], first_id: int, most: int = 1) -> RequestBlock:
+def _one_by_one(
+    m: int, prompts: list[int], first_id: int, most: int = 1, decodes: int = DECODES
+) -> RequestBlock:
     n = min(most, len(prompts))
     return RequestBlock(
         arrival_s=np.zeros(n),
         model=np.full(n, m, np.int32),
         prompt_tokens=np.array(prompts[:n], np.int32),
-        output_tokens=np.full(n, DECODES + 1, np.int32),
+        output_tokens=np.full(n, decodes + 1, np.int32),
         ids=np.arange(first_id, first_id + n),
     )
 

@@ -24,7 +24,7 @@ from c2c.policies import (
     Static,
 )
 from c2c.serving import ServingSetup, prepare
-from c2c.simulator.traces import compare_layer, new_traces, predict, store
+from c2c.simulator.traces import begin_compare, compare_layer, new_traces, predict, store
 from c2c.workloads import Router, router_tables, token_experts, token_key, topic_of
 from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room
 
@@ -39,10 +39,12 @@ LAYERS, EXPERTS, TOP = 3, 8, 2
 
 
 def world(
-    room_bytes: float = 62e6, router: Router | None = None, seed: int = 0, **system: Any
-) -> ServingSetup:
-    """Return one tiny model whose experts and KV caches have so much room, half each."""
-    made = few_experts(setup("mixtral-8x7b", mig="1x96gb", seed=seed, **(RESIDENT | system)))
+    room_bytes: float = 62e6, router: Router | None = None, seed: int = 0, models: int = 1,
+    **system: Any,
+) -> ServingSetup:  # fmt: skip
+    """Return tiny models on one GPU whose experts and KV caches have so much room, half each."""
+    names = ("mixtral-8x7b",) * models
+    made = few_experts(setup(*names, mig="1x96gb", seed=seed, **(RESIDENT | system)))
     changed = replace(made.system, **with_room(made, "1x96gb", room_bytes))
     return replace(made, system=changed, router=router or Router())
 
@@ -255,6 +257,21 @@ def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
     for k in range(3):
         store(traces, router, 0, 0, k, rows, k, 0.0)
     np.testing.assert_array_equal(traces.rows[0].T, [[1, 0, 0, 0], [0, 9, 1, 0]])
+
+
+def test_models_have_stores_of_their_own() -> None:
+    """A full one takes no row of another model's, which compares with its own."""
+    router = router_tables(Router(), [(1, 4, 1)], 0)
+    rows = np.eye(4, dtype=np.float32)[:, None, :]
+    traces = new_traces(2, 1, 4, 2)
+    for model, stored in ((0, (0, 1, 2)), (1, (3, 0))):
+        for k in stored:
+            store(traces, router, 0, model, 0, rows, k, 0.0)
+    assert traces.count.tolist() == [2, 2]
+    np.testing.assert_array_equal(traces.rows[0].T[2:], rows[[3, 0], 0])
+    begin_compare(traces, 1)
+    found, alike = compare_layer(traces, rows, 0, 0, 1, True)
+    assert (found, alike) == (3, pytest.approx(1.0))
 
 
 def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
