@@ -345,7 +345,7 @@ def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) 
     how = tracing(prefetch)
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
         share = how.embedded / router.layers[arch]
-        store(x.traces, router, arch, cache.model, cache.request, x.recent, d, share)
+        store(x.traces, router, arch, cache.model, cache.request, x.recent, d, share, False)
     cache.request = request
     for layer in range(router.layers[arch]):
         x.worst[d, layer] = _STALE
@@ -456,5 +456,6 @@ def walk_experts(
         now_s += layer_s
     if how.rows > 0 and how.of_token:
         share = how.embedded / layers
-        store(x.traces, tables.router, arch, cache.model, lead, x.step, 0, share)
+        compared = how.compares_seen
+        store(x.traces, tables.router, arch, cache.model, lead, x.step, 0, share, compared)
     return now_s - alone_s, cache.fetched_bytes - bytes_before

@@ -177,11 +177,14 @@ def predict(
 
 
 @jitable
-def _redundant(traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float) -> int:
+def _redundant(
+    traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float, is_compared: bool
+) -> int:
     # The stored row of the model that is most like the new one.
-    begin_compare(traces, model)
-    for layer in range(layers):
-        _compare(traces, matrix, k, layer, model)
+    if not is_compared:
+        begin_compare(traces, model)
+        for layer in range(layers):
+            _compare(traces, matrix, k, layer, model)
     first = model * len(traces.seen)
     best, most = first, -1.0
     for row in range(traces.count[model]):
@@ -194,7 +197,7 @@ def _redundant(traces: Traces, matrix: Any, k: int, model: int, layers: int, sha
 @jitable
 def store(
     traces: Traces, router: RouterTables, arch: int, model: int, request: int, matrix: Any, k: int,
-    share: float,
+    share: float, is_compared: bool,
 ) -> None:  # fmt: skip
     """Keep `matrix[k]`; in a full store it takes the place of the row most like it.
 
@@ -207,6 +210,7 @@ def store(
       matrix: counts [.., layer, expert].
       k: position on its first axis.
       share: of the embeddings in what counts as alike.
+      is_compared: whether all layers of `matrix[k]` are what has been compared last.
     """
     embed(router, request, traces.own)
     layers = router.layers[arch]
@@ -214,7 +218,7 @@ def store(
     if traces.count[model] < len(traces.seen):
         traces.count[model] += 1
     else:
-        row = _redundant(traces, matrix, k, model, layers, share)
+        row = _redundant(traces, matrix, k, model, layers, share, is_compared)
     for j in range(len(traces.own)):
         traces.embedding[row, j] = traces.own[j]
     for layer in range(layers):

@@ -240,7 +240,7 @@ def test_the_paper_finds_the_right_trace_and_the_code_takes_the_first() -> None:
     router = router_tables(Router(), [(8, 16, 2)], 0)
     traces = new_traces(20, 8, 16)
     for k in range(20):
-        store(traces, router, 0, 0, k, stored, k, 0.0)
+        store(traces, router, 0, 0, k, stored, k, 0.0, False)
     for true in (3, 11, 17):
         for compares_seen, expected in ((True, true), (False, 0)):
             traces.seen[:] = 0.0
@@ -255,7 +255,7 @@ def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
     rows = np.array([[[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 9, 1, 0]]], np.float32)
     traces = new_traces(2, 1, 4)
     for k in range(3):
-        store(traces, router, 0, 0, k, rows, k, 0.0)
+        store(traces, router, 0, 0, k, rows, k, 0.0, False)
     np.testing.assert_array_equal(traces.rows[0].T, [[1, 0, 0, 0], [0, 9, 1, 0]])
 
 
@@ -266,7 +266,7 @@ def test_models_have_stores_of_their_own() -> None:
     traces = new_traces(2, 1, 4, 2)
     for model, stored in ((0, (0, 1, 2)), (1, (3, 0))):
         for k in stored:
-            store(traces, router, 0, model, 0, rows, k, 0.0)
+            store(traces, router, 0, model, 0, rows, k, 0.0, False)
     assert traces.count.tolist() == [2, 2]
     np.testing.assert_array_equal(traces.rows[0].T[2:], rows[[3, 0], 0])
     begin_compare(traces, 1)
@@ -277,7 +277,7 @@ def test_models_have_stores_of_their_own() -> None:
 def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
     router = router_tables(Router(), [(1, 4, 1)], 0)
     traces = new_traces(1, 1, 4)
-    store(traces, router, 0, 0, 0, np.array([[[4, 3, 2, 1]]], np.float32), 0, 0.0)
+    store(traces, router, 0, 0, 0, np.array([[[4, 3, 2, 1]]], np.float32), 0, 0.0, False)
     for mass, least, wanted in ((1.0, 1, 4), (0.65, 1, 2), (0.0, 3, 3), (0.0, 1, 1)):
         chance, want = np.zeros((1, 4)), np.zeros((1, 4))
         predict(traces, 0, 0, mass, least, chance, want)
