@@ -36,6 +36,7 @@ from c2c.workloads import RouterTables, token_experts, token_key, topic_of
 __all__ = [
     "ExpertTables",
     "Experts",
+    "end_sequence",
     "fill_experts",
     "new_experts",
     "nth_request",
@@ -339,13 +340,27 @@ def nth_request(x: Experts, state: Serving, d: int) -> int:
 
 
 @jitable
-def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) -> None:
-    # Another sequence is traced: the one before is stored, and its counts go.
+def end_sequence(prefetch: Any, x: Experts, arch: int, d: int) -> None:
+    """Store the sequence that device `d` has traced, if its traces are of whole sequences.
+
+    Args:
+      prefetch: says so.
+      x: the caches.
+      arch: of the model that the device's cache is about.
+      d: the device.
+    """
     cache, router = x.cache[d], x.tables.router
     how = tracing(prefetch)
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
         share = how.embedded / router.layers[arch]
         store(x.traces, router, arch, cache.model, cache.request, x.recent, d, share, False)
+
+
+@jitable
+def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) -> None:
+    # Another sequence is traced: the one before is stored, and its counts go.
+    end_sequence(prefetch, x, arch, d)
+    cache, router = x.cache[d], x.tables.router
     cache.request = request
     for layer in range(router.layers[arch]):
         x.worst[d, layer] = _STALE

@@ -3,8 +3,8 @@
 The table is made by the exact walk: one request after another of each architecture, alone on a
 slice, and what its steps take longer and move, by tokens since the request began and by prompt
 tokens of a step. The first request after a start has rows of its own, measured with the stored
-traces of the requests before: a start empties the cache only. Between two of the prompts tried a
-straight line is drawn.
+traces of the requests before: a start empties the cache only. Between the prompts tried a smooth
+monotone curve is drawn.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ __all__ = ["DECODES", "MissTable", "measured_misses", "no_misses", "steps_missin
 FIRST: Final = 6  # starts whose first request is measured beyond its prompt
 THEN: Final = 48  # requests after one start, of which the first third is not counted
 DECODES: Final = 128  # steps of each; later ones take what the last quarter of them does
-_SECONDS: Final = 0
-_BYTES: Final = 1
 
 PhasesOf = Callable[[Prepared, RequestBlock, Traces | None], tuple[Any, Traces]]
 
@@ -126,10 +124,7 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
 
 
 def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
-    """Return the prompts that are tried: powers of two up to a chunk, and one between two each.
-
-    More tokens find more of their experts fetched for others: a line over an octave is too low.
-    """
+    """Return the prompts that are tried: powers of two up to a chunk."""
     fleet = prepared.fleet
     most = min(int(fleet.kv_capacity[arch].max()), int(fleet.deployment[m].max_context))
     most = min(most - DECODES - 1, int(fleet.chunk[arch].max()))
@@ -140,8 +135,7 @@ def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
             f"exact where HBM or the context of {prepared.architectures[arch].name} has no room "
             f"for {DECODES + 2} tokens",
         )
-    sizes = [size for k in range(most.bit_length()) for size in (1 << k, 3 << k)]
-    return sorted({size for size in sizes if size < most} | {most})
+    return [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
 
 
 def _one_by_one(
@@ -187,13 +181,16 @@ def _beside(exact: Prepared, arch: int, phases: Any) -> np.ndarray:
 
 def _means(rows: np.ndarray, skip: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums over decode steps and the means by prompt tokens."""
+    from scipy.interpolate import PchipInterpolator  # a fifth of a second that few runs need
+
     rows = rows[rows[:, 0] >= skip] if skip else rows
     decodes, prompts = rows[rows[:, 1] == 0], rows[rows[:, 1] > 0]
     each = np.array([decodes[decodes[:, 2] == k + 1, 3:].mean(axis=0) for k in range(DECODES)])
     sizes = np.unique(prompts[:, 1])
     of_size = np.array([prompts[prompts[:, 1] == n, 3:].mean(axis=0) for n in sizes])
-    every = np.arange(longest + 1)
-    by_prompt = np.stack(
-        [np.interp(every, sizes, of_size[:, what]) for what in (_SECONDS, _BYTES)], axis=1
-    )
-    return np.cumsum(each, axis=0), by_prompt
+    if len(sizes) == 1:
+        return np.cumsum(each, axis=0), np.repeat(of_size, longest + 1, axis=0)
+    # The more tokens, the more find their experts fetched for others: a line over an octave would
+    # lie below.
+    every = np.log2(np.clip(np.arange(longest + 1), sizes[0], sizes[-1]))
+    return np.cumsum(each, axis=0), PchipInterpolator(np.log2(sizes), of_size)(every)
