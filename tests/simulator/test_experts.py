@@ -274,6 +274,15 @@ def test_models_have_stores_of_their_own() -> None:
     assert (found, alike) == (3, pytest.approx(1.0))
 
 
+def test_a_sequence_is_stored_when_its_engine_goes() -> None:
+    """Two models by turns on one slice; the last sequence goes on."""
+    what = world(40e6, models=2, experts=ByScore(), prefetch=ActivationTrace(capacity=20))
+    block = requests(np.arange(6) * 40.0, np.arange(6) % 2, prompt=3, output=5)
+    _, stats, simulation = simulate(what, block)
+    assert stats.switches == 6
+    assert simulation.experts.traces.count.tolist() == [3, 2]
+
+
 def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
     router = router_tables(Router(), [(1, 4, 1)], 0)
     traces = new_traces(1, 1, 4)
