@@ -70,10 +70,13 @@ class Quota(NamedTuple):
     Attributes:
       most_s: the longest quota.
       group: prompts of a model that are served before another model's older ones.
+      counts_kv: whether the round's switching time has the KV caches in host memory, beside the
+        weights. Ours: sources know of weights only.
     """
 
     most_s: float = 4.0
     group: int = 8
+    counts_kv: bool = False
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
@@ -120,9 +123,7 @@ def _begin_turn(
         return _WITHOUT_END
     if row.is_last == 0 or own.until[i] - row.decode_clock < 1.0:
         left = max(0.0, own.until[i] - row.decode_clock)
-        own.until[i] = (
-            row.decode_clock + left + _turn_steps(policy.most_s, table, first, count, row)
-        )
+        own.until[i] = row.decode_clock + left + _turn_steps(policy, table, first, count, row)
     return float(own.until[i] - row.decode_clock)
 
 
@@ -135,7 +136,7 @@ def _decodes_alone(table: Any, first: int, count: int, i: int) -> bool:
 
 
 @jitable
-def _turn_steps(most_s: float, table: Any, first: int, count: int, row: Any) -> float:
+def _turn_steps(policy: Quota, table: Any, first: int, count: int, row: Any) -> float:
     # The decode steps of one turn: its quota over the time of a step.
     switch_s, shares, least = 0.0, 0.0, np.inf
     for k in range(first, first + count):
@@ -144,10 +145,12 @@ def _turn_steps(most_s: float, table: Any, first: int, count: int, row: Any) -> 
             continue
         slack = other.tpot_slo_s / other.step_s
         switch_s += other.switch_s
+        if policy.counts_kv:
+            switch_s += other.kv_s
         shares += 1.0 / slack
         least = min(least, slack)
     if switch_s <= 0.0:
         return 1.0
-    alpha = round_alpha(switch_s, shares, least, most_s)
+    alpha = round_alpha(switch_s, shares, least, policy.most_s)
     turn_s = quota_s(row.tpot_slo_s / row.step_s, switch_s, shares, alpha)
     return float(turn_s / row.step_s)

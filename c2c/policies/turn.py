@@ -42,6 +42,8 @@ ENGINE_DTYPE = np.dtype(
         ("step_s", "f8"),  # of them alone
         ("tpot_slo_s", "f8"),  # their target
         ("switch_s", "f8"),  # that turning to it takes
+        # that those of its KV caches which lie in host memory take to come; 0 with a link gate
+        ("kv_s", "f8"),
         ("is_protected", "i8"),  # 1: among those whose demand is within the protected share
     ],
     align=True,

@@ -245,7 +245,7 @@ def submit(
             _begin_load(machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
             if caches_experts(rules.system.experts):
-                experts_of_start(fleet, rules, experts, m, kind, d)
+                experts_of_start(fleet, rules, machine.misses, experts, m, kind, d)
         elif code == ACT_HAND and state.request[d].handed_bytes > 0.0:
             send_kv(machine, state, world, d, now_s)
         elif code == ACT_RUN:  # freeing memory takes no time

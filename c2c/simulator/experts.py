@@ -36,6 +36,7 @@ from c2c.workloads import RouterTables, token_experts, token_key, topic_of
 __all__ = [
     "ExpertTables",
     "Experts",
+    "end_sequence",
     "fill_experts",
     "new_experts",
     "nth_request",
@@ -98,7 +99,9 @@ class Experts(NamedTuple):
     token: Any  # scratch i8[experts a token]
 
 
-def new_experts(tables: ExpertTables, prefetch: Any, devices: int, caches: bool) -> Experts:
+def new_experts(
+    tables: ExpertTables, prefetch: Any, devices: int, models: int, caches: bool
+) -> Experts:
     """Return empty caches; where nothing is cached, as small as can be."""
     router = tables.router
     layers, experts, most = (
@@ -117,7 +120,7 @@ def new_experts(tables: ExpertTables, prefetch: Any, devices: int, caches: bool)
         last=np.zeros(of_each, np.int64),
         recent=np.zeros(of_each),
         worst=np.full((devices, layers), _STALE),
-        traces=new_traces(tracing(prefetch).rows, layers, experts),
+        traces=new_traces(tracing(prefetch).rows, layers, experts, models),
         chance=np.zeros((layers, experts)),
         want=np.zeros((layers, experts)),
         best=np.full(layers, _STALE),
@@ -337,13 +340,27 @@ def nth_request(x: Experts, state: Serving, d: int) -> int:
 
 
 @jitable
-def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) -> None:
-    # Another sequence is traced: the one before is stored, and its counts go.
+def end_sequence(prefetch: Any, x: Experts, arch: int, d: int) -> None:
+    """Store the sequence that device `d` has traced, if its traces are of whole sequences.
+
+    Args:
+      prefetch: says so.
+      x: the caches.
+      arch: of the model that the device's cache is about.
+      d: the device.
+    """
     cache, router = x.cache[d], x.tables.router
     how = tracing(prefetch)
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
         share = how.embedded / router.layers[arch]
-        store(x.traces, router, arch, cache.model, cache.request, x.recent, d, share)
+        store(x.traces, router, arch, cache.model, cache.request, x.recent, d, share, False)
+
+
+@jitable
+def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) -> None:
+    # Another sequence is traced: the one before is stored, and its counts go.
+    end_sequence(prefetch, x, arch, d)
+    cache, router = x.cache[d], x.tables.router
     cache.request = request
     for layer in range(router.layers[arch]):
         x.worst[d, layer] = _STALE
@@ -410,7 +427,7 @@ def walk_experts(
     row = _NONE
     if how.rows > 0:
         _forget_predictions(x, layers, tables.router.experts[arch])
-        begin_compare(x.traces)
+        begin_compare(x.traces, cache.model)
         if how.embedded > 0:
             first, alike = embedded_row(x.traces, tables.router, cache.model, lead)
             if first >= 0:
@@ -454,5 +471,6 @@ def walk_experts(
         now_s += layer_s
     if how.rows > 0 and how.of_token:
         share = how.embedded / layers
-        store(x.traces, tables.router, arch, cache.model, lead, x.step, 0, share)
+        compared = how.compares_seen
+        store(x.traces, tables.router, arch, cache.model, lead, x.step, 0, share, compared)
     return now_s - alone_s, cache.fetched_bytes - bytes_before

@@ -7,7 +7,13 @@ from typing import Any
 
 from c2c.policies import apart, caches_experts
 from c2c.serving.state import Fleet, Rules, Serving
-from c2c.simulator.experts import Experts, fill_experts, nth_request, walk_experts
+from c2c.simulator.experts import (
+    Experts,
+    end_sequence,
+    fill_experts,
+    nth_request,
+    walk_experts,
+)
 from c2c.simulator.miss_table import MissTable, steps_missing
 
 __all__ = ["experts_of_start", "experts_of_step"]
@@ -53,11 +59,19 @@ def experts_of_step(
 @apart("start_experts", needed=_has_caches)
 def experts_of_start(
     fleet: Fleet,
-    rules: Rules,  # noqa: ARG001 (among which the address is)
+    rules: Rules,
+    misses: MissTable,
     experts: Experts,
     m: int,
     kind: int,
     d: int,
 ) -> None:
-    """Fill the cache of device `d`, of a kind of slices, when model `m` starts there."""
+    """Fill the cache of device `d`, of a kind of slices, when model `m` starts there.
+
+    The sequence traced last is stored: its engine has gone.
+    """
+    before = experts.cache[d].model
+    if before >= 0 and not misses.is_used:
+        arch = int(fleet.deployment[before].arch)
+        end_sequence(rules.system.prefetch, experts, arch, d)
     fill_experts(experts, fleet, m, kind, d)

@@ -22,6 +22,7 @@ from c2c.simulator.chains import Chains, no_chains
 from c2c.simulator.compiled import is_compiled
 from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
 from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
+from c2c.simulator.traces import Traces
 from c2c.simulator.works import Starts
 from c2c.simulator.world import Machine
 from c2c.workloads import ClosedLoop, RequestBlock, router_tables
@@ -118,8 +119,8 @@ def _misses(prepared: Prepared) -> MissTable:
     return measured_misses(prepared, _phases)
 
 
-def _phases(prepared: Prepared, block: RequestBlock) -> Any:
-    """Return the phases of requests that are served one after another."""
+def _phases(prepared: Prepared, block: RequestBlock, traces: Traces | None) -> tuple[Any, Traces]:
+    """Return the phases of requests that are served one after another, and what they stored."""
     from c2c.simulator.run import Simulation, run_blocks  # which is built on this module
 
     layers = sum(expert_layers(s) for s in prepared.architectures)
@@ -130,8 +131,10 @@ def _phases(prepared: Prepared, block: RequestBlock) -> Any:
         compiled=is_compiled() or layers > _INTERPRETED_LAYERS,
         timeline_rows=len(block) * (DECODES + 2),
     )
+    if traces is not None:
+        simulation.experts = simulation.experts._replace(traces=traces)
     run_blocks(simulation, [block], lambda _: None)
-    return simulation.timeline()
+    return simulation.timeline(), simulation.experts.traces
 
 
 def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
@@ -180,7 +183,8 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
         is_streamed=system.expert_miss == "stream",
     )
     caches = caches_experts(system.experts)
-    experts = new_experts(tables, system.prefetch, len(state.device), caches)
+    models = len(setup.deployments)
+    experts = new_experts(tables, system.prefetch, len(state.device), models, caches)
     for inst in state.instance:
         if caches and inst.model >= 0:
             m, d = int(inst.model), int(inst.on_device)

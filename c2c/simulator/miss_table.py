@@ -2,8 +2,9 @@
 
 The table is made by the exact walk: one request after another of each architecture, alone on a
 slice, and what its steps take longer and move, by tokens since the request began and by prompt
-tokens of a step. The first request after a start has rows of its own. Between two of the prompts
-tried a straight line is drawn.
+tokens of a step. The first request after a start has rows of its own, measured with the stored
+traces of the requests before: a start empties the cache only. Between the prompts tried a smooth
+monotone curve is drawn.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ from c2c.policies import inlined, jitable
 from c2c.serving import Prepared
 from c2c.serving.costs import step_alone_s
 from c2c.serving.state import ENDS_AT, LENGTH, PLAN_DTYPE, SLOT, Fleet, Serving
+from c2c.simulator.traces import Traces
 from c2c.workloads import RequestBlock
 
 __all__ = ["DECODES", "MissTable", "measured_misses", "no_misses", "steps_missing"]
 
-FIRST: Final = 6  # starts whose first request is measured
+FIRST: Final = 6  # starts whose first request is measured beyond its prompt
 THEN: Final = 48  # requests after one start, of which the first third is not counted
 DECODES: Final = 128  # steps of each; later ones take what the last quarter of them does
-_SECONDS: Final = 0
-_BYTES: Final = 1
 
-PhasesOf = Callable[[Prepared, RequestBlock], Any]
+PhasesOf = Callable[[Prepared, RequestBlock, Traces | None], tuple[Any, Traces]]
 
 
 class MissTable(NamedTuple):
@@ -94,8 +94,9 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
 
     Args:
       prepared: a system whose `expert_misses` is table.
-      phases_of: serves a block one request after another and returns the phases
-        (`c2c.simulator.world.TIMELINE_DTYPE`) in order.
+      phases_of: serves a block one request after another from a start on, with the traces stored
+        so far (None: none), and returns the phases (`c2c.simulator.world.TIMELINE_DTYPE`) in order
+        and what is stored now.
     """
     exact = replace(
         prepared,
@@ -109,11 +110,14 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
     for arch in range(len(prepared.architectures)):
         m = arch_of.index(arch)
         tried = _prompts(prepared, arch, m)
-        first = [
-            _beside(exact, arch, phases_of(exact, _one_by_one(m, [tokens], start)))
-            for start, tokens in enumerate(tried[:: max(1, len(tried) // FIRST)])
-        ]
-        then = _beside(exact, arch, phases_of(exact, _one_by_one(m, tried * THEN, 100, THEN)))
+        served, traces = phases_of(exact, _one_by_one(m, tried * THEN, 100, THEN), None)
+        then = _beside(exact, arch, served)
+        first = []
+        for start, tokens in enumerate(tried):
+            decodes = DECODES if start % max(1, len(tried) // FIRST) == 0 else 0
+            block = _one_by_one(m, [tokens], start, decodes=decodes)
+            served, traces = phases_of(exact, block, traces)
+            first.append(_beside(exact, arch, served))
         for row, rows in enumerate((np.concatenate(first), then)):
             decode[arch, row, 1:], prompt[arch, row] = _means(rows, row * THEN // 3, longest)
     return MissTable(True, decode, prompt)
@@ -134,13 +138,15 @@ def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
     return [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
 
 
-def _one_by_one(m: int, prompts: list[int], first_id: int, most: int = 1) -> RequestBlock:
+def _one_by_one(
+    m: int, prompts: list[int], first_id: int, most: int = 1, decodes: int = DECODES
+) -> RequestBlock:
     n = min(most, len(prompts))
     return RequestBlock(
         arrival_s=np.zeros(n),
         model=np.full(n, m, np.int32),
         prompt_tokens=np.array(prompts[:n], np.int32),
-        output_tokens=np.full(n, DECODES + 1, np.int32),
+        output_tokens=np.full(n, decodes + 1, np.int32),
         ids=np.arange(first_id, first_id + n),
     )
 
@@ -175,13 +181,16 @@ def _beside(exact: Prepared, arch: int, phases: Any) -> np.ndarray:
 
 def _means(rows: np.ndarray, skip: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums over decode steps and the means by prompt tokens."""
+    from scipy.interpolate import PchipInterpolator  # a fifth of a second that few runs need
+
     rows = rows[rows[:, 0] >= skip] if skip else rows
     decodes, prompts = rows[rows[:, 1] == 0], rows[rows[:, 1] > 0]
     each = np.array([decodes[decodes[:, 2] == k + 1, 3:].mean(axis=0) for k in range(DECODES)])
     sizes = np.unique(prompts[:, 1])
     of_size = np.array([prompts[prompts[:, 1] == n, 3:].mean(axis=0) for n in sizes])
-    every = np.arange(longest + 1)
-    by_prompt = np.stack(
-        [np.interp(every, sizes, of_size[:, what]) for what in (_SECONDS, _BYTES)], axis=1
-    )
-    return np.cumsum(each, axis=0), by_prompt
+    if len(sizes) == 1:
+        return np.cumsum(each, axis=0), np.repeat(of_size, longest + 1, axis=0)
+    # The more tokens, the more find their experts fetched for others: a line over an octave would
+    # lie below.
+    every = np.log2(np.clip(np.arange(longest + 1), sizes[0], sizes[-1]))
+    return np.cumsum(each, axis=0), PchipInterpolator(np.log2(sizes), of_size)(every)

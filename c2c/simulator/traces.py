@@ -26,26 +26,27 @@ _NONE: Final = -1
 
 
 class Traces(NamedTuple):
-    """R rows of [layer, expert], a row's numbers apart: all rows are compared at once."""
+    """R rows of [layer, expert] a model, a row's numbers apart: all rows are compared at once.
 
-    count: Any  # i8[1] rows in use
-    rows: Any  # f4[L, E, R]
-    length: Any  # f8[L, R] of a row's layer as a vector
-    model: Any  # i8[R]
-    embedding: Any  # f8[R, EMBEDDING]
+    A model's rows are its own, one range for each of M models: its engine is a process.
+    """
+
+    count: Any  # i8[M] rows in use
+    rows: Any  # f4[L, E, M * R]
+    length: Any  # f8[L, M * R] of a row's layer as a vector
+    embedding: Any  # f8[M * R, EMBEDDING]
     seen: Any  # scratch f8[R] sum of the cosines of the layers that have run
     own: Any  # scratch f8[EMBEDDING]
     dots: Any  # scratch f8[R]
 
 
-def new_traces(rows: int, layers: int, experts: int) -> Traces:
-    """Return an empty store."""
+def new_traces(rows: int, layers: int, experts: int, models: int = 1) -> Traces:
+    """Return empty stores."""
     return Traces(
-        count=np.zeros(1, np.int64),
-        rows=np.zeros((layers, experts, rows), np.float32),
-        length=np.zeros((layers, rows)),
-        model=np.zeros(rows, np.int64),
-        embedding=np.zeros((rows, EMBEDDING)),
+        count=np.zeros(models, np.int64),
+        rows=np.zeros((layers, experts, models * rows), np.float32),
+        length=np.zeros((layers, models * rows)),
+        embedding=np.zeros((models * rows, EMBEDDING)),
         seen=np.zeros(rows),
         own=np.zeros(EMBEDDING),
         dots=np.zeros(rows),
@@ -64,24 +65,24 @@ def _length(matrix: Any, k: int, layer: int) -> float:
 def _compare(traces: Traces, matrix: Any, k: int, layer: int, model: int) -> None:
     # Adds the cosine of a layer to what each row of the model has. All rows in one go for each
     # expert that tokens took: few did, and what is read lies side by side.
-    n, length = traces.count[0], _length(matrix, k, layer)
+    n, length, first = traces.count[model], _length(matrix, k, layer), model * len(traces.seen)
     for row in range(n):
         traces.dots[row] = 0.0
     for e in range(matrix.shape[2]):
         tokens = float(matrix[k, layer, e])
         if tokens != 0.0:
             for row in range(n):
-                traces.dots[row] += tokens * float(traces.rows[layer, e, row])
+                traces.dots[row] += tokens * float(traces.rows[layer, e, first + row])
     for row in range(n):
-        both = length * traces.length[layer, row]
-        if traces.model[row] == model and both > 0.0:
+        both = length * traces.length[layer, first + row]
+        if both > 0.0:
             traces.seen[row] += traces.dots[row] / both
 
 
 @jitable
-def begin_compare(traces: Traces) -> None:
+def begin_compare(traces: Traces, model: int) -> None:
     """Begin with the first layer."""
-    for row in range(traces.count[0]):
+    for row in range(traces.count[model]):
         traces.seen[row] = 0.0
 
 
@@ -98,7 +99,7 @@ def compare_layer(
       matrix: counts [.., layer, expert].
       k: position on its first axis.
       layer: the next one; the ones before have been compared.
-      model: only its rows count.
+      model: whose rows.
       compares_seen: False compares nothing: all rows are equally far.
 
     Returns:
@@ -107,11 +108,10 @@ def compare_layer(
     best, most = _NONE, 0.0
     if compares_seen:
         _compare(traces, matrix, k, layer, model)
-    for row in range(traces.count[0]):
-        if traces.model[row] != model:
-            continue
+    first = model * len(traces.seen)
+    for row in range(traces.count[model]):
         if best < 0 or traces.seen[row] > most:
-            best, most = row, traces.seen[row]
+            best, most = first + row, traces.seen[row]
     return best, most / (layer + 1)
 
 
@@ -130,9 +130,8 @@ def embedded_row(
     """Return the row whose request's embedding is most similar, of equals the last, or -1."""
     embed(router, request, traces.own)
     best, most = _NONE, 0.0
-    for row in range(traces.count[0]):
-        if traces.model[row] != model:
-            continue
+    first = model * len(traces.seen)
+    for row in range(first, first + traces.count[model]):
         alike = _alike(traces, row)
         if best < 0 or alike >= most:
             best, most = row, alike
@@ -178,25 +177,27 @@ def predict(
 
 
 @jitable
-def _redundant(traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float) -> int:
+def _redundant(
+    traces: Traces, matrix: Any, k: int, model: int, layers: int, share: float, is_compared: bool
+) -> int:
     # The stored row of the model that is most like the new one.
-    begin_compare(traces)
-    for layer in range(layers):
-        _compare(traces, matrix, k, layer, model)
-    best, most = 0, -1.0
-    for row in range(traces.count[0]):
-        if traces.model[row] != model:
-            continue
-        alike = share * _alike(traces, row) + (1.0 - share) * traces.seen[row] / layers
+    if not is_compared:
+        begin_compare(traces, model)
+        for layer in range(layers):
+            _compare(traces, matrix, k, layer, model)
+    first = model * len(traces.seen)
+    best, most = first, -1.0
+    for row in range(traces.count[model]):
+        alike = share * _alike(traces, first + row) + (1.0 - share) * traces.seen[row] / layers
         if alike > most:
-            best, most = row, alike
+            best, most = first + row, alike
     return best
 
 
 @jitable
 def store(
     traces: Traces, router: RouterTables, arch: int, model: int, request: int, matrix: Any, k: int,
-    share: float,
+    share: float, is_compared: bool,
 ) -> None:  # fmt: skip
     """Keep `matrix[k]`; in a full store it takes the place of the row most like it.
 
@@ -209,15 +210,15 @@ def store(
       matrix: counts [.., layer, expert].
       k: position on its first axis.
       share: of the embeddings in what counts as alike.
+      is_compared: whether all layers of `matrix[k]` are what has been compared last.
     """
     embed(router, request, traces.own)
     layers = router.layers[arch]
-    row = traces.count[0]
-    if row < len(traces.seen):
-        traces.count[0] = row + 1
+    row = model * len(traces.seen) + traces.count[model]
+    if traces.count[model] < len(traces.seen):
+        traces.count[model] += 1
     else:
-        row = _redundant(traces, matrix, k, model, layers, share)
-    traces.model[row] = model
+        row = _redundant(traces, matrix, k, model, layers, share, is_compared)
     for j in range(len(traces.own)):
         traces.embedding[row, j] = traces.own[j]
     for layer in range(layers):

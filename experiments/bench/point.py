@@ -32,6 +32,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
     assert outcome.speed is not None
     summary = outcome.summary
     return asdict(outcome.speed) | {
+        "system": setup.serving.system.name,
         "machine_code_s": machine_code_s,
         "prepare_s": prepare_s,
         "total_s": time.perf_counter() - started,

@@ -1,4 +1,4 @@
-"""Speed and memory of the simulator: requests, instances, start-up. Takes about a minute.
+"""Speed and memory of the simulator: requests, systems, instances, start-up. Takes two minutes.
 
     python -m experiments.bench.simulator requests=3500000
 
@@ -20,13 +20,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from c2c.config import config_dir
 from c2c.errors import SettingError
 from c2c.runs import RunDir
 from experiments.bench.command import benchmark
@@ -38,6 +39,13 @@ PAPER_REQUESTS = 3_500_000
 # Sixteen is where 3.5 M requests in three weeks meet their targets in 99% of cases (eight: 95%).
 # One slice serves the most popular model's bursts only if a second instance may be asked for.
 SCALE_OUT = "system/scale=at_outstanding"
+# What systems need beside their file; slices that hold weights are not the smallest ones.
+NEEDS: Final = {
+    "c2cserve_letter": (SCALE_OUT,),
+    "c2cserve": (SCALE_OUT,),
+    "mig_resident": ("mig=4x24gb",),
+    "dedicated": ("mig=4x24gb",),
+}
 
 
 @dataclass
@@ -48,6 +56,8 @@ class BenchSettings:
       requests: of the largest point; the others have a tenth and a hundredth.
       superchips: of these points.
       fleets: superchips of the points over instances, 7 instances and 16 models each.
+      systems: of the points over systems, each with a tenth of the requests; the first is what the
+        others are compared with.
       seed: of the workload.
       out: folder of the result; None for a new one in runs/bench.
       overwrite: the folder may hold other files, which stay, or a measurement, which does not.
@@ -56,6 +66,13 @@ class BenchSettings:
     requests: int = PAPER_REQUESTS
     superchips: int = 16
     fleets: list[int] = field(default_factory=lambda: [1, 10, 100])
+    systems: list[str] = field(
+        default_factory=lambda: [
+            "c2cserve_letter", "c2cserve", "c2cserve_plus", "serverlessllm",
+            "serverlessllm_scheduler", "serverlessllm_hybrid", "mig_resident", "dedicated",
+            "layer_staging", "aegaeon", "aegaeon_hybrid",
+        ]
+    )  # fmt: skip
     seed: int = 0
     out: str | None = None
     overwrite: bool = False
@@ -109,6 +126,26 @@ def by_size(settings: BenchSettings) -> list[list[str]]:
             f"workload.compression={PAPER_REQUESTS / n}",
         ]
         for n in (settings.requests // 100, settings.requests // 10, settings.requests)
+    ]
+
+
+def by_system(settings: BenchSettings) -> list[list[str]]:
+    """Return the points over systems: the same requests, and what each system needs to serve them.
+
+    A system that gives every model a slice for good has as many chips as that takes.
+    """
+    n = max(1, settings.requests // 10)
+    return [
+        [
+            "catalog=fleet89",
+            f"superchips={max(settings.superchips, 23 if system == 'dedicated' else 0)}",
+            f"system={system}",
+            *NEEDS.get(system, ()),
+            f"seed={settings.seed}",
+            f"workload.requests={n}",
+            f"workload.compression={PAPER_REQUESTS / n}",
+        ]
+        for system in settings.systems
     ]
 
 
@@ -193,6 +230,27 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def _systems_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(
+        title="over systems, the same requests", title_justify="left", box=SIMPLE_HEAD,
+        pad_edge=False, padding=0,
+    )  # fmt: skip
+    for head in ("system", "slices", "requests/s", "of the first", "walked", "walked/s", "SLO %"):
+        table.add_column(head, justify="left" if head == "system" else "right", no_wrap=True)
+    speeds = [row["requests"] / row["simulate_s"] for row in rows]
+    for row, speed in zip(rows, speeds, strict=True):
+        table.add_row(
+            row["system"],
+            f"{row['instances']:,}",
+            f"{speed:,.0f}",
+            f"{speed / speeds[0]:.0%}",
+            f"{row['walked'] / row['requests']:.1f}",
+            f"{row['walked'] / row['events_s']:,.0f}",
+            f"{100 * row['slo_attainment']:.1f}",
+        )
+    return table
+
+
 def _check(settings: BenchSettings) -> None:
     if settings.requests < 1000:
         raise SettingError("requests", settings.requests, "a whole number, at least 1000")
@@ -200,6 +258,12 @@ def _check(settings: BenchSettings) -> None:
         raise SettingError(
             "superchips", settings.superchips, "at least 3, whose memory holds the 89 models"
         )
+    known = sorted(path.stem for path in (config_dir() / "system").glob("*.yaml"))
+    for system in settings.systems:
+        if system not in known:
+            raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
+    if not settings.systems:
+        raise SettingError("systems", [], "at least one system")
     if not settings.fleets or min(settings.fleets) < 1:
         raise SettingError("fleets", list(settings.fleets), "whole numbers above 0")
     if settings.seed < 0:
@@ -208,7 +272,9 @@ def _check(settings: BenchSettings) -> None:
 
 def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
     """Measure everything, print tables on the way and return the numbers."""
-    for first in (by_size(settings)[0], by_instances(settings)[0], by_turns(settings)[0]):
+    systems = by_system(settings)
+    first_of = (by_size(settings)[0], by_instances(settings)[0], by_turns(settings)[0], *systems)
+    for first in first_of:
         measure_point([*first, "workload.requests=100"])  # compiles what is not cached yet
     start = measure_start()
     out.print(
@@ -220,6 +286,8 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
         sizes.append(measure_point(overrides))
         out.print(f"  {sizes[-1]['requests']:,} requests: {sizes[-1]['total_s']:.1f} s")
     out.print(_table(f"over requests, {settings.superchips} superchips, 89 models", sizes))
+    served = [measure_point(overrides) for overrides in systems]
+    out.print(_systems_table(served))
     fleets = [measure_point(overrides) for overrides in by_instances(settings)]
     out.print(_table("over instances, load and models in proportion", fleets))
     chips = [measure_point(overrides) for overrides in by_chips(settings)]
@@ -229,6 +297,7 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
     return {
         "start": start,
         "by_requests": sizes,
+        "by_system": served,
         "by_instances": fleets,
         "by_chips": chips,
         "by_turns": turns,
@@ -245,7 +314,7 @@ def main(arguments: Sequence[str]) -> int:
         folder.write_json("simulator", found)
         rows = [
             {"over": over, **point}
-            for over in ("by_requests", "by_instances", "by_chips", "by_turns")
+            for over in ("by_requests", "by_system", "by_instances", "by_chips", "by_turns")
             for point in found[over]
         ]
         folder.write_table("points", pa.Table.from_pylist(rows))

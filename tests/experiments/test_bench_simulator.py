@@ -19,6 +19,7 @@ from experiments.bench.simulator import (
     by_chips,
     by_instances,
     by_size,
+    by_system,
     main,
     measure_point,
 )
@@ -34,6 +35,9 @@ def test_points_compose_and_keep_their_rate() -> None:
     assert [len(s.serving.deployments) for s in setups] == [16, 32]
     chips = [load(o).workload.rate_rps for o in by_chips(settings)]
     assert chips == [0.19, 0.38]
+    systems = [build(load(o)) for o in by_system(settings)]
+    assert {s.workload.description["requests"] for s in systems} == {400}
+    assert all(len(s.prepared.kind_of) >= 16 for s in systems)
 
 
 def test_a_point_measures_a_run_that_happened() -> None:
@@ -45,7 +49,8 @@ def test_a_point_measures_a_run_that_happened() -> None:
 
 
 @pytest.mark.parametrize(
-    "argument", ["requests=many", "requests=10", "superchips=2", "fleets=[0]", "nope=1"]
+    "argument",
+    ["requests=many", "requests=10", "superchips=2", "fleets=[0]", "systems=[none]", "nope=1"],
 )
 def test_bad_settings_are_one_line(
     argument: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -68,11 +73,14 @@ def test_the_whole_benchmark_leaves_its_numbers(
 
     monkeypatch.setattr(simulator, "measure_point", here)
     out = tmp_path / "bench"
-    assert main(["requests=4000", "fleets=[1]", f"out={out}"]) == 0
+    systems = ["c2cserve_letter", "serverlessllm"]
+    settings = ["requests=4000", "fleets=[1]", f"systems=[{','.join(systems)}]", f"out={out}"]
+    assert main(settings) == 0
     found = json.loads((out / "simulator.json").read_text())
     assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
     assert found["start"]["peak_mb"] < 500
-    assert pq.read_table(out / "points.parquet").num_rows == 7
+    assert pq.read_table(out / "points.parquet").num_rows == 7 + len(systems)
+    assert [p["system"] for p in found["by_system"]] == systems
     assert all(p["walked"] <= p["steps"] for p in found["by_requests"])
     assert found["by_turns"][0]["walked"] > 0
     assert (out / "provenance.json").exists()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.policies import Quota, make_policy, quota_s, round_alpha
+from c2c.policies import Quota, make_policy, quota_s, round_alpha, turn_taken
+from c2c.policies.quota import Turns
+from c2c.policies.turn import ENGINE_DTYPE
 
 seconds = st.floats(1e-3, 0.5)
 batches = st.lists(st.tuples(seconds, st.floats(1e-3, 2.0)), min_size=1, max_size=12)
@@ -27,6 +30,22 @@ def test_every_batch_gets_one_over_alpha_of_the_tokens_it_needs(
         assert got / needed == pytest.approx(1.0 / alpha, rel=1e-9)
         assert quota <= most_s * (1 + 1e-9)
     assert alpha >= 0.5
+
+
+def test_a_round_may_count_the_time_of_kv_caches() -> None:
+    """As if turning to the engine took as much longer; without, they are not seen."""
+
+    def turn(policy: Quota, switch_s: float, kv_s: float) -> float:
+        table = np.zeros(2, ENGINE_DTYPE).view(np.recarray)
+        table.instance, table.decodes, table.step_s = [0, 1], 3, [0.01, 0.02]
+        table.tpot_slo_s, table.switch_s, table.kv_s = 0.1, switch_s, [0.0, kv_s]
+        own = Turns(np.zeros(2), np.zeros(2, np.int64))
+        return turn_taken(policy, own, table, 0, 2, table[0], 0.0)
+
+    both = [turn(Quota(counts_kv=counts), 0.1, 0.3) for counts in (False, True)]
+    assert both[0] == turn(Quota(), 0.1, 0.0)
+    assert both[1] == pytest.approx(turn(Quota(), 0.25, 0.0))
+    assert both[1] > 2 * both[0]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from c2c.policies import (
     Static,
 )
 from c2c.serving import ServingSetup, prepare
-from c2c.simulator.traces import compare_layer, new_traces, predict, store
+from c2c.simulator.traces import begin_compare, compare_layer, new_traces, predict, store
 from c2c.workloads import Router, router_tables, token_experts, token_key, topic_of
 from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room
 
@@ -39,10 +39,12 @@ LAYERS, EXPERTS, TOP = 3, 8, 2
 
 
 def world(
-    room_bytes: float = 62e6, router: Router | None = None, seed: int = 0, **system: Any
-) -> ServingSetup:
-    """Return one tiny model whose experts and KV caches have so much room, half each."""
-    made = few_experts(setup("mixtral-8x7b", mig="1x96gb", seed=seed, **(RESIDENT | system)))
+    room_bytes: float = 62e6, router: Router | None = None, seed: int = 0, models: int = 1,
+    **system: Any,
+) -> ServingSetup:  # fmt: skip
+    """Return tiny models on one GPU whose experts and KV caches have so much room, half each."""
+    names = ("mixtral-8x7b",) * models
+    made = few_experts(setup(*names, mig="1x96gb", seed=seed, **(RESIDENT | system)))
     changed = replace(made.system, **with_room(made, "1x96gb", room_bytes))
     return replace(made, system=changed, router=router or Router())
 
@@ -238,7 +240,7 @@ def test_the_paper_finds_the_right_trace_and_the_code_takes_the_first() -> None:
     router = router_tables(Router(), [(8, 16, 2)], 0)
     traces = new_traces(20, 8, 16)
     for k in range(20):
-        store(traces, router, 0, 0, k, stored, k, 0.0)
+        store(traces, router, 0, 0, k, stored, k, 0.0, False)
     for true in (3, 11, 17):
         for compares_seen, expected in ((True, true), (False, 0)):
             traces.seen[:] = 0.0
@@ -253,14 +255,38 @@ def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
     rows = np.array([[[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 9, 1, 0]]], np.float32)
     traces = new_traces(2, 1, 4)
     for k in range(3):
-        store(traces, router, 0, 0, k, rows, k, 0.0)
+        store(traces, router, 0, 0, k, rows, k, 0.0, False)
     np.testing.assert_array_equal(traces.rows[0].T, [[1, 0, 0, 0], [0, 9, 1, 0]])
+
+
+def test_models_have_stores_of_their_own() -> None:
+    """A full one takes no row of another model's, which compares with its own."""
+    router = router_tables(Router(), [(1, 4, 1)], 0)
+    rows = np.eye(4, dtype=np.float32)[:, None, :]
+    traces = new_traces(2, 1, 4, 2)
+    for model, stored in ((0, (0, 1, 2)), (1, (3, 0))):
+        for k in stored:
+            store(traces, router, 0, model, 0, rows, k, 0.0, False)
+    assert traces.count.tolist() == [2, 2]
+    np.testing.assert_array_equal(traces.rows[0].T[2:], rows[[3, 0], 0])
+    begin_compare(traces, 1)
+    found, alike = compare_layer(traces, rows, 0, 0, 1, True)
+    assert (found, alike) == (3, pytest.approx(1.0))
+
+
+def test_a_sequence_is_stored_when_its_engine_goes() -> None:
+    """Two models by turns on one slice; the last sequence goes on."""
+    what = world(40e6, models=2, experts=ByScore(), prefetch=ActivationTrace(capacity=20))
+    block = requests(np.arange(6) * 40.0, np.arange(6) % 2, prompt=3, output=5)
+    _, stats, simulation = simulate(what, block)
+    assert stats.switches == 6
+    assert simulation.experts.traces.count.tolist() == [3, 2]
 
 
 def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
     router = router_tables(Router(), [(1, 4, 1)], 0)
     traces = new_traces(1, 1, 4)
-    store(traces, router, 0, 0, 0, np.array([[[4, 3, 2, 1]]], np.float32), 0, 0.0)
+    store(traces, router, 0, 0, 0, np.array([[[4, 3, 2, 1]]], np.float32), 0, 0.0, False)
     for mass, least, wanted in ((1.0, 1, 4), (0.65, 1, 2), (0.0, 3, 3), (0.0, 1, 1)):
         chance, want = np.zeros((1, 4)), np.zeros((1, 4))
         predict(traces, 0, 0, mass, least, chance, want)

@@ -56,6 +56,26 @@ def test_a_table_has_the_latency_and_the_bytes_of_the_exact_walk(
     assert again.chip_link_bytes.sum() == pytest.approx(stats.chip_link_bytes.sum(), rel=0.1)
 
 
+def test_requests_after_a_start_find_the_traces_stored_before_it() -> None:
+    """Two models by turns: each request's cache is that of a start, what is stored stays."""
+    block = requests(
+        np.arange(80) * 40.0, np.arange(80) % 2, prompt=G.integers(1, 300, 80),
+        output=G.integers(1, 300, 80),
+    )  # fmt: skip
+    prefetch = ActivationTrace(capacity=20)
+    exact = world(40e6, Router(skew=1.2, topics=6), models=2, experts=ByScore(), prefetch=prefetch)
+    link = replace(exact.platform.link, measured_gbps=8.0, datasheet_gbps=8.0)
+    exact = replace(exact, platform=replace(exact.platform, link=link))
+    table = replace(exact, system=replace(exact.system, expert_misses="table"))
+    walked, stats, _ = simulate(exact, block, compiled=True)
+    found, again, _ = simulate(table, block, compiled=True)
+    assert stats.switches == again.switches == 80
+    assert again.expert_bytes == pytest.approx(stats.expert_bytes, rel=0.1)
+    assert (found.finished_s - found.started_s).mean() == pytest.approx(
+        (walked.finished_s - walked.started_s).mean(), rel=0.03
+    )
+
+
 def test_the_table_is_read_alike_over_the_port_interpreted_and_compiled() -> None:
     what = prepare(world(40e6, experts=ByScore(), expert_misses="table"))
     block = requests(np.linspace(0.0, 0.2, 30), prompt=G.integers(1, 900, 30), output=7)

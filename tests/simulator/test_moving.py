@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from c2c.errors import SettingError
@@ -19,6 +21,9 @@ from c2c.policies import (
     move_s,
 )
 from c2c.serving import Prepared, prepare
+from c2c.serving.moving import move_for
+from c2c.serving.placing import make_active
+from c2c.serving.state import ABSENT, HELD, RUNNING
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, requests, setup, simulate
@@ -79,6 +84,52 @@ def test_the_engine_that_costs_least_moves(short: int) -> None:
     records, stats, _ = simulate(what, block)
     assert stats.moves == 1
     assert records.chip[[short, 1 - short, 2]].tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_eight_engines_those_move_that_brute_force_finds(seed: int) -> None:
+    """The knapsack of ServerlessLLM's scheduler: an engine leaves one slice, and one is needed."""
+    made = setup(
+        *("llama-3-8b", "llama-3-3b") * 6, mig="4x24gb", superchips=3, load=Resident(start_s=0.5),
+        preempt=MovesAway(), place=LeastStartTime(), chunk=Fixed(512), alpha=Static(0.0),
+    )  # fmt: skip
+    host = replace(made.platform.host, memory_bytes=int(130e9))
+    what = prepare(replace(made, platform=replace(made.platform, host=host)))
+    fleet, rules, state = what.fleet, what.new_rules(), what.new_serving(active=False)
+    homes = [
+        fleet.home_chip[fleet.home_first[m] : fleet.home_first[m + 1]].tolist() for m in range(12)
+    ]
+    waits, engines = 11, (0, 1, 2, 3, 4, 5, 7, 8)
+    assert homes[waits] == [0, 1]
+    assert all(homes[m] == [0, 1, 2] for m in engines)
+    generator = np.random.default_rng(seed)
+    draining = generator.random(8) < 0.2
+    prompt, made_tokens = generator.integers(1, 2000, 8), generator.integers(1, 400, 8)
+    for i, m in enumerate(engines):
+        make_active(fleet, rules, state, m, i, 0.0)
+        inst = state.instance[i]
+        inst.state, inst.draining = RUNNING, int(draining[i])
+        inst.n_decode, inst.decode_clock = 1, made_tokens[i]
+        state.decoding[i, 0] = i, 500, prompt[i] + 500
+        k = fleet.home_first[m] + 2  # on the third GPU, whose slices are free
+        state.hold[k].state = HELD if generator.random() < 0.5 else ABSENT
+    state.chip.free_bytes[2] = 200e9
+    state.request.prompt[20], state.request.output[20] = 100, 100
+    state.model.wait_head[waits] = 20
+
+    def takes_s(i: int) -> float:
+        held = state.hold[fleet.home_first[engines[i]] + 2].state == HELD
+        if draining[i]:
+            return float("inf")
+        size = float(fleet.weight_bytes[engines[i]])
+        return move_s(MovesAway(), int(prompt[i] + made_tokens[i]), size, held)
+
+    subsets = [s for n in range(1, 5) for s in itertools.combinations(range(8), n)]
+    best = min(subsets, key=lambda s: sum(takes_s(i) for i in s))
+    assert move_for(fleet, rules, state, waits, 1.0)
+    assert tuple(np.flatnonzero(state.instance.goes_to >= 0)) == best
+    assert state.instance.chip[state.instance.goes_to[best[0]]] == 2
+    assert state.chip.claim[best[0] // 4] == waits
 
 
 def test_a_move_is_estimated_by_tokens_and_by_the_tier_of_the_weights() -> None:
