@@ -99,8 +99,11 @@ def fitted_share(name: str) -> float:
     return printed / mean
 
 
-def main() -> int:
-    """Print what is stored and what is fitted."""
+def main(arguments: Sequence[str]) -> int:
+    """Print what is stored and what is fitted; 2 if there are arguments."""
+    if arguments:
+        print(f"error: {arguments[0]!r}: expected no argument", file=sys.stderr)
+        return 2
     for name in PAIRS:
         found = ", ".join(f"{k} {v:.2f}" for k, v in relative(load_pair(name)).items())
         print(f"{name}: stored {load_pair(name).right_share}, fitted {fitted_share(name):.3f}")
@@ -109,4 +112,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
