@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from c2c.policies import jitable
 from c2c.serving.handover import send
-from c2c.serving.hbm import request_bytes
+from c2c.serving.hbm import pair_of, request_bytes
 from c2c.serving.placing import place_decodes
 from c2c.serving.routing import routed
-from c2c.serving.state import ENDS_AT, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import ENDS_AT, FREE, IDLE, SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
 __all__ = ["hand_on"]
@@ -77,15 +77,56 @@ def _taker(
 
 @jitable
 def _can_take(fleet: Fleet, s: Serving, i: int, j: int, slot: int, made: int) -> bool:
-    # The batch has a place, host memory has room, and HBM whatever engines share the device: so
-    # nothing that waits there with its KV cache ever has to go.
+    # The batch has a place, host memory has room, and so has HBM: nothing that waits on a device
+    # with its KV cache ever has to go.
     req, inst = s.request[slot], s.instance[j]
     outstanding = 0
     if inst.model == req.model:
         outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
     moved = request_bytes(fleet, s, i, req.prompt + made)
-    need = request_bytes(fleet, s, i, req.prompt + req.output)
     room = s.chip[inst.chip].kv_room_bytes
     return bool(
-        outstanding < fleet.max_batch and moved <= room and need <= fleet.sure_bytes[inst.kind]
+        outstanding < fleet.max_batch and moved <= room and _finds_room(fleet, s, i, j, slot)
     )
+
+
+@jitable
+def _finds_room(fleet: Fleet, s: Serving, i: int, j: int, slot: int) -> bool:
+    # Whether HBM is large enough for a request of instance i on j whatever engines share the device
+    # or, where memory is tight, beside those that have work, and for all that waits there then.
+    req, inst = s.request[slot], s.instance[j]
+    sure = fleet.sure_bytes[inst.kind]
+    need = request_bytes(fleet, s, i, req.prompt + req.output)
+    is_there = inst.state != FREE and inst.model == req.model
+    if need <= sure and (is_there or _most_waiting(fleet, s, inst.on_device) <= sure):
+        return True
+    pair = fleet.deployment[req.model].arch * fleet.costs.kinds + inst.kind
+    capacity = fleet.kv_capacity[fleet.deployment[req.model].arch, inst.kind]
+    room = capacity * fleet.costs.kv_bytes[pair]
+    engines = 0
+    most = need
+    first = s.device[inst.on_device].first
+    for k in range(first, first + fleet.residents):
+        other = s.instance[k]
+        if k == j or other.state == FREE or other.state == IDLE:
+            continue
+        engines += 1
+        room = min(room, other.kv_capacity * fleet.costs.kv_bytes[pair_of(fleet, s, k)])
+        most = max(most, request_bytes(fleet, s, k, other.kv_used))
+    most = max(most, _most_waiting(fleet, s, inst.on_device))
+    return bool(most <= room - engines * fleet.engine_bytes)
+
+
+@jitable
+def _most_waiting(fleet: Fleet, s: Serving, d: int) -> float:
+    # The most HBM that a request needs which waits on device d.
+    most = 0.0
+    for k in range(s.device[d].first, s.device[d].first + fleet.residents):
+        if s.instance[k].state == FREE:
+            continue
+        slot = s.instance[k].wait_head
+        while slot >= 0:
+            req = s.request[slot]
+            most = max(most, request_bytes(fleet, s, k, req.prompt + req.output))
+            slot = req.next
+    return most

@@ -62,6 +62,19 @@ def test_every_byte_of_a_kv_cache_leaves_one_device_and_comes_to_another() -> No
     assert records.link_bytes.sum() + loads == pytest.approx(stats.instance_link_bytes.sum())
 
 
+def test_where_not_all_engines_fit_those_with_work_are_what_counts() -> None:
+    what = prepare(apart(engine_bytes=25e9))
+    assert what.fleet.sure_bytes[0] < 0.0
+    block = random_requests(30, 2, 4.0, 3)
+    _, stats, simulation = simulate(what, block)
+    assert stats.finished == 30
+    assert stats.handed > 20
+    assert simulation.state.chip.kv_room_bytes.tolist() == [10e9, 10e9]
+    none = prepare(apart(engine_bytes=90e9))  # a second engine would leave nothing
+    _, stats, _ = simulate(none, requests([0.0, 0.0], [0, 1], prompt=100, output=50))
+    assert (stats.finished, stats.handed) == (2, 1)
+
+
 def _alone(**system: Any) -> Any:
     # The second of two requests of one model, long after the first: both engines are active.
     block = requests([0.0, 100.0], [0, 0], prompt=2000, output=20)
