@@ -110,17 +110,17 @@ FAULTS = {
         ATTENTION,
         f"{BOUND} and window",
     ),
-    "attention: a missing rescale of prefill": (
-        "attention/sm90_prefill.py",
+    "attention: a missing rescale of the values": (
+        "attention/online.py",
         "acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])",
         "acc = acc + 0 * lax.broadcast_in_dim(factor, acc.shape, [0])",
         ATTENTION,
         f"{BOUND} and prefill",
     ),
-    "attention: a missing rescale of decode": (
-        "attention/sm90_decode.py",
-        "total = total * factor + weights",
-        "total = total + weights",
+    "attention: a missing rescale of the sums of weights": (
+        "attention/online.py",
+        "(acc, maximum, total * factor + weights",
+        "(acc, maximum, total + weights",
         ATTENTION,
         f"{BOUND} and decode",
     ),
@@ -133,8 +133,8 @@ FAULTS = {
     ),
     "attention: keys of another head": (
         "attention/sm90_prefill.py",
-        "kv_head = lax.div(cta.head, jnp.int32(cta.spec.group))",
-        "kv_head = rem(cta.head, cta.spec.kv_heads)",
+        "cta.config.block_kv, lax.div(cta.head, jnp.int32(cta.spec.group))",
+        "cta.config.block_kv, rem(cta.head, cta.spec.kv_heads)",
         ATTENTION,
         f"{BOUND} and prefill",
     ),
