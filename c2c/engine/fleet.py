@@ -32,6 +32,7 @@ __all__ = [
     "Options",
     "Pool",
     "check_memory",
+    "check_system",
     "context_of",
     "fleet_of",
     "host_weight_bytes",
@@ -217,6 +218,28 @@ def _weights(entry: Entry, options: Options) -> float:
     return float(weight_bytes(replace(entry.spec, dtype_bytes=item)))
 
 
+def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
+    """Return if workers can do what a system asks of them.
+
+    Raises:
+      SettingError: it would split steps, prompts or caches over what an engine does not have.
+    """
+    if any(step_parts(system.step, e.spec.layers) > 1 for e in entries if e.spec is not None):
+        raise SettingError(
+            "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
+        )
+    lacking = {
+        "prompt_share": "a worker computes prompts and decodes, and hands no caches over",
+        "kv_host_bytes": "a worker's KV caches stay in its pool",
+    }
+    asked = {name: getattr(system, name) for name in lacking if getattr(system, name) > 0.0}
+    for name, value in asked.items():
+        without = " ".join(f"system.{each}=0" for each in asked)
+        raise SettingError(
+            f"system.{name}", value, f"0: {lacking[name]}", f"It serves live with {without}."
+        )
+
+
 def fleet_of(
     entries: Sequence[Entry],
     options: Options,
@@ -241,18 +264,7 @@ def fleet_of(
     """
     pool = pool_of(entries, options)
     most = max(options.budgets)
-    if any(step_parts(system.step, e.spec.layers) > 1 for e in entries if e.spec is not None):
-        raise SettingError(
-            "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
-        )
-    if system.prompt_share > 0.0:
-        raise SettingError(
-            "system.prompt_share", system.prompt_share, "0: a worker computes prompts and decodes"
-        )
-    if system.kv_host_bytes > 0.0:
-        raise SettingError(
-            "system.kv_host_bytes", system.kv_host_bytes, "0: a worker's KV caches stay in its pool"
-        )
+    check_system(system, entries)
     system = replace(
         system,
         max_batch=options.rows[-1],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ __all__ = ["Connection", "SocketFrames", "frames_in", "packed"]
 
 _MOST_BYTES = 1 << 28
 _PIECE_BYTES = 1 << 18
+_SPIN_S = 0.0005  # a worker's next plan is here by then, if there is one
 _LENGTH = struct.Struct("<I")
 
 _log = logging.getLogger("c2c.engine")
@@ -125,15 +128,29 @@ class SocketFrames:
         """Send frames in one piece."""
         self._socket.sendall(packed(*frames))
 
+    def _look(self) -> bytes | None:
+        """Return what has come, b"" at the end; None: nothing."""
+        try:
+            return self._socket.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
     def receive(self, *, waits: bool) -> list[AnyFrame] | None:
         """Return the frames that have come, of what came in one piece; None at the end.
 
         Args:
           waits: for more to come, where nothing has.
         """
-        try:
-            data = self._socket.recv(_PIECE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        data = self._look()
+        if data is None and waits:
+            # To be woken takes longer than most frames do; whoever else wants the core gets it.
+            end_s = time.perf_counter() + _SPIN_S
+            while data is None and time.perf_counter() < end_s:
+                os.sched_yield()
+                data = self._look()
+            if data is None:
+                data = self._socket.recv(_PIECE_BYTES)
+        if data is None:
             return []
         if not data:
             return None

@@ -18,6 +18,7 @@ from c2c.engine.catalog import Entry as CatalogEntry
 from c2c.engine.fleet import (
     Options,
     check_memory,
+    check_system,
     context_of,
     fleet_of,
     kept_at_start,
@@ -84,6 +85,7 @@ class Engine:
             hang_s=settings.hang_s,
             patience=settings.patience,
             has_spare=settings.has_spare,
+            worker=settings.worker,
         )
         self.ledger = Ledger(self._told, self._ended)
         self.tape = Tape(is_kept=settings.is_recorded)
@@ -123,6 +125,7 @@ class Engine:
         good = [e for e in self._entries if e.name not in self._failed]
         if not good:
             raise self._nothing()
+        check_system(self._settings.system, good)
         items = self._items(good)
         options = await measured_options(good, self._settings, items, note)
         self._settings = replace(self._settings, options=options)

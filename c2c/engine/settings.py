@@ -32,6 +32,7 @@ class EngineSettings:
       is_recorded: whether every step and request is kept, to be written at the end.
       ttft_slo_s: target that policies see.
       tpot_slo_s: likewise.
+      worker: module that a worker's process runs.
     """
 
     options: Options
@@ -48,3 +49,4 @@ class EngineSettings:
     is_recorded: bool = False
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2
+    worker: str = "c2c.engine.worker"

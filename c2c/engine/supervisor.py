@@ -55,6 +55,7 @@ class Supervisor:
         hang_s: float,
         patience: int,
         has_spare: bool = True,
+        worker: str = "c2c.engine.worker",
     ) -> None:
         """Take the places; nothing is started.
 
@@ -64,7 +65,9 @@ class Supervisor:
           hang_s: silence after which a process that computes is killed.
           patience: processes in a row that did nothing after which a place is given up.
           has_spare: whether a process with everything imported stands by.
+          worker: module that a process runs.
         """
+        self._worker = worker
         self._socket, self._places = socket, places
         self._hang_s, self._patience = hang_s, patience
         self._setup: say.Setup | None = None
@@ -129,8 +132,7 @@ class Supervisor:
         self, place: int, generation: int, gpu: Device | None = None
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 (this Python, our module)
-            [sys.executable, "-m", "c2c.engine.worker", str(self._socket), str(place),
-             str(generation)],
+            [sys.executable, "-m", self._worker, str(self._socket), str(place), str(generation)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=None if gpu is None else {**os.environ, **binding(gpu)},

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -78,18 +79,26 @@ def _say_opening(frames: SocketFrames, model: str, number: int, of: int) -> None
     frames.send(Opening(model=model, number=number, of=of))
 
 
-def serve(frames: SocketFrames) -> None:
-    """Take frames until the scheduler says stop, or is gone."""
+def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = None) -> None:
+    """Take frames until the scheduler says stop, or is gone.
+
+    Args:
+      frames: to and from the scheduler.
+      residents_of: makes what computes, in place of `c2c.engine.residents.Residents`.
+    """
     inbox = _Inbox(frames)
     setup = inbox.get()
     if not isinstance(setup, Setup):
         return
     if setup.bound is not None:
         check_seen(setup.bound)
-    from c2c.engine.residents import Residents
-
     begun_s = time.perf_counter()
-    residents = Residents(setup, partial(_say_opening, frames))
+    if residents_of is None:
+        from c2c.engine.residents import Residents
+
+        residents: Any = Residents(setup, partial(_say_opening, frames))
+    else:
+        residents = residents_of(setup)
     frames.send(
         Hello(
             failed=residents.failed,
@@ -114,10 +123,10 @@ def serve(frames: SocketFrames) -> None:
             residents.free(frame.requests)
 
 
-def main(arguments: list[str]) -> int:
-    """Connect and serve; return the exit status."""
+def main(arguments: list[str], residents_of: Callable[[Setup], Any] | None = None) -> int:
+    """Connect and serve, as `serve` does; return the exit status."""
     path, place, generation = arguments
-    if int(place) == SPARE:  # what takes long, before it is needed
+    if int(place) == SPARE and residents_of is None:  # what takes long, before it is needed
         importlib.import_module("c2c.engine.residents")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the scheduler ends this process
     connection = socket.socket(socket.AF_UNIX)
@@ -125,7 +134,7 @@ def main(arguments: list[str]) -> int:
     frames = SocketFrames(connection)
     frames.send(WorkerHello(place=int(place), generation=int(generation)))
     try:
-        serve(frames)
+        serve(frames, residents_of)
     except ConnectionError:
         return 0  # the scheduler is gone
     return 0

@@ -14,7 +14,7 @@ from c2c.models import ModelSpec
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.pages import PAGE_TOKENS
 from pallas_kernels.arguments import Choice
-from pallas_kernels.attention import decode_attention, prefill_attention
+from pallas_kernels.attention import decode_attention, paged_prefill_attention
 
 __all__ = ["Cache", "Pooled", "Rows", "attend", "new_cache", "new_pool", "rows_of", "store"]
 
@@ -211,8 +211,7 @@ def attend(
 ) -> jax.Array:
     """Attend from each token to its row's keys up to its own: [N, heads, head_dim].
 
-    Chunks and rows of one token go to different kernels; both read all keys from the cache. The
-    pages of a chunk's row are gathered first, since the prefill kernel has no block tables.
+    Chunks and rows of one token go to different kernels; both read all keys from the cache.
 
     Args:
       cache: with the new tokens stored.
@@ -228,12 +227,11 @@ def attend(
     parts = []
     if tokens:
         heads = (q.shape[1], q.shape[2])
-        gathered = [
-            pool[tables[:split]].reshape(split, -1, *pool.shape[2:]) for pool in (cache.k, cache.v)
-        ]
-        out = prefill_attention(
+        out = paged_prefill_attention(
             q[:tokens].reshape(split, rows.chunk, *heads),
-            *gathered,
+            cache.k,
+            cache.v,
+            tables[:split],
             window=window,
             q_offset=rows.starts[:split],
             kv_lengths=lengths[:split],

@@ -107,6 +107,7 @@ def run[C: (Cache, Pooled)](
     backend: Choice = "auto",
     executables: Executables | None = None,
     ahead: bool = False,
+    has_logits: bool = True,
 ) -> tuple[jax.Array, C]:
     """Do what `forward` does, compiled once a shape; `cache` is used up.
 
@@ -116,6 +117,8 @@ def run[C: (Cache, Pooled)](
     Args:
       executables: where compiled stages come from; by default jax compiles for this process.
       ahead: only have `executables` ready; shapes are returned in place of arrays.
+      has_logits: if not, what is returned in their place is only there to be waited for; they are
+        computed all the same where all is one executable.
     """
     linear = Reference() if linear is None else linear
     spec = _nameless(spec)
@@ -130,7 +133,8 @@ def run[C: (Cache, Pooled)](
     if not linear.placement.by_layer:
         whole: tuple[jax.Array, C] = compiled(_WHOLE)(*given, linear, wanted, **static)
         return whole
-    stages = _Stages(begin=compiled(_BEGIN), layer=compiled(_LAYER), end=compiled(_END))
+    end = compiled(_END) if has_logits else _without_logits
+    stages = _Stages(begin=compiled(_BEGIN), layer=compiled(_LAYER), end=end)
     return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
 
 
@@ -253,6 +257,11 @@ def _end(
     projections = linear.prepare({"head": head})
     logits = linear(projections, "head", None, x, out_dtype=jnp.float32)
     return logits if wanted is not None else logits.reshape(*shape, spec.vocab)
+
+
+def _without_logits(x: jax.Array, *_given: Any, **_static: Any) -> jax.Array:
+    """Return what the last layer did, in place of logits that nobody draws from."""
+    return x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,7 @@ def _runner(
 ) -> Runner:
     """Return a runner of one request, whose cache is all its own."""
     pool = KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables)
-    shapes = Shapes(rows=(1,), budgets=budgets, width=pages)
+    shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
     return Runner(params, spec, linear, pool, shapes, executables=executables)
 
 

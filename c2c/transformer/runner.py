@@ -62,7 +62,7 @@ class _Drawn:
     """What a call draws, on the device."""
 
     rows: tuple[tuple[Stay, int], ...]  # who draws, and in which row
-    tokens: Any
+    tokens: Any  # where nobody draws: what is there once the call is over
     scores: tuple[Any, Any, Any] | None
 
 
@@ -188,14 +188,11 @@ class Runner:
         Raises:
           ValueError: it does not fit the shapes.
         """
-        chunk, rows = 0, self.shapes.rows[-1]
-        if step.fill is not None:
-            chunk = next((b for b in self.shapes.budgets if b >= step.fill[1]), 0)
-        else:
-            rows = next((r for r in self.shapes.rows if r >= len(step.decode)), 0)
-        if (step.fill is not None and not chunk) or not rows or len(step.decode) > rows:
+        tokens = 0 if step.fill is None else step.fill[1]
+        call = self.shapes.call_for(tokens, len(step.decode))
+        if call is None:
             raise ValueError(f"{step}: expected what {self.shapes} have room for")
-        return chunk, rows
+        return call
 
     def attended(self, step: Step) -> int:
         """Return the positions that a step's rows of one token attend to."""
@@ -281,8 +278,13 @@ class Runner:
             decode_rows=laid.decode_rows,
             wanted=laid.wanted,
             executables=self._executables,
+            has_logits=any(laid.drawing),
         )
         self.pool.arrays = pool
+        if step.fill is not None:
+            self._stays[step.fill[0]].filled += step.fill[1]
+        if not any(laid.drawing):
+            return _Drawn((), logits, None)  # of a prompt that goes on: only waited for
         token, seen, drawn = self._compiled(DRAW)(
             logits,
             seen,
@@ -297,8 +299,6 @@ class Runner:
         rows = tuple((stay, row) for row, stay in enumerate(laid.drawing) if stay is not None)
         for stay, _ in rows:
             stay.started += 1
-        if step.fill is not None:
-            self._stays[step.fill[0]].filled += step.fill[1]
         scores = None
         if any(stay.scores is not None for stay, _ in rows):
             scores = self._compiled(SCORE)(logits, token)
@@ -306,7 +306,7 @@ class Runner:
 
     def finish(self, ticket: Ticket) -> Result:
         """Wait for a step and return what it gave; who is over with it is gone from here."""
-        known = [np.asarray(drawn.tokens) for drawn in ticket.drawn]
+        known = [_read(drawn) for drawn in ticket.drawn]
         now_s = time.perf_counter()
         seconds = now_s - max(ticket.begun_s, self._read_s)
         self._read_s = now_s
@@ -359,10 +359,9 @@ class Runner:
         ahead = self._executables.bind_ahead
         seen, drawn = self._seated or self._fresh()
         ahead(SEAT)(seen, np.int32(0), np.zeros(self.spec.vocab, bool))
-        wide = self.shapes.rows[-1]
-        calls = [(0, rows) for rows in self.shapes.rows if decodes]
-        calls += [(budget, wide) for budget in self.shapes.budgets]
-        for chunk, rows in calls:
+        for chunk, rows in self.shapes.calls:
+            if not chunk and not decodes:
+                continue
             flat = np.zeros(chunk + rows, np.int32)
             tables = self._placed(np.full(((chunk > 0) + rows, self.shapes.width), -1, np.int32))
             pool = self.pool.arrays
@@ -419,6 +418,14 @@ class Runner:
         for row, request in enumerate(step.decode):
             laid.decode(self._stays[request], row)
         return laid
+
+
+def _read(drawn: _Drawn) -> np.ndarray:
+    """Wait for what a call draws, and return it."""
+    if drawn.rows:
+        return np.asarray(drawn.tokens)
+    jax.block_until_ready(drawn.tokens)
+    return np.zeros(0, np.int32)
 
 
 def _score(told: Sequence[np.ndarray], row: int, count: int) -> Score:

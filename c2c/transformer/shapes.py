@@ -24,17 +24,19 @@ def bucket(size: int, least: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """What a runner may compute: decode steps of each row class, and a chunk beside the widest.
+    """What a runner may compute: decode steps of each row class, and chunks.
 
     Attributes:
       rows: rows of one token, ascending; a step takes the smallest that holds its requests.
       budgets: tokens of a prompt's chunk, ascending.
       width: blocks of a sequence at most, that is, columns of the block tables.
+      mixes: whether a chunk may come beside rows of one token, which are the widest then.
     """
 
     rows: tuple[int, ...] = (1, 8)
     budgets: tuple[int, ...] = (64, 256)
     width: int = 32
+    mixes: bool = True
 
     def __post_init__(self) -> None:
         for name, values in (("rows", self.rows), ("budgets", self.budgets)):
@@ -42,6 +44,32 @@ class Shapes:
                 raise SettingError(f"shapes.{name}", values, "ascending whole numbers above 0")
         if self.width < 1:
             raise SettingError("shapes.width", self.width, "a whole number above 0")
+
+    @property
+    def calls(self) -> tuple[tuple[int, int], ...]:
+        """All there are: tokens of the chunk (0: none), and rows of one token beside it.
+
+        >>> Shapes(rows=(1, 8), budgets=(64,)).calls
+        ((0, 1), (0, 8), (64, 0), (64, 8))
+        """
+        beside = (0, self.rows[-1]) if self.mixes else (0,)
+        chunks = ((budget, rows) for budget in self.budgets for rows in beside)
+        return (*((0, rows) for rows in self.rows), *chunks)
+
+    def call_for(self, tokens: int, decodes: int) -> tuple[int, int] | None:
+        """Return the first that holds a chunk of so many tokens and so many decodes, if any does.
+
+        >>> Shapes(rows=(1, 8), budgets=(64, 256)).call_for(65, 2)
+        (256, 8)
+        """
+        return next(
+            (
+                (chunk, rows)
+                for chunk, rows in self.calls
+                if (chunk > 0) == (tokens > 0) and chunk >= tokens and rows >= decodes
+            ),
+            None,
+        )
 
     @property
     def context(self) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 import uvloop
 
 from c2c.config import load
-from c2c.engine import Engine, find_models
+from c2c.engine import Engine, find_models, settle_memory
 from c2c.errors import DataError, SettingError
 from experiments.serving.record import write_record
 from experiments.serving.settings import Settings, check_system, overrides_of, register, settings_of
@@ -78,6 +78,7 @@ async def _serve(settings: Settings) -> int:
         failed = {info.name: info.failed for info in engine.models() if info.failed}
         for name, why in failed.items():
             _say(f"{name} is not served: {why}")
+        settle_memory()
         _say(f"{len(entries) - len(failed)} models at {url}/v1 (page: {url}/)")
         while not told.is_set() and front.poll() is None and engine.failure is None:
             await asyncio.wait([stopping], timeout=0.2)

@@ -2,6 +2,7 @@
 
 from pallas_kernels.attention.api import (
     decode_attention,
+    paged_prefill_attention,
     partial_decode,
     partial_prefill,
     prefill_attention,
@@ -18,6 +19,7 @@ __all__ = [
     "PrefillConfig",
     "decode_attention",
     "merge_partial",
+    "paged_prefill_attention",
     "partial_decode",
     "partial_prefill",
     "prefill_attention",

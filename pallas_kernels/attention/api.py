@@ -1,4 +1,4 @@
-"""The four calls: check the arguments, choose a kernel, launch."""
+"""The five calls: check the arguments, choose a kernel, launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from pallas_kernels.arguments import Choice, Number, resolve_backend, sm_count, 
 from pallas_kernels.attention import checks, library
 from pallas_kernels.attention.config import DecodeConfig, PrefillConfig
 from pallas_kernels.attention.heuristics import choose_decode
-from pallas_kernels.attention.launch import Launch, decode_spec, run_decode, run_prefill
+from pallas_kernels.attention.launch import (
+    Launch,
+    decode_spec,
+    gather_pages,
+    run_decode,
+    run_paged_prefill,
+    run_prefill,
+)
 from pallas_kernels.attention.partial import Partial
 from pallas_kernels.attention.specs import (
     GROUP_ROWS,
@@ -124,6 +131,70 @@ def partial_prefill(
     launch = _prefill_launch(q, causal, scale, "float32", config, backend)
     out, lse = run_prefill(bounds, q, k, v, launch=launch)
     return Partial(out=out, lse=lse)
+
+
+def paged_prefill_attention(
+    q: Operand,
+    k_pages: Operand,
+    v_pages: Operand,
+    block_tables: Operand,
+    *,
+    q_offset: Rows,
+    kv_lengths: Rows,
+    window: Number | None = None,
+    scale: float | None = None,
+    config: PrefillConfig | None = None,
+    backend: PrefillChoice = "auto",
+) -> jax.Array:
+    """Attend from T queries of each row to its keys up to their own, which lie in pages.
+
+    As `prefill_attention`; key s of row b is row s % page of page block_tables[b, s // page]. The
+    reference reads the pages that a query sees where they lie. The kernels have no block tables:
+    for them all pages of the tables are gathered first.
+
+    Args:
+      q: queries, bf16, f16 or (reference only) f32.
+      k_pages: pool of pages of the same dtype; rows beyond a length may be anything, NaN included.
+      v_pages: values, like k_pages.
+      block_tables: page numbers below P; entries beyond a row's length are not followed.
+      q_offset: position of the first query, as `prefill_attention`.
+      kv_lengths: keys of each row, from 0 to max_pages * page, one for all or int32 [B].
+      window: as `prefill_attention`.
+      scale: as `prefill_attention`.
+      config: as `prefill_attention`.
+      backend: as `prefill_attention`.
+
+    Returns:
+      The rows in the dtype of q, within `numerics.attention_error_bound` of the exact result.
+
+    Raises:
+      ValueError: as `prefill_attention`.
+      KernelUnavailable: as `prefill_attention`.
+      NotImplementedError: as `prefill_attention`.
+    """
+    checks.check_arrays(
+        q=(q, 4, "[B, T, Hq, D]"),
+        k_pages=(k_pages, 4, "[P, page, Hkv, D]"),
+        v_pages=(v_pages, 4, "[P, page, Hkv, D]"),
+    )
+    if v_pages.shape != k_pages.shape:
+        raise ValueError(f"v_pages of shape {v_pages.shape}: expected {k_pages.shape} as k_pages")
+    checks.check_heads(q.shape[2], k_pages.shape[2], q.shape[3], k_pages.shape[3])
+    checks.check_tables(block_tables, q.shape[0])
+    if backend == "cudnn" or (backend == "auto" and resolve_backend("auto") == "sm90"):
+        gathered = (gather_pages(jnp.asarray(pages), block_tables) for pages in (k_pages, v_pages))
+        return prefill_attention(
+            q, *gathered, window=window, q_offset=q_offset, kv_lengths=kv_lengths, scale=scale,
+            config=config, backend=backend,
+        )  # fmt: skip
+    keys = block_tables.shape[1] * k_pages.shape[1]
+    bounds, scale = _prefill_bounds(q, keys, True, window, q_offset, kv_lengths, scale)
+    q, k_pages, v_pages = without_derivative(
+        "paged_prefill_attention", *map(jnp.asarray, (q, k_pages, v_pages))
+    )
+    launch = _prefill_launch(q, True, scale, str(q.dtype), config, backend)
+    out: jax.Array = run_paged_prefill(bounds, block_tables, q, k_pages, v_pages, launch=launch)
+    return out
 
 
 def decode_attention(
@@ -270,9 +341,22 @@ def _prefill_arguments(
     if k.shape[0] != rows:
         raise ValueError(f"k of shape {k.shape}: expected B={rows} as in q")
     checks.check_heads(q.shape[2], k.shape[2], q.shape[3], k.shape[3])
+    return _prefill_bounds(q, k.shape[1], causal, window, q_offset, kv_lengths, scale)
+
+
+def _prefill_bounds(
+    q: Any,
+    keys: int,
+    causal: bool,
+    window: Any,
+    q_offset: Any,
+    kv_lengths: Any,
+    scale: Any,
+) -> tuple[Any, float]:
+    """Return (bounds, scale) of queries whose arrays were checked, with room for so many keys."""
+    rows = q.shape[0]
     limit = UNBOUNDED - 1 - q.shape[1]
     offset = checks.per_row("q_offset", q_offset, rows, -limit, limit)
-    keys = k.shape[1]
     length = checks.per_row("kv_lengths", keys if kv_lengths is None else kv_lengths, rows, 0, keys)
     bounded = checks.window_bound(window, causal=causal)
     width = checks.per_row("window", bounded, rows, 1, UNBOUNDED)

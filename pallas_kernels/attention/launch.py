@@ -50,6 +50,30 @@ def run_prefill(
 
 
 @functools.partial(jax.jit, static_argnames="launch")
+def run_paged_prefill(
+    bounds: jax.Array,
+    tables: jax.Array,
+    q: jax.Array,
+    k_pages: jax.Array,
+    v_pages: jax.Array,
+    *,
+    launch: Launch,
+) -> jax.Array:
+    """Read the pages where they lie, or gather all that the tables name for a kernel that can't."""
+    if launch.backend == "reference":
+        done = reference.paged_prefill(q, k_pages, v_pages, tables, bounds, scale=launch.scale)
+        return done.out.astype(launch.out_dtype)
+    gathered = (gather_pages(pages, tables) for pages in (k_pages, v_pages))
+    return run_prefill(bounds, q, *gathered, launch=launch)[0]
+
+
+def gather_pages(pages: jax.Array, tables: jax.Array) -> jax.Array:
+    """Return each row's pages one after the other: [B, max_pages * page, Hkv, D]."""
+    there = jnp.clip(tables, 0, pages.shape[0] - 1)
+    return pages[there].reshape(tables.shape[0], -1, *pages.shape[2:])
+
+
+@functools.partial(jax.jit, static_argnames="launch")
 def run_decode(
     bounds: jax.Array,
     tables: jax.Array,

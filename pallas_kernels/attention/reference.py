@@ -53,6 +53,45 @@ def prefill(
         cut_k, cut_v = (lax.dynamic_slice_in_dim(array, begin, block, axis=1) for array in (k, v))
         return cut_k, cut_v, begin
 
+    return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=causal, scale=scale)
+
+
+def paged_prefill(
+    q: Float[Array, "b t hq d"],
+    k_pages: Float[Array, "p page hkv d"],
+    v_pages: Float[Array, "p page hkv d"],
+    tables: Int32[Array, "b n"],
+    bounds: Int32[Array, "b 3"],
+    *,
+    scale: float,
+) -> Partial:
+    """Do what `prefill` does, causal, over keys in pages: those that a query sees are gathered.
+
+    Args:
+      q: queries.
+      k_pages: pool of pages with keys.
+      v_pages: pool of pages with values.
+      tables: pages of each row; entries beyond its length are not used.
+      bounds: offset, length and window of each row, as the kernels take them.
+      scale: factor of the scores.
+    """
+    page = k_pages.shape[1]
+    fetch, block = _from_pages(k_pages, v_pages, tables, KEY_BLOCK)
+    keys = tables.shape[1] * page
+    return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=True, scale=scale)
+
+
+def _by_tiles(
+    q: jax.Array,
+    fetch: Fetch,
+    bounds: jax.Array,
+    *,
+    keys: int,
+    block: int,
+    causal: bool,
+    scale: float,
+) -> Partial:
+    """Attend from `QUERY_BLOCK` queries at a time."""
     queries = q.shape[1]
     if queries <= QUERY_BLOCK:
         return _attend(q, fetch, bounds, 0, keys=keys, block=block, causal=causal, scale=scale)
@@ -92,33 +131,41 @@ def decode(
       bounds: position, length and window of each sequence, as the kernels take them.
       scale: factor of the scores.
     """
-    page, held = k_pages.shape[1], tables.shape[1]
-    # clipped here, where it is cheap: entries beyond a sequence's length may be anything
-    tables = jnp.clip(tables, 0, k_pages.shape[0] - 1)
-    many = min(max(1, DECODE_KEY_BLOCK // page), held)
-
-    def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        begin = jnp.minimum(number * many, held - many)
-        pages = lax.dynamic_slice_in_dim(tables, begin, many, axis=1)
-        cut_k, cut_v = (
-            pool.at[pages]
-            .get(mode="promise_in_bounds")
-            .reshape(q.shape[0], many * page, *pool.shape[2:])
-            for pool in (k_pages, v_pages)
-        )
-        return cut_k, cut_v, begin * page
-
+    fetch, block = _from_pages(k_pages, v_pages, tables, DECODE_KEY_BLOCK)
     done = _attend(
         q[:, None],
         fetch,
         bounds,
         0,
-        keys=held * page,
-        block=many * page,
+        keys=tables.shape[1] * k_pages.shape[1],
+        block=block,
         causal=True,
         scale=scale,
     )
     return Partial(out=done.out[:, 0], lse=done.lse[:, 0])
+
+
+def _from_pages(
+    k_pages: jax.Array, v_pages: jax.Array, tables: jax.Array, most: int
+) -> tuple[Fetch, int]:
+    """Return what fetches blocks of keys from pages, and the keys of a block: about `most`."""
+    page, held = k_pages.shape[1], tables.shape[1]
+    # clipped here, where it is cheap: entries beyond a sequence's length may be anything
+    tables = jnp.clip(tables, 0, k_pages.shape[0] - 1)
+    many = min(max(1, most // page), held)
+
+    def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        begin = jnp.minimum(number * many, held - many)  # the last one overlaps the one before
+        pages = lax.dynamic_slice_in_dim(tables, begin, many, axis=1)
+        cut_k, cut_v = (
+            pool.at[pages]
+            .get(mode="promise_in_bounds")
+            .reshape(tables.shape[0], many * page, *pool.shape[2:])
+            for pool in (k_pages, v_pages)
+        )
+        return cut_k, cut_v, begin * page
+
+    return fetch, many * page
 
 
 def _attend(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.engine import messages as say
-from c2c.engine.frames import Connection, frames_in, packed
+from c2c.engine.frames import Connection, SocketFrames, frames_in, packed
 
 FRAMES = [say.Stop(), say.Free(requests=(1, 2, 300)), say.Drop(model="m" * 300), say.Stop()]
 
@@ -81,3 +83,33 @@ def test_frames_before_the_first_wish_are_kept() -> None:
 
     asyncio.run(scenario())
     assert taken == FRAMES[1:]
+
+
+@given(
+    cut=st.integers(1, len(packed(*FRAMES)) - 1),
+    # at once, while a process still looks, and once it sleeps
+    late_s=st.sampled_from([0.0, 0.0001, 0.003]),
+)
+def test_a_process_gets_what_comes_at_once_or_late_and_hears_of_the_end(
+    cut: int, late_s: float
+) -> None:
+    ours, theirs = socket.socketpair()
+    data, found = packed(*FRAMES), []
+
+    def send() -> None:
+        for part in (data[:cut], data[cut:]):
+            time.sleep(late_s)
+            theirs.sendall(part)
+        time.sleep(late_s)
+        theirs.close()
+
+    frames = SocketFrames(ours)
+    assert frames.receive(waits=False) == []
+    sender = threading.Thread(target=send)
+    sender.start()
+    while (some := frames.receive(waits=True)) is not None:
+        found += some
+    sender.join()
+    assert found == FRAMES
+    assert frames.receive(waits=False) is None
+    ours.close()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pallas_kernels.attention import (
     Partial,
     decode_attention,
+    paged_prefill_attention,
     partial_decode,
     partial_prefill,
     prefill_attention,
@@ -129,6 +130,46 @@ def test_decode_over_several_blocks_of_pages() -> None:
     case = decoding((400, 150, 0), 416, heads=4, kv_heads=2, window=200)
     out = decode_attention(*paged(case, 16).arguments, window=200)
     assert case.exact().worst(out[:, None]) <= 1
+
+
+@settings(max_examples=20)
+@given(
+    # page, pages of a row, queries: each is compiled once; the second has two tiles of queries
+    # and two blocks of keys, the last of which overlaps the one before
+    shape=st.sampled_from([(16, 6, 33), (64, 5, 140)]),
+    firsts=st.tuples(*[st.integers(0, 300)] * 2),
+    counts=st.tuples(*[st.integers(0, 140)] * 2),
+    window=st.none() | st.integers(1, 100),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_chunks_of_prompts_over_pages_in_any_order(
+    shape: tuple[int, int, int],
+    firsts: tuple[int, int],
+    counts: tuple[int, int],
+    window: int | None,
+    seed: int,
+) -> None:
+    page, each, queries = shape
+    keys = page * each
+    offsets = tuple(first % keys for first in firsts)
+    ends = zip(offsets, counts, strict=True)
+    case = Case(
+        queries=queries, keys=keys, heads=4, kv_heads=2, dtype="float32", window=window,
+        offsets=offsets, lengths=tuple(min(keys, at + count) for at, count in ends), seed=seed,
+    )  # fmt: skip
+    pool = paged(case, page, seed=seed)
+    where = {
+        "window": window,
+        "q_offset": np.array(case.offsets, np.int32),
+        "kv_lengths": np.array(case.row_lengths, np.int32),
+    }
+    pages = pool.k_pages, pool.v_pages, pool.tables
+    out = paged_prefill_attention(case.arrays[0], *pages, **where, backend="reference")
+    assert case.exact().worst(out) <= 1
+    # The same blocks of keys in the same order as where they lie one after the other.
+    np.testing.assert_array_equal(
+        out, prefill_attention(*case.arrays, **where, backend="reference")
+    )
 
 
 def test_query_positions_of_a_part() -> None:

@@ -1,0 +1,204 @@
+"""What a step takes outside its worker: loop, frames, processes. Takes a quarter of a minute.
+
+    python -m experiments.bench.outside workers=[1,2] models=12 seconds=5
+
+The engine's own scheduler process over workers that wait in place of computing, so that the cores
+are free for all else. Requests of all models are open all the time, as many as are told; a new one
+comes when one ends. Told are the seconds between a worker's steps (`outside_s` of the engine's
+`steps.parquet`) of all steps and of those that a new plan preceded, and what CPU time the scheduler
+spends a step. Writes JSON with provenance to a folder in runs/bench.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.config import build, load
+from c2c.engine import Engine, settle_memory
+from c2c.engine.catalog import Entry
+from c2c.engine.fleet import Options
+from c2c.engine.messages import Ask
+from c2c.engine.others import cpu_seconds, share_of_others
+from c2c.engine.settings import EngineSettings
+from c2c.errors import SettingError
+from c2c.models import ModelSpec, load_spec
+from c2c.runs import RunDir
+from experiments.bench.command import benchmark
+from experiments.bench.waiting_worker import CORES, WAIT_S
+
+__all__ = ["OutsideSettings", "main", "measure"]
+
+TARGET_MS = 0.25
+"""At the median, as the engine's order asks."""
+
+
+@dataclass
+class OutsideSettings:
+    """Settings of the benchmark, as key=value on the command line.
+
+    Attributes:
+      workers: numbers of workers to measure with.
+      models: that are served.
+      open: requests at the same time, of all models.
+      tokens: of each answer at most; the least is one.
+      prompt: tokens of each prompt.
+      step_s: that a worker waits.
+      seconds: of each measurement.
+      repeats: of each; they take turns.
+      system: who decides, of `conf/system`.
+      pinned: whether the scheduler has the first core to itself and workers the others.
+      seed: of lengths and models.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+    """
+
+    workers: list[int] = field(default_factory=lambda: [1, 2])
+    models: int = 12
+    open: int = 16
+    tokens: int = 40
+    prompt: int = 32
+    step_s: float = 0.001
+    seconds: float = 5.0
+    repeats: int = 3
+    system: str = "engine"
+    pinned: bool = False
+    seed: int = 0
+    out: str | None = None
+    overwrite: bool = False
+
+
+def _entries(models: int) -> tuple[Entry, ...]:
+    # Small enough that keys and values of all requests always have room.
+    spec: ModelSpec = replace(load_spec("qwen1.5-0.5b"), layers=2)
+    return tuple(
+        Entry(name=f"model{n}", path=Path("none"), spec=spec, context=2048) for n in range(models)
+    )
+
+
+async def measure(settings: OutsideSettings, workers: int) -> dict[str, Any]:
+    """Serve for a while; return what a step took outside its worker, in ms."""
+    config = build(load([f"system={settings.system}", "workload=poisson"]))
+    engine = Engine(
+        _entries(settings.models),
+        EngineSettings(
+            options=Options(workers=workers, linear="reference", pool_bytes=1 << 30),
+            system=config.serving.system,
+            constants=config.serving.constants,
+            executables=None,
+            has_spare=False,
+            is_recorded=True,
+            worker="experiments.bench.waiting_worker",
+        ),
+    )
+    rng, numbers = np.random.default_rng(settings.seed), itertools.count()
+
+    def ask() -> None:
+        engine.ask(
+            Ask(
+                request=next(numbers), model=f"model{rng.integers(settings.models)}",
+                ids=(1,) * settings.prompt, new=int(rng.integers(1, settings.tokens + 1)),
+                temperature=0.0, top_k=0, top_p=1.0, seed=0, stop=(),
+            )
+        )  # fmt: skip
+
+    try:
+        await engine.start()
+        settle_memory()
+        end_s = time.monotonic() + settings.seconds
+        before, cpu_s = cpu_seconds(), time.process_time()
+        while time.monotonic() < end_s:
+            for _ in range(settings.open - len(engine.ledger)):
+                ask()
+            await asyncio.sleep(0.002)
+        cpu_s = time.process_time() - cpu_s
+        after = cpu_seconds()
+    finally:
+        await engine.close()
+        gc.unfreeze()
+    if engine.failure is not None:
+        raise engine.failure
+    steps = engine.tape.steps()
+    outside = 1e3 * steps["outside_s"].to_numpy()
+    number = steps["number"].to_numpy()
+    planned = outside[number == 0]
+    return {
+        "workers": workers,
+        "steps": int((number >= 0).sum()),
+        "plans": len(planned),
+        "p5_ms": float(np.percentile(planned, 5)),
+        "p50_ms": float(np.median(planned)),
+        "p99_ms": float(np.percentile(planned, 99)),
+        "all_p50_ms": float(np.median(outside[number >= 0])),
+        "cpu_ms": 1e3 * cpu_s / max(1, len(planned)),
+        "others": None if before is None or after is None else share_of_others(before, after),
+    }
+
+
+def _run(settings: OutsideSettings, folder: RunDir, out: Console) -> None:
+    os.environ[WAIT_S] = str(settings.step_s)
+    cores = sorted(os.sched_getaffinity(0))
+    if settings.pinned:
+        os.environ[CORES] = ",".join(map(str, cores[1:]))
+        os.sched_setaffinity(0, set(cores[:1]))
+    rows = []
+    for _ in range(settings.repeats):
+        for workers in settings.workers:
+            found = asyncio.run(measure(settings, workers), loop_factory=uvloop.new_event_loop)
+            rows.append(found | {"load": os.getloadavg()[0]})
+    table = Table(
+        title=f"{settings.models} models: ms outside the worker before steps of a new plan "
+        f"(asked for: {TARGET_MS} at p50)",
+        title_justify="left", box=SIMPLE_HEAD,
+    )  # fmt: skip
+    heads = ("workers", "steps", "plans", "p5", "p50", "p99", "p50 of all steps", "CPU a plan")
+    for head in (*heads, "others", "load"):
+        table.add_column(head, justify="right")
+    for row in sorted(rows, key=lambda r: r["workers"]):
+        figures = [row[k] for k in ("p5_ms", "p50_ms", "p99_ms", "all_p50_ms", "cpu_ms")]
+        table.add_row(
+            *(str(row[k]) for k in ("workers", "steps", "plans")),
+            *(f"{figure:.3f}" for figure in figures),
+            "" if row["others"] is None else f"{row['others']:.0%}",
+            f"{row['load']:.1f}",
+        )
+    out.print(table)
+    folder.write_json("outside", {"settings": asdict(settings), "rows": rows})
+
+
+def _check(settings: OutsideSettings) -> None:
+    for name in ("models", "open", "tokens", "prompt", "repeats"):
+        if getattr(settings, name) < 1:
+            raise SettingError(name, getattr(settings, name), "a whole number above 0")
+    if not settings.workers or min(settings.workers) < 1:
+        raise SettingError("workers", settings.workers, "numbers above 0")
+    for name in ("step_s", "seconds"):
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise SettingError(name, getattr(settings, name), "seconds above 0")
+    if settings.pinned and len(os.sched_getaffinity(0)) < 2:
+        raise SettingError("pinned", True, "false on one core")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; return the exit status."""
+    return benchmark(
+        OutsideSettings, arguments, _run, check=_check, packages=("c2c",), name="outside"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""A worker that waits in place of computing, for `experiments.bench.outside`.
+
+    python -m experiments.bench.waiting_worker <socket> <place> <generation>
+
+It says what a worker says: frames, tokens, ends and seconds are as if there were models.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from c2c.engine.messages import Run, Setup, Stepped
+from c2c.engine.worker import main
+
+__all__ = ["Waiting"]
+
+WAIT_S = "C2C_BENCH_WAIT_S"
+CORES = "C2C_BENCH_CORES"  # of workers, as numbers with commas between
+
+
+@dataclass(slots=True)
+class _Stay:
+    new: int
+    got: int = 0
+
+
+class Waiting:
+    """Takes the place of `c2c.engine.residents.Residents`."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Take what is served; nothing is opened."""
+        self.failed: dict[str, str] = {}
+        self.compiled = self.loaded = 0
+        self._step_s = float(os.environ[WAIT_S])
+        self._stays: dict[int, _Stay] = {}
+        del setup
+
+    def load(self, instance: int, model: str) -> None:
+        """Make a model runnable: nothing is to be done."""
+
+    def unload(self, instance: int) -> None:
+        """Free an instance: likewise."""
+
+    def drop(self, model: str) -> None:
+        """Map a model's weights no longer: likewise."""
+
+    def free(self, requests: tuple[int, ...]) -> None:
+        """Forget requests."""
+        for request in requests:
+            self._stays.pop(request, None)
+
+    def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
+        """Wait for each of a plan's steps; its requests get a token each."""
+        for submit in run.submits:
+            self._stays[submit.request] = _Stay(submit.new)
+        who = (*run.decodes, *(fill.request for fill in run.fills))
+        for number in range(run.steps):
+            begun_s = time.perf_counter()
+            time.sleep(self._step_s)
+            tokens = tuple((request, 7, self._next(request)) for request in who)
+            seconds = time.perf_counter() - begun_s
+            is_last = number + 1 == run.steps or any(why for *_, why in tokens)
+            is_last = is_last or is_interrupted()
+            yield Stepped(
+                plan=run.plan, number=number, is_last=is_last, tokens=tokens, seconds=seconds,
+                host_s=0.0, calls=((64 if run.fills else 0, 8),), kv_tokens=64 * len(who),
+                compiled=0,
+            )  # fmt: skip
+            if is_last:
+                return
+
+    def _next(self, request: int) -> str | None:
+        stay = self._stays[request]
+        stay.got += 1
+        if stay.got < stay.new:
+            return None
+        del self._stays[request]
+        return "length"
+
+
+if __name__ == "__main__":
+    if os.environ.get(CORES):
+        os.sched_setaffinity(0, {int(core) for core in os.environ[CORES].split(",")})
+    sys.exit(main(sys.argv[1:], Waiting))

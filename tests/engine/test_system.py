@@ -1,0 +1,54 @@
+"""Systems that ask of workers what these do not do: refused before a process starts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from c2c.config import build, load
+from c2c.engine import Engine, EngineSettings, Options
+from c2c.engine.catalog import Entry
+from c2c.errors import SettingError
+from c2c.models import load_spec
+
+
+def engine(*overrides: str) -> Engine:
+    serving = build(load(["workload=poisson", *overrides])).serving
+    entry = Entry(name="one", path=Path("none"), spec=load_spec("qwen1.5-0.5b"), context=2048)
+    return Engine(
+        [entry],
+        EngineSettings(
+            options=Options(pool_bytes=1 << 30),
+            system=serving.system,
+            constants=serving.constants,
+            worker="no_such_module",  # would end before it is ready, with another error
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["system=aegaeon"],
+            r"system.prompt_share=0.375: expected 0: .* hands no caches over. It serves live with "
+            r"system.prompt_share=0 system.kv_host_bytes=0",
+        ),
+        (
+            ["system=aegaeon", "system.prompt_share=0"],
+            r"system.kv_host_bytes=.*: expected 0: .* It serves live with system.kv_host_bytes=0",
+        ),
+    ],
+)
+def test_caches_that_would_leave_a_worker_are_refused(overrides: list[str], message: str) -> None:
+    async def start() -> None:
+        made = engine(*overrides)
+        try:
+            await made.start()
+        finally:
+            await made.close()
+
+    with pytest.raises(SettingError, match=message):
+        asyncio.run(start())
