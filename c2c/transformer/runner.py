@@ -365,7 +365,7 @@ class Runner:
             flat = np.zeros(chunk + rows, np.int32)
             tables = self._placed(np.full(((chunk > 0) + rows, self.shapes.width), -1, np.int32))
             pool = self.pool.arrays
-            wanted = np.zeros((chunk > 0) + rows, np.int32)
+            wanted = np.zeros(self.shapes.draws(chunk, rows), np.int32)
             tokens = ahead(FEED)(flat, drawn, flat)
             logits, _ = run(
                 self.params,
@@ -412,7 +412,9 @@ class Runner:
 
     def _laid_out(self, step: Step) -> Laid:
         chunk, rows = self.shape_of(step)
-        laid = Laid(chunk=chunk, decode_rows=rows, width=self.shapes.width)
+        shapes = self.shapes
+        draws = shapes.draws(chunk, rows)
+        laid = Laid(chunk=chunk, decode_rows=rows, width=shapes.width, draws=draws)
         if step.fill is not None:
             laid.fill(self._stays[step.fill[0]], step.fill[1])
         for row, request in enumerate(step.decode):

@@ -30,7 +30,7 @@ class Shapes:
       rows: rows of one token, ascending; a step takes the smallest that holds its requests.
       budgets: tokens of a prompt's chunk, ascending.
       width: blocks of a sequence at most, that is, columns of the block tables.
-      mixes: whether a chunk may come beside rows of one token, which are the widest then.
+      mixes: whether a chunk comes beside rows of one token, the widest; else alone.
     """
 
     rows: tuple[int, ...] = (1, 8)
@@ -49,12 +49,20 @@ class Shapes:
     def calls(self) -> tuple[tuple[int, int], ...]:
         """All there are: tokens of the chunk (0: none), and rows of one token beside it.
 
-        >>> Shapes(rows=(1, 8), budgets=(64,)).calls
-        ((0, 1), (0, 8), (64, 0), (64, 8))
+        >>> Shapes(rows=(1, 8), budgets=(64, 256)).calls
+        ((0, 1), (0, 8), (64, 8), (256, 8))
         """
-        beside = (0, self.rows[-1]) if self.mixes else (0,)
-        chunks = ((budget, rows) for budget in self.budgets for rows in beside)
-        return (*((0, rows) for rows in self.rows), *chunks)
+        beside = self.rows[-1] if self.mixes else 0
+        return (*((0, rows) for rows in self.rows), *((budget, beside) for budget in self.budgets))
+
+    def draws(self, chunk: int, rows: int) -> int:
+        """Return how many rows of logits a call has: one, or as many as any, so that two sizes do.
+
+        >>> shapes = Shapes(rows=(1, 8), budgets=(64, 256))
+        >>> [shapes.draws(*call) for call in shapes.calls]
+        [1, 9, 9, 9]
+        """
+        return 1 if (chunk > 0) + rows == 1 else self.rows[-1] + self.mixes
 
     def call_for(self, tokens: int, decodes: int) -> tuple[int, int] | None:
         """Return the first that holds a chunk of so many tokens and so many decodes, if any does.

@@ -62,15 +62,15 @@ class Stay:
 class Laid:
     """The arrays of one call: a chunk first, then rows of one token; padding has position -1."""
 
-    def __init__(self, *, chunk: int, decode_rows: int, width: int) -> None:
+    def __init__(self, *, chunk: int, decode_rows: int, width: int, draws: int) -> None:
         count, self._first = chunk + decode_rows, int(chunk > 0)
         self._chunk, self.decode_rows = chunk, decode_rows
         self.given = np.zeros(count, np.int32)
         self.source = np.full(count, -1, np.int32)  # seats whose last token it is
         self.positions = np.full(count, -1, np.int32)
         self.tables = np.full((self._first + decode_rows, width), -1, np.int32)
-        self.wanted = np.zeros(self._first + decode_rows, np.int32)
-        self.drawing: list[Stay | None] = [None] * (self._first + decode_rows)
+        self.wanted = np.zeros(draws, np.int32)
+        self.drawing: list[Stay | None] = [None] * draws
 
     def fill(self, stay: Stay, tokens: int) -> None:
         """Lay out the next tokens of a prompt."""
