@@ -20,6 +20,7 @@ from tests.engine.live import served
 ROOT = Path(__file__).parents[2]
 BROWSER = ROOT / ".venv-browser" / "bin" / "python"
 SEEN = """(() => {
+  if (!document.getElementById("state")) return null;  // the browser's own page: nothing answers
   const rows = id => [...document.querySelectorAll(`#${id} tr`)].map(
     row => [...row.cells].map(cell => cell.textContent));
   return {state: document.getElementById("state").textContent,
