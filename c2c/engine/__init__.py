@@ -10,18 +10,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from c2c.engine.catalog import find_models
     from c2c.engine.fleet import Options, fleet_of
-    from c2c.engine.memory import settle_memory
+    from c2c.engine.process import run_in_loop, settle_memory
     from c2c.engine.scheduler import Engine
     from c2c.engine.settings import EngineSettings
 
-__all__ = ["Engine", "EngineSettings", "Options", "find_models", "fleet_of", "settle_memory"]
+__all__ = [
+    "Engine",
+    "EngineSettings",
+    "Options",
+    "find_models",
+    "fleet_of",
+    "run_in_loop",
+    "settle_memory",
+]
 
 _HOMES = {
     "EngineSettings": "settings",
     "find_models": "catalog",
     "Options": "fleet",
     "fleet_of": "fleet",
-    "settle_memory": "memory",
+    "run_in_loop": "process",
+    "settle_memory": "process",
 }
 
 

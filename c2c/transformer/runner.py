@@ -426,7 +426,7 @@ def _read(drawn: _Drawn) -> np.ndarray:
     """Wait for what a call draws, and return it."""
     if drawn.rows:
         return np.asarray(drawn.tokens)
-    jax.block_until_ready(drawn.tokens)
+    drawn.tokens.block_until_ready()
     return np.zeros(0, np.int32)
 
 

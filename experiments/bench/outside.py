@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvloop
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from c2c.config import build, load
-from c2c.engine import Engine, settle_memory
+from c2c.engine import Engine, run_in_loop, settle_memory
 from c2c.engine.catalog import Entry
 from c2c.engine.fleet import Options
 from c2c.engine.messages import Ask
@@ -158,7 +157,7 @@ def _run(settings: OutsideSettings, folder: RunDir, out: Console) -> None:
     rows = []
     for _ in range(settings.repeats):
         for workers in settings.workers:
-            found = asyncio.run(measure(settings, workers), loop_factory=uvloop.new_event_loop)
+            found = run_in_loop(measure(settings, workers))
             rows.append(found | {"load": os.getloadavg()[0]})
     table = Table(
         title=f"{settings.models} models: ms outside the worker before steps of a new plan "

@@ -15,10 +15,8 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-import uvloop
-
 from c2c.config import load
-from c2c.engine import Engine, find_models, settle_memory
+from c2c.engine import Engine, find_models, run_in_loop, settle_memory
 from c2c.errors import DataError, SettingError
 from experiments.serving.record import write_record
 from experiments.serving.settings import Settings, check_system, overrides_of, register, settings_of
@@ -43,7 +41,7 @@ def serve(arguments: Sequence[str]) -> int:
         raise SettingError("out", str(settings.out), "a new or empty folder")
     if settings.out is not None:
         settings.out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now
-    return asyncio.run(_serve(settings), loop_factory=uvloop.new_event_loop)
+    return run_in_loop(_serve(settings))
 
 
 def _say(text: str) -> None:

@@ -62,9 +62,11 @@ def run_paged_prefill(
     """Read the pages where they lie, or gather all that the tables name for a kernel that can't."""
     if launch.backend == "reference":
         done = reference.paged_prefill(q, k_pages, v_pages, tables, bounds, scale=launch.scale)
-        return done.out.astype(launch.out_dtype)
+        read: jax.Array = done.out.astype(launch.out_dtype)
+        return read
     gathered = (gather_pages(pages, tables) for pages in (k_pages, v_pages))
-    return run_prefill(bounds, q, *gathered, launch=launch)[0]
+    out: jax.Array = run_prefill(bounds, q, *gathered, launch=launch)[0]
+    return out
 
 
 def gather_pages(pages: jax.Array, tables: jax.Array) -> jax.Array:

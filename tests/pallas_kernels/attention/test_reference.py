@@ -158,7 +158,7 @@ def test_chunks_of_prompts_over_pages_in_any_order(
         offsets=offsets, lengths=tuple(min(keys, at + count) for at, count in ends), seed=seed,
     )  # fmt: skip
     pool = paged(case, page, seed=seed)
-    where = {
+    where: dict[str, Any] = {
         "window": window,
         "q_offset": np.array(case.offsets, np.int32),
         "kv_lengths": np.array(case.row_lengths, np.int32),
