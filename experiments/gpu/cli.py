@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.resume is not None and not _is_archive(options.resume):
         parser.error(f"--resume={options.resume}: expected an archive of an earlier run")
     for name in options.sections:
-        if SECTIONS[name].asked and not options.dry_run:
+        if SECTIONS[name].rehearses and not options.dry_run:
             parser.error(f"section {name!r}: expected --dry-run with it, it measures nothing")
     if options.dry_run:
         if options.out is not None and options.out.resolve().is_relative_to(RESULTS.resolve()):

@@ -93,8 +93,8 @@ class Config:
                 0 < self.tn <= TMA_BOX and self.tn % 64 == 0,
                 f"a multiple of 64 up to {TMA_BOX}",
             ),
-            ("asym_stages", self.asym_stages >= 1, "a number above 0"),
             # a tile is freed when the next one is in use
+            ("asym_stages", self.asym_stages >= 2, "a number above 1"),
             ("w_stages", self.w_stages >= 2, "a number above 1"),
             ("x_stages", self.x_stages >= 2, "a number above 1"),
             ("cluster", self.cluster in CLUSTERS, "1, 2, 4 or 8"),

@@ -101,6 +101,11 @@ def test_wrong_arguments(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name != "rehearsal"])
+def test_every_section_that_measures_can_be_asked_for(name: str) -> None:
+    assert cli.parse([name]).sections == [name]
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 @pytest.mark.parametrize("scale", ["full", "quick", "tiny"])
 def test_cases_are_distinct_and_scalar(name: str, scale: str) -> None:

@@ -157,7 +157,7 @@ def test_wrong_use_names_argument_value_and_range(
         ({"cluster": 16}, r"cluster=16: expected 1, 2, 4 or 8"),
         ({"cluster": 4, "sm_count": 2}, r"sm_count=2: expected at least cluster=4"),
         ({"w_stages": 1}, r"w_stages=1: expected a number above 1"),
-        ({"asym_stages": 0}, r"asym_stages=0: expected a number above 0"),
+        ({"asym_stages": 1}, r"asym_stages=1: expected a number above 1"),
         ({"x_columns": 128}, r"x_columns=128: expected .* at most tk=64"),
         ({"compute_registers": 236}, r"compute_registers=236: expected a multiple of 8"),
         ({"compute_registers": 240}, r"compute_registers=240: .* = 520 to be at most 504"),
