@@ -183,6 +183,10 @@ def draw(folder: Path, *, dry_run: bool) -> None:
 
 
 def show() -> None:
-    """Print the sections."""
+    """Print the sections; of one whose packages are not here, what is missing."""
     for section in SECTIONS.values():
-        print(f"{section.name:12s} {len(section.cases('full')):5d} cases  {section.title}")
+        try:
+            found = f"{len(section.cases('full')):5d} cases"
+        except (ImportError, RuntimeError) as error:
+            found = f"  not here ({error})"
+        print(f"{section.name:12s} {found}  {section.title}")

@@ -42,6 +42,26 @@ def test_without_a_gpu_it_says_so_writes_nothing_and_fails(tmp_path: Path) -> No
     assert not (tmp_path / "results").exists()
 
 
+def test_where_jax_leaves_its_plugin_out_it_says_why(tmp_path: Path) -> None:
+    """An old driver, or a library that is not there: jax logs it and goes on without the GPU."""
+    plugin, smi = tmp_path / "jax_plugins/broken/__init__.py", tmp_path / "nvidia-smi"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("def initialize():\n    raise RuntimeError('CUDA wants driver 580')\n")
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 535.1, 1 MiB, 1, 1, 1, 5, 16, Disabled'\n")
+    smi.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.gpu", "--out", str(tmp_path / "results")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        env=os.environ
+        | {"PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert done.returncode == 2
+    assert "The driver, 535.1, sees NVIDIA H200: CUDA wants driver 580." in done.stderr
+
+
 @pytest.mark.slow
 def test_a_dry_run_of_sections_end_to_end(tmp_path: Path) -> None:
     out, archive = tmp_path / "out", tmp_path / "all.tar.gz"
@@ -79,6 +99,19 @@ def test_the_list_names_every_section(
     printed = capsys.readouterr().out
     assert all(name in printed for name in SECTIONS)
     assert "1234 cases" in printed
+
+
+def test_the_list_says_what_a_section_lacks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(scale: str) -> list[Case]:
+        raise ModuleNotFoundError("No module named 'omegaconf'")
+
+    monkeypatch.setattr(grid, "cases", lacking)
+    assert cli.main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert "kernels        not here (No module named 'omegaconf')" in printed
+    assert "rehearsal" in printed
 
 
 @pytest.mark.parametrize(
