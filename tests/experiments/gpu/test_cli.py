@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import jax
@@ -60,6 +61,30 @@ def test_where_jax_leaves_its_plugin_out_it_says_why(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "The driver, 535.1, sees NVIDIA H200: CUDA wants driver 580." in done.stderr
+
+
+def test_looking_for_a_python_is_time_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "python"
+    slow.write_text('#!/bin/sh\ncase "$1" in -m) echo "$C2C_GPU_BEGUN" "$@";; esac\n')
+    slow.chmod(0o755)
+    before = int(time.time())
+    done = subprocess.run(
+        [ROOT / ".ci/gpu", "smoke"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"C2C_PYTHON": str(slow)},
+        check=True,
+    )
+    begun, *given = done.stdout.split()
+    assert given == ["-m", "experiments.gpu", "smoke"]
+    assert before <= int(begun) <= time.time()
+    monkeypatch.setenv("C2C_GPU_BEGUN", str(int(time.time()) - 118))
+    assert 118 <= cli.spent_s() < 178
+    monkeypatch.delenv("C2C_GPU_BEGUN")
+    assert cli.spent_s() == 0
 
 
 @pytest.mark.slow
