@@ -38,6 +38,7 @@ _TWO_ACCUMULATORS = (
 )  # outputs of a warpgroup with a sum and a partial sum: 64 + 64 registers
 _ONE_ACCUMULATOR = 256 * 64  # 128 registers
 _SUM_SLOTS = 2  # of the ring of sums of X
+_MOST_PIECES_K = 128  # of a K step whose pieces have sums of their own
 _BARRIER = 8  # bytes
 
 
@@ -380,6 +381,11 @@ def _check_quantised(config: Config, gemm: Gemm) -> None:
         config.tk,
         f"at least {smallest} for kind={kind!r} and a divisor of k={gemm.k}",
     )
+    if scales_pieces(config, gemm):
+        allowed = (
+            f"at most {_MOST_PIECES_K} for group={gemm.group_size}: more pieces spill registers"
+        )
+        expect(config.tk <= _MOST_PIECES_K, "tk", config.tk, allowed)
     two = _TWO_ACCUMULATORS // own
     if config.tm > two and (why := _needs_two_accumulators(config, gemm)):
         raise ValueError(f"tm={config.tm}: expected at most {two} for {why}")

@@ -200,7 +200,7 @@ def test_sm90_says_what_is_missing() -> None:
         ({"sm_limit": 4, "config": SMALL}, "sm_limit=4: expected from cluster=1 to 3 SMs"),
         ({"backend": "cuda"}, "backend='cuda': expected one of"),
         (
-            {"table": table_of(2, 16384), "ids": IDS[2:3], "config": Config(stages=40)},
+            {"table": table_of(2, 16384), "ids": IDS[2:3], "config": Config(stages=32)},
             "bytes of shared memory",
         ),
     ],
