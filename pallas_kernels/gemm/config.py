@@ -301,7 +301,7 @@ def dataflows(config: Config) -> tuple[Dataflow, ...]:
 def _barriers(config: Config, gemm: Gemm, flow: Dataflow) -> int:
     """Barriers of a dataflow: full and empty of each slot."""
     ring, full = rings(config, gemm, flow), _full(config, gemm, flow)
-    return sum(full.values()) + sum(getattr(ring, name) for name in full)
+    return sum(full.values()) + sum(int(getattr(ring, name)) for name in full)
 
 
 def _full(config: Config, gemm: Gemm, flow: Dataflow) -> dict[str, int]:
