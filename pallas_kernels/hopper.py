@@ -19,6 +19,9 @@ SHARED_BYTES_LIMIT = 232_448
 BARRIER_BYTES = 1024
 """All barriers of a CTA with room to spare; they stand beside the tiles in shared memory."""
 
+MOST_BARRIERS = 32
+"""Barriers of one ring, as many as jax keeps phases of in a word; it refuses more when lowering."""
+
 SWIZZLE_BYTES = 128
 """The widest swizzled row of shared memory."""
 

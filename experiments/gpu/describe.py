@@ -6,6 +6,7 @@ A driver that hangs then takes this child with it and no more.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,20 @@ def ask(
     return found
 
 
+class _Heard(logging.Handler):
+    """Keeps why jax leaves a plugin out: an old driver, a library that is not there."""
+
+    said: list[str]
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.said = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fault = record.exc_info[1] if record.exc_info else None
+        self.said.append(str(fault or record.getMessage()))
+
+
 def main(text: str) -> int:
     """Print the provenance, or say what is missing."""
     seed, dry_run, *command = json.loads(text)
@@ -43,16 +58,19 @@ def main(text: str) -> int:
 
         print(json.dumps(provenance(jax.devices("cpu")[0], seed=seed, command=command)))
         return 0
+    heard = _Heard(logging.WARNING)
+    logging.getLogger("jax._src.xla_bridge").addHandler(heard)
     try:
         device = find_gpu()
     except RuntimeError as error:
-        driver = query_driver()
-        what = (
-            "nvidia-smi finds none either: this machine has no NVIDIA GPU."
-            if driver is None
-            else f"The driver sees {driver['name']}; jax needs CUDA: pip install -e '.[cuda]'."
+        driver, what = (
+            query_driver(),
+            "nvidia-smi finds none either: this machine has no NVIDIA GPU.",
         )
-        print(f"{error}. {what}", file=sys.stderr)
+        if driver is not None:
+            why = "; ".join(heard.said) or "jax needs CUDA: pip install -e '.[cuda]'"
+            what = f"The driver, {driver['driver_version']}, sees {driver['name']}: {why}."
+        print(" ".join(f"{error}. {what}".split()), file=sys.stderr)
         return 2
     print(json.dumps(provenance(device, seed=seed, command=command)))
     return 0

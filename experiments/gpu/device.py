@@ -62,7 +62,7 @@ def provenance(device: jax.Device, *, seed: int, command: Sequence[str]) -> dict
         "versions": versions(),
         "cpu_count": os.cpu_count(),
         "kernel": platform.release(),
-        "commit": output_of(["git", "rev-parse", "HEAD"]),
+        "commit": output_of(["git", "rev-parse", "HEAD"]) or os.environ.get("C2C_COMMIT"),
         "uncommitted_changes": None if changes is None else bool(changes),
         "seed": seed,
         "command": [Path(sys.executable).name, "-m", "experiments.gpu", *command],

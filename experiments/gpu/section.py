@@ -23,6 +23,7 @@ class Section:
     survey: Scale | None = None
     checks: bool = False  # measures nothing: what passed quickly need not run again
     asked: bool = False  # runs only if it is named
+    rehearses: bool = False  # measures nothing anywhere: for dry runs alone
 
     def cases(self, scale: Scale) -> list[Case]:
         """Return the cases, most informative first."""

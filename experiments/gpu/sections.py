@@ -58,6 +58,7 @@ _OWN = (
         share=1.0,
         checks=True,
         asked=True,
+        rehearses=True,
     ),
 )
 _ORDER = (

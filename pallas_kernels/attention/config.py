@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, Prefill, itemsize
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
+    MOST_BARRIERS,
     SWIZZLE_BYTES,
     TMA_BOX,
     WGMMA_ROWS,
@@ -79,7 +80,7 @@ def _check_ring(block_kv: int, stages: int) -> None:
     expect(
         block_kv % 64 == 0 and block_kv <= TMA_BOX, "block_kv", block_kv, "a multiple of 64 to 256"
     )
-    expect(stages >= 2, "stages", stages, "a number from 2 up")
+    expect(2 <= stages <= MOST_BARRIERS, "stages", stages, f"a number from 2 to {MOST_BARRIERS}")
 
 
 @dataclass(frozen=True, slots=True)

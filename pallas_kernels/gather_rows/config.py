@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pallas_kernels.counting import ceil_div, round_up
 from pallas_kernels.gather_rows.specs import ROW_BYTES, GatherRows
-from pallas_kernels.hopper import BARRIER_BYTES, check_shared_bytes, expect
+from pallas_kernels.hopper import BARRIER_BYTES, MOST_BARRIERS, check_shared_bytes, expect
 
 _MAX_PIECE_BYTES = 65_536  # far below what a barrier counts: 2**20 - 1 bytes
 
@@ -33,7 +33,8 @@ class Config:
             self.piece_bytes,
             f"a multiple of {ROW_BYTES} up to {_MAX_PIECE_BYTES}",
         )
-        expect(self.stages >= 2, "stages", self.stages, "a number above 1")
+        allowed = f"a number from 2 to {MOST_BARRIERS}"
+        expect(2 <= self.stages <= MOST_BARRIERS, "stages", self.stages, allowed)
         expect(self.sm_count >= 1, "sm_count", self.sm_count, "a number above 0")
 
 

@@ -12,6 +12,7 @@ from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
     CLUSTERS,
+    MOST_BARRIERS,
     TMA_BOX,
     WGMMA_ROWS,
     Epilogue,
@@ -37,6 +38,7 @@ _TWO_ACCUMULATORS = (
 )  # outputs of a warpgroup with a sum and a partial sum: 64 + 64 registers
 _ONE_ACCUMULATOR = 256 * 64  # 128 registers
 _SUM_SLOTS = 2  # of the ring of sums of X
+_MOST_PIECES_K = 128  # of a K step whose pieces have sums of their own
 _BARRIER = 8  # bytes
 
 
@@ -93,8 +95,8 @@ class Config:
                 0 < self.tn <= TMA_BOX and self.tn % 64 == 0,
                 f"a multiple of 64 up to {TMA_BOX}",
             ),
-            ("asym_stages", self.asym_stages >= 1, "a number above 0"),
             # a tile is freed when the next one is in use
+            ("asym_stages", self.asym_stages >= 2, "a number above 1"),
             ("w_stages", self.w_stages >= 2, "a number above 1"),
             ("x_stages", self.x_stages >= 2, "a number above 1"),
             ("cluster", self.cluster in CLUSTERS, "1, 2, 4 or 8"),
@@ -298,14 +300,18 @@ def dataflows(config: Config) -> tuple[Dataflow, ...]:
 
 def _barriers(config: Config, gemm: Gemm, flow: Dataflow) -> int:
     """Barriers of a dataflow: full and empty of each slot."""
-    ring, weights = rings(config, gemm, flow), gemm.quantised
-    scales = ring.scales if weights else 0
-    sums = ring.sums if weights and weights.offset_dtype else 0
-    more = sum(
-        (ring_turns(config, flow, name) - 1) * slots
-        for name, slots in (("x", ring.x), ("w", ring.w))
-    )
-    return 2 * (ring.x + ring.w + scales + sums) + more
+    ring, full = rings(config, gemm, flow), _full(config, gemm, flow)
+    return sum(full.values()) + sum(int(getattr(ring, name)) for name in full)
+
+
+def _full(config: Config, gemm: Gemm, flow: Dataflow) -> dict[str, int]:
+    """Barriers "full" of each ring that there is."""
+    names = ["x", "w"]
+    if gemm.quantised is not None:
+        names += ["scales", "sums"] if gemm.quantised.offset_dtype else ["scales"]
+    ring = rings(config, gemm, flow)
+    turns = {name: ring_turns(config, flow, name) if name in "xw" else 1 for name in names}
+    return {name: getattr(ring, name) * turns[name] for name in names}
 
 
 def _tile_bytes(config: Config, gemm: Gemm, flow: Dataflow) -> int:
@@ -330,6 +336,11 @@ def check_fits(config: Config, gemm: Gemm) -> None:
         _check_plain(config)
     else:
         _check_quantised(config, gemm)
+    for flow in dataflows(config):
+        says = {"x": "asym_stages", "w": "kc / tk"} if flow == "asym" else {}
+        for name, number in _full(config, gemm, flow).items():
+            allowed = f"at most {MOST_BARRIERS} slots, of warpgroups in turn half of them"
+            expect(number <= MOST_BARRIERS, says.get(name, f"{name}_stages"), number, allowed)
     check_shared_bytes(
         shared_bytes(config, gemm),
         f"x_stages={config.x_stages}, w_stages={config.w_stages}, kc={config.kc} or "
@@ -370,6 +381,11 @@ def _check_quantised(config: Config, gemm: Gemm) -> None:
         config.tk,
         f"at least {smallest} for kind={kind!r} and a divisor of k={gemm.k}",
     )
+    if scales_pieces(config, gemm):
+        allowed = (
+            f"at most {_MOST_PIECES_K} for group={gemm.group_size}: more pieces spill registers"
+        )
+        expect(config.tk <= _MOST_PIECES_K, "tk", config.tk, allowed)
     two = _TWO_ACCUMULATORS // own
     if config.tm > two and (why := _needs_two_accumulators(config, gemm)):
         raise ValueError(f"tm={config.tm}: expected at most {two} for {why}")

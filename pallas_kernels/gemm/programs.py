@@ -84,8 +84,11 @@ def program(
       columns: of the result, if fewer.
     """
     rows, columns = rows or gemm.m, columns or gemm.n
-    in_o = config.kc > 0 and gemm.k > config.kc and gemm.out_dtype == "float32"
-    adds = sums_apart(config, gemm) or in_o  # one K pass has nothing to add to, and no code for it
+    # Added by TMA are the sums of passes between the first, which stores, and where they are apart
+    # the last, which reads them; two equal passes have none between, nor code for it.
+    apart = sums_apart(config, gemm)
+    others = 2 if apart and not config.stagger else 1
+    adds = 0 < others * config.kc < gemm.k and (apart or gemm.out_dtype == "float32")
     arguments = {
         "x": Argument(shape=(rows, gemm.k), dtype=gemm.dtype),
         "w": Argument(shape=gemm.w_shape, dtype=gemm.w_dtype, host=True),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from c2c.cost import gemm_time, load_constants, machine_of
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.errors import SettingError
+from c2c.hardware import Platform, link_gbps, load_platform, slices
 from pallas_kernels.gemm import FAMILY, MACHINES, Gemm, Machine, plans, predict
 
 PLATFORMS = {
@@ -19,12 +22,12 @@ RATES = (
 )
 
 
-def machine(name: str, part: int = 0) -> Machine:
-    platform = load_platform(name)
+def machine(name: str, part: int = 0, platform: Platform | None = None) -> Machine:
+    platform = platform or load_platform(name)
     capacity = link_gbps(platform.link, "datasheet")
     layout = platform.mig[part]
     return machine_of(
-        slices(platform, layout)[0], load_constants(name), platform.link, link_gbps=capacity
+        slices(platform, layout)[0], load_constants(name), platform, link_gbps=capacity
     )
 
 
@@ -35,12 +38,43 @@ def test_rates_are_those_of_the_calibration(device: str, platform: str) -> None:
         assert getattr(ours, rate) == pytest.approx(getattr(calibrated, rate), rel=1e-3), rate
 
 
+@pytest.mark.parametrize(
+    ("part", "field", "rate"),
+    [
+        ("gpu", "sm_count", "sm_count"),
+        ("gpu", "hbm_gbps", "hbm_gbps"),
+        ("gpu", "bf16_tflops", "bf16_tflops"),
+        ("gpu", "l2_gbps", "l2_gbps"),
+        ("gpu", "l2_bytes", "l2_bytes"),
+        ("link", "datasheet_gbps", "link_gbps"),
+        ("link", "link_latency_s", "link_latency_s"),
+    ],
+)
+def test_a_rate_that_only_the_chips_file_changes_is_noticed(
+    part: str, field: str, rate: str
+) -> None:
+    """The positive control: none of the rates compared comes from where it is compared with."""
+    platform = load_platform("gh200")
+    of = getattr(platform, part)
+    changed = replace(platform, **{part: replace(of, **{field: 2 * getattr(of, field)})})
+    ours, other = MACHINES["NVIDIA GH200 480GB"], machine("gh200", platform=changed)
+    assert getattr(other, rate) == pytest.approx(2 * getattr(ours, rate), rel=1e-3)
+
+
+def test_a_file_without_the_rate_of_l2_is_refused() -> None:
+    platform = load_platform("gh200")
+    without = replace(platform, gpu=replace(platform.gpu, l2_gbps=None))
+    with pytest.raises(SettingError, match="l2_gbps"):
+        machine("gh200", platform=without)
+
+
 def test_a_slice_has_its_own_rates() -> None:
     whole, part = machine("gh200"), machine("gh200", part=-1)
     assert part.sm_count < whole.sm_count
     assert part.bf16_tflops < whole.bf16_tflops
     assert part.l2_bytes < whole.l2_bytes
     assert part.hbm_gbps < whole.hbm_gbps
+    assert part.l2_gbps == pytest.approx(whole.l2_gbps * part.sm_count / whole.sm_count)
 
 
 def test_both_models_agree_where_the_link_binds() -> None:

@@ -74,6 +74,13 @@ def test_emulated_slices(sm_limit: int, alpha: float) -> None:
     check(300, alpha, sm_limit=sm_limit)
 
 
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("m", [8, 64])
+def test_sums_in_memory_that_held_those_of_another_strip(m: int, cluster: int) -> None:
+    """Few rows, many strips a CTA: a line of old sums that L1 still had would be added instead."""
+    check(m, 0.0, cluster=cluster, sm_limit=2 * cluster)
+
+
 @pytest.mark.parametrize("n", [64, 128, 192, 16064])
 def test_narrow_and_uneven_columns(n: int) -> None:
     check(256, 1.0, n=n)

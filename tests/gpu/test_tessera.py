@@ -6,10 +6,14 @@ Its kernels are launched by the driver in a process of its own.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from experiments.gpu import tessera
 from experiments.gpu.cases import Context, Row, Unmeasurable
+
+pytest.importorskip("omegaconf", reason="c2c's configurations need it, kernels do not")
+tessera: Any = pytest.importorskip("experiments.gpu.tessera")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit_s(60)]
 

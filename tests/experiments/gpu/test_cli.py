@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import jax
@@ -40,6 +41,50 @@ def test_without_a_gpu_it_says_so_writes_nothing_and_fails(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "sees no GPU" in done.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_where_jax_leaves_its_plugin_out_it_says_why(tmp_path: Path) -> None:
+    """An old driver, or a library that is not there: jax logs it and goes on without the GPU."""
+    plugin, smi = tmp_path / "jax_plugins/broken/__init__.py", tmp_path / "nvidia-smi"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("def initialize():\n    raise RuntimeError('CUDA wants driver 580')\n")
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 535.1, 1 MiB, 1, 1, 1, 5, 16, Disabled'\n")
+    smi.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.gpu", "--out", str(tmp_path / "results")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        env=os.environ
+        | {"PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert done.returncode == 2
+    assert "The driver, 535.1, sees NVIDIA H200: CUDA wants driver 580." in done.stderr
+
+
+def test_looking_for_a_python_is_time_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "python"
+    slow.write_text('#!/bin/sh\ncase "$1" in -m) echo "$C2C_GPU_BEGUN" "$@";; esac\n')
+    slow.chmod(0o755)
+    before = int(time.time())
+    done = subprocess.run(
+        [ROOT / ".ci/gpu", "smoke"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"C2C_PYTHON": str(slow)},
+        check=True,
+    )
+    begun, *given = done.stdout.split()
+    assert given == ["-m", "experiments.gpu", "smoke"]
+    assert before <= int(begun) <= time.time()
+    monkeypatch.setenv("C2C_GPU_BEGUN", str(int(time.time()) - 118))
+    assert 118 <= cli.spent_s() < 178
+    monkeypatch.delenv("C2C_GPU_BEGUN")
+    assert cli.spent_s() == 0
 
 
 @pytest.mark.slow
@@ -81,6 +126,19 @@ def test_the_list_names_every_section(
     assert "1234 cases" in printed
 
 
+def test_the_list_says_what_a_section_lacks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(scale: str) -> list[Case]:
+        raise ModuleNotFoundError("No module named 'omegaconf'")
+
+    monkeypatch.setattr(grid, "cases", lacking)
+    assert cli.main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert "kernels        not here (No module named 'omegaconf')" in printed
+    assert "rehearsal" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -99,6 +157,11 @@ def test_wrong_arguments(
     with pytest.raises(SystemExit):
         cli.main(arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name != "rehearsal"])
+def test_every_section_that_measures_can_be_asked_for(name: str) -> None:
+    assert cli.parse([name]).sections == [name]
 
 
 @pytest.mark.parametrize("name", SECTIONS)

@@ -189,8 +189,10 @@ def test_configurations_that_cannot_run() -> None:
         check_prefill(spec, PrefillConfig(stages=4))
     with pytest.raises(ValueError, match="block_kv=96: expected a multiple of 64"):
         PrefillConfig(block_kv=96)
-    with pytest.raises(ValueError, match="stages=1: expected a number from 2 up"):
+    with pytest.raises(ValueError, match="stages=1: expected a number from 2 to 32"):
         DecodeConfig(stages=1)
+    with pytest.raises(ValueError, match="stages=33: expected a number from 2 to 32"):
+        DecodeConfig(stages=33)
     with pytest.raises(ValueError, match="compute_registers=240: expected"):
         PrefillConfig(compute_registers=240)
     with pytest.raises(ValueError, match="queries=9: expected a multiple of 8"):

@@ -200,7 +200,7 @@ def test_sm90_says_what_is_missing() -> None:
         ({"sm_limit": 4, "config": SMALL}, "sm_limit=4: expected from cluster=1 to 3 SMs"),
         ({"backend": "cuda"}, "backend='cuda': expected one of"),
         (
-            {"table": table_of(2, 16384), "ids": IDS[2:3], "config": Config(stages=40)},
+            {"table": table_of(2, 16384), "ids": IDS[2:3], "config": Config(stages=32)},
             "bytes of shared memory",
         ),
     ],
@@ -215,7 +215,8 @@ def test_wrong_use(change: dict[str, Any], message: str) -> None:
     [
         ({"piece_bytes": 24}, "piece_bytes=24: expected a multiple of 16"),
         ({"piece_bytes": 2**17}, "piece_bytes=131072"),
-        ({"stages": 1}, "stages=1: expected a number above 1"),
+        ({"stages": 1}, "stages=1: expected a number from 2 to 32"),
+        ({"stages": 33}, "stages=33: expected a number from 2 to 32"),
         ({"sm_count": 0}, "sm_count=0"),
     ],
 )

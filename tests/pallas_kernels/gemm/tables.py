@@ -13,10 +13,20 @@ from unittest import mock
 
 import numpy as np
 
-from pallas_kernels.gemm import MACHINES, Gemm, Machine, choice, plans, predict, prediction
+from pallas_kernels.gemm import (
+    MACHINES,
+    Gemm,
+    Machine,
+    Quantised,
+    choice,
+    plans,
+    predict,
+    prediction,
+)
 from pallas_kernels.gemm import heuristics as choices
 from pallas_kernels.gemm.config import sums_apart
 from pallas_kernels.gemm.prediction import reachable
+from pallas_kernels.gemm.schedule import counts
 
 ROWS = (1, 64, 512, 2048, 10240)
 K, N = 4096, 16384
@@ -84,8 +94,8 @@ CHANGES: dict[str, Callable[[int, Machine], float]] = {
 }
 
 
-def milliseconds(seconds: Sequence[float]) -> str:
-    return ", ".join(f"{one * 1e3:.3g}" for one in seconds)
+def milliseconds(seconds: Sequence[float], digits: str = ".3g") -> str:
+    return ", ".join(f"{one * 1e3:{digits}}" for one in seconds)
 
 
 def changes() -> list[str]:
@@ -114,5 +124,27 @@ def slices() -> list[str]:
     ]
 
 
+def shares() -> list[str]:
+    """Return a line for each GPU and kind of weights: quarters of W in device memory."""
+
+    def times(m: int, machine: Machine, weights: Quantised | None) -> str:
+        of = replace(gemm(m), quantised=weights, w_layout="nk" if weights else "kn")
+        config = choice(of, machine).config
+        strips = counts(config, of).strips
+        alphas = reachable(np.linspace(0, 1, 9), config, of)[:, None]
+        near = strips * np.arange(5) // 4
+        found = predict(of, config, plans(of, config, alphas, resident_strips=near), machine).time_s
+        least = np.broadcast_to(found, (len(alphas), len(near))).min(0)
+        rounded = milliseconds(list(least), ".2f").split(", ")
+        return f"{rounded[0]} at any share" if len(set(rounded)) == 1 else ", ".join(rounded)
+
+    kinds = {"bf16": None, "int4, groups of 128": Quantised(kind="int4", group=128)}
+    return [
+        f"| {name} | " + " | ".join(times(m, one, of) for m in (64, 512, 2048)) + " |"
+        for one in _DEVICES.values()
+        for name, of in kinds.items()
+    ]
+
+
 if __name__ == "__main__":
-    print("\n".join([*changes(), "", *slices()]))
+    print("\n".join([*changes(), *slices(), *shares()]))

@@ -329,16 +329,19 @@ def by_rows(machine: Machine, ms: tuple[int, ...], sms: int) -> dict[int, str]:
 
 
 def test_who_should_win_where() -> None:
-    """The picks of the design study for K = 4096, N = 16384 (unmeasured)."""
+    """The picks for K = 4096, N = 16384 (unmeasured): those of the design study, but on a slice.
+
+    There the tensor cores bind, and AsymGEMM in ping-pong is some percent ahead.
+    """
     rows = (1, 512, 2048, 10240)
     expected = {1: "all", 512: "sym cm2", 2048: "sym cm8"}
     assert by_rows(GH200, rows, 132) == expected | {10240: "sym cm8"}
     assert by_rows(H200, rows, 132) == expected | {10240: "asym"}
     assert by_rows(H200, (128, 512), 16) == {128: "all", 512: "sym cm2"}
     slow = replace(GH200.with_sms(16), link_gbps=57.0, hbm_gbps=500.0)  # one slice of seven
-    assert by_rows(slow, (128, 2048, 10240), 16) == {128: "all", 2048: "sym cm8", 10240: "sym cm8"}
+    assert by_rows(slow, (128, 2048, 10240), 16) == {128: "all", 2048: "asym", 10240: "asym"}
     long = pure(slow, 10240, 16)
-    assert long["asym"] > 1.1 * long["sym cm8"]
+    assert long["sym cm8"] < 1.1 * long["asym"]
 
 
 def test_the_hybrid_is_never_slower_than_the_better_pure_dataflow() -> None:

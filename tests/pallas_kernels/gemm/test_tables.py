@@ -19,8 +19,8 @@ def test_the_readme_has_todays_predictions(repository: Path, tmp_path: Path) -> 
         check=True,
         timeout=300,
     )
-    lines = done.stdout.split("\n\n")[0].splitlines() + done.stdout.split("\n\n")[1].splitlines()
-    assert len(lines) == 9
+    lines = done.stdout.splitlines()
+    assert len(lines) == 13
     text = (repository / "pallas_kernels/README.md").read_text("utf-8")
     for line in lines:
         assert line in text

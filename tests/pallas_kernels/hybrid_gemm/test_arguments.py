@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import check_gemm
-from pallas_kernels.gemm import Config, Gemm, Resident, check_fits, shared_bytes
+from pallas_kernels.gemm import Config, Gemm, Quantised, Resident, check_fits, shared_bytes
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm, pack_weights
 from tests.compilations import compilations
 from tests.pallas_kernels.interpreting import SMALL, operands
@@ -157,7 +157,7 @@ def test_wrong_use_names_argument_value_and_range(
         ({"cluster": 16}, r"cluster=16: expected 1, 2, 4 or 8"),
         ({"cluster": 4, "sm_count": 2}, r"sm_count=2: expected at least cluster=4"),
         ({"w_stages": 1}, r"w_stages=1: expected a number above 1"),
-        ({"asym_stages": 0}, r"asym_stages=0: expected a number above 0"),
+        ({"asym_stages": 1}, r"asym_stages=1: expected a number above 1"),
         ({"x_columns": 128}, r"x_columns=128: expected .* at most tk=64"),
         ({"compute_registers": 236}, r"compute_registers=236: expected a multiple of 8"),
         ({"compute_registers": 240}, r"compute_registers=240: .* = 520 to be at most 504"),
@@ -190,6 +190,32 @@ def test_too_much_shared_memory_is_refused_before_launch() -> None:
     greedy = Config(x_stages=5, w_stages=5, sm_count=4)
     with pytest.raises(ValueError, match=r"config: needs 279552 bytes.*at most 232448"):
         hybrid_gemm(X, W, 0.5, config=greedy, backend="interpret")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tm": 8, "x_stages": 33}, "x_stages=33: expected at most 32 slots"),
+        ({"tm": 8, "w_stages": 33}, "w_stages=33: expected at most 32 slots"),
+        ({"tm": 64, "asym_stages": 33, "kc": 128}, "asym_stages=33: expected at most 32 slots"),
+    ],
+)
+def test_more_barriers_than_a_ring_can_have_are_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    """Interpret mode takes them, and the compiler does not."""
+    small: dict[str, Any] = {"tn": 64, "tk": 128, "kc": 0, "warpgroups": 1, "sm_count": 4}
+    gemm = Gemm(m=8, k=128, n=64, w_layout="nk", quantised=Quantised(kind="int4"))
+    with pytest.raises(ValueError, match=message):
+        check_fits(Config(**small | {"x_stages": 2, "w_stages": 2} | change), gemm)
+
+
+def test_of_warpgroups_in_turn_each_has_barriers_of_its_own() -> None:
+    config = Config(
+        tm=64, tn=64, kc=64, x_stages=17, w_stages=2, warpgroups=2, ping_pong=True, sm_count=4
+    )
+    with pytest.raises(ValueError, match="x_stages=34: expected at most 32"):
+        check_fits(config, Gemm(m=64, k=128, n=64))
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,6 @@ print("alone")
 
 def test_it_needs_nothing_that_a_gpu_machine_lacks() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _ALONE], capture_output=True, text=True, cwd=ROOT, timeout=120
+        [sys.executable, "-c", _ALONE], capture_output=True, text=True, cwd=ROOT, timeout=600
     )
     assert done.stdout.strip().endswith("alone"), done.stderr[-2000:]
