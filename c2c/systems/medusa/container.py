@@ -16,7 +16,7 @@ from c2c.errors import DataError
 
 __all__ = ["VERSION", "parts_of", "read_container", "write_container"]
 
-VERSION: Final = 3
+VERSION: Final = 4
 _MAGIC: Final = b"c2c-graphs"
 _HEAD: Final = struct.Struct("<10sHQ32s")  # magic, version, bytes inside, their SHA-256
 
