@@ -49,13 +49,16 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise DataError(str(path), f"version: {version}, this code reads {VERSION}")
     try:
         inside = pa.Codec("zstd").decompress(data[_HEAD.size :], nbytes, asbytes=True)
-    except (pa.ArrowException, OSError, MemoryError) as problem:
+    except (pa.ArrowException, OSError, MemoryError, OverflowError) as problem:
         raise DataError(str(path), "content: cut or changed") from problem
     if hashlib.sha256(inside).digest() != digest:
         raise DataError(str(path), "content: cut or changed")
-    (length,) = struct.unpack_from("<Q", inside)
-    head = json.loads(inside[8 : 8 + length])
-    return head["values"], parts_of(head["blobs"], inside[8 + length :])
+    try:
+        (length,) = struct.unpack_from("<Q", inside)
+        head = json.loads(inside[8 : 8 + length])
+        return head["values"], parts_of(head["blobs"], inside[8 + length :])
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as problem:
+        raise DataError(str(path), f"content: not what is written here ({problem})") from problem
 
 
 def parts_of(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:
