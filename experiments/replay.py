@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from experiments.command import command
 
@@ -52,13 +51,13 @@ def main() -> int:
 
 
 def _replay(arguments: list[str]) -> int:
-    from omegaconf import OmegaConf
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     from c2c.atomic import write_json
     from c2c.errors import SettingError
+    from experiments.plain_settings import read_settings
     from experiments.serving.calibration import with_costs
     from experiments.serving.drift import drift_of
     from experiments.serving.recorded import retell
@@ -73,10 +72,7 @@ def _replay(arguments: list[str]) -> int:
     )
     from experiments.serving.steps_file import read_steps
 
-    merged = OmegaConf.merge(
-        OmegaConf.structured(ReplaySettings), OmegaConf.from_dotlist(arguments)
-    )
-    settings: Any = OmegaConf.to_object(merged)
+    settings = read_settings(ReplaySettings, arguments)
     folder = Path(settings.run).expanduser()
     if not settings.run or not folder.is_dir():
         raise SettingError("run", settings.run, "the folder of a live run's record")

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from rich.console import Console, RenderableType
 
 from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
 from experiments.command import command
+from experiments.plain_settings import read_settings
 
 __all__ = ["benchmark", "measure_each"]
 
@@ -41,10 +41,7 @@ def benchmark(
     """
 
     def run() -> int:
-        merged = OmegaConf.merge(
-            OmegaConf.structured(schema), OmegaConf.from_dotlist(list(arguments))
-        )
-        settings: Any = OmegaConf.to_object(merged)
+        settings = read_settings(schema, arguments)
         check(settings)
         out = Console(highlight=False, width=116)
         where = Path(settings.out) if settings.out else _new_folder(name)

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from omegaconf import OmegaConf
-
 from c2c.errors import DataError, SettingError
 from c2c.runs import progress_bar
 from c2c.systems.program.xla import StepShape
 from experiments.command import command
+from experiments.plain_settings import read_settings
 
 __all__ = ["StepsSettings", "compile_steps", "main"]
 
@@ -109,10 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compile what the command line asks for; return the exit status."""
 
     def run() -> int:
-        merged = OmegaConf.merge(
-            OmegaConf.structured(StepsSettings), OmegaConf.from_dotlist(list(arguments))
-        )
-        settings: Any = OmegaConf.to_object(merged)
+        settings = read_settings(StepsSettings, arguments)
         compile_steps(Path(settings.out), settings.batch_sizes, settings.step, environment())
         print(f"python -m experiments.medusa.restore 'models=[xla:{settings.out}]'")
         return 0

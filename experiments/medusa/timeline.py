@@ -181,11 +181,20 @@ def _of_one(row: Mapping[str, Any], stages: Mapping[TableModel, Stages]) -> tupl
         _result("fig8c.overlap", rule, "What the schedule of the plan gives.", "in-sample"),
         _result(
             "setup.async_definition",
-            claim("medusa.setup.async_definition").value,
-            "The plan vllm_async.",
+            claim("medusa.setup.async_definition").value
+            if _runs_beside("weights", ("tokenizer", "kv_profile"), own)
+            else {"parallel": "no"},
+            "What the schedule of the plan vllm_async gives.",
             "in-sample",
         ),
     )
+
+
+def _runs_beside(name: str, others: Sequence[str], stages: Stages) -> bool:
+    """Return whether a stage of vllm_async begins with others that follow one another."""
+    spans = {span.stage.name: span for span in schedule(plan_of("vllm_async", stages))}
+    ends = [spans[name].begin_s, *(spans[other].end_s for other in others)]
+    return all(spans[o].begin_s == end for o, end in zip(others, ends, strict=False))
 
 
 def _table1(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:

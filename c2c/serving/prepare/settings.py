@@ -194,9 +194,10 @@ class SystemSpec:
             ("scale", keep_alive_s(self.scale) == math.inf, "a policy without keep-alive"),
         ):
             if not works:
+                given = getattr(self, setting)
                 raise SettingError(
                     f"system.{setting}",
-                    getattr(self, setting),
+                    [work.name for work in given] if setting == "start" else given,
                     f"{wanted} with system.layout={self.layout.name}",
                 )
 

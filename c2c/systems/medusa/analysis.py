@@ -200,6 +200,11 @@ class _Work:
         return Graph(one.batch, tuple(nodes), one.edges)
 
     def _node(self, k: int, number: int, one: Node, two: Node, other: Node) -> Node:
+        if one.kind == "other":
+            what = one.parameters[0].decode(errors="replace")
+            raise Refused(
+                0, 0, f"{what}; kernel, memcpy, memset, child graph and empty nodes are restored"
+            )
         entry = self._entries[one.kernel] if one.kernel >= 0 else None
         if entry is not None and entry.allocates:
             raise Refused(0, 0, "allocates memory on the device")

@@ -172,7 +172,7 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
     values, blobs = read_container(path)
     try:
         found = _artefact(values, blobs)
-    except (KeyError, TypeError, ValueError, IndexError) as problem:
+    except (LookupError, TypeError, ValueError, AttributeError) as problem:
         raise DataError(str(path), f"content: not an artefact ({problem})") from problem
     if key is not None and found.key != key:
         wanted, there = key.plain(), found.key.plain()

@@ -6,9 +6,15 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from c2c.errors import DataError
 from c2c.systems.medusa.ir import Graph, KernelRef, Node
-from c2c.systems.program import AllocationId, Device, Event, Recorder, image_key
+from c2c.systems.program import (
+    AllocationId,
+    Device,
+    DeviceFault,
+    Event,
+    Recorder,
+    image_key,
+)
 
 __all__ = ["Capture", "CapturedGraphs", "module_fingerprint"]
 
@@ -70,11 +76,7 @@ class CapturedGraphs:
         self._starts: list[int] = []
 
     def add(self, batch: int, graph: int) -> None:
-        """Read the graph that was captured last.
-
-        Raises:
-          DataError: it has a node of a kind that is not supported.
-        """
+        """Read the graph that was captured last."""
         self._graphs.append(self._read(batch, graph))
         self._starts.append(self._recorder.starts[-1])
 
@@ -109,12 +111,18 @@ class CapturedGraphs:
         )
 
     def _read(self, batch: int, graph: int) -> Graph:
-        nodes = tuple(self._node(batch, k, n) for k, n in enumerate(self._device.nodes(graph)))
+        nodes = tuple(self._node(batch, node) for node in self._device.nodes(graph))
         return Graph(batch, nodes, self._device.edges(graph))
 
-    def _node(self, batch: int, number: int, node: int) -> Node:
+    def _node(self, batch: int, node: int) -> Node:
+        kind = self._device.node_kind(node)
+        try:
+            return self._read_node(batch, kind, node)
+        except DeviceFault as problem:  # a form of it that the device cannot tell
+            return _other(str(problem))
+
+    def _read_node(self, batch: int, kind: str, node: int) -> Node:
         device = self._device
-        kind = device.node_kind(node)
         if kind == "kernel":
             call = device.kernel_of(node)
             return Node(
@@ -134,11 +142,7 @@ class CapturedGraphs:
             return Node("child", child=self._read(batch, device.child_of(node)))
         if kind == "empty":
             return Node("empty")
-        raise DataError(
-            f"graph of batch size {batch}",
-            f"node {number} is a {kind} node",
-            "Supported are kernel, memcpy, memset, child graph and empty nodes.",
-        )
+        return _other(f"a {kind} node")
 
     def _kernel(self, function: int) -> int:
         if function not in self._kernels:
@@ -159,6 +163,10 @@ class CapturedGraphs:
             if device.symbol(library, name) == function:
                 return KernelRef(*facts, "symbol", library)
         return KernelRef(*facts, "module", module_fingerprint(device, module))
+
+
+def _other(what: str) -> Node:
+    return Node("other", parameters=(what.encode(),))
 
 
 def _words(*values: int) -> tuple[bytes, ...]:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from c2c.errors import SettingError
 from c2c.systems.medusa.ir import Node, Patch
 from c2c.systems.medusa.owners import Owners
-from c2c.systems.program import TENSOR_MAP_BYTES, Entry
+from c2c.systems.program import TENSOR_MAP_BYTES, DeviceFault, Entry
 
 __all__ = ["CLASSIFIERS", "Classifier", "Refused", "patches_of"]
 
@@ -134,9 +134,16 @@ def _words(
         ((allocation, offset),) = both
         end = at + TENSOR_MAP_BYTES
         is_map = end <= len(one) and one[at + 8 : end] != two[at + 8 : end]
-        is_map = is_map and replace_address(one[at:end], words[1]) == two[at:end]
+        is_map = is_map and _with_address(one[at:end], words[1], replace_address) == two[at:end]
         yield Patch(k, at, allocation, offset, is_map)
         at += TENSOR_MAP_BYTES if is_map else 8
+
+
+def _with_address(data: bytes, address: int, replace_address: ReplaceAddress) -> bytes | None:
+    try:
+        return replace_address(data, address)
+    except DeviceFault:  # addresses in a struct, which the driver knows for no tensor map
+        return None
 
 
 def _why(words: tuple[int, int], *, is_double: bool) -> str:

@@ -13,7 +13,7 @@ from c2c.systems.program import Edge, LaunchAttribute, ParameterPlace
 
 __all__ = ["graphs_from", "graphs_to", "kernels_from", "kernels_to"]
 
-_KINDS: Final = ("kernel", "copy", "fill", "child", "empty")
+_KINDS: Final = ("kernel", "copy", "fill", "child", "empty", "other")
 _TYPES: Final = {
     "graphs": "<i8",  # batch, nodes, edges
     "nodes": "<i8",  # kind, kernel, grid, block, shared, counts of what follows, attributes, child

@@ -16,7 +16,7 @@ from c2c.errors import DataError
 
 __all__ = ["VERSION", "parts_of", "read_container", "write_container"]
 
-VERSION: Final = 3
+VERSION: Final = 4
 _MAGIC: Final = b"c2c-graphs"
 _HEAD: Final = struct.Struct("<10sHQ32s")  # magic, version, bytes inside, their SHA-256
 
@@ -49,13 +49,16 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise DataError(str(path), f"version: {version}, this code reads {VERSION}")
     try:
         inside = pa.Codec("zstd").decompress(data[_HEAD.size :], nbytes, asbytes=True)
-    except (pa.ArrowException, OSError, MemoryError) as problem:
+    except (pa.ArrowException, OSError, MemoryError, OverflowError) as problem:
         raise DataError(str(path), "content: cut or changed") from problem
     if hashlib.sha256(inside).digest() != digest:
         raise DataError(str(path), "content: cut or changed")
-    (length,) = struct.unpack_from("<Q", inside)
-    head = json.loads(inside[8 : 8 + length])
-    return head["values"], parts_of(head["blobs"], inside[8 + length :])
+    try:
+        (length,) = struct.unpack_from("<Q", inside)
+        head = json.loads(inside[8 : 8 + length])
+        return head["values"], parts_of(head["blobs"], inside[8 + length :])
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as problem:
+        raise DataError(str(path), f"content: not what is written here ({problem})") from problem
 
 
 def parts_of(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:

@@ -70,10 +70,11 @@ class Node:
     """A node of a graph.
 
     `parameters` of a kernel are its own; a copy has target, source and bytes, a fill target, value,
-    element bytes and count, each as 8 bytes. `child` is the graph inside a child node.
+    element bytes and count, each as 8 bytes. `child` is the graph inside a child node. An `other`
+    node is one that cannot be restored; its one parameter says in words what it is.
     """
 
-    kind: NodeKind
+    kind: NodeKind | Literal["other"]
     kernel: int = -1
     grid: Triple = (0, 0, 0)
     block: Triple = (0, 0, 0)

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from c2c.systems.medusa.artefact import Artefact
-from c2c.systems.program import Recorder
+from c2c.systems.program import DeviceFault, Recorder
 
 __all__ = ["TRIGGER_POOL", "ReplayDiffers", "replay"]
 
@@ -25,9 +25,19 @@ def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
     or memory would overflow.
 
     Raises:
-      ReplayDiffers: order or size of an event is another one.
+      ReplayDiffers: order or size of an event is another one, or memory does not suffice. What was
+        allocated here has been given back.
     """
     _compare(artefact, recorder)
+    begun = len(recorder.events)
+    try:
+        return _carried_out(artefact, recorder)
+    except (DeviceFault, ReplayDiffers) as problem:
+        recorder.roll_back(begun)
+        raise ReplayDiffers(str(problem).rstrip(".") + ".") from problem
+
+
+def _carried_out(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
     for step in artefact.steps[artefact.begin :]:
         name = artefact.allocations[step.allocation]
         if step.nbytes:

@@ -100,8 +100,9 @@ class OnDemand:
             made, nodes = build(
                 self._device, self._graphs[batch], addresses, self._found.functions, self._values
             )
-        except KeyError as problem:
-            why = self._found.missing[problem.args[0]]
+        except (KeyError, DeviceFault) as problem:
+            is_fault = isinstance(problem, DeviceFault)
+            why = str(problem) if is_fault else self._found.missing[problem.args[0]]
             _warn(f"{why}. The graph of batch size {batch} is captured.")
             del self._graphs[batch]
             return None
@@ -181,15 +182,20 @@ def build(
 
     Raises:
       KeyError: a kernel, by number, has no function.
+      DeviceFault: the device refused a node; nothing is left of the graph.
     """
     for node in graph.nodes:
         if node.kernel >= 0:
             functions[node.kernel]
     made, count = device.create_graph(), 0
-    for node in graph.nodes:
-        count += _add(device, made, node, addresses, functions, told)
-    if graph.edges:
-        device.add_edges(made, graph.edges)
+    try:
+        for node in graph.nodes:
+            count += _add(device, made, node, addresses, functions, told)
+        if graph.edges:
+            device.add_edges(made, graph.edges)
+    except DeviceFault:
+        device.destroy_graph(made)
+        raise
     return made, count
 
 

@@ -124,20 +124,18 @@ def held_addresses(
 ) -> dict[int, int]:
     """Return allocations that hold an address of another one, with the byte where it stands.
 
-    A word of a permanent buffer that lies in the same place of the same allocation in both captures
-    is an address (a table of pointers); restoring the word would restore a stale one.
+    A word of a permanent buffer that differs and in both captures lies in memory that was allocated
+    at any time, or one past it, is an address (a table of pointers): restoring the word would
+    restore a stale one. Which allocation it belongs to need not be told, so that one of memory
+    that was freed, or used again, counts too.
     """
     found: dict[int, int] = {}
-    spans = [_spans(capture.events, numbers) for capture in (first, second)]
+    spans = [_spans(capture.events) for capture in (first, second)]
     for name, one in first.contents.items():
         a, b = _whole_words(one), _whole_words(second.contents[name])
-        changed = np.flatnonzero((a != b) & _in_reach(spans[0], a) & _in_reach(spans[1], b))
-        if not changed.size:
-            continue
-        places = [_places(s, w[changed]) for s, w in zip(spans, (a, b), strict=True)]
-        same = (places[0] == places[1]).all(axis=1) & (places[0][:, 0] >= 0)
-        if same.any():
-            found[numbers[name]] = int(changed[np.argmax(same)]) * 8
+        held = np.flatnonzero((a != b) & _inside(spans[0], a) & _inside(spans[1], b))
+        if held.size:
+            found[numbers[name]] = int(held[0]) * 8
     return found
 
 
@@ -145,23 +143,19 @@ def _whole_words(data: bytes) -> NDArray[np.uint64]:
     return np.frombuffer(data, dtype="<u8", count=len(data) // 8)
 
 
-def _spans(events: tuple[Event, ...], numbers: Mapping[AllocationId, int]) -> NDArray[np.int64]:
-    """Return begin, end and number of all allocations, by begin; the latest of equal ones."""
-    rows = {e.address: (e.address + e.nbytes, numbers[e.allocation]) for e in events if e.nbytes}
-    return np.array([(begin, *rows[begin]) for begin in sorted(rows)], dtype=np.int64)
+def _spans(events: tuple[Event, ...]) -> NDArray[np.uint64]:
+    """Return the begins of all allocations in order, and how far those up to each reach."""
+    rows = np.array(
+        sorted((e.address, e.address + e.nbytes) for e in events if e.nbytes), dtype=np.uint64
+    ).reshape(-1, 2)
+    return np.stack([rows[:, 0], np.maximum.accumulate(rows[:, 1])])
 
 
-def _in_reach(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which words lie between the lowest and the highest allocation: few, of any others."""
-    low, high = np.uint64(spans[0, 0]), np.uint64(spans[:, 1].max())
-    found: NDArray[np.bool_] = (words >= low) & (words < high)
+def _inside(spans: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which words lie in an allocation or one past its end."""
+    begins, ends = spans
+    if not begins.size:
+        return np.zeros(words.shape, dtype=np.bool_)
+    k = np.searchsorted(begins, words, side="right")
+    found: NDArray[np.bool_] = (k > 0) & (words <= ends[np.maximum(k, 1) - 1])
     return found
-
-
-def _places(spans: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return (allocation, offset) of each word; -1 where none covers it."""
-    inside = words.astype(np.int64)  # above 2**63 it is negative, and below every allocation
-    k = np.searchsorted(spans[:, 0], inside, side="right") - 1
-    covered = (k >= 0) & (inside < spans[k, 1])
-    found = np.stack([spans[k, 2], inside - spans[k, 0]], axis=1)
-    return np.where(covered[:, None], found, -1)

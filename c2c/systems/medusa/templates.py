@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from c2c.systems.medusa.ir import Graph
 from c2c.systems.medusa.restore import OnDemand
-from c2c.systems.program import Device
+from c2c.systems.program import Device, DeviceFault
 
 __all__ = ["Templates", "topology_of"]
 
@@ -57,6 +57,14 @@ class Templates:
         if which not in self._executables:
             self._executables[which] = self._device.instantiate(graph)
         elif self._shown[which] != batch:
-            self._device.update(self._executables[which], graph)
+            self._show(which, graph)
         self._shown[which] = batch
         return self._executables[which]
+
+    def _show(self, which: int, graph: int) -> None:
+        """Put a graph's parameters into its topology's executable, or make that anew."""
+        try:
+            self._device.update(self._executables[which], graph)
+        except DeviceFault:  # a driver has more reasons to refuse than a topology says
+            self._device.destroy_executable(self._executables.pop(which))
+            self._executables[which] = self._device.instantiate(graph)

@@ -33,7 +33,8 @@ class Arenas:
 
     def __init__(self, device: Device, begins: Mapping[str, int] | None = None) -> None:
         self._device = device
-        self._nbytes = int(device.describe()["memory_bytes"])
+        # in whole segments: a device hands out addresses, and has memory, in such steps
+        self._nbytes = -(-int(device.describe()["memory_bytes"]) // SEGMENT_BYTES) * SEGMENT_BYTES
         self._is_chosen = begins is not None
         self.begins: dict[str, int] = {}
         self._ends: dict[str, int] = {}

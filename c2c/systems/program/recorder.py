@@ -80,6 +80,18 @@ class Recorder:
         del self._sizes[address]
         self._note(thread, self._live.pop(address), 0, address)
 
+    def roll_back(self, count: int) -> None:
+        """Give back what was allocated after the first `count` events, and forget that it was."""
+        gone, self.events = self.events[count:], self.events[:count]
+        for event in reversed(gone):
+            if event.is_free:
+                continue
+            if self.is_live(event.allocation):
+                self.allocator.free(event.address)
+                del self._sizes[event.address], self._live[event.address]
+            del self.addresses[event.allocation]
+            self._numbers[event.allocation.thread, event.allocation.pool] -= 1
+
     @property
     def held_bytes(self) -> int:
         """Bytes asked for and not given back."""

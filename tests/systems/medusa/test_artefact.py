@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from c2c.errors import DataError
@@ -58,7 +61,7 @@ def test_another_key_has_another_file(tmp_path: Path) -> None:
             read_artefact(artefact_path(tmp_path, artefact.key), key)
 
 
-@pytest.mark.parametrize("damage", ["cut", "bit", "version", "other", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "bit", "size", "version", "other", "empty"])
 def test_a_damaged_file_is_named_and_not_used(tmp_path: Path, damage: str) -> None:
     artefact = made().artefact
     path = artefact_path(tmp_path, artefact.key)
@@ -69,6 +72,8 @@ def test_a_damaged_file_is_named_and_not_used(tmp_path: Path, damage: str) -> No
         data = data[:-9]
     elif damage == "bit":
         data[len(data) // 2] ^= 1
+    elif damage == "size":
+        data[19] ^= 0x80  # more than any memory has
     elif damage == "version":
         data[10] += 1
         wanted = f"version: {VERSION + 1}, this code reads {VERSION}"
@@ -80,6 +85,22 @@ def test_a_damaged_file_is_named_and_not_used(tmp_path: Path, damage: str) -> No
         read_artefact(path)
     with pytest.warns(RepositoryWarning, match=r"captured, and the file replaced"):
         assert load_artefact(tmp_path, artefact.key) is None
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [b"", b"abc", struct.pack("<Q", 1 << 40) + b"{}", struct.pack("<Q", 4) + b"{{{{",
+     struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 2) + b"{}",
+     struct.pack("<Q", 28) + b'{"values": {}, "blobs": {}} '],
+)  # fmt: skip
+def test_a_whole_file_of_something_else_is_named(tmp_path: Path, inside: bytes) -> None:
+    path = artefact_path(tmp_path, made().artefact.key)
+    write_artefact(path, made().artefact)
+    head = bytearray(path.read_bytes()[:12])
+    head += struct.pack("<Q32s", len(inside), hashlib.sha256(inside).digest())
+    path.write_bytes(bytes(head) + pa.Codec("zstd").compress(inside, asbytes=True))
+    with pytest.raises(DataError, match="content: not"):
+        read_artefact(path)
 
 
 def test_no_file_is_no_artefact(tmp_path: Path) -> None:

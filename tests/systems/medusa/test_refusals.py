@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from c2c.errors import DataError, SettingError
-from c2c.systems.medusa import Capture, analyse
+from c2c.systems.medusa import (
+    Capture,
+    analyse,
+    make_artefact,
+    read_capture,
+    restore,
+    write_capture,
+)
 from c2c.systems.program import (
     Access,
     Argument,
     Buffer,
+    Copy,
+    CopyCall,
+    DeviceFault,
+    Emulated,
     Entry,
     Kernel,
     Launch,
@@ -21,7 +33,9 @@ from c2c.systems.program import (
     Slice,
     write_image,
 )
-from experiments.medusa.processes import Process
+from c2c.systems.program.port import NodeKind
+from experiments.medusa.processes import Process, key_of, libraries_of
+from experiments.medusa.synthetic import Shape, random_program
 from tests.systems.medusa.cases import made
 
 POINTER = ParameterDeclaration(8, 8, True)
@@ -101,6 +115,28 @@ def test_a_table_of_pointers() -> None:
     assert "holds addresses, at byte 8" in refusal.why
 
 
+@pytest.mark.parametrize("where", ["live", "freed", "other buffers", "end"])
+def test_an_address_of_any_time_in_a_buffer(where: str) -> None:
+    """A pointer that nobody uses now may be of memory that is freed, or used again by others."""
+    case = made(10)
+    name = next(name for name, data in case.first.contents.items() if len(data) > 64)
+    allocated = [e for e in case.first.events if not e.is_free]
+    freed = {e.allocation for e in case.first.events if e.is_free}
+    gone = [e for e in allocated if e.allocation in freed]
+    target = next(e for e in allocated if e.allocation not in freed) if where == "live" else gone[0]
+    changed = []
+    for capture in (case.first, case.second):
+        found = next(e for e in capture.events if e.allocation == target.allocation)
+        if where == "other buffers" and capture is case.second:  # as memory that is used again
+            found = next(e for e in capture.events if e.allocation == gone[-1].allocation)
+        address = found.address + (found.nbytes if where == "end" else 8)
+        data = bytearray(capture.contents[name])
+        data[24:32] = address.to_bytes(8, "little")
+        changed.append(replace(capture, contents={**capture.contents, name: bytes(data)}))
+    (refusal,) = analyse(*changed, case.original.device.replace_address).refusals
+    assert refusal.why == "points to a buffer that holds addresses, at byte 24"
+
+
 def test_two_hidden_modules_that_cannot_be_told_apart() -> None:
     entry = Entry("gemm", (POINTER,), (), allocates=False)
     images = [write_image([entry]) + tail for tail in (b"// a", b"// b")]
@@ -134,8 +170,61 @@ def test_an_unknown_classifier() -> None:
         analyse(made().first, made().second, lambda data, _: data, "guess")  # type: ignore[arg-type]
 
 
-def test_a_node_of_another_kind_is_refused_by_name() -> None:
-    process = Process(made().original.programs, 3)
-    process.device.node_kind = lambda _: "host"  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(DataError, match="node 0 is a host node"):
-        process.capture()
+class Odd(Emulated):
+    """A device of whose second graph one node cannot be restored."""
+
+    def __init__(self, seed: int, program: Program, call: str, at: int) -> None:
+        super().__init__(seed, libraries_of(program))
+        self.call, self.at = call, at
+        self.ended = 0
+        self.odd = 0
+
+    def end_capture(self) -> int:
+        graph = super().end_capture()
+        self.ended += 1
+        if self.ended == 2:
+            self.odd = self.nodes(graph)[self.at]
+        return graph
+
+    def node_kind(self, node: int) -> NodeKind:
+        if self.call == "node_kind" and node == self.odd:
+            return "host"  # type: ignore[return-value]
+        return super().node_kind(node)
+
+    def copy_of(self, node: int) -> CopyCall:
+        if self.call == "copy_of" and node == self.odd:
+            raise DeviceFault("a memcpy node that is no row of device memory")
+        return super().copy_of(node)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("node_kind", "a host node; kernel, memcpy, memset, child graph and empty nodes are"),
+        ("copy_of", "a memcpy node that is no row of device memory; "),
+    ],
+)
+def test_a_node_that_cannot_be_restored_leaves_its_graph_to_be_captured(
+    call: str, why: str, tmp_path: Path
+) -> None:
+    made_from = (random_program(Shape(seed=seed)) for seed in range(20))
+    plain, at = next(
+        (program, k)
+        for program in made_from
+        for k, launch in enumerate(program.launches)
+        if isinstance(launch, Copy)
+    )
+    programs = {1: plain, 2: plain, 4: plain}
+    found = []
+    for seed in (1, 2):
+        device = Odd(seed, plain, call, at)
+        process = Process(programs, seed, has_guards=seed == 2, device=device)
+        write_capture(tmp_path / f"{seed}", process.capture())
+        found.append(read_capture(tmp_path / f"{seed}"))
+    analysed = analyse(*found, device.replace_address)
+    (refusal,) = analysed.refusals
+    assert (refusal.batch, refusal.node) == (2, at)
+    assert refusal.why.startswith(why)
+    artefact = make_artefact(key_of(programs, "odd"), found[0], analysed)
+    other = Process(programs, 7)
+    assert set(restore(artefact, other.recorder, other.triggered()).graphs) == {1, 4}

@@ -11,6 +11,7 @@ from c2c.systems.medusa import (
     Graph,
     Node,
     Side,
+    analyse,
     first_difference,
     restore,
     sides,
@@ -18,7 +19,7 @@ from c2c.systems.medusa import (
 )
 from c2c.systems.medusa.restore import build
 from c2c.systems.program import Allocator, Edge, Emulated, FillCall, Recorder
-from experiments.medusa.processes import Process
+from experiments.medusa.processes import Process, emulated_device
 from pallas_kernels.repository import RepositoryWarning
 from tests.systems.medusa.cases import made, restored
 
@@ -128,6 +129,57 @@ def test_a_kernel_that_no_trigger_loads_leaves_its_graphs_to_be_captured() -> No
     with pytest.warns(RepositoryWarning, match=r"no module that the triggers have loaded"):
         found = restore(replace(artefact, graphs=(*artefact.graphs, plain)), process.recorder, ())
     assert set(found.graphs) == {2}
+
+
+def test_where_memory_does_not_suffice_all_is_captured_and_nothing_is_held() -> None:
+    artefact = made().artefact
+    programs = made().original.programs
+    needed = Process(programs, 5).recorder.held_bytes
+    for spare in (0, 1 << 20, 6 << 20):
+        device = emulated_device(programs, 5)
+        process = Process(programs, 5, device=device)
+        device.allocate(device.free_bytes() - spare)  # by another process
+        events = list(process.recorder.events)
+        if spare == 6 << 20:
+            assert set(restore(artefact, process.recorder, process.triggered()).graphs) == {1}
+            continue
+        with pytest.warns(RepositoryWarning, match=r"out of memory: .*\. All graphs are captured"):
+            found = restore(artefact, process.recorder, process.triggered())
+        assert not found.graphs
+        assert process.recorder.events == events  # as if nothing had been tried
+        assert process.recorder.held_bytes == needed
+
+
+def test_a_start_after_a_failed_replay_captures_as_any_other() -> None:
+    """What the replay allocated is given back and not counted."""
+    case = made()
+    frees = [k for k, step in enumerate(case.artefact.steps) if not step.nbytes]
+    steps = case.artefact.steps[: frees[0]] + case.artefact.steps[frees[0] + 1 :]
+    process = Process(case.original.programs, 5)
+    with pytest.warns(RepositoryWarning, match=r"All graphs are captured"):
+        assert not restore(replace(case.artefact, steps=steps), process.recorder).graphs
+    captured = process.capture()
+    analysed = analyse(captured, case.second, process.device.replace_address)
+    assert not analysed.refusals
+    assert set(analysed.allocations) == set(case.artefact.allocations)  # threads took turns
+
+
+def test_a_device_that_refuses_a_node_leaves_its_graph_to_be_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    artefact = made().artefact
+    process = Process(made().original.programs, 5)
+    large = replace(artefact.graphs[0].nodes[-1], kind="kernel", kernel=0, shared_bytes=1 << 30)
+    nodes = (*artefact.graphs[0].nodes, replace(large, parameters=(), patches=()))
+    odd = replace(artefact.graphs[0], batch=2, nodes=nodes)
+    destroyed: list[int] = []
+    monkeypatch.setattr(process.device, "destroy_graph", destroyed.append)
+    with pytest.warns(RepositoryWarning, match="The graph of batch size 2 is captured"):
+        found = restore(
+            replace(artefact, graphs=(odd, *artefact.graphs)), process.recorder, process.triggered()
+        )
+    assert set(found.graphs) == {1}
+    assert len(destroyed) == 1
 
 
 def test_only_the_batch_sizes_asked_for() -> None:

@@ -52,6 +52,28 @@ def test_by_turns_each_batch_size_runs_as_itself() -> None:
         assert same == (batch == 1)
 
 
+def test_where_the_device_refuses_the_parameters_the_executable_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = made().artefact.graphs[0]
+    artefact = replace(made().artefact, graphs=(first, replace(first, batch=2)))
+    process = Process(made().original.programs, 31)
+    held = OnDemand(artefact, process.recorder, process.triggered())
+    templates = Templates(process.device, held, artefact.graphs)
+
+    def update(executable: int, graph: int) -> None:
+        raise DeviceFault(f"{executable} is not given {graph}")
+
+    monkeypatch.setattr(process.device, "update", update)
+    one = templates.executable(1)
+    two = templates.executable(2)
+    assert one is not None
+    assert two is not None
+    process.device.launch_graph(two)
+    with pytest.raises(KeyError):  # only one is held
+        process.device.launch_graph(one)
+
+
 def test_another_topology_is_refused() -> None:
     process = Process(made().original.programs, 33)
     held = OnDemand(made().artefact, process.recorder, process.triggered())

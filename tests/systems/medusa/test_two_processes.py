@@ -87,6 +87,8 @@ def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
         ("models=[cublas:0]", "models='cublas:0': expected cublas:<layers> with a number above 0"),
         ("models=[cublas:2]", "device='emulated': expected driver"),
         ("models=[llama9]", "models='llama9': expected one of"),
+        ("models=[random:]", "models=[{'random': None}]: expected a list of plain values"),
+        ("models=[[yi_6b]]", "models=[['yi_6b']]: expected a list of plain values"),
         ("models=[]", "models=[]: expected at least one, each once"),
         (
             "models=[random:1,random:1]",

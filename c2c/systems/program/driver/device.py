@@ -177,9 +177,16 @@ class Driver(Graphs, Peer):
         checked(self._d.cuFuncSetAttribute, self._d.CUfunction(function), kind, nbytes)
 
     def symbol(self, library: str, name: str) -> int | None:
-        """Return the function of a library's symbol: dlopen, dlsym, cudaGetFuncBySymbol."""
+        """Return the function of a library's symbol: dlopen, dlsym, cudaGetFuncBySymbol.
+
+        Raises:
+          DeviceFault: the library is not there.
+        """
         if library not in self._libraries:
-            self._libraries[library] = ctypes.CDLL(library)
+            try:
+                self._libraries[library] = ctypes.CDLL(library)
+            except OSError as problem:
+                raise DeviceFault(f"{library} cannot be opened ({problem})") from problem
         found = getattr(self._libraries[library], name, None)
         if found is None:
             return None

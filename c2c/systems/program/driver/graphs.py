@@ -27,8 +27,9 @@ from c2c.systems.program.port import (
 
 __all__ = ["Graphs"]
 
-_KINDS: Final = {0: "kernel", 1: "copy", 2: "fill", 4: "child", 5: "empty", 6: "empty", 7: "empty"}
+_KINDS: Final = {0: "kernel", 1: "copy", 2: "fill", 4: "child", 5: "empty"}
 _DEVICE_MEMORY: Final = 2
+_INVALID_VALUE: Final = 1
 
 
 class Graphs:
@@ -40,16 +41,21 @@ class Graphs:
         self._places: dict[int, tuple[ParameterPlace, ...]] = {}
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
-        """Return where parameters stand in the parameter buffer."""
+        """Return where parameters stand in the parameter buffer.
+
+        Raises:
+          DeviceFault: the driver cannot say: a function without parameters is another thing.
+        """
         if function not in self._places:
             found: list[ParameterPlace] = []
             while True:
-                # what no function has ends the list: CUDA_ERROR_INVALID_VALUE
                 status, offset, nbytes = self._d.cuFuncGetParamInfo(
                     self._d.CUfunction(function), len(found)
                 )
-                if int(status):
+                if int(status) == _INVALID_VALUE:  # a parameter more than it has
                     break
+                if int(status):
+                    raise DeviceFault(f"cuFuncGetParamInfo: {getattr(status, 'name', status)}")
                 found.append(ParameterPlace(int(offset), int(nbytes)))
             self._places[function] = tuple(found)
         return self._places[function]
@@ -82,11 +88,17 @@ class Graphs:
         return _KINDS.get(int(kind), getattr(kind, "name", str(kind)))
 
     def kernel_of(self, node: int) -> KernelCall:
-        """Return a kernel node's launch. What the driver returns belongs to it: it is copied."""
+        """Return a kernel node's launch. What the driver returns belongs to it: it is copied.
+
+        Raises:
+          DeviceFault: its parameters are not there one by one.
+        """
         made = self._d.CUgraphNode(node)
         found = checked(self._d.cuGraphKernelNodeGetParams, made)
         function = int(found.func) or int(checked(self._d.cuKernelGetFunction, found.kern))
         places = self.parameter_places(function)
+        if places and not int(found.kernelParams):
+            raise DeviceFault("a kernel node whose parameters are one buffer")
         array = ctypes.cast(int(found.kernelParams), ctypes.POINTER(ctypes.c_void_p))
         parameters = tuple(
             ctypes.string_at(array[k] or 0, place.nbytes) for k, place in enumerate(places)
@@ -117,7 +129,8 @@ class Graphs:
         """
         found = checked(self._d.cuGraphMemcpyNodeGetParams, self._d.CUgraphNode(node))
         kinds = {int(found.srcMemoryType), int(found.dstMemoryType)}
-        if kinds != {_DEVICE_MEMORY} or found.Height > 1 or found.Depth > 1:
+        later = (found.srcY, found.srcZ, found.dstY, found.dstZ)  # rows and planes are skipped
+        if kinds != {_DEVICE_MEMORY} or found.Height > 1 or found.Depth > 1 or any(later):
             raise DeviceFault("a memcpy node that is no row of device memory")
         return CopyCall(
             int(found.dstDevice) + found.dstXInBytes,

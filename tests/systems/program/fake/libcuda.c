@@ -61,7 +61,7 @@ static uint32_t crc(const void *data, size_t n, uint32_t start) {
 #define SEGMENTS 65536
 static struct { Addr base; size_t n; } segments[SEGMENTS];
 static int n_segments;
-static const size_t total = 80ull << 30;
+static const size_t total = (80ull << 30) - (3ull << 16); /* in no whole segments, as GPUs have it */
 static size_t used;
 static int in_memory(Addr a, size_t n) {
     for (int i = 0; i < n_segments; i++) if (a >= segments[i].base && a + n <= segments[i].base + segments[i].n) return 1;
@@ -84,7 +84,8 @@ static R release(Addr a) {
     return INVALID;
 }
 static R f_reserve(Addr *out, size_t n, size_t align, Addr at, uint64_t flags) { /* elsewhere, if something is there */
-    (void)align; (void)flags; int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    (void)align; (void)flags; if (n % (2u << 20) || at % (2u << 20)) return INVALID;
+    int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *p = at ? mmap((void *)at, n, PROT_NONE, kind | MAP_FIXED_NOREPLACE, -1, 0) : MAP_FAILED;
     if (p == MAP_FAILED) p = mmap(0, n, PROT_NONE, kind, -1, 0);
     if (p == MAP_FAILED) return OUT_OF_MEMORY;
