@@ -75,8 +75,8 @@ assert after.ttft_s < before.ttft_s
 # ## Fig. 14
 #
 # The load is the one that brings the full system closest to its printed p99, so that row is
-# *in-sample*. Chunks and placement are worth little in ours; `fig14` says under which other
-# readings (unlike slices with targets that bind, long prompts) they are worth more.
+# *in-sample*. Chunks and placement are worth little in ours; `fig14` also has what they are worth
+# on unlike slices with targets that bind, and with long prompts.
 
 # %%
 show(fig14.results_at(context, fig14.Loads(one=12.0, four=80.0)))
