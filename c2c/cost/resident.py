@@ -5,6 +5,7 @@ shape it takes about the fastest. Nothing here is shared with HybridGEMM, whose 
 (`c2c.cost.gemm_time`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,6 +81,8 @@ def resident_gemm_time(
     constants: Constants,
     element_bytes: int = 2,
     repeats: float = 0.0,
+    tiles: Sequence[tuple[int, int]] = TILES,
+    k_slices: Sequence[int] = K_SLICES,
 ) -> ResidentTime:
     """Return the time of a GEMM at the best of the menu's tiles and splits of K.
 
@@ -97,6 +100,8 @@ def resident_gemm_time(
       element_bytes: of X, W and O; tensor cores work faster in proportion on narrower ones.
       repeats: how often it runs in a row, nothing between, which brings on the power limit; 0: that
         is added up elsewhere, over all that a step computes.
+      tiles: the menu, (rows, columns) each; one makes it a kernel that is the same for all shapes.
+      k_slices: in how many parts K may be split.
     """
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
     sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
@@ -105,12 +110,12 @@ def resident_gemm_time(
     best = ResidentTime(
         total_s=np.full(rows.shape, np.inf), compute_s=rows, hbm_s=rows, hbm_bytes=once
     )
-    for tm, tn in TILES:
+    for tm, tn in tiles:
         rate = _tile_rate(sm_flops, tm, tn, constants.gemm_intensity, element_bytes)
-        tiles = np.ceil(rows / tm) * np.ceil(columns / tn)
-        for slices_of_k in K_SLICES:
+        count = np.ceil(rows / tm) * np.ceil(columns / tn)
+        for slices_of_k in k_slices:
             depth = K_STEP * np.ceil(deep / (slices_of_k * K_STEP))
-            waves = np.ceil(tiles * (slices_of_k / slice_.sm_count))
+            waves = np.ceil(count * (slices_of_k / slice_.sm_count))
             compute_s = waves * (2.0 * tm * tn * depth / rate + constants.gemm_tile_s)
             moved = (
                 once if slices_of_k == 1 else once + PARTIAL_BYTES * slices_of_k * columns * rows

@@ -45,6 +45,22 @@ NO_DATE: Mapping[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+PLACES = 9  # decimals of a figure's width and height at which axes are fixed
+
+
+def _settle(figure: Figure) -> None:
+    """Fix where a layout engine puts the axes.
+
+    The last digits of what its solver finds differ from process to process, and an SVG names its
+    clip paths after them.
+    """
+    if figure.get_layout_engine() is None:
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(v, PLACES) for v in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 class RunDir:
@@ -185,9 +201,13 @@ class RunDir:
             yield file
 
     def write_figure(self, name: str, figure: Figure) -> tuple[Path, ...]:
-        """Write `<name>` as PNG, SVG and PDF, without the date matplotlib would put in."""
+        """Write `<name>` as PNG, SVG and PDF, without the date matplotlib would put in.
+
+        Where a layout engine places axes, they stay where it puts them, to `PLACES` of the figure.
+        """
         import matplotlib as mpl
 
+        _settle(figure)
         paths = tuple(self._result(f"{name}{suffix}") for suffix in NO_DATE)
         with mpl.rc_context({"svg.hashsalt": "c2c"}):
             for path, metadata in zip(paths, NO_DATE.values(), strict=True):

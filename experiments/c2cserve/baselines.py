@@ -42,8 +42,9 @@ class Alone:
     Attributes:
       ttft_s, tpot_s: means; NaN where requests failed.
       failed: requests whose model fits no slice.
-      parts_s: of the mean TTFT of runs of one token: link (waiting for experts), host (work for
-        experts that nothing hides), hbm (all else); 0 where a system caches no experts.
+      parts_s: of the mean TTFT: link (waiting for experts), host (work for experts that nothing
+        hides), hbm (all else); 0 where a system caches no experts. Empty for requests of more
+        than one token, whose totals hold their decodes too.
       found_share: of the experts that layers needed.
       fetched_bytes: of experts, a request.
     """
@@ -71,7 +72,7 @@ def serve_alone(
       context: link variant.
       model: of the catalog.
       system: a file of `conf/system`.
-      output: tokens of each request; 1 leaves prompts alone in the totals.
+      output: tokens of each request; of 1 the parts of TTFT are known.
       requests: counted ones.
       overrides: more settings.
     """
@@ -108,11 +109,13 @@ def _alone(got: SimulationResult, output: int) -> Alone:
     served = max(1, stats.finished)
     ttft_s = float(np.mean((first - arrival)[WARM:]))
     # The totals know all requests; what is left of their prompts is the same for each.
-    link_s, host_s = stats.expert_wait_s / served, stats.expert_host_s / served
-    hbm_s = float(np.mean(first - start)) - link_s - host_s
-    counted = (ttft_s - hbm_s) / max(link_s + host_s, 1e-12)
-    parts: dict[str, Any] = {"link": link_s * counted, "host": host_s * counted}
-    parts["hbm"] = ttft_s - parts["link"] - parts["host"]
+    parts: dict[str, Any] = {}
+    if output == 1:
+        link_s, host_s = stats.expert_wait_s / served, stats.expert_host_s / served
+        hbm_s = float(np.mean(first - start)) - link_s - host_s
+        counted = (ttft_s - hbm_s) / max(link_s + host_s, 1e-12)
+        parts = {"link": link_s * counted, "host": host_s * counted}
+        parts["hbm"] = ttft_s - parts["link"] - parts["host"]
     return Alone(
         ttft_s=ttft_s,
         tpot_s=float(np.mean((last - first)[WARM:] / max(1, output - 1))),

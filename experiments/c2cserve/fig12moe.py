@@ -22,7 +22,7 @@ CATALOG: Final = ("catalog=moe", f"workload.max_requests={REQUESTS}")
 CACHING: Final = ("system.expert_misses=table",)  # of a few requests, walked exactly
 # Two models: C2CServe has a slice for each, the others are as their papers have them.
 SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
-    "C2CServe": (*CATALOG, "system=c2cserve_letter", "mig=2x48gb"),
+    "C2CServe": (*CATALOG, "system=c2cserve", "mig=2x48gb"),
     "ServerlessLLM": (*CATALOG, "system=serverlessllm", "mig=1x96gb"),
     "MoE-Infinity": (*CATALOG, *CACHING, "system=moe_infinity", "mig=1x96gb"),
     "FineMoE": (*CATALOG, *CACHING, "system=finemoe", "mig=1x96gb"),

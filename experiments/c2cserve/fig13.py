@@ -16,10 +16,11 @@ from experiments.c2cserve.fig12 import SYSTEMS as REPLAYED
 from experiments.c2cserve.replay import describe, load_of_half, replay
 from experiments.claims import Result, claim
 
-__all__ = ["compute"]
+__all__ = ["compute", "results_at"]
 
 SHORT: Final = {"aegaeon": "aegaeon", "moe_infinity": "moeinf", "finemoe": "finemoe"}
 DENSE: Final = ("catalog=dense6", "mig=1x96gb")
+TURNS: Final = ("aegaeon", "aegaeon_hybrid")
 MIXTRAL: Final = "mixtral-8x7b"
 SHARES: Final = (0.2, 0.4, 0.6, 0.75, 0.9)
 SHARE: Final = 0.4  # the one that is drawn
@@ -55,10 +56,8 @@ def compute(context: Context) -> Computed:
 
     compression = load_of_half(context, REPLAYED["ServerlessLLM"])
     rows: list[dict[str, Any]] = []
-    for system in ("aegaeon", "aegaeon_hybrid"):
-        settings = [*DENSE, f"system={system}", f"timeline.rows={PHASES}"]
-        got = replay(context, compression, settings, context.seeds[0])
-        rows.append(_of_replay(system, got))
+    for system in TURNS:
+        rows.append(_replayed(context, compression, system))
         tick()
     for system in ("moe_infinity", "finemoe"):
         for kind in (system, f"{system}_hybrid"):
@@ -103,6 +102,20 @@ def compute(context: Context) -> Computed:
         caption=caption,
         report=_report(rows, sizes, routed),
     )
+
+
+def results_at(context: Context, compression: float) -> tuple[Result, ...]:
+    """Return the answers to the claims on systems of turns and of caches, without the figure."""
+    rows = [_replayed(context, compression, system) for system in TURNS]
+    for system in ("moe_infinity", "finemoe"):
+        for kind in (system, f"{system}_hybrid"):
+            rows += [_of_one(context, kind, model, 0.0, 0.0, swept=True) for model in MOE]
+    return _results(context, rows)
+
+
+def _replayed(context: Context, compression: float, system: str) -> dict[str, Any]:
+    settings = [*DENSE, f"system={system}", f"timeline.rows={PHASES}"]
+    return _of_replay(system, replay(context, compression, settings, context.seeds[0]))
 
 
 def _of_replay(system: str, got: SimulationResult) -> dict[str, Any]:
@@ -204,9 +217,10 @@ def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]
 
 def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
     """Say what the reduction is by the mean, or if the host works for fetched experts only."""
-    if what != "reduction":
-        return ""
     by_mean = system == "aegaeon"
+    read_both_ways = by_mean or any(r["host_for"] == "fetch" for r in rows)
+    if what != "reduction" or not read_both_ways:
+        return ""
     before, after = (
         _mean(rows, name, "ttft_s", "use" if by_mean else "fetch")
         for name in (system, f"{system}_hybrid")
@@ -262,7 +276,10 @@ def _report(
                 if r["host_for"] == "use"
                 else f"{1e3 * FETCH_S:g} ms a fetch",
                 f"{r['skew']:g}, {r['locality']:g}",
-                *(f"{r[f'{k}_s']:.3g}" for k in ("ttft", "wait", "link", "hbm", "host")),
+                *(
+                    f"{r[f'{k}_s']:.3g}" if f"{k}_s" in r else ""
+                    for k in ("ttft", "wait", "link", "hbm", "host")
+                ),
                 f"{r['tpot_s']:.3g}" if r["tpot_s"] > 0.0 else "",
                 f"{100 * r['found_share']:.0f}",
                 "" if printed is None else f"{printed:g}",

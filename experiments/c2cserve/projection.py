@@ -22,6 +22,9 @@ SHAPES = {"gate_up": (57344, 8192), "down": (8192, 28672)}  # N, K
 DECODE_M = 16
 SWEEP_M = tuple(2**i for i in range(14))
 ALPHAS = np.linspace(0.0, 1.0, 33)
+# "The GEMM data-access pattern remains unchanged across generations", taken at its word: a tile
+# that large GEMMs use on Hopper, with all of K, for every shape and chip.
+FIXED_TILE = (128, 256)
 
 
 def compute(context: Context) -> Computed:
@@ -37,10 +40,17 @@ def compute(context: Context) -> Computed:
         m = np.array(SWEEP_M)
         for shape, (n, k) in SHAPES.items():
             resident = resident_gemm_time(m, n, k, slice_=chip, constants=library).total_s
+            one_tile = resident_gemm_time(
+                m, n, k, slice_=chip, constants=library, tiles=(FIXED_TILE,), k_slices=(1,)
+            ).total_s
             hybrid = gemm_time(
                 m[:, None], n, k, ALPHAS, slice_=chip, constants=constants, link_gbps=shared
             ).time_s.min(axis=1)
-            for kernel, seconds in (("hbm", resident), ("hybrid", hybrid)):
+            for kernel, seconds in (
+                ("hbm", resident),
+                ("hbm_one_tile", one_tile),
+                ("hybrid", hybrid),
+            ):
                 rows += [
                     {
                         "platform": name,
@@ -54,6 +64,7 @@ def compute(context: Context) -> Computed:
     scaling = _scaling(rows, context)
     n, k = SHAPES["gate_up"]
     few = next(r for r in scaling if (r["platform"], r["shape"]) == ("rubin", "down"))
+    many = next(r for r in scaling if (r["platform"], r["shape"]) == ("rubin", "gate_up"))
     caption = (
         f"One GEMM of K={k}, N={n} on full GPUs: weights in HBM, or streamed by HybridGEMM at its "
         f"best alpha. Ratios at M={DECODE_M}, where both wait for memory; link variant "
@@ -61,7 +72,9 @@ def compute(context: Context) -> Computed:
         "measured share. HybridGEMM has GH200's efficiencies, a GEMM over HBM its chip's own "
         "calibration, Rubin the middle of those measured: a projection. With fewer columns "
         f"(K={SHAPES['down'][1]}, N={SHAPES['down'][0]}) the GEMM over HBM gains "
-        f"{few['hbm_gemm']:.1f}x from Rubin's HBM."
+        f"{few['hbm_gemm']:.1f}x from Rubin's HBM. One tile: {FIXED_TILE[0]}x{FIXED_TILE[1]} with "
+        "all of K on every chip, in place of the best of a library's menu; it gains "
+        f"{many['hbm_gemm_one_tile']:.1f}x and {few['hbm_gemm_one_tile']:.1f}x."
     )
     return Computed(
         tables={
@@ -86,6 +99,8 @@ def _scaling(rows: list[dict[str, Any]], context: Context) -> list[dict[str, Any
                 "platform": name,
                 "shape": shape,
                 "hbm_gemm": rate[name, shape, "hbm"] / rate["gh200", shape, "hbm"],
+                "hbm_gemm_one_tile": rate[name, shape, "hbm_one_tile"]
+                / rate["gh200", shape, "hbm_one_tile"],
                 "hybrid_gemm": rate[name, shape, "hybrid"] / rate["gh200", shape, "hybrid"],
                 "hbm_bandwidth": p.gpu.hbm_gbps / base.gpu.hbm_gbps,
                 "link_bandwidth": link_gbps(p.link, context.link_variant)

@@ -22,7 +22,8 @@ __all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
 DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
 WHOLE = "1x96gb"
 COLD_LAYOUTS = {"c2cserve": "7x12gb"}  # the others: the whole GPU
-SETTINGS = {"c2cserve": "c2cserve_letter"}  # the others: their names
+# A start is asked about, so that nothing may be there before it.
+SETTINGS = {"c2cserve": ("system.starts_active=false",)}
 SYSTEMS = {
     **dict.fromkeys(DENSE, ("c2cserve", "serverlessllm", "aegaeon")),
     **dict.fromkeys(MOE, ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")),
@@ -202,7 +203,8 @@ def _requests(
     settings = composed(
         [
             "hardware=gh200",
-            f"system={SETTINGS.get(system, system)}",
+            f"system={system}",
+            *SETTINGS.get(system, ()),
             f"mig={layout}",
             f"link={context.link_variant}",
             f"weights_start={weights_start}",

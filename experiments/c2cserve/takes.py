@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from experiments.c2cserve import fig4, fig6, fig8, fig12, fig14, starts
-from experiments.c2cserve.baselines import DENSE, MOE, serve_alone
+from experiments.c2cserve import fig4, fig6, fig8, fig9, fig12, fig13, fig14, starts
+from experiments.c2cserve.baselines import DENSE, MOE
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.replay import load_of_half
 from experiments.claims import Result, claim
@@ -39,8 +38,20 @@ CHIP: Final = ("link rate", "HBM rate", "SMs", "tensor-core peak")
 SETTINGS: Final[Mapping[str, tuple[str, str]]] = {  # name -> file, key
     "MoE-Infinity: reading at a start": ("system/moe_infinity.yaml", "start.1.gbps"),
     "FineMoE: reading at a start": ("system/finemoe.yaml", "start.1.gbps"),
+    "caches: host's work for an expert": ("system/moe_infinity.yaml", "expert_host_s"),
+    "caches: share of HBM": ("system/moe_infinity.yaml", "expert_share"),
 }
-OUTPUT: Final = 64
+OUTPUT: Final = 8  # of a lone request, whose times a token hardly differ
+READING: Final = tuple(SETTINGS)[:2]
+CACHES: Final = tuple(SETTINGS)[2:]
+_MIXTURE: Final = MOE[0]
+LONE: Final = [
+    *((m, s) for m in DENSE for s in fig9.SYSTEMS[m]),
+    *((_MIXTURE, s) for s in ("c2cserve", "serverlessllm")),
+]
+CACHED: Final = [
+    (model, system) for model in MOE for system in ("c2cserve", "moe_infinity", "finemoe")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,40 +68,9 @@ class Searched:
     quick: bool = False
 
 
-def _lone_requests(context: Context) -> list[Result]:
-    """Return Fig. 9's claims about dense models and ServerlessLLM, as `fig9` has them.
-
-    Those on caches of experts take a quarter of a minute each, too long to be asked so often.
-    """
-    mixture = MOE[0]
-    of = {
-        (model, system): serve_alone(context, model, system, output=OUTPUT, requests=1)
-        for models, systems in (
-            (DENSE, ("c2cserve", "serverlessllm", "aegaeon")),
-            ((mixture,), ("c2cserve", "serverlessllm")),
-        )
-        for model in models
-        for system in systems
-    }
-
-    def mean(system: str, what: str) -> float:
-        return float(np.mean([getattr(of[m, system], what) for m in DENSE]))
-
-    def result(name: str, ours: Any, unit: str = "x") -> Result:
-        return Result(
-            claim_id=f"c2cserve.fig9.{name}", ours=ours, unit=unit, sample="out-of-sample"
-        )
-
-    ttft = {s: mean(s, "ttft_s") for s in ("c2cserve", "serverlessllm", "aegaeon")}
-    tpot = {s: mean(s, "tpot_s") for s in ttft}
-    moe = [of[mixture, s].ttft_s for s in ("serverlessllm", "c2cserve")]
-    return [
-        result("dense.tpot_vs_sllm", tpot["c2cserve"] / tpot["serverlessllm"]),
-        result("dense.ttft_vs_sllm", ttft, "relation"),
-        result("dense.ttft_vs_aegaeon", ttft["aegaeon"] / ttft["c2cserve"]),
-        result("dense.tpot_vs_aegaeon", tpot["aegaeon"] / tpot["c2cserve"]),
-        result("qwen3_30b.ttft_vs_sllm", moe[0] / moe[1]),
-    ]
+def _lone_requests(context: Context, pairs: Sequence[tuple[str, str]]) -> Sequence[Result]:
+    """Return Fig. 9's answers about these models and systems."""
+    return fig9.answered(context, fig9.served(context, pairs, requests=1, output=OUTPUT))
 
 
 @cache
@@ -110,12 +90,16 @@ SEARCHED: Final[Mapping[str, Searched]] = {
     "fig6": Searched(results=lambda c: fig6.compute(c).results, constants=STEPS, quick=True),
     "fig8": Searched(results=lambda c: fig8.compute(c).results, constants=GEMM, quick=True),
     "fig9": Searched(
-        results=_lone_requests,
+        results=lambda c: _lone_requests(c, LONE),
         constants=("link_efficiency", "gemm_hbm_efficiency", "step_overhead_s"),
+    ),
+    "fig9moe": Searched(
+        results=lambda c: _lone_requests(c, CACHED), chip=("link rate",),
+        constants=("link_efficiency",), settings=CACHES,
     ),
     "fig10": Searched(
         results=lambda c: starts.compute_cold(c).results, chip=("link rate", "disk rate"),
-        constants=STARTS, settings=tuple(SETTINGS),
+        constants=STARTS, settings=READING,
     ),
     "fig11": Searched(
         results=lambda c: starts.compute_switch(c).results, chip=("link rate",),
@@ -124,6 +108,10 @@ SEARCHED: Final[Mapping[str, Searched]] = {
     "fig12": Searched(
         results=lambda c: fig12.results_at(c, _load_of_fig12(c)), chip=("link rate", "HBM rate"),
         constants=("switch_dense_s", "sllm_init_dense_s"),
+    ),
+    "fig13": Searched(
+        results=lambda c: fig13.results_at(c, _load_of_fig12(c)), chip=("link rate",),
+        settings=CACHES,
     ),
     "fig14": Searched(
         results=lambda c: fig14.results_at(c, _loads_of_fig14(c)), chip=("link rate", "SMs"),

@@ -7,6 +7,7 @@ from experiments.claims.fidelity import (
     Takes,
     fidelity_rows,
     fidelity_table,
+    misses_table,
     print_fidelity,
     totals,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "fidelity_table",
     "improvements_of",
     "load_claims",
+    "misses_table",
     "predicate_holds",
     "print_fidelity",
     "totals",

@@ -18,7 +18,16 @@ from experiments.claims.load import Claim, claim, explanations
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["NEAR", "Row", "Takes", "fidelity_rows", "fidelity_table", "print_fidelity", "totals"]
+__all__ = [
+    "NEAR",
+    "Row",
+    "Takes",
+    "fidelity_rows",
+    "fidelity_table",
+    "misses_table",
+    "print_fidelity",
+    "totals",
+]
 
 Status = Literal["in-sample", "out-of-sample", "identity", "explained", "not-yet", "not-applicable"]
 # Status -> its details' key in the totals.
@@ -199,6 +208,23 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
             ]
         ),
     )
+
+
+def misses_table(rows: Sequence[Row]) -> str:
+    """Return the out-of-sample misses as Markdown: both numbers, and how far ours is.
+
+    A claim that no search of the profile asked about says so.
+    """
+    lines = ["| claim | paper | ours | what it would take, one number alone |", "| --- " * 4 + "|"]
+    for row in rows:
+        if row.is_miss:
+            plain = row.as_dict()
+            cells = (
+                f"`{row.claim.id}`", brief(plain["published"]), brief(plain["ours"]),
+                row.takes or "not searched in this profile",
+            )  # fmt: skip
+            lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:

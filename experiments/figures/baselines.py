@@ -67,6 +67,9 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
             chosen = [r for r in rows if r["system"] == system and not r["out_of_memory"]]
             at = [beside(rows, r, 0.16) for r in chosen]
             axes.bar(at, [r[what] for r in chosen], 0.15, color=colour, label=name)
+            known = [(x, r[f"published_{what}"]) for x, r in zip(at, chosen, strict=True)
+                     if r[f"published_{what}"] is not None]  # fmt: skip
+            axes.plot([k[0] for k in known], [k[1] for k in known], **PUBLISHED)
         for r in rows:
             if r["out_of_memory"]:
                 axes.text(beside(rows, r, 0.16), 0.02, "out of memory", rotation=90, fontsize=7,
@@ -74,6 +77,7 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
         axes.set_yscale("log")
         axes.set_xticks(range(len(models)), [MODELS[m] for m in models], fontsize=8)
         axes.set(ylabel=label)
+    panels[0].plot([], [], label="paper's ratio to C2CServe", **PUBLISHED)
     panels[0].legend(loc="upper left", fontsize=8)
     return finish(figure, "Fig. 9: latency, one request at a time", caption)
 

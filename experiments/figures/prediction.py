@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from experiments.figures.style import (
     BLUE,
@@ -23,6 +23,8 @@ from experiments.figures.style import (
 __all__ = ["draw_plus_alpha"]
 
 COLOURS = {"Algorithm 2": ORANGE, "predictive": GREEN, "joint": BLUE, "hindsight": INK}
+WIDE = 2.0  # times between the smallest and the largest: a logarithmic axis has ticks enough
+LEAST = 0.05  # of the value, that is shown beside values which hardly differ
 
 
 def draw_plus_alpha(tables: Tables, caption: str) -> Figure:
@@ -53,14 +55,25 @@ def draw_plus_alpha(tables: Tables, caption: str) -> Figure:
         axes.set(xlabel=label)
         axes.grid(visible=True, axis="x")
         if column != "both_percent":
-            axes.set(xscale="log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter(NullFormatter())
+            _seconds(axes, [r[column] for r in rows])
     panels[1].axvline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
     panels[0].set_yticks(places, names, fontsize=8)
     panels[0].set_ylim(max(places) + 0.6, -1.3)
     return finish(figure, "Alpha, chunk and placement by prediction", caption)
+
+
+def _seconds(axes: Axes, values: list[float]) -> None:
+    """Scale an axis of seconds: logarithmic, or around values that are nearly one."""
+    low, high = min(values), max(values)
+    if high < WIDE * low:
+        room = max(0.1 * (high - low), LEAST * high)  # not the last digits of equal numbers
+        axes.set_xlim(low - room, high + room)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        return
+    axes.set(xscale="log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _dot(axes: Axes, at: int, values: list[float], colour: str) -> None:

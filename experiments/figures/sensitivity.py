@@ -58,7 +58,8 @@ def draw_takes(tables: Tables, caption: str) -> Figure:
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    return finish(figure, "What would it take", caption)
+    of = "" if not claims else f": {claims[0].removeprefix('c2cserve.').partition('.')[0]}"
+    return finish(figure, f"What would it take{of}", caption)
 
 
 def draw_left_out(tables: Tables, caption: str) -> Figure:

@@ -14,6 +14,8 @@ from experiments.figures.style import (
     GREY,
     INK,
     ORANGE,
+    PURPLE,
+    SKY,
     VERMILION,
     Tables,
     beside,
@@ -120,8 +122,9 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     hours = (first + width * np.arange(round(shown_h / width))).tolist()
     summary = rows_of(tables["summary"])
     printed = (("ServerlessLLM", ORANGE, (2, 7)), ("Aegaeon", GREEN, (0.3, 2)),
-               ("C2CServe", BLUE, (0.2, 0.7)))  # fmt: skip
-    lowest = min(band for _, _, band in printed)
+               ("C2CServe", BLUE, (0.2, 0.7)), ("C2CServe to the letter", SKY, None),
+               ("plus", PURPLE, None))  # fmt: skip
+    lowest = min(band for _, _, band in printed if band is not None)
     for system, colour, band in printed:
         chosen = [r for r in summary if r["system"] == system]
         if not chosen:
@@ -129,8 +132,11 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
         middle = {k: float(np.median([r[k] for r in chosen]))
                   for k in ("ttft_p50_s", "ttft_p95_s", "within_target_percent")}  # fmt: skip
         label = (f"{system}: p50 {middle['ttft_p50_s']:.2f} s, p95 {middle['ttft_p95_s']:.2f} s, "
-                 f"{middle['within_target_percent']:.1f}% within 1 s")  # fmt: skip
-        _over_time(below, [r for r in rows if r["system"] == system], hours, colour, label)
+                 f"{middle['within_target_percent']:.2f}% within 1 s")  # fmt: skip
+        of_system = [r for r in rows if r["system"] == system]
+        _over_time(below, of_system, hours, colour, label, bands=band is not None)
+        if band is None:
+            continue
         below.axhspan(*band, color=colour, alpha=0.09, linewidth=0, zorder=0)
         # The lowest band's name stands at its lower edge: the others reach into it from above.
         edge, side = (1.08 * band[0], "bottom") if band == lowest else (0.93 * band[1], "top")
@@ -141,7 +147,7 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     below.set_yscale("log")
     shown = [r[k] for r in rows for k in ("p5_s", "p95_s")]
     low, high = min([0.15, *shown]), max([10.0, *shown])  # the printed bands are always inside
-    below.set(xlabel="hours of the compressed trace", ylabel="TTFT (s)", ylim=(low / 2, 8 * high),
+    below.set(xlabel="hours of the compressed trace", ylabel="TTFT (s)", ylim=(low / 2, 40 * high),
               xlim=(first - width, hours[-1] + 11 * width))  # fmt: skip
     below.set_title("(b) Time to first token", fontsize=9.5)
     below.legend(loc="upper left", ncols=1)
@@ -159,8 +165,10 @@ def _busiest(rows: list[dict[str, Any]]) -> float:
 
 
 def _over_time(
-    axes: Axes, rows: list[dict[str, Any]], hours: list[float], colour: str, label: str
-) -> None:
+    axes: Axes, rows: list[dict[str, Any]], hours: list[float], colour: str, label: str,
+    *, bands: bool,
+) -> None:  # fmt: skip
+    """Draw the median over time; with bands the range over seeds and p5 to p95 as well."""
     seeds, width = sorted({r["seed"] for r in rows}), rows[0]["hours"]
     where = {round(h / width): i for i, h in enumerate(hours)}
     values = {k: np.full((len(seeds), len(hours)), np.nan) for k in ("p5_s", "p50_s", "p95_s")}
@@ -176,9 +184,11 @@ def _over_time(
     lines["p5"][has] = np.nanmedian(values["p5_s"][:, has], axis=0)
     lines["p95"][has] = np.nanmedian(values["p95_s"][:, has], axis=0)
     middle = [h + width / 2 for h in hours]
-    axes.fill_between(middle, lines["p5"], lines["p95"], color=colour, alpha=0.22, linewidth=0)
-    axes.fill_between(middle, lines["low"], lines["high"], color=colour, alpha=0.5, linewidth=0)
-    axes.plot(middle, lines["middle"], color=colour, linewidth=1.4, label=label)
+    if bands:
+        axes.fill_between(middle, lines["p5"], lines["p95"], color=colour, alpha=0.22, linewidth=0)
+        axes.fill_between(middle, lines["low"], lines["high"], color=colour, alpha=0.5, linewidth=0)
+    style = "-" if bands else "--"
+    axes.plot(middle, lines["middle"], style, color=colour, linewidth=1.4, label=label)
 
 
 def draw_fig14(tables: Tables, caption: str) -> Figure:
@@ -206,7 +216,9 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
     for axes, (panel, title) in zip(panels[3:], OWN_READINGS.items(), strict=False):
         _ablation(axes, rows, panel, title, whole=False)
     for axes in panels[3 + len(OWN_READINGS) :]:
-        axes.set_axis_off()
+        own = [r["ttft_p99_s"] for r in rows if r["panel"] == "all"]
+        axes.set(ylim=(0.0, TALLEST * max(own, default=1.0)), ylabel="p99 TTFT (s)")
+        _ablation(axes, rows, "all", "(f) Beside the full system", whole=False)
     panels[0].set(ylabel="p99 TTFT (s)")
     panels[0].plot([], [], color=INK, linewidth=1.2, label="range over seeds")
     figure.legend(*_legend(panels[0]), loc="outside upper right", ncols=2)
@@ -214,7 +226,7 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
 
 
 def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, whole: bool) -> None:
-    """Draw the bars of one component."""
+    """Draw the bars of one component; `whole`: the full system's beside them."""
     names = list(dict.fromkeys(r["variant"] for r in rows if r["panel"] == panel))
     if whole:
         names.insert(0, "full system")
@@ -231,9 +243,9 @@ def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, wh
 
 
 def _short(name: str, panel: str) -> str:
-    if name != "full system":
-        return name.replace(" ", "\n")
-    return {"chunk": "table", "alpha": "feedback"}[panel]
+    own = {"chunk": "table", "alpha": "feedback"}
+    shown = own.get(panel, name) if name == "full system" else name
+    return shown.replace(" ", "\n")
 
 
 def _colour(name: str) -> str:

@@ -3,7 +3,8 @@
     python -m experiments.reproduce figures=all profile=quick
     python -m experiments.reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
 
-Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json, index.html.
+Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json, misses.md,
+index.html.
 Figures whose configuration, code and data have not changed are kept.
 """
 

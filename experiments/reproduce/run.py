@@ -25,6 +25,7 @@ from experiments.claims import (
     fidelity_rows,
     fidelity_table,
     load_claims,
+    misses_table,
     print_fidelity,
     totals,
 )
@@ -47,7 +48,7 @@ CONF_FOLDERS = (
     "workload",
     "pair",
 )
-REPORT = ("fidelity.json", "fidelity.parquet", "index.html")
+REPORT = ("fidelity.json", "fidelity.parquet", "misses.md", "index.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def reproduce(
     Args:
       specs: which figures to make.
       context: their settings.
-      out: where; one folder a figure, and fidelity.json, fidelity.parquet, index.html.
+      out: where; one folder a figure, and fidelity.json, fidelity.parquet, misses.md, index.html.
       resume: keep figures whose inputs have not changed.
       overwrite: replace what figures and report of other settings there are in `out`.
       everything: print all claims, not only those compared.
@@ -146,6 +147,7 @@ def _report(
         },
     )
     report.write_table("fidelity", fidelity_table(rows))
+    report.write_text("misses.md", misses_table(rows))
     record = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
     page = report_html(out, shown, rows, record, profile=context.profile, improvements=improvements)
     report.write_text("index.html", page)

@@ -30,6 +30,20 @@ def test_no_gemm_is_faster_than_the_chip(m: int, n: int, k: int) -> None:
 
 
 @settings(deadline=None)
+@given(SIZES, SIZES, SIZES, st.sampled_from(TILES))
+def test_one_tile_for_every_shape_is_never_faster_than_the_menu(
+    m: int, n: int, k: int, tile: tuple[int, int]
+) -> None:
+    constants = load("h100_sxm")
+    best = resident_gemm_time(m, n, k, slice_=H100, constants=constants)
+    one = resident_gemm_time(
+        m, n, k, slice_=H100, constants=constants, tiles=(tile,), k_slices=(1,)
+    )
+    assert float(one.total_s) >= float(best.total_s)
+    assert float(one.hbm_bytes) == 2 * (m * k + k * n + m * n)  # no partial sums without a split
+
+
+@settings(deadline=None)
 @given(st.integers(1, 3000), st.sampled_from([1024, 4096, 28672]), st.sampled_from([2048, 14336]))
 def test_the_best_of_the_menu_is_taken(m: int, n: int, k: int) -> None:
     constants = load("h100_sxm")

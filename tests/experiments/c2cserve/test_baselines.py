@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
+from experiments.c2cserve import fig9
 from experiments.c2cserve.anchors import (
     DEEPSEEK_S,
     DRIVES_GBPS,
@@ -81,6 +83,7 @@ def test_seventy_billion_weights_fit_no_gpu_unless_they_are_streamed() -> None:
                           ("serverlessllm_hybrid", False), ("aegaeon_hybrid", False)):  # fmt: skip
         got = serve_alone(CONTEXT, "llama-3-70b", system, output=2, requests=1)
         assert (got.failed > 0) == fails
+        assert not got.parts_s  # the totals hold decodes too, and would leave less than nothing
 
 
 def test_finemoe_is_ahead_where_tokens_keep_their_experts_and_behind_where_they_do_not() -> None:
@@ -99,3 +102,29 @@ def test_finemoe_is_ahead_where_tokens_keep_their_experts_and_behind_where_they_
     assert takes < 0.8
     found, takes = ratios("router.skew=0", "router.locality=0")
     assert found < 1.0 < takes
+
+
+def test_lone_requests_answer_what_their_models_and_systems_allow() -> None:
+    def row(model: str, system: str, ttft_s: float, tpot_s: float) -> dict[str, Any]:
+        return {"model": model, "system": system, "ttft_s": ttft_s, "tpot_s": tpot_s,
+                "out_of_memory": False}  # fmt: skip
+
+    rows = [
+        row("mixtral-8x7b", "c2cserve", 2.0, 0.4),
+        row("mixtral-8x7b", "finemoe", 3.0, 0.6),
+        row("qwen3-30b-a3b", "c2cserve", 1.0, 0.1),
+        row("qwen3-30b-a3b", "finemoe", 7.0, 0.12),
+    ]
+    found = {
+        r.claim_id.removeprefix("c2cserve.fig9."): r.ours for r in fig9.answered(CONTEXT, rows)
+    }
+    assert found == {
+        "qwen3_30b.ttft_vs_finemoe": 7.0,
+        "moe.tpot_vs_finemoe": pytest.approx([1.2, 1.5]),
+    }
+    rows += [row("mixtral-8x7b", "serverlessllm", 1.0, 0.1), row("mixtral-8x7b", "moe_infinity",
+                                                               1.5, 0.5)]  # fmt: skip
+    more = {r.claim_id: r.ours for r in fig9.answered(CONTEXT, rows)}
+    assert more["c2cserve.fig9.mixtral.ttft_order"] == {
+        "lowest": "ServerlessLLM", "c2cserve": 2.0, "finemoe": 3.0,
+    }  # fmt: skip

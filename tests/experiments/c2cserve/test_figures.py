@@ -114,6 +114,13 @@ def test_speed_ups_stay_within_the_bandwidths() -> None:
         assert r["hybrid_gemm"] <= r["link_bandwidth"] * (1 + 1e-9)
 
 
+def test_one_tile_does_not_keep_up_with_hbm_where_a_gemm_has_few_columns() -> None:
+    rows = computed("projection").tables["scaling"].to_pylist()
+    rubin = {r["shape"]: r for r in rows if r["platform"] == "rubin"}
+    assert rubin["gate_up"]["hbm_gemm_one_tile"] > 0.8 * rubin["gate_up"]["hbm_bandwidth"]
+    assert rubin["down"]["hbm_gemm_one_tile"] < 0.6 * rubin["down"]["hbm_gemm"]
+
+
 def test_fig2_without_traces_uses_the_generator_alone(tmp_path: Path) -> None:
     nothing = Context(profile="quick", link_variant="measured", seeds=(0,), traces=tmp_path)
     figure = fig2.compute(nothing)

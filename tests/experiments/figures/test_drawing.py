@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from experiments.c2cserve import alpha_map, fig2, fig5, fig6, fig8, projection, table2
 from experiments.c2cserve.context import Context
-from experiments.figures import gemm, hardware, serving, workload
+from experiments.figures import baselines, gemm, hardware, prediction, serving, workload
 from experiments.figures.run import draw_run
 from experiments.figures.style import bare_png, canvas, finish, look
 
@@ -69,7 +69,7 @@ def test_analytic_figures(module: object, draw: object) -> None:
 def test_trace_replay_with_gaps(seeds: int) -> None:
     rows, totals = [], []
     rng = np.random.default_rng(0)
-    for system, level in (("C2CServe", 0.001), ("ServerlessLLM", 300.0)):
+    for system, level in (("C2CServe", 0.001), ("ServerlessLLM", 300.0), ("plus", 0.01)):
         for seed in range(seeds):
             for window in (0, 1, 2, 7, 8):
                 p50 = level * float(rng.uniform(0.9, 1.1))
@@ -89,7 +89,11 @@ def test_trace_replay_with_gaps(seeds: int) -> None:
     low, high = below.get_ylim()
     assert low <= min(r["p5_s"] for r in rows)
     assert high >= max(r["p95_s"] for r in rows)
-    assert "97.0% within 1 s" in texts(figure)
+    assert "97.00% within 1 s" in texts(figure)
+    assert "plus: p50" in texts(figure)
+    # what the paper has no band for is dashed, without bands of ours
+    assert [line.get_linestyle() for line in below.lines].count("--") == 1
+    assert len(below.collections) == 2 * 2
     assert "paper" in texts(figure)
 
 
@@ -174,3 +178,32 @@ def test_long_captions_get_their_room() -> None:
         for figure in (short, long):
             figure.draw_without_rendering()
     assert other.get_position().y0 > axes.get_position().y0
+
+
+def test_seconds_that_are_nearly_one_have_ticks_that_can_be_read() -> None:
+    rows = [
+        {"workload": "6 models", "rule": rule, "seed": seed, "both_percent": 99.0 + 0.1 * seed,
+         "ttft_p99_s": 0.4 + 0.3 * at, "tpot_p99_s": 0.240149 + 1e-6 * at}
+        for at, rule in enumerate(("Algorithm 2", "joint", "hindsight"))
+        for seed in (0, 1)
+    ]  # fmt: skip
+    with look():
+        figure = prediction.draw_plus_alpha({"rules": pa.Table.from_pylist(rows)}, "caption")
+        assert overprinted(figure) == []
+    low, high = figure.axes[2].get_xlim()
+    assert high - low > 0.01  # not microseconds
+
+
+def test_lone_requests_show_printed_ratios_as_times() -> None:
+    rows = [
+        {"model": "llama-3-8b", "system": system, "ttft_s": ttft_s, "tpot_s": 0.05,
+         "out_of_memory": False, "published_ttft_s": printed_s, "published_tpot_s": None}
+        for system, ttft_s, printed_s in (("c2cserve", 0.2, None), ("aegaeon", 0.015, 0.76))
+    ]  # fmt: skip
+    with look():
+        figure = baselines.draw_fig9({"latency": pa.Table.from_pylist(rows)}, "caption")
+        assert drawn(figure)
+    marked = [list(line.get_ydata()) for axes in figure.axes for line in axes.lines
+              if line.get_marker() == "D"]  # fmt: skip
+    assert [0.76] in marked
+    assert "paper's ratio" in texts(figure)

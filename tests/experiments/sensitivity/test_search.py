@@ -9,7 +9,8 @@ import pytest
 from c2c.cost import load_constants
 from c2c.errors import SettingError
 from c2c.hardware import load_platform
-from experiments.claims import Result, Takes, claim, fidelity_rows, load_claims
+from experiments.claims import Result, Takes, claim, fidelity_rows, load_claims, misses_table
+from experiments.claims.beside import reasons_of_misses
 from experiments.sensitivity import Search, chip_knobs, constant_knobs
 
 WEIGHTS = "c2cserve.sec2.70b_weights"  # 140 GB: ours agrees from 112 to 168
@@ -113,3 +114,27 @@ def test_a_figures_search_says_how_far_its_misses_are() -> None:
     assert row["knob"] is None
     assert row["matter"] <= row["tried"] == len(takes.knobs_of("fig4"))
     assert {k.name for k in takes.knobs_of("fig10")} >= {"disk rate", "engine_init_s"}
+
+
+def test_every_miss_with_a_reason_is_of_a_figure_that_is_searched() -> None:
+    from experiments.c2cserve import takes
+
+    by = {"fig3": "fig4", "abstract": "fig12"}  # whose module answers it
+    parts = {n.split(".")[1] for n in reasons_of_misses() if n.startswith("c2cserve.")}
+    assert len(parts) > 7
+    assert {by.get(part, part.rstrip("ab")) for part in parts} <= set(takes.SEARCHED)
+
+
+def test_misses_are_told_as_a_table_of_markdown() -> None:
+    name = "c2cserve.fig13.aegaeon.after"
+    told: dict[str, Takes] = {name: ("the link x 0.3 | half", 3.3)}
+    results = [
+        Result(claim_id=claim_id, ours=ours, unit="s", sample="out-of-sample")
+        for claim_id, ours in (("c2cserve.fig13.aegaeon.before", 0.48), (name, 0.046))
+    ]  # fmt: skip
+    table = misses_table(fidelity_rows(load_claims(), results, frozenset(), told)).splitlines()
+    assert table[2:] == [
+        "| `c2cserve.fig13.aegaeon.after` | 0.15 | 0.046 | the link x 0.3 / half |"
+    ]
+    unasked = misses_table(fidelity_rows(load_claims(), results, frozenset())).splitlines()
+    assert unasked[2].endswith("| not searched in this profile |")

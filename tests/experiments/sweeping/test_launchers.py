@@ -91,6 +91,40 @@ def test_a_sweep_with_a_bad_point_that_is_killed_ends_as_if_undisturbed(
     assert "cut short" not in said
 
 
+@pytest.mark.soak
+def test_a_hundred_points_on_two_cores_with_a_kill_in_the_middle(
+    tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    points = ("hydra/launcher=cores", "hydra.launcher.n_jobs=2", "seed=range(100)")
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    calm = start(tmp_path / "calm", *points)
+    printed, said = calm.communicate(timeout=1800)
+    assert calm.returncode == 0, said
+    expected = digests(tmp_path / "calm" / "out")
+    assert undisturbed.items() <= expected.items()
+
+    killed = start(tmp_path / "killed", *points)
+    out = tmp_path / "killed" / "out"
+    until = time.monotonic() + 1800
+    while len(list(out.glob("*/DONE"))) < 50 and time.monotonic() < until:
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.01)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    made = {done.parent.name: done.stat().st_mtime_ns for done in out.glob("*/DONE")}
+    assert 50 <= len(made) < 100
+
+    again = start(tmp_path / "killed", *points)
+    reprinted, said = again.communicate(timeout=1800)
+    assert again.returncode == 0, said
+    assert [row.split()[0] for row in rows(reprinted)] == [row.split()[0] for row in rows(printed)]
+    assert len(rows(reprinted)) == len(expected) / len(RESULTS) == 100
+    assert digests(out) == expected
+    # what was there was not made again
+    assert made.items() <= {d.parent.name: d.stat().st_mtime_ns for d in out.glob("*/DONE")}.items()
+
+
 def test_two_sweeps_of_the_same_points_share_them(
     tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
