@@ -245,11 +245,7 @@ class _Program:
         limit = at_most_s * _MICROSECONDS * (1 + 1e-9)
         if self.policy == "latency":
             self.objective[: times.size] = times.ravel()
-            self.objective += costs
-            if math.isfinite(limit):
-                self._row(
-                    [(k, float(v)) for k, v in enumerate(self.objective) if v], -math.inf, limit
-                )
+            self.objective += costs  # a row of it, for the limit, would take HiGHS twice as long
             return
         self.objective = self.options.price * costs
         self.objective[last] = 1.0
