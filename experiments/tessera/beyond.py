@@ -192,6 +192,8 @@ def main(arguments: Sequence[str]) -> int:
     """Answer what the command line asks; return the exit status."""
 
     def check(settings: BeyondSettings) -> None:
+        if not settings.questions:
+            raise SettingError("questions", settings.questions, f"some of {', '.join(_QUESTIONS)}")
         for question in settings.questions:
             if question not in _QUESTIONS:
                 raise unknown_name("questions", question, _QUESTIONS)

@@ -41,6 +41,7 @@ ONLINE: Final[Mapping[str, str]] = MappingProxyType(
 )
 _SIDES: Final = ("left", "right")
 _INTERPRETED: Final = 300  # requests; more are worth compiling for
+_ANY_GAP: Final = 0.9  # of plans that no step takes: the throughput policy's under the other one
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,9 @@ def capacity_rps(pair: str) -> float:
 
 
 @cache
-def _setup(system: str, pair: str, first: str | None, gbps: float | None) -> ServingSetup:
+def _setup(
+    system: str, pair: str, first: str | None, gbps: float | None, gap: float | None = None
+) -> ServingSetup:
     """Return a system of `conf/system` over a pair; planning is what takes the time."""
     settings = [
         f"system={system}", f"pair={pair}", "workload=poisson",
@@ -80,6 +83,8 @@ def _setup(system: str, pair: str, first: str | None, gbps: float | None) -> Ser
         settings.append(f"system.layout.first={first}")
     if gbps is not None:
         settings.append(f"system.layout.gbps={gbps}")
+    if gap is not None:
+        settings.append(f"system.layout.gap={gap}")
     return build(load(settings)).serving
 
 
@@ -107,7 +112,9 @@ def tessera_on(pair: str, vary: Any, gbps: float | None = None) -> Prepared:
 
 def one_policy(pair: str, *, throughput: bool, gbps: float | None = None) -> Prepared:
     """Return Tessera under one policy for good."""
-    made = _setup("tessera", pair, None, gbps)
+    # at the pair's own rate the plans of both policies are there, or will be used by others
+    is_apart = gbps is not None and not throughput
+    made = _setup("tessera", pair, None, gbps, _ANY_GAP if is_apart else None)
     alpha = Static(float(throughput))
     return prepare(replace(made, system=replace(made.system, vary=AsAlpha(), alpha=alpha)))
 

@@ -161,6 +161,8 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for; return the exit status."""
 
     def check(settings: PlannerSettings) -> None:
+        if not settings.kernels:
+            raise SettingError("kernels", settings.kernels, "at least one number")
         if len(settings.pair) != 2:
             raise SettingError("pair", settings.pair, "two names of conf/hardware")
         Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)

@@ -148,6 +148,8 @@ def main(arguments: Sequence[str]) -> int:
         spec = load_spec(settings.model)
         load = _load(settings)
         check_solver(settings.gap, 1.0)
+        if not settings.pairs:
+            raise SettingError("pairs", settings.pairs, "at least one pair")
         for pair in settings.pairs:
             if not isinstance(pair, list) or len(pair) != 2:
                 raise SettingError("pairs", settings.pairs, "pairs of names of conf/hardware")

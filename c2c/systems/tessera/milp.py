@@ -2,7 +2,8 @@
 
 x[k,g] says that kernel k runs on GPU g. y[e,u,g] is at least x[i,u] + x[j,g] - 1 for a transfer e
 from i to j: it pays for the transfer when both hold, and need not be an integer. Kernels tied to
-one another share their x.
+one another share their x. Under the latency policy the program is without what is known before of
+its kernels: which go together, and where some go (`contracting`).
 
 Source: Tessera, section III-B. Ours: memory, one transfer a producer, senders that pay, a limit on
 cuts.
@@ -15,13 +16,14 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
+from c2c.systems.tessera.contracting import Contracted, contracted
 from c2c.systems.tessera.plan import Options, Policy
 from c2c.systems.tessera.work import Gpus, Work
 
@@ -70,7 +72,10 @@ def solve(
       gap: relative, at which the solver may stop.
       time_limit_s: after which it does stop.
     """
-    program = _Program(work, gpus, policy, options, np.asarray(tied))
+    if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
+        options = replace(options, max_cuts=None)
+    asked = _asked(work, gpus, policy, options, tied)
+    program = _Program(work, gpus, policy, options, np.asarray(asked.tied))
     program.build(at_most_s)
     matrix = coo_matrix(
         (program.values, (program.rows, program.columns)),
@@ -85,6 +90,8 @@ def solve(
     lower = np.zeros(program.width)
     for kernel, gpu in work.pinned.items():
         lower[program.x(program.tied[kernel], gpu)] = 1.0
+    for group, gpu in asked.fixed.items():
+        lower[program.x(group, gpu)] = 1.0
     with _silent():
         result = milp(
             program.objective,
@@ -100,6 +107,17 @@ def solve(
     of_group = x.argmax(1)
     gpu_of = tuple(int(of_group[g]) for g in program.tied)
     return Solved(gpu_of, bound / _MICROSECONDS, False, program.width)
+
+
+def _asked(
+    work: Work, gpus: Gpus, policy: Policy, options: Options, tied: Sequence[int]
+) -> Contracted:
+    """Return the groups that the program is about, and where some of them are known to go."""
+    known = None
+    if policy == "latency" and not options.one_transfer and options.max_cuts is None:
+        held = work.weights if gpus.memory_bytes is not None else ()
+        known = contracted(work, gpus, tied, {tied[k] for w in held for k in w.readers})
+    return known or Contracted(tuple(tied), {})
 
 
 @contextlib.contextmanager
@@ -227,11 +245,7 @@ class _Program:
         limit = at_most_s * _MICROSECONDS * (1 + 1e-9)
         if self.policy == "latency":
             self.objective[: times.size] = times.ravel()
-            self.objective += costs
-            if math.isfinite(limit):
-                self._row(
-                    [(k, float(v)) for k, v in enumerate(self.objective) if v], -math.inf, limit
-                )
+            self.objective += costs  # a row of it, for the limit, would take HiGHS twice as long
             return
         self.objective = self.options.price * costs
         self.objective[last] = 1.0

@@ -24,6 +24,7 @@ def test_every_question_is_answered(tmp_path: Path) -> None:
     ("given", "why"),
     [
         ("questions=[speed]", "questions='speed'"),
+        ("questions=[]", "questions=[]"),
         ("pair=[a100_80]", "pair="),
         ("pair=[a100_80,gb200]", "gpu.fp32_tflops=None"),
         ("gbps=-1", "gpus.gbps"),

@@ -198,3 +198,17 @@ def test_the_paper_is_compared_in_its_own_units() -> None:
     for module in DRAW:
         for result in computed(module).results:
             compare(claim(result.claim_id), result)
+
+
+@pytest.mark.parametrize(("end_s", "said"), [(0.03, "threshold, a U: 1.50 and 1.50"),
+                                             (0.01, "threshold, no U: 0.50 and 0.50")])  # fmt: skip
+def test_the_caption_says_whether_there_is_a_u(end_s: float, said: str) -> None:
+    rows = [
+        {"varied": name, "value": v, "per_token_s": 0.02 if v == usual else end_s}
+        for name, values, usual in (
+            ("window", switching._WINDOWS, switching._WINDOW),
+            ("threshold", switching._THRESHOLDS, switching._THRESHOLD),
+        )
+        for v in values
+    ]
+    assert said in switching._shape(rows)

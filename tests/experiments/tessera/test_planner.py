@@ -42,6 +42,7 @@ def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("pair=[a100_80,gb200]", "gpu.fp32_tflops=None"),
         ("gbps=-1", "gpus.gbps"),
         ("kernels=[3]", "kernels=3"),
+        ("kernels=[]", "kernels=[]"),
         ("blocks=0", "blocks=0"),
         ("gap=1", "gap=1"),
         ("time_limit_s=0", "time_limit_s=0"),

@@ -36,6 +36,7 @@ def test_the_papers_column() -> None:
     ("given", "why"),
     [
         ("pairs=[[a100_80]]", "pairs="),
+        ("pairs=[]", "pairs=[]"),
         ("pairs=[a100_80,l40s]", "pairs="),
         ("pairs=[[a100_80,tpu]]", "hardware='tpu'"),
         ("pairs=[[a100_80,gb200]]", "gpu.fp32_tflops=None"),

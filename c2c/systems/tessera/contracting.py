@@ -1,0 +1,217 @@
+"""What the latency policy cannot gain by keeping apart, found before its program is solved.
+
+A kernel goes to one GPU where it is faster there by more than all its transfers could cost, and
+with a neighbour where being apart from it costs more than anything else about it could save. Either
+way some best placement has it so, whatever the others do, and what is left is a smaller program.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from c2c.systems.tessera.work import Gpus, Work
+
+__all__ = ["Contracted", "contracted"]
+
+_Costs = list[list[float]]  # [own GPU][the other's GPU], seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """A smaller program with the same optimum.
+
+    Attributes:
+      tied: each kernel's group; kernels of one go together.
+      fixed: groups whose GPU is known, with that GPU.
+    """
+
+    tied: tuple[int, ...]
+    fixed: Mapping[int, int]
+
+
+def contracted(
+    work: Work, gpus: Gpus, tied: Sequence[int], kept: Collection[int] = ()
+) -> Contracted | None:
+    """Return groups that go together in some placement of least latency, and where some go.
+
+    Args:
+      work: what is placed.
+      gpus: where.
+      tied: each kernel's group, numbered from 0.
+      kept: groups that must not be moved on their own account, as they take up memory; others may
+        still join them.
+
+    Returns:
+      None if kernels of one group are pinned to several GPUs: nothing can be placed.
+    """
+    pinned: dict[int, int] = {}
+    for kernel, gpu in work.pinned.items():
+        if pinned.setdefault(tied[kernel], gpu) != gpu:
+            return None
+    graph = _graph(work, gpus, tied, set(kept))
+    for group, gpu in pinned.items():
+        graph.fix(group, gpu)
+    graph.shrink()
+    return graph.result(tied)
+
+
+@dataclass(slots=True)
+class _Graph:
+    times: list[list[float]]  # [group][GPU], transfers to and from groups that are fixed included
+    beside: list[dict[int, _Costs]]  # [group][the other group]
+    kept: set[int]
+    into: list[int] = field(default_factory=list)  # [group], itself or that which it has joined
+    fixed: dict[int, int] = field(default_factory=dict)
+    open: list[int] = field(default_factory=list)  # groups to look at
+    moves: dict[int, tuple[_Costs, _Costs]] = field(default_factory=dict)  # see `_worst`
+
+    @property
+    def count(self) -> int:
+        return len(self.times[0])
+
+    def shrink(self) -> None:
+        """Fix and join until no rule applies."""
+        while self.open:
+            group = self.open.pop()
+            if self.into[group] != group or group in self.fixed or group in self.kept:
+                continue
+            worst = self._worst(group)
+            gpu = self._dominant(group, worst)
+            if gpu is not None:
+                self.fix(group, gpu)
+                continue
+            other = self._partner(group, worst)
+            if other is not None:
+                self.join(group, other)
+
+    def _worst(self, group: int) -> dict[int, _Costs]:
+        """Return, of each neighbour, what a move from one GPU (h) to another (g) can cost: [g][h].
+
+        It is the most over all GPUs on which the neighbour may be.
+        """
+        found = {}
+        every = range(self.count)
+        for other, costs in self.beside[group].items():
+            # layers share their tables of costs, which are kept here so that no other has their id
+            known = self.moves.get(id(costs))
+            if known is None:
+                moves = [
+                    [max(_more(costs[g][k], costs[h][k]) for k in every) for h in every]
+                    for g in every
+                ]
+                known = self.moves[id(costs)] = (costs, moves)
+            found[other] = known[1]
+        return found
+
+    def _dominant(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
+        """Return a GPU that is no slower than any other, whatever the neighbours do."""
+        times, every = self.times[group], range(self.count)
+        for g in every:
+            if all(
+                times[g] - times[h] + sum(cost[g][h] for cost in worst.values()) <= 0
+                for h in every
+                if h != g
+            ):
+                return g
+        return None
+
+    def _partner(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
+        """Return a neighbour whose GPU is no slower than any other, whatever the rest do."""
+        times, every = self.times[group], range(self.count)
+        for other, costs in self.beside[group].items():
+            if all(
+                # with the other group on g, from h to g
+                times[g] - times[h] - costs[h][g]
+                + sum(cost[g][h] for n, cost in worst.items() if n != other) <= 0
+                for g in every for h in every if g != h
+            ):  # fmt: skip
+                return other
+        return None
+
+    def fix(self, group: int, gpu: int) -> None:
+        """Put a group on a GPU; transfers to it become part of its neighbours' times."""
+        self.fixed[group] = gpu
+        for other, costs in self.beside[group].items():
+            self.times[other] = [
+                t + c for t, c in zip(self.times[other], costs[gpu], strict=True)
+            ]  # fmt: skip
+            del self.beside[other][group]
+            self.open.append(other)
+        self.beside[group] = {}
+
+    def join(self, group: int, other: int) -> None:
+        """Have a group go with another one, which takes over its times and transfers."""
+        self.into[group] = other
+        self.times[other] = [
+            a + b for a, b in zip(self.times[other], self.times[group], strict=True)
+        ]
+        del self.beside[other][group]
+        for third, costs in self.beside[group].items():
+            if third == other:
+                continue
+            turned = [list(column) for column in zip(*costs, strict=True)]
+            self.beside[other][third] = _sum(self.beside[other].get(third), costs)
+            self.beside[third][other] = _sum(self.beside[third].get(other), turned)
+            del self.beside[third][group]
+            self.open.append(third)
+        self.beside[group] = {}
+        self.open.append(other)
+
+    def result(self, tied: Sequence[int]) -> Contracted:
+        """Return the groups that are left; those fixed on one GPU are one."""
+        numbers: dict[tuple[str, int], int] = {}
+        fixed: dict[int, int] = {}
+        found = []
+        for first in tied:
+            group = first
+            while self.into[group] != group:
+                group = self.into[group]
+            gpu = self.fixed.get(group)
+            key = ("group", group) if gpu is None else ("gpu", gpu)
+            number = numbers.setdefault(key, len(numbers))
+            if gpu is not None:
+                fixed[number] = gpu
+            found.append(number)
+        return Contracted(tuple(found), fixed)
+
+
+def _graph(work: Work, gpus: Gpus, tied: Sequence[int], kept: set[int]) -> _Graph:
+    groups, count = max(tied) + 1, len(gpus.names)
+    times = [[0.0] * count for _ in range(groups)]
+    for group, row in zip(tied, work.times_s, strict=True):
+        times[group] = [a + b for a, b in zip(times[group], row, strict=True)]
+    beside: list[dict[int, _Costs]] = [{} for _ in range(groups)]
+    known: dict[tuple[float, float], tuple[_Costs, _Costs]] = {}  # layers repeat their transfers
+    for edge in work.transfers:
+        a, b = tied[edge.source], tied[edge.target]
+        if a == b or not edge.weight:
+            continue
+        size = (edge.nbytes, edge.weight)
+        if size not in known:
+            costs = [
+                [0.0 if u == g else edge.weight * gpus.seconds(edge.nbytes, u, g)
+                 for g in range(count)]
+                for u in range(count)
+            ]  # fmt: skip
+            known[size] = (costs, [list(column) for column in zip(*costs, strict=True)])
+        there, back = known[size]
+        beside[a][b] = _sum(beside[a].get(b), there)
+        beside[b][a] = _sum(beside[b].get(a), back)
+    return _Graph(
+        times=times, beside=beside, kept=kept, into=list(range(groups)),
+        open=list(range(groups))[::-1],
+    )  # fmt: skip
+
+
+def _more(a: float, b: float) -> float:
+    """Return a - b; what no link can carry is no dearer than what no other link can."""
+    return 0.0 if a == b else a - b
+
+
+def _sum(a: _Costs | None, b: _Costs) -> _Costs:
+    if a is None:
+        return b
+    return [[x + y for x, y in zip(p, q, strict=True)] for p, q in zip(a, b, strict=True)]
