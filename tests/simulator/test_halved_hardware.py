@@ -17,19 +17,29 @@ LINK_DECIDES = (
     "serverlessllm", "serverlessllm_fast", "serverlessllm_scheduler", "serverlessllm_hybrid",
     "aegaeon", "aegaeon_hybrid", "layer_staging", "c2cserve_letter",
 )  # fmt: skip
+# Held, since C2CServe's rule takes a larger chunk where the link is slower, and that reads the
+# weights less often: a prompt of 600 tokens on a slice of 12 GB takes 0.94 s, and 0.89 s with half.
+CHUNK = ("system/chunk=fixed", "system.chunk.tokens=1024")
+# Alone it exceeds HBM; the host's work for each expert would hide what the link does.
+MIXTRAL = (
+    "catalog.models=[{spec: mixtral-8x7b, ttft_slo_s: 1.0, tpot_slo_s: 0.8}]",
+    "workload.models=1",
+    "system.expert_host_s=0",
+)
 CACHES = ("moe_infinity", "moe_infinity_code", "moe_infinity_hybrid", "finemoe", "finemoe_hybrid")
 
 
 def latencies(*words: str) -> np.ndarray:
-    """Return the seconds of each request from its arrival to its end."""
+    """Return the seconds of each request to its end, of mixtures without their start."""
     mixtures = any(w.removeprefix("system=") in CACHES for w in words)
-    few = "workload.models=1" if mixtures else "workload.models=2"
-    catalog = "catalog=moe" if mixtures else "catalog=dense"
-    what = build(load([catalog, few, "workload=poisson", "system.check_slo=false", *words]))
+    catalog = MIXTRAL if mixtures else ("catalog=dense", "workload.models=2")
+    words = (*catalog, "workload=poisson", "system.check_slo=false", *CHUNK, *words)
+    what = build(load(list(words)))
     block = MIXTURE if mixtures else DENSE
-    records, _, _ = simulate(what.prepared, block, compiled=mixtures)
+    records, _, _ = simulate(what.prepared, block)
     assert (records.failure == 0).all()
-    seconds: np.ndarray = records.finished_s - records.arrival_s
+    since_s = records.started_s if mixtures else records.arrival_s  # a start reads 93 GB
+    seconds: np.ndarray = records.finished_s - since_s
     return seconds
 
 
@@ -39,7 +49,7 @@ def test_the_link_is_felt_in_proportion_at_most(system: str) -> None:
     for slow, fast in ((half, same), (same, twice)):
         assert (slow >= fast * (1 - 1e-9)).all()
         assert (slow <= 2.0 * fast * (1 + 1e-9)).all()
-        assert slow.sum() > 1.001 * fast.sum()
+    assert half.sum() > 1.001 * same.sum()  # a slice may draw no more of a faster link
 
 
 @pytest.mark.parametrize("system", ["dedicated", "mig_resident"])
