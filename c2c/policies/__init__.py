@@ -102,6 +102,7 @@ from c2c.policies.place import (
     link_headroom,
     link_is_promised,
     place,
+    reads_promises,
 )
 from c2c.policies.quota import Quota, quota_s, round_alpha
 from c2c.policies.route import (
@@ -268,6 +269,7 @@ __all__ = [
     "protected_share",
     "quota_s",
     "reads_end_times",
+    "reads_promises",
     "reads_token_lines",
     "round_alpha",
     "route",

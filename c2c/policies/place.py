@@ -23,6 +23,7 @@ __all__ = [
     "link_headroom",
     "link_is_promised",
     "place",
+    "reads_promises",
 ]
 
 # One row a slice that can take the model now: on a free place, or for an idle model that goes.
@@ -89,6 +90,22 @@ def _whole_link(policy: Any) -> float:
 @decision(default=_no_promise, returns=YES_OR_NO)
 def link_is_promised(policy: Any) -> bool:
     """Return whether inactive models give way until the promised link rates fit the budget."""
+
+
+def _yes(policy: Any) -> bool:
+    return True
+
+
+def _no(policy: Any) -> bool:
+    return False
+
+
+@decision(default=_yes, returns=YES_OR_NO)
+def reads_promises(policy: Any) -> bool:
+    """Return whether rows' `link_left_gbps`, `is_alone` and `unpromised_gbps` are read.
+
+    They take a look at every instance of a chip, and are not filled in where nothing reads them.
+    """
 
 
 @decision(default=_whole_link, returns=A_SHARE)
@@ -193,6 +210,7 @@ class FirstIdle(NamedTuple):
 
 
 place.by(FirstIdle)(_least)
+reads_promises.by(FirstIdle)(_no)
 
 
 @rank.by(FirstIdle)
@@ -207,6 +225,9 @@ class RandomIdle(NamedTuple):
 
     Source: C2CServe section 9.4.2 (the ablation; its candidate set is not given).
     """
+
+
+reads_promises.by(RandomIdle)(_no)
 
 
 @place.by(RandomIdle)
@@ -264,6 +285,7 @@ class LeastLoaded(NamedTuple):
 
 
 place.by(LeastLoaded)(_least)
+reads_promises.by(LeastLoaded)(_no)
 
 
 @rank.by(LeastLoaded)
@@ -362,6 +384,9 @@ def _start_s(policy: LeastStartTime, own: Any, row: Any) -> float:
     rate = policy.link_gbps if row.in_host != 0 else policy.disk_gbps
     waits_s = max(0.0, own.until_s[row.chip] - row.now_s)
     return float(waits_s + row.weight_bytes / (rate * 1e9))
+
+
+reads_promises.by(LeastStartTime)(_no)
 
 
 @rank.by(LeastStartTime)

@@ -121,4 +121,4 @@ def _fits_elsewhere(fleet: Fleet, s: Serving, i: int) -> bool:
     inst = s.instance[i]
     slots = [*s.decoding[i, : inst.n_decode, SLOT], *s.prefilling[i, : inst.n_prefill]]
     most = max(int(s.request[k].prompt + s.request[k].output) for k in slots)
-    return bool(most <= largest_kv(fleet, s, int(inst.model)))
+    return bool(most <= largest_kv(fleet, s, int(inst.model), int(most)))

@@ -133,7 +133,7 @@ def queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float
         slot = int(s.request[slot].next)
     s.count[0].pending -= model.n_wait
     model.wait_head, model.wait_tail, model.n_wait = -1, -1, 0
-    most = largest_kv(fleet, s, m)
+    most = largest_kv(fleet, s, m, 1 << 60)
     for slot in sorted(slots, key=lambda k: (s.request[k].arrival_s, s.request[k].id)):
         if s.request[slot].prompt + s.request[slot].output > most:
             fail_unserved(s, slot, now_s, FAIL_DEVICE)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from c2c.policies import jitable, link_is_promised, look_every_s, place, should_drain
+from c2c.policies import (
+    jitable,
+    link_is_promised,
+    look_every_s,
+    place,
+    reads_promises,
+    should_drain,
+)
 from c2c.serving.hbm import is_in_use, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of
@@ -64,14 +71,19 @@ def device_load_s(fleet: Fleet, s: Serving, d: int) -> float:
 
 
 @jitable
-def _turns_s(fleet: Fleet, s: Serving, m: int, d: int) -> float:
-    # What device d spends on turning once to each of its engines with work, and to model m.
-    total = fleet.switch_s[fleet.deployment[m].arch, s.device[d].kind]
+def _work_s(fleet: Fleet, s: Serving, m: int, d: int) -> tuple[float, float]:
+    # What `device_load_s` says of device d, and what turning once to each of its engines with work,
+    # and to model m, takes: both in one look at its engines.
+    load_s, turns_s = 0.0, fleet.switch_s[fleet.deployment[m].arch, s.device[d].kind]
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         inst = s.instance[i]
-        if inst.state != FREE and inst.model != m and is_in_use(s, i):
-            total += fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
-    return float(total)
+        if inst.state != FREE and is_in_use(s, i):
+            arch = fleet.deployment[inst.model].arch
+            pair = arch * fleet.costs.kinds + inst.kind
+            load_s += fleet.costs.decode_s[pair] + inst.backlog * fleet.costs.prompt_s[pair]
+            if inst.model != m:
+                turns_s += fleet.switch_s[arch, inst.kind]
+    return float(load_s), float(turns_s)
 
 
 @jitable
@@ -142,17 +154,19 @@ def place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
 
 @jitable
 def _add_candidates(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, c: int, n: int, now_s: float,
+    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, home: int, n: int, now_s: float,
     decodes: bool,
 ) -> int:  # fmt: skip
+    c = fleet.home_chip[home]
     chip = s.chip[c]
     if chip.claim >= 0 and chip.claim != m and not decodes:
         return n  # another model has waited too long for this chip
-    home = entry_of(fleet, m, c)
     if not could_hold_weights(fleet, s, home, m):
         return n
-    reserved = reserved_gbps(fleet, s, c, True)
-    unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
+    reserved, unpromised = 0.0, 0.0
+    if reads_promises(rules.system.place):
+        reserved = reserved_gbps(fleet, s, c, True)
+        unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
     arch = fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
         if (fleet.role[d] == DECODES) != decodes:
@@ -185,8 +199,7 @@ def _add_candidates(
             need = tokens * fleet.costs.kv_bytes[arch * fleet.costs.kinds + inst.kind]
             free = room_bytes(s, d) + s.device[d].weight_bytes + movable_bytes(fleet, s, i)
             row.fits_now = 1 if s.device[d].residents == 0 or need <= free else 0
-            row.load_s = device_load_s(fleet, s, d)
-            row.turns_s = _turns_s(fleet, s, m, d)
+            row.load_s, row.turns_s = _work_s(fleet, s, m, d)
             if row.is_resident != 0:
                 row.kept_share = inst.kept / fleet.layers[arch]
         n += 1
@@ -203,7 +216,7 @@ def _choose(
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         c = fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
-            n = _add_candidates(fleet, rules, s, m, tokens, c, n, now_s, decodes)
+            n = _add_candidates(fleet, rules, s, m, tokens, k, n, now_s, decodes)
     if n == 0:
         return -1
     # Counted by model: what other chips serve must not change what is drawn here.

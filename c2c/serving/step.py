@@ -74,8 +74,11 @@ __all__ = [
 
 
 @jitable
-def largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
-    """Return the most KV tokens of model `m` that a device for its prompts holds; -1: none is."""
+def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
+    """Return the most KV tokens of model `m` that a device for its prompts holds; -1: none is.
+
+    The first device that holds `enough` will do.
+    """
     largest = -1
     for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
         chip = s.chip[fleet.home_chip[k]]
@@ -85,6 +88,8 @@ def largest_kv(fleet: Fleet, s: Serving, m: int) -> int:
                 continue
             capacity = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind]
             largest = max(largest, capacity)
+            if largest >= enough:
+                return int(largest)
     return largest
 
 
@@ -164,7 +169,7 @@ def on_arrival(
         append_waiting(s, i, slot)
         wake(fleet, rules, s, i)
         return
-    largest = largest_kv(fleet, s, m)
+    largest = largest_kv(fleet, s, m, tokens)
     if tokens > largest:
         reason = FAIL_KV if largest > 0 else FAIL_MEMORY
         fail(s, slot, now_s, reason if largest >= 0 else FAIL_DEVICE)

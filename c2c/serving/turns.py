@@ -163,15 +163,18 @@ def _streamed_gbps(fleet: Fleet, s: Serving, i: int) -> float:
 
 
 @inlined
-def _watch(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
-    # Fills a row of s.engines for every instance of chip c that has requests, and protects those
-    # that serve most requests a byte streamed, up to the policy's share of the link.
-    chip = s.chip[c]
+def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s: float) -> None:
+    # Fills a row of s.engines for every instance of device d, or of its chip, that has requests,
+    # and protects those of the chip that serve most requests a byte streamed, up to the policy's
+    # share of the link.
+    chip = s.chip[s.device[d].chip]
     first = s.device[chip.first].first
     share = protected_share(rules.system.turn)
     is_brief = goes_by_order(rules.system.turn)
-    n = 0
-    for i in range(first, first + (chip.last - chip.first) * fleet.residents):
+    n, begin, end = 0, s.device[d].first, s.device[d].first + fleet.residents
+    if of_chip or share > 0.0:
+        begin, end = first, first + (chip.last - chip.first) * fleet.residents
+    for i in range(begin, end):
         inst = s.instance[i]
         row = s.engines[i - first]
         row.instance = -1
@@ -328,11 +331,11 @@ def _next_turn(
             if s.chip[c].started == s.count[0].events:
                 return -1, 0
             s.chip[c].started = s.count[0].events
-            _watch(fleet, rules, s, c, now_s)
+            _watch(fleet, rules, s, d, True, now_s)
         return _next_of_chip(fleet, rules, s, c, now_s)
     if nth > 0 or s.device[d].running >= 0:
         return -1, 0
-    _watch(fleet, rules, s, c, now_s)
+    _watch(fleet, rules, s, d, False, now_s)
     _watch_kv(fleet, s, d)
     i, _, n = _most_urgent(fleet, rules, s, d, now_s)
     if i < 0:

@@ -232,7 +232,7 @@ def _needed(x: Experts, state: Serving, arch: int, i: int, layer: int) -> int:
     # The experts that the tokens of the step take in a layer: writes `need`, returns how many.
     router, inst = x.tables.router, state.instance[i]
     experts = router.experts[arch]
-    for e in range(experts):
+    for e in range(x.step.shape[2]):  # a model with more experts may have run before
         x.is_needed[e] = 0
         x.step[0, layer, e] = 0.0
     n = 0

@@ -40,6 +40,8 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
         "instances": summary["run"]["instances"],
         "superchips": summary["run"]["chips"],
         "deployments": len(setup.serving.deployments),
+        "finished": summary["finished"],
+        "failed": summary["failed"],
         "arrival_rps": summary["arrival_rps"],
         "slo_attainment": summary["attainment"]["both"],
         "steps": summary["run"]["steps"],

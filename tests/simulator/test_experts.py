@@ -250,6 +250,29 @@ def test_the_paper_finds_the_right_trace_and_the_code_takes_the_first() -> None:
             assert alike == pytest.approx(1.0 if compares_seen else 0.0)
 
 
+def test_a_model_of_more_experts_on_another_gpu_changes_nothing() -> None:
+    """Found by bytes: tokens of its steps were counted among those of models with fewer."""
+    what = world(
+        models=2, router=Router(skew=1.0, locality=0.5), experts=ByProbability(),
+        prefetch=ExpertMap(capacity=20, distance=1),
+    )  # fmt: skip
+    few, many = what.deployments
+    wide = replace(many.spec, name="wide", experts=24, moe_intermediate=512)
+    few = replace(few, spec=replace(few.spec, name="narrow"))
+    what = replace(what, deployments=(few, replace(many, spec=wide)), superchips=2)
+    both = requests(np.repeat(np.arange(6) * 10.0, 2), [0, 1] * 6, prompt=6, output=30)
+    alone = replace(
+        both, arrival_s=both.arrival_s[::2], model=both.model[::2],
+        prompt_tokens=both.prompt_tokens[::2], output_tokens=both.output_tokens[::2],
+        ids=np.arange(0, 12, 2),
+    )  # fmt: skip
+    ours, _, _ = simulate(what, both)
+    theirs, _, _ = simulate(what, alone)
+    mine = ours[ours.model == 0]
+    assert mine.link_bytes.tolist() == theirs.link_bytes.tolist()
+    assert mine.finished_s.tolist() == theirs.finished_s.tolist()
+
+
 def test_a_full_store_replaces_the_row_most_like_the_new_one() -> None:
     router = router_tables(Router(), [(1, 4, 1)], 0)
     rows = np.array([[[1, 0, 0, 0]], [[0, 1, 0, 0]], [[0, 9, 1, 0]]], np.float32)
