@@ -48,7 +48,7 @@ from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS, weights_in
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
-from c2c.simulator.shards import groups_of
+from c2c.simulator.groups import groups_of
 from c2c.workloads import (
     Router,
     Workload,

@@ -52,7 +52,7 @@ def rebalance(
         advance(p, now_s)
         p.rate = rate
         p.limit_s = limit
-        set_end(world.tree, world.end_s, i, p.at_s + remaining_s(p))
+        set_end(world, i, p.at_s + remaining_s(p))
     link = world.link[c]
     link.rate = total
     link.peak = max(link.peak, total)
@@ -237,10 +237,10 @@ def submit(
         if code == ACT_INTERRUPT:
             p = world.phase[d]
             if p.is_graph == CHAIN:
-                set_end(world.tree, world.end_s, d, stop_chain(rules, world, d, now_s))
+                set_end(world, d, stop_chain(rules, world, d, now_s))
                 continue
             stop_at_boundary(p, now_s)
-            set_end(world.tree, world.end_s, d, p.at_s + remaining_s(p))
+            set_end(world, d, p.at_s + remaining_s(p))
         elif code == ACT_LOAD:
             _begin_load(machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
@@ -330,5 +330,5 @@ def end_phase(
         p.is_graph = 0
         link.graphs -= 1
     link.dirty = 1
-    set_end(world.tree, world.end_s, d, np.inf)
+    set_end(world, d, np.inf)
     return bool(p.is_load != 0)

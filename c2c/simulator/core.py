@@ -12,7 +12,7 @@ from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
-from c2c.simulator.events import next_device
+from c2c.simulator.events import FLEET, next_device
 from c2c.simulator.experts import Experts
 from c2c.simulator.graphs import follow_works
 from c2c.simulator.world import Machine, World
@@ -40,7 +40,9 @@ def drive(
     prompt: Any,
     output: Any,
     ids: Any,
+    until: Any,
     cursor: Any,
+    last_s: float,
     is_last: bool,
     clients: Clients,
 ) -> int:
@@ -50,16 +52,23 @@ def drive(
     arrivals; phase ends by device number, arrivals as in the block. In a closed loop a request of
     the block arrives when a client is free.
 
+    Groups of chips that share no model are run one after another, each to the end of the block:
+    what one group needs stays in the processor's caches, which the state of a large fleet exceeds.
+
     Args:
-      arrival_s, model, prompt, output, ids: the block, [n] each, ascending in time.
-      cursor: i8[1], the next arrival of the block; kept between calls.
+      arrival_s, model, prompt, output, ids: the block, [n] each, group after group, of each
+        ascending in time.
+      until: i8[groups], where each group's arrivals end; one entry: the whole fleet is one group.
+      cursor: i8[2], the next arrival of the block and the group; kept between calls.
+      last_s: when the last request of the block arrives.
       is_last: no block follows, so run on until nothing is left to do.
       clients: of a closed loop, where `arrival_s` means nothing.
 
     Returns:
       BLOCK_DONE, DRAINED, LAYOUT_DUE, RECORDS_FULL or NEED_SLOTS.
     """
-    n = len(arrival_s)
+    n = until[cursor[1]]
+    root = FLEET if len(until) == 1 else world.roots[cursor[1]]
     room = len(state.records) - fleet.max_batch - 2
     is_closed = len(clients.free_s) > 0
     ended = state.count[0].out
@@ -68,7 +77,7 @@ def drive(
     while True:
         if state.count[0].out > room:
             return RECORDS_FULL
-        d = next_device(world.tree)
+        d = next_device(world, root)
         now_s = world.end_s[d]
         k = cursor[0]
         arrives_s = np.inf
@@ -87,10 +96,13 @@ def drive(
             urgent = fleet.deployment[m].priority
             on_arrival(fleet, rules, state, now_s, ids[k], m, prompt[k], output[k], urgent)
             cursor[0] = k + 1
-        elif k >= n and not is_last:
-            return BLOCK_DONE
-        elif now_s == np.inf:
-            return DRAINED
+        elif (k >= n and not is_last and now_s >= last_s) or now_s == np.inf:
+            if cursor[1] + 1 == len(until):
+                return DRAINED if is_last else BLOCK_DONE
+            cursor[1] += 1
+            n = until[cursor[1]]
+            root = world.roots[cursor[1]]
+            continue
         elif world.phase[d].is_graph != 0 and follow_works(rules, machine, state, world, d, now_s):
             continue
         elif end_phase(rules, machine, state, world, d, now_s):

@@ -73,7 +73,7 @@ def share_among_works(
     for i in range(state.chip[c].first, state.chip[c].last):
         p = world.phase[i]
         if p.is_graph == CHAIN:
-            set_end(world.tree, world.end_s, i, spread_lane(world.lanes, i, r, n))
+            set_end(world, i, spread_lane(world.lanes, i, r, n))
             n += 1
         elif p.is_graph != 0:
             m = state.instance[state.plan[i].instance].model
@@ -81,13 +81,13 @@ def share_among_works(
                 starts, world.works, i, m, state.device[i].kind, now_s, r, n
             )
             p.demand = p.rate
-            set_end(world.tree, world.end_s, i, end_s)
+            set_end(world, i, end_s)
         elif world.busy[i] != 0:
             advance(p, now_s)
             p.rate = r.flow[n]
             # Steps that a higher rank leaves nothing stand still until shares are found again.
             p.limit_s = 0.0 if p.rate >= p.demand else p.link_bytes / max(p.rate, 1.0)
-            set_end(world.tree, world.end_s, i, p.at_s + remaining_s(p))
+            set_end(world, i, p.at_s + remaining_s(p))
             n += 1
         if world.busy[i] != 0:
             total += p.rate

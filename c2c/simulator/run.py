@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from c2c.serving import Prepared, start_asked
 from c2c.serving.growing import grow_records, grow_requests
@@ -17,6 +18,7 @@ from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, LAYOUT_DUE, NEED_SLOTS, RECORDS_FULL, drive
 from c2c.simulator.experts import Experts
+from c2c.simulator.groups import Ranges, ranges_of
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
 from c2c.simulator.machine import build_experts
 from c2c.simulator.mistakes import policy_error
@@ -83,6 +85,7 @@ class Simulation:
     experts: Experts
     clients: Clients
     layouts: LayoutSchedule
+    ranges: Ranges
     compiled: bool
     timeline_rows: int = 0
     next_id: int = 0
@@ -109,7 +112,8 @@ class Simulation:
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
         layouts = LayoutSchedule(prepared)
-        world = new_world(machine, state, timeline_rows)
+        ranges = ranges_of(prepared)
+        world = new_world(machine, state, timeline_rows, ranges.first_chip)
         world.layout_s[0] = layouts.next_s
         return cls(
             prepared=prepared,
@@ -120,6 +124,7 @@ class Simulation:
             experts=build_experts(prepared, state),
             clients=new_clients(loop),
             layouts=layouts,
+            ranges=ranges,
             compiled=compiled,
             timeline_rows=timeline_rows,
         )
@@ -137,17 +142,22 @@ class Simulation:
           PolicyError: a policy from outside the package failed.
           RuntimeError: a request was lost, which is a bug.
         """
+        order, until = self._by_group(block)
+        ids = self._ids(block)
         arrivals = tuple(
-            np.ascontiguousarray(a, dtype)
+            np.ascontiguousarray(a[order], dtype)
             for a, dtype in (
                 (block.arrival_s, np.float64),
                 (block.model, np.int64),
                 (block.prompt_tokens, np.int64),
                 (block.output_tokens, np.int64),
-                (self._ids(block), np.int64),
+                (ids, np.int64),
             )
         )
-        cursor = np.zeros(1, np.int64)
+        is_open = len(block) > 0 and len(self.clients.free_s) == 0
+        last_s = float(block.arrival_s[-1]) if is_open else -np.inf
+        ended: list[Any] = []  # of groups, one after another
+        cursor = np.zeros(2, np.int64)
         while True:
             arguments: Any = (
                 self.prepared.fleet,
@@ -157,14 +167,16 @@ class Simulation:
                 self.world,
                 self.experts,
                 *arrivals,
+                until,
                 cursor,
+                last_s,
                 is_last,
                 self.clients,
             )
             why = self._driven(arguments)
             n_out = int(self.state.count[0].out)
-            if n_out > 0 and (why == RECORDS_FULL or is_last):
-                on_records(self.state.records[:n_out].copy())
+            if n_out > 0 and (why == RECORDS_FULL or is_last or len(until) > 1):
+                (on_records if len(until) == 1 else ended.append)(self.state.records[:n_out].copy())
                 self.state.count[0].out = 0
             if why == LAYOUT_DUE:
                 self._change_layout(is_over=is_last and cursor[0] == len(block))
@@ -172,8 +184,11 @@ class Simulation:
                 self.state = grow_requests(self.state, len(self.state.request))
             elif why != RECORDS_FULL:
                 break
+        if ended:
+            records = np.concatenate(ended)
+            on_records(records[np.argsort(records["finished_s"], kind="stable")])
         if len(block):
-            self.next_id = int(arrivals[-1][-1]) + 1
+            self.next_id = int(ids[-1]) + 1
         if why == DRAINED:
             self.done = True
             count = self.state.count
@@ -181,6 +196,25 @@ class Simulation:
             if left != 0:
                 lost = RuntimeError(f"{left} of {count[0].arrived} requests were never served")
                 raise policy_error(lost, self.rules)
+
+    def _by_group(self, block: RequestBlock) -> tuple[Any, NDArray[np.int64]]:
+        """Return the order in which the block is served, and where each group's requests end.
+
+        All chips are served together, in the order of time, where something is common to them:
+        clients, changes of layouts, and a timeline that is not full yet.
+        """
+        groups, world = len(self.ranges.first_chip), self.world
+        is_common = (
+            len(self.clients.free_s) > 0
+            or len(self.prepared.layouts.changes) > 0
+            or world.n_timeline[0] < self.timeline_rows
+        )
+        if groups == 1 or is_common:
+            return slice(None), np.array([len(block)])
+        group = self.ranges.of_model[block.model]
+        narrow = np.uint16 if groups <= 1 << 16 else np.int64  # sorted in one pass over the digits
+        until = np.cumsum(np.bincount(group, minlength=groups))
+        return np.argsort(group.astype(narrow), kind="stable"), until
 
     def _ids(self, block: RequestBlock) -> np.ndarray:
         if block.ids is not None:

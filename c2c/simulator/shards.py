@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c2c.serving import Prepared
+from c2c.simulator.groups import groups_of
 from c2c.simulator.run import RunStats
 from c2c.workloads import RequestBlock, Workload
 
-__all__ = ["Shard", "groups_of", "merged_stats", "merged_timeline", "only", "split"]
+__all__ = ["Shard", "merged_stats", "merged_timeline", "only", "split"]
 
 _SAMPLE = 500_000  # requests that tell how much of the load each model has
 
@@ -32,24 +33,6 @@ class Shard:
 
     models: NDArray[np.int64]
     parts: tuple[NDArray[np.int64], ...]
-
-
-def groups_of(prepared: Prepared) -> NDArray[np.int64]:
-    """Return the group of each model; the chips of different groups share no model."""
-    # It takes longer to import than a small run takes, which has no shards.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    fleet = prepared.fleet
-    models, chips = len(fleet.deployment), prepared.setup.superchips
-    size = models + chips
-    edges = coo_array(
-        (np.ones(len(fleet.home_chip), bool), (fleet.home_model, models + fleet.home_chip)),
-        shape=(size, size),
-    )
-    _, label = connected_components(edges, directed=False)
-    _, group = np.unique(label[:models], return_inverse=True)
-    return group.astype(np.int64)
 
 
 def split(

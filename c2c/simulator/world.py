@@ -80,7 +80,9 @@ class World(NamedTuple):
     busy: Any  # i8[devices] 1: a phase is under way
     end_s: Any  # f8[devices]
     due_s: Any  # f8[instances] when the KV caches on their way to each will have come
-    tree: Any
+    tree: Any  # i8, of the devices' ends: see `events`
+    leaf: Any  # i8[devices] where each stands in it
+    roots: Any  # i8[groups] above the devices of each group of chips that is driven apart
     demands: Any  # scratch, one a slice of a chip
     rates: Any
     active: Any
@@ -92,20 +94,27 @@ class World(NamedTuple):
     layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
 
 
-def new_world(machine: Machine, state: Serving, timeline_rows: int) -> World:
-    """Return the world before the first event; at most `timeline_rows` phases are kept."""
+def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any = (0,)) -> World:
+    """Return the world before the first event; at most `timeline_rows` phases are kept.
+
+    Args:
+      chips: the first of each group of chips that are driven apart.
+    """
     n, works = len(state.device), len(machine.starts.after)
     widest = int((state.chip.last - state.chip.first).max())
     lanes = new_lanes(machine.chains, n, len(state.chip))
     resources = new_resources(widest * max(1, works), len(RESOURCES) + lanes.used_s.shape[1])
     resources.capacity[len(RESOURCES) :] = 1.0  # a second a second
+    tree, leaf, roots = new_tournament(state.chip.first[list(chips)], n)
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
         link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
         busy=np.zeros(n, np.int64),
         end_s=np.full(n, np.inf),
         due_s=np.zeros(len(state.instance)),
-        tree=new_tournament(n),
+        tree=tree,
+        leaf=leaf,
+        roots=roots,
         demands=np.zeros(widest),
         rates=np.zeros(widest),
         active=np.zeros(widest, np.int64),

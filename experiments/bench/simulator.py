@@ -189,6 +189,14 @@ def by_chips(settings: BenchSettings) -> list[list[str]]:
     ]
 
 
+def by_cells(settings: BenchSettings) -> list[list[str]]:
+    """Return `by_chips` in cells of one superchip each, which share no model."""
+    return [
+        [*point, f"cells={chips}", "shards=1"]
+        for chips, point in zip(settings.fleets, by_chips(settings), strict=True)
+    ]
+
+
 def by_turns(settings: BenchSettings) -> list[list[str]]:
     """Return the points where several busy engines share a slice."""
     return [
@@ -292,6 +300,8 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
     out.print(_table("over instances, load and models in proportion", fleets))
     chips = [measure_point(overrides) for overrides in by_chips(settings)]
     out.print(_table("the same, every model asked for equally often", chips))
+    cells = [measure_point(overrides) for overrides in by_cells(settings)]
+    out.print(_table("the same in cells of one superchip, simulated one after another", cells))
     turns = [measure_point(overrides) for overrides in by_turns(settings)]
     out.print(_table("several engines a slice that take turns: every step is walked", turns))
     return {
@@ -300,6 +310,7 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
         "by_system": served,
         "by_instances": fleets,
         "by_chips": chips,
+        "by_cells": cells,
         "by_turns": turns,
     }
 
@@ -314,7 +325,14 @@ def main(arguments: Sequence[str]) -> int:
         folder.write_json("simulator", found)
         rows = [
             {"over": over, **point}
-            for over in ("by_requests", "by_system", "by_instances", "by_chips", "by_turns")
+            for over in (
+                "by_requests",
+                "by_system",
+                "by_instances",
+                "by_chips",
+                "by_cells",
+                "by_turns",
+            )
             for point in found[over]
         ]
         folder.write_table("points", pa.Table.from_pylist(rows))

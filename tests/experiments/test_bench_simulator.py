@@ -79,7 +79,7 @@ def test_the_whole_benchmark_leaves_its_numbers(
     found = json.loads((out / "simulator.json").read_text())
     assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
     assert found["start"]["peak_mb"] < 500
-    assert pq.read_table(out / "points.parquet").num_rows == 7 + len(systems)
+    assert pq.read_table(out / "points.parquet").num_rows == 8 + len(systems)
     assert [p["system"] for p in found["by_system"]] == systems
     assert all(p["walked"] <= p["steps"] for p in found["by_requests"])
     assert found["by_turns"][0]["walked"] > 0

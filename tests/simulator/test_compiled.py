@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from c2c.serving.state import Rules
 from c2c.simulator import build_machine, cache_dir, cache_key, compiled
 from c2c.simulator.cache_folder import writable
 from c2c.simulator.compiled import _sources
-from c2c.simulator.events import new_tournament, next_device, set_end
+from c2c.simulator.events import FLEET, new_tournament, next_device, set_end
 from tests.simulator.worlds import setup
 
 
@@ -54,16 +55,21 @@ def test_cache_folder_follows_the_environment(
     assert cache_dir() == tmp_path / "numba" / cache_key()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 21])
-def test_tournament_finds_the_first_and_ties_go_to_the_lowest(n: int) -> None:
-    g = np.random.default_rng(n)
-    tree, end_s = new_tournament(n), np.full(n, np.inf)
-    assert next_device(tree) == 0
-    for _ in range(200):
-        i = int(g.integers(n))
-        at = float(g.choice([1.0, 2.0, 3.0, np.inf]))
-        set_end(tree, end_s, i, at)
-        assert next_device(tree) == int(np.argmin(end_s))
+@pytest.mark.parametrize(
+    "sizes", [[1], [2], [3], [7], [8], [21], [7, 7, 7], [1, 8, 3], [2, 1, 5, 1, 1, 6, 9]]
+)
+def test_tournament_finds_the_first_and_ties_go_to_the_lowest(sizes: list[int]) -> None:
+    g = np.random.default_rng(sum(sizes) + len(sizes))
+    n, firsts = sum(sizes), np.cumsum([0, *sizes[:-1]])
+    tree, leaf, roots = new_tournament(firsts, n)
+    world = SimpleNamespace(tree=tree, leaf=leaf, end_s=np.full(n, np.inf))
+    assert next_device(world, FLEET) == 0
+    for _ in range(400):
+        set_end(world, int(g.integers(n)), float(g.choice([1.0, 2.0, 3.0, np.inf])))
+        assert next_device(world, FLEET) == int(np.argmin(world.end_s))
+        for first, size, root in zip(firsts, sizes, roots, strict=True):
+            best = first + int(np.argmin(world.end_s[first : first + size]))
+            assert next_device(world, root) == best
 
 
 def test_a_damaged_cache_is_deleted_and_made_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from c2c.policies import RandomIdle
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
-from c2c.simulator.shards import groups_of, merged_stats, merged_timeline, only, split
+from c2c.simulator.groups import groups_of, ranges_of
+from c2c.simulator.shards import merged_stats, merged_timeline, only, split
 from c2c.workloads import RequestBlock, Workload
 from tests.simulator.worlds import random_requests, setup
 
@@ -29,10 +31,10 @@ def _blocks(block: RequestBlock, size: int = 37) -> list[RequestBlock]:
 
 
 def _run(
-    prepared: Prepared, blocks: Any, models: Any = None, rows: int = 200
+    prepared: Prepared, blocks: Any, models: Any = None, rows: int = 200, compiled: bool = False
 ) -> tuple[Any, RunStats, Any]:
     simulation = Simulation.start(
-        prepared, build_machine(prepared), compiled=False, timeline_rows=rows, models=models
+        prepared, build_machine(prepared), compiled=compiled, timeline_rows=rows, models=models
     )
     found: list[Any] = []
     stats = run_blocks(simulation, blocks, found.append)
@@ -56,6 +58,46 @@ def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
             getattr(together, field.name), getattr(stats, field.name), field.name
         )
     assert merged_timeline([t for _, _, t in runs], 200).tobytes() == timeline.tobytes()
+
+
+@pytest.mark.parametrize(("cells", "more"), [(2, {}), (3, {"place": RandomIdle()})])
+def test_groups_one_after_another_are_one_run(cells: int, more: dict[str, Any]) -> None:
+    """Where phases of the timeline are still wanted, the whole fleet is served in time's order."""
+    prepared = prepare(_fleet(cells, **more))
+    block = random_requests(3000, len(MODELS), 12.0, seed=5)
+    together, stats, _ = _run(prepared, _blocks(block), rows=10**5, compiled=True)
+    for size in (37, 1000, 3000):
+        apart, also, _ = _run(prepared, _blocks(block, size), rows=0, compiled=True)
+        assert apart.tobytes() == together.tobytes()
+        for field in fields(RunStats):
+            np.testing.assert_array_equal(
+                getattr(also, field.name), getattr(stats, field.name), field.name
+            )
+
+
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 12))
+def test_ranges_are_the_smallest_whose_chips_are_neighbours(
+    seed: int, chips: int, models: int
+) -> None:
+    g = np.random.default_rng(seed)
+    homes = [
+        np.sort(g.choice(chips, int(g.integers(1, min(chips, 3) + 1)), False))
+        for _ in range(models)
+    ]
+    first = np.cumsum([0, *map(len, homes)])
+    fleet = SimpleNamespace(
+        home_first=first,
+        home_chip=np.concatenate(homes),
+        home_model=np.repeat(np.arange(models), np.diff(first)),
+    )
+    found = ranges_of(SimpleNamespace(fleet=fleet, setup=SimpleNamespace(superchips=chips)))  # type: ignore[arg-type]
+    cuts = [0] + [
+        c for c in range(1, chips) if not any(h[0] < c <= h[-1] for h in homes)
+    ]  # where no model has chips on both sides
+    wanted = [max(c for c in cuts if c <= h[0]) for h in homes]
+    used = sorted(set(wanted))
+    assert found.of_model.tolist() == [used.index(w) for w in wanted]
+    assert found.first_chip.tolist() == [0, *used[1:]]
 
 
 def test_chips_that_share_a_model_are_one_group() -> None:
