@@ -122,10 +122,12 @@ def _fig10(rows: Sequence[Mapping[str, Any]], thresholds: Sequence[int]) -> tupl
             "sec75.warm_pool",
             claim("medusa.sec75.warm_pool").value
             if all(
-                _is_loading(m, p99[m, RATES[0], at, "vllm"]) for m in MODELS for at in thresholds
+                _is_loading(m, max(p99[m, RATES[0], at, "vllm"] for at in thresholds))
+                for m in MODELS
             )
             else {"launch": "more, or less"},
-            "p99 at 2 RPS lies above a loading phase, by less than a runtime's start.",
+            "The threshold with most starts: p99 at 2 RPS lies above a loading phase, by less than "
+            "a runtime's start.",
             "in-sample",
         ),
     )
