@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from c2c.policies import (
+    inlined,
     jitable,
     link_is_promised,
     look_every_s,
@@ -58,15 +59,21 @@ def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
     return total
 
 
+@inlined
+def _engine_s(fleet: Fleet, s: Serving, i: int) -> float:
+    # A decode step of instance i and the prompts that wait there.
+    inst = s.instance[i]
+    pair = fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind
+    return float(fleet.costs.decode_s[pair] + inst.backlog * fleet.costs.prompt_s[pair])
+
+
 @jitable
 def device_load_s(fleet: Fleet, s: Serving, d: int) -> float:
     """Return what the engines of device `d` have to do: a decode step each, and their prompts."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
-        inst = s.instance[i]
-        if inst.state != FREE and is_in_use(s, i):
-            pair = fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind
-            total += fleet.costs.decode_s[pair] + inst.backlog * fleet.costs.prompt_s[pair]
+        if s.instance[i].state != FREE and is_in_use(s, i):
+            total += _engine_s(fleet, s, i)
     return total
 
 
@@ -78,11 +85,9 @@ def _work_s(fleet: Fleet, s: Serving, m: int, d: int) -> tuple[float, float]:
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         inst = s.instance[i]
         if inst.state != FREE and is_in_use(s, i):
-            arch = fleet.deployment[inst.model].arch
-            pair = arch * fleet.costs.kinds + inst.kind
-            load_s += fleet.costs.decode_s[pair] + inst.backlog * fleet.costs.prompt_s[pair]
+            load_s += _engine_s(fleet, s, i)
             if inst.model != m:
-                turns_s += fleet.switch_s[arch, inst.kind]
+                turns_s += fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
     return float(load_s), float(turns_s)
 
 
