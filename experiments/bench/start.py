@@ -66,7 +66,7 @@ class Start:
     """One start, in seconds; the parts follow each other.
 
     Attributes:
-      import_s: from the start of the process to the end of imports.
+      import_s: from the start of the process to the end of imports, the file format's with them.
       map_s: reading the checkpoint into its place, with jax's own start and all that runs beside.
       weights_s: of it, reading the weights.
       beside_s: likewise, what runs in another thread: tokenizer, and executables made ready.
@@ -118,6 +118,8 @@ settings = json.loads(sys.argv[1])
 import jax
 import numpy as np
 from c2c.transformer import Wanted, buckets_of, load
+if settings["checkpoint"].endswith(".gguf"):
+    import gguf  # what `load` imports for such a file
 imported = time.time()
 took = {}
 wanted = Wanted(buckets=buckets_of(settings["prompt"], 1), draws=(False,), scores=False)

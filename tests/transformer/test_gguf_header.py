@@ -7,7 +7,9 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import pytest
 
+from c2c.errors import DataError
 from c2c.transformer.gguf.header import GgufHeader, read_header
 from tests.transformer.gguf_files import Builder
 
@@ -56,3 +58,20 @@ def test_agrees_with_the_library(tmp_path: Path) -> None:
             assert info.shape == tuple(reversed(tensor.shape.tolist()))
             assert info.kind == tensor.tensor_type
             assert (info.offset_bytes, info.size_bytes) == (tensor.data_offset, tensor.n_bytes)
+
+
+def test_a_vocabulary_that_is_not_text_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    """Weights can be read meanwhile: the rest of the header is sound."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_array("tokens", ["good", "GOOD"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(data.replace(b"GOOD", b"G\xff\xfeD"))
+    metadata = header_of(tmp_path / "m.gguf").metadata
+    assert metadata["general.architecture"] == "llama"
+    assert len(metadata["tokens"]) == 2
+    with pytest.raises(DataError, match="metadata key 'tokens' is not UTF-8 text"):
+        metadata["tokens"][0]

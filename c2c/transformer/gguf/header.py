@@ -8,20 +8,20 @@ stay the library's, and the tests hold the two readers against each other.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType
 
 from c2c.errors import DataError
 
-__all__ = ["GgufHeader", "TensorInfo", "read_header"]
+__all__ = ["GgufHeader", "TensorInfo", "Texts", "read_header"]
 
 _VERSIONS = (2, 3)
 _NUMBERS = {
@@ -104,6 +104,47 @@ def read_header(data: mmap.mmap, source: str) -> GgufHeader:
     return GgufHeader(metadata=metadata, tensors=tensors)
 
 
+class Texts(Sequence[str]):
+    """Texts of a file, read when the first is asked for: weights do not wait for a vocabulary.
+
+    Raises:
+      DataError: where they are asked for: one is not UTF-8.
+    """
+
+    def __init__(self, data: mmap.mmap, position: int, count: int, source: str, what: str) -> None:
+        self._data, self._position, self._count = data, position, count
+        self._source, self._what = source, what
+
+    @cached_property
+    def all(self) -> list[str]:
+        """Return them as a list, the same each time."""
+        data, at, length = self._data, self._position, _LENGTH.unpack_from
+        found = []
+        try:
+            for _ in range(self._count):
+                begin = at + 8
+                at = begin + length(data, at)[0]
+                found.append(data[begin:at].decode())
+        except UnicodeDecodeError:
+            raise DataError(self._source, f"damaged: {self._what} is not UTF-8 text") from None
+        return found
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self.all[index]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.all == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class _Cursor:
     """Reads forward through the file; every length is checked before it is believed."""
 
@@ -146,25 +187,20 @@ class _Cursor:
         except UnicodeDecodeError:
             raise DataError(self.source, f"damaged: {what} is not UTF-8 text") from None
 
-    def texts(self, count: int, what: str) -> list[str]:
-        """Return so many texts. A vocabulary has 50,000, so that none is a call of its own.
-
-        What is not as it should be `text` tells, which is asked for it.
-        """
-        data, end, at = self.data, len(self.data), self.position
-        length = _LENGTH.unpack_from
-        found: list[str] = []
-        with contextlib.suppress(UnicodeDecodeError):
-            while len(found) < count and at + 8 <= end:
-                begin = at + 8
-                (size,) = length(data, at)
-                if size > _MAX_TEXT_BYTES or begin + size > end:
-                    break
-                found.append(data[begin : begin + size].decode())
-                at = begin + size
-        self.position = at
-        found += [self.text(what) for _ in range(count - len(found))]
-        return found
+    def texts(self, count: int, what: str) -> Texts:
+        """Return so many texts. A vocabulary has 50,000, so that none is a call of its own."""
+        begin = at = self.position
+        data, last, length = self.data, len(self.data) - 8, _LENGTH.unpack_from
+        for _ in range(count):
+            if at > last:
+                at = len(data) + 1  # which `advance` refuses
+                break
+            (size,) = length(data, at)
+            if size > _MAX_TEXT_BYTES:
+                raise DataError(self.source, f"damaged: {what} has a text of {size} bytes")
+            at += 8 + size
+        self.advance(at - begin, what)
+        return Texts(data, begin, count, self.source, what)
 
     def value_type(self, key: str) -> GGUFValueType:
         number = self.number("<I", f"metadata key {key!r}")

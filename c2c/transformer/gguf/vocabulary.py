@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from c2c.errors import DataError
+from c2c.transformer.gguf.header import Texts
 
 __all__ = ["PRE_TOKENIZERS", "gguf_tokenizer", "special_id"]
 
@@ -101,6 +102,8 @@ def special_id(metadata: Mapping[str, Any], name: str, source: str) -> int | Non
 
 def _texts(metadata: Mapping[str, Any], key: str, source: str) -> list[str]:
     value = metadata.get(key)
+    if isinstance(value, Texts):
+        return value.all
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise DataError(source, f"metadata key {key!r} is missing or not a list of texts")
     return value
