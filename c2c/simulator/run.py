@@ -21,7 +21,7 @@ from c2c.simulator.experts import Experts
 from c2c.simulator.groups import Ranges, ranges_of
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
 from c2c.simulator.machine import build_experts
-from c2c.simulator.mistakes import policy_error
+from c2c.serving.mistakes import policy_error
 from c2c.simulator.world import Machine, World, new_world
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
