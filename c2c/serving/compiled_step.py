@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
@@ -10,26 +11,27 @@ import numpy as np
 
 from c2c.serving import loop
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
-from c2c.serving.machine_code import compiled, is_kept
-from c2c.serving.port import Action, Arrival, Event, Load, Ready, RunSteps, StepEnd
+from c2c.serving.machine_code import compiled_call, is_kept
+from c2c.serving.port import Action, Arrival, Event, Interrupt, Load, Ready, RunSteps, StepEnd
 from c2c.serving.rows import as_records, row_type
-from c2c.serving.state import (
-    COUNT_DTYPE,
-    INSTANCE_DTYPE,
-    PLAN_DTYPE,
-    REPORT_DTYPE,
-    Fleet,
-    Rules,
-    Serving,
-)
-from c2c.serving.taking import ARRIVES, ENDS, EVENT_DTYPE, IS_READY, TAKEN, take
+from c2c.serving.state import PLAN_DTYPE, REPORT_DTYPE, Fleet, Rules, Serving
+from c2c.serving.taking import ARRIVES, ENDS, EVENT_DTYPE, IS_READY, LEFT, Told, take
 
 __all__ = ["CompiledStep", "is_compiled"]
 
+
+def _struct(dtype: np.dtype[Any]) -> struct.Struct:
+    # Through NumPy a row of twenty fields takes ten times as long to write.
+    codes = {"i": "q", "f": "d"}
+    made = struct.Struct("".join(codes[dtype[name].kind] for name in dtype.names or ()))
+    assert made.size == dtype.itemsize, dtype
+    return made
+
+
+_EVENT: Final = _struct(EVENT_DTYPE)
+_PLAN: Final = _struct(PLAN_DTYPE)
 _NOTHING: Final = (0,) * len(REPORT_DTYPE.names or ())
-_BEFORE: Final = tuple((COUNT_DTYPE.names or ()).index(n) for n in ("free_slots", "out", "dropped"))
-_AFTER: Final = tuple((COUNT_DTYPE.names or ()).index(n) for n in ("actions", "dropped"))
-_MODEL: Final = (INSTANCE_DTYPE.names or ()).index("model")
+_AVAILABLE: Final = (REPORT_DTYPE.names or ()).index("available_gbps")
 
 
 def is_compiled() -> bool:
@@ -38,7 +40,7 @@ def is_compiled() -> bool:
 
 
 class CompiledStep:
-    """The step of one fleet, ready to be called."""
+    """The step of one fleet, over a state of its own."""
 
     def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
         """Read the machine code, or make it, which takes tens of seconds.
@@ -46,28 +48,30 @@ class CompiledStep:
         Args:
           fleet: as arrays.
           rules: whose own arrays this shares with the interpreted step.
-          state: as arrays or rows, of which nothing is changed; see `step`.
+          state: as arrays or rows; one of the same kinds is what `step` will be called with.
 
         Raises:
           PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
         """
         self._fleet, self._rules = fleet, rules
-        self._event = np.zeros(1, EVENT_DTYPE).view(np.recarray)
-        self._told = np.zeros(0, np.int64)
         self._plan = row_type(PLAN_DTYPE)
-        s = as_records(state)
-        self._make_room(s)
-        self._take = compiled(take, (fleet, rules, s, self._event, self._told, self._told))
+        self._hold(as_records(state))
 
-    def _make_room(self, s: Serving) -> None:
-        # Each action may be a run, of a whole batch.
-        most = len(s.actions) * 2 + len(s.device) * 4 * self._fleet.max_batch
-        if len(self._told) < most:
-            self._told = np.zeros(most, np.int64)
-        self._finished = np.zeros(self._fleet.max_batch, np.int64)
+    def _hold(self, state: Serving) -> None:
+        """Take the tables whose addresses machine code gets from now on."""
+        most = self._fleet.max_batch
+        # Each device may be told of a run, of a whole batch.
+        asked = np.zeros(1 + 2 * len(state.actions) + len(state.device) * (2 + 4 * most), np.int64)
+        event, finished = np.zeros(1, EVENT_DTYPE).view(np.recarray), np.zeros(most, np.int64)
+        told = Told(event, finished, asked)
+        self._take = compiled_call(take, (self._fleet, self._rules, state, told))
+        self._state, self._finished, self._asked = state, finished, asked
+        self._event = memoryview(event.view(np.uint8))
+        self._plans = memoryview(state.plan.view(np.uint8))
+        self._models = state.instance.model.view(np.ndarray)
 
     def step(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
-        """Return the state after an event, which is `state` or has its arrays, and the actions.
+        """Return the state after an event, which has the arrays of `state`, and the actions.
 
         Args:
           state: as arrays; the caller must not use it again.
@@ -75,73 +79,77 @@ class CompiledStep:
         Raises:
           BackendError: as `loop.step`.
         """
-        counts = state.count.item()
-        free, out, dropped = (counts[k] for k in _BEFORE)
-        has_room = free > 0 and out + len(state.request) <= len(state.records)
-        if not has_room or not self._write(event):
-            return self._otherwise(state, event)
-        ended = event.finished if type(event) is StepEnd else ()
-        finished = self._finished[: len(ended)]
-        finished[:] = ended
-        if self._take(self._fleet, self._rules, state, self._event, finished, self._told) != TAKEN:
-            return self._otherwise(state, event)
-        counts = state.count.item()
-        asked = state.actions[: counts[_AFTER[0]]].tolist()
-        state.count[0].actions = 0
+        if state is not self._state:
+            self._hold(state)
+        n = self._take() if self._write(event) else LEFT
+        if n == LEFT:
+            return loop.step(self._fleet, self._rules, state, event, donate=True)
+        asked = iter(self._asked[:n].tolist())
+        has_dropped = next(asked) > 0
         actions = self._actions(state, asked)
-        if counts[_AFTER[1]] != dropped:
-            first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
+        if has_dropped:
+            first = next((k for k, a in enumerate(actions) if isinstance(a, Load)), len(actions))
             actions[first:first] = loop.absent(self._fleet, state)
         if type(event) is Arrival:
-            return state, (*actions, *loop.timer_of(state, event))
+            actions += loop.timer_of(state, event)
         return state, tuple(actions)
-
-    def _otherwise(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
-        return loop.step(self._fleet, self._rules, state, event, donate=True)
 
     def _write(self, event: Event) -> bool:
         """Write an event for `take`; False: it is none of those."""
         kind = type(event)
         if kind is StepEnd:
-            if len(event.finished) > len(self._finished):
+            ended = len(event.finished)
+            if ended > len(self._finished):
                 return False
-            self._event[0] = (ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, *event.report)
+            if ended:
+                self._finished[:ended] = event.finished
+            report = event.report
+            _EVENT.pack_into(
+                self._event, 0,
+                ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, ended, *report,
+            )  # fmt: skip
             return True
         if kind is Ready:
-            self._event[0] = (IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, *_NOTHING)
-            self._event[0].available_gbps = event.available_gbps
+            report = [*_NOTHING]
+            report[_AVAILABLE] = event.available_gbps
+            _EVENT.pack_into(
+                self._event, 0,
+                IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, 0, *report,
+            )  # fmt: skip
             return True
         if kind is not Arrival:
             return False
         loop.check_arrival(self._fleet, event)
         priority = event.priority
         if priority is None:
-            priority = self._fleet.deployment[event.model].priority
-        self._event[0] = (
+            priority = int(self._fleet.deployment[event.model].priority)
+        _EVENT.pack_into(
+            self._event, 0,
             ARRIVES, event.at_s, 0, event.request_id, event.model, event.prompt_tokens,
-            event.max_output_tokens, priority, event.deadline_s, *_NOTHING,
+            event.max_output_tokens, priority, event.deadline_s, 0, *_NOTHING,
         )  # fmt: skip
         return True
 
-    def _actions(self, s: Serving, asked: list[list[int]]) -> list[Action]:
-        once = dict.fromkeys(map(tuple, asked))
-        told = iter(self._told.tolist()) if any(c == ACT_RUN for c, _ in once) else iter(())
+    def _actions(self, s: Serving, asked: Iterator[int]) -> list[Action]:
         actions: list[Action] = []
-        for code, where in once:
+        for code in asked:
+            where = next(asked)
             if code == ACT_RUN:
-                actions.append(self._run(s, where, told))
-            elif code != ACT_INTERRUPT or loop.still_runs(s, where, once):
+                actions.append(self._run(where, asked))
+            elif code == ACT_INTERRUPT:
+                actions.append(Interrupt(device=where))
+            else:
                 actions.append(loop.action_of(s, code, where))
         return actions
 
-    def _run(self, s: Serving, d: int, told: Iterator[int]) -> RunSteps:
-        plan = self._plan(*s.plan.item(d))
-        prompts, decodes = next(told), next(told)
+    def _run(self, d: int, asked: Iterator[int]) -> RunSteps:
+        plan = self._plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
+        prompts, decodes = next(asked), next(asked)
         return RunSteps(
             device=d,
             instance=plan.instance,
-            model=s.instance.item(plan.instance)[_MODEL],
+            model=int(self._models[plan.instance]),
             plan=plan,
-            prefills=tuple((next(told), next(told), next(told)) for _ in range(prompts)),
-            decodes=tuple(islice(told, decodes)),
+            prefills=tuple((next(asked), next(asked), next(asked)) for _ in range(prompts)),
+            decodes=tuple(islice(asked, decodes)),
         )

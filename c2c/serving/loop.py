@@ -82,7 +82,7 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
 
-__all__ = ["absent", "action_of", "check_arrival", "run", "step", "still_runs", "timer_of"]
+__all__ = ["absent", "action_of", "check_arrival", "run", "step", "timer_of"]
 
 _WANTED: Final = {Ready: LOADING, StepEnd: RUNNING}  # what a device does that says so
 
@@ -118,7 +118,7 @@ def step(
     start_asked(fleet, rules, s, now_s)
     asked = dict.fromkeys(map(tuple, s.actions[: count.actions].tolist()))
     count.actions = 0
-    actions = [action_of(s, c, k) for c, k in asked if c != ACT_INTERRUPT or still_runs(s, k, asked)]
+    actions = [action_of(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
     if count.dropped != dropped:
         first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
         actions[first:first] = absent(fleet, s)
@@ -296,8 +296,8 @@ def absent(fleet: Fleet, s: Serving) -> list[Action]:
     return [Absent(chip=chip, models=tuple(models)) for chip, models in sorted(gone.items())]
 
 
-def still_runs(s: Serving, d: int, asked: Mapping[tuple[int, int], None]) -> bool:
-    """Return whether the run that was to be interrupted is not the one whose end has just come."""
+def _still_runs(s: Serving, d: int, asked: Mapping[tuple[int, int], None]) -> bool:
+    # Whether the run that was to be interrupted is not the one whose end has just come.
     running = int(s.device[d].running)
     return running >= 0 and s.instance[running].state == RUNNING and (ACT_RUN, d) not in asked
 

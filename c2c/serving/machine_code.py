@@ -42,6 +42,7 @@ __all__ = [
     "cache_dir",
     "cache_key",
     "compiled",
+    "compiled_call",
     "forget",
     "is_kept",
     "variant_key",
@@ -174,8 +175,40 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callab
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
     """
+    return _made_whole(lambda: _compiled(function, arguments))
+
+
+def compiled_call(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callable[[], int]:
+    """Return the call of an entry with these very arguments, all of them tuples.
+
+    It takes microseconds, where one of `compiled` looks for what fits the types of its arguments.
+    What is written into the arrays is seen on both sides. Made and read as `compiled` is.
+    """
+    return _made_whole(lambda: _compiled_call(function, arguments))
+
+
+def _compiled_call(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callable[[], int]:
+    entry, packed = _made(function, arguments)
+    given = tuple(packed(k, value) for k, value in enumerate(arguments))
+    kinds = tuple(cast("Any", numba.typeof)(value) for value in given)
+    return _Call(entry.overloads[kinds].entry_point, given, packed)
+
+
+class _Call:
+    """A call with arguments at addresses, which live as long as it does."""
+
+    __slots__ = ("_given", "_kept", "_point")
+
+    def __init__(self, point: Callable[..., int], given: tuple[Any, ...], kept: Any) -> None:
+        self._point, self._given, self._kept = point, given, kept
+
+    def __call__(self) -> int:
+        return self._point(*self._given)
+
+
+def _made_whole[T](make: Callable[[], T]) -> T:
     try:
-        return _compiled(function, arguments)
+        return make()
     except (PolicyError, NumbaError):
         raise
     except Exception as error:
@@ -184,11 +217,11 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callab
         folder = _shared_folder()
         warnings.warn(
             f"compiled code in {folder} is damaged ({type(error).__name__}: {error}); it is "
-            "compiled again", stacklevel=2,
+            "compiled again", stacklevel=3,
         )  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)
         forget()
-        return _compiled(function, arguments)
+        return make()
 
 
 def forget() -> None:
@@ -198,8 +231,20 @@ def forget() -> None:
 
 
 def _compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callable[..., int]:
+    entry, packed = _made(function, arguments)
+
+    def call(*given: Any) -> int:
+        return int(entry(*(packed(k, value) for k, value in enumerate(given))))
+
+    return call
+
+
+def _made(
+    function: Callable[..., int], arguments: tuple[Any, ...]
+) -> tuple[Any, Callable[[int, Any], Any]]:
+    """Return the entry with machine code for such arguments, and what makes them of values."""
     tables = _linked(arguments[_RULES])
-    loop, typeof = _entry(function), cast("Any", numba.typeof)
+    entry, typeof = _entry(function), cast("Any", numba.typeof)
     parts = Apart()
     known: dict[int, tuple[Any, Any]] = {}  # packing takes milliseconds; most stay what they are
 
@@ -216,13 +261,10 @@ def _compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Calla
                 known[place] = value, pack(value)
         return known[place][1]
 
-    def call(*given: Any) -> int:
-        return int(loop(*(packed(k, value) for k, value in enumerate(given))))
-
     parts = _parts(arguments, [typeof(packed(k, value)) for k, value in enumerate(arguments)])
     known.pop(_RULES)
-    loop.compile(tuple(typeof(packed(k, value)) for k, value in enumerate(arguments)))
-    return call
+    entry.compile(tuple(typeof(packed(k, value)) for k, value in enumerate(arguments)))
+    return entry, packed
 
 
 @functools.cache

@@ -1,18 +1,18 @@
 """The events of every step, taken in by machine code: what a live engine spends its time on.
 
-`take` is the compiled entry of `c2c.serving.compiled_step`; it does what `c2c.serving.loop.step` does
+`take` is the compiled entry behind `c2c.serving.compiled_step`; it does what `c2c.serving.loop.step` does
 for arrivals, loads and ends of steps, and leaves every other event to that.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.policies import jitable
-from c2c.serving.actions import ACT_RUN
+from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
 from c2c.serving.reported import most_steps, not_in_step, take_finished, take_leaving
 from c2c.serving.state import (
     FAIL_NONE,
@@ -27,11 +27,10 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
 
-__all__ = ["ARRIVES", "ENDS", "EVENT_DTYPE", "IS_READY", "LEFT", "TAKEN", "take"]
+__all__ = ["ARRIVES", "ENDS", "EVENT_DTYPE", "IS_READY", "LEFT", "Told", "take"]
 
-# What `take` returns.
-TAKEN: Final = 0
-LEFT: Final = 1  # nothing was changed: `loop.step` is to take the event, or to refuse it
+# Nothing was changed: `loop.step` is to take the event, or to refuse it.
+LEFT: Final = -1
 
 # Kinds of events.
 ARRIVES: Final = 0
@@ -50,10 +49,27 @@ EVENT_DTYPE: Final = np.dtype(
         ("output", "i8"),
         ("priority", "i8"),
         ("ends_after_s", "f8"),
+        ("finished", "i8"),  # how many requests
         *((name, REPORT_DTYPE[name]) for name in REPORT_DTYPE.names or ()),
     ],
     align=True,
 )
+
+
+class Told(NamedTuple):
+    """What goes in and out.
+
+    Attributes:
+      event: `EVENT_DTYPE` [1].
+      finished: i8[n] ids of requests, the first of which the event names.
+      asked: i8[...] takes how many models gave way in host memory, and the actions, each once: its
+        code and where, and of a run whom it computes: how many prompts, how many that decode, (id,
+        first, tokens) of those, ids of these.
+    """
+
+    event: Any
+    finished: Any
+    asked: Any
 
 
 @jitable
@@ -97,8 +113,21 @@ def _take_report(s: Serving, e: Any) -> None:
 
 
 @jitable
-def _was_asked(s: Serving, k: int) -> bool:
-    # Whether the action stands there before: it is to be done once.
+def _still_runs(s: Serving, d: int) -> bool:
+    running = s.device[d].running
+    if running < 0 or s.instance[running].state != RUNNING:
+        return False
+    for k in range(s.count[0].actions):
+        if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
+            return False
+    return True
+
+
+@jitable
+def _is_vain(s: Serving, k: int) -> bool:
+    # Whether an action is not to be done: it stands there before, or interrupts what has ended.
+    if s.actions[k, 0] == ACT_INTERRUPT and not _still_runs(s, s.actions[k, 1]):
+        return True
     for j in range(k):
         if s.actions[j, 0] == s.actions[k, 0] and s.actions[j, 1] == s.actions[k, 1]:
             return True
@@ -106,52 +135,62 @@ def _was_asked(s: Serving, k: int) -> bool:
 
 
 @jitable
-def _tell_runs(s: Serving, told: Any) -> None:
-    # Of each run: how many prompts it computes and how many decode, (id, first, tokens) of those, ids
-    # of these.
-    n = 0
-    for k in range(s.count[0].actions):
-        if s.actions[k, 0] != ACT_RUN or _was_asked(s, k):
-            continue
-        i = s.plan[s.actions[k, 1]].instance
-        inst = s.instance[i]
-        prompts, first = 0, n
-        n += 2
-        for j in range(inst.n_prefill):
-            req = s.request[s.prefilling[i, j]]
-            if req.step_tokens > 0:
-                told[n] = req.id
-                told[n + 1] = req.prefilled
-                told[n + 2] = req.step_tokens
-                n += 3
-                prompts += 1
-        for j in range(inst.n_decode):
-            told[n] = s.request[s.decoding[i, j, SLOT]].id
-            n += 1
-        told[first] = prompts
-        told[first + 1] = inst.n_decode
+def _tell_run(s: Serving, d: int, asked: Any, n: int) -> int:
+    i = s.plan[d].instance
+    inst = s.instance[i]
+    first = n
+    n += 2
+    for j in range(inst.n_prefill):
+        req = s.request[s.prefilling[i, j]]
+        if req.step_tokens > 0:
+            asked[n] = req.id
+            asked[n + 1] = req.prefilled
+            asked[n + 2] = req.step_tokens
+            n += 3
+    asked[first] = (n - first - 2) // 3
+    asked[first + 1] = inst.n_decode
+    for j in range(inst.n_decode):
+        asked[n] = s.request[s.decoding[i, j, SLOT]].id
+        n += 1
+    return n
 
 
 @jitable
-def take(
-    fleet: Fleet, rules: Rules, s: Serving, event: Any, finished: Any, told: Any
-) -> int:
+def _tell(s: Serving, dropped: int, asked: Any) -> int:
+    asked[0] = dropped
+    n = 1
+    for k in range(s.count[0].actions):
+        if _is_vain(s, k):
+            continue
+        asked[n] = s.actions[k, 0]
+        asked[n + 1] = s.actions[k, 1]
+        n += 2
+        if s.actions[k, 0] == ACT_RUN:
+            n = _tell_run(s, s.actions[k, 1], asked, n)
+    s.count[0].actions = 0
+    return n
+
+
+@jitable
+def _has_room(s: Serving) -> bool:
+    return bool(s.count[0].free_slots > 0 and s.count[0].out + len(s.request) <= len(s.records))
+
+
+@jitable
+def take(fleet: Fleet, rules: Rules, s: Serving, told: Told) -> int:
     """Take an event in, if it is one of those, and no deadline has passed.
 
-    Args:
-      event: `EVENT_DTYPE` [1].
-      finished: i8[n] ids of the requests that ended with the step.
-      told: i8[...] takes whom the runs among the actions compute, run by run.
-
     Returns:
-      TAKEN or LEFT.
+      How many numbers `told.asked` has, or LEFT.
     """
-    e = event[0]
+    e = told.event[0]
+    finished = told.finished[: e.finished]
     count = s.count[0]
     now_s = max(e.at_s, count.now_s)
-    if now_s >= count.timer_s or not _is_expected(s, e, finished):
+    if now_s >= count.timer_s or not _has_room(s) or not _is_expected(s, e, finished):
         return LEFT
     count.now_s = now_s
+    dropped = int(count.dropped)
     d = e.device
     if e.kind == ENDS:
         _take_report(s, e)
@@ -167,9 +206,6 @@ def take(
         req = s.request[s.free_slots[count.free_slots - 1]]  # the slot that it gets
         req.ends_by_s = now_s + e.ends_after_s
         req.ending = FAIL_NONE
-        on_arrival(
-            fleet, rules, s, now_s, e.request_id, e.model, e.prompt, e.output, e.priority
-        )
+        on_arrival(fleet, rules, s, now_s, e.request_id, e.model, e.prompt, e.output, e.priority)
     start_asked(fleet, rules, s, now_s)
-    _tell_runs(s, told)
-    return TAKEN
+    return _tell(s, count.dropped - dropped, told.asked)
