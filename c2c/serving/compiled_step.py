@@ -69,6 +69,7 @@ class CompiledStep:
         self._event = memoryview(event.view(np.uint8))
         self._plans = memoryview(state.plan.view(np.uint8))
         self._models = state.instance.model.view(np.ndarray)
+        self._now_s, self._out = (state.count[name].view(np.ndarray) for name in ("now_s", "out"))
 
     def step(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
         """Return the state after an event, which has the arrays of `state`, and the actions.
@@ -83,16 +84,23 @@ class CompiledStep:
             self._hold(state)
         n = self._take() if self._write(event) else LEFT
         if n == LEFT:
-            return loop.step(self._fleet, self._rules, state, event, donate=True)
+            state, actions = loop.step(self._fleet, self._rules, state, event, donate=True)
+            if state is not self._state:  # some tables have grown
+                self._hold(state)
+            return state, actions
         asked = iter(self._asked[:n].tolist())
         has_dropped = next(asked) > 0
-        actions = self._actions(state, asked)
+        done = self._actions(state, asked)
         if has_dropped:
-            first = next((k for k, a in enumerate(actions) if isinstance(a, Load)), len(actions))
-            actions[first:first] = loop.absent(self._fleet, state)
+            first = next((k for k, a in enumerate(done) if isinstance(a, Load)), len(done))
+            done[first:first] = loop.absent(self._fleet, state)
         if type(event) is Arrival:
-            actions += loop.timer_of(state, event)
-        return state, tuple(actions)
+            done += loop.timer_of(state, event)
+        return state, tuple(done)
+
+    def time_and_records(self) -> tuple[float, int]:
+        """Return the loop's time and how many records of requests that are over there are."""
+        return float(self._now_s[0]), int(self._out[0])
 
     def _write(self, event: Event) -> bool:
         """Write an event for `take`; False: it is none of those."""

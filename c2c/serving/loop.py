@@ -118,7 +118,9 @@ def step(
     start_asked(fleet, rules, s, now_s)
     asked = dict.fromkeys(map(tuple, s.actions[: count.actions].tolist()))
     count.actions = 0
-    actions = [action_of(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
+    actions = [
+        action_of(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)
+    ]
     if count.dropped != dropped:
         first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
         actions[first:first] = absent(fleet, s)
@@ -209,7 +211,9 @@ def _end_steps(fleet: Fleet, rules: Rules, s: Serving, event: StepEnd, now_s: fl
     s.report[d] = event.report
     if plan.part + 1 == plan.parts:
         if (stranger := not_in_step(s, d, event.finished)) >= 0:
-            raise BackendError("StepEnd", "finished", stranger, "a request with a token in this step")
+            raise BackendError(
+                "StepEnd", "finished", stranger, "a request with a token in this step"
+            )
         take_finished(fleet, s, d, event.finished)
     elif event.finished:
         raise BackendError("StepEnd", "finished", event.finished, "none before the last part")

@@ -33,9 +33,9 @@ from c2c.policies.decision import BY_ADDRESS, OPTIONS, implementations
 from c2c.policies.entries import Tables, decide_at, link
 from c2c.policies.fingerprint import fingerprint
 from c2c.policies.packed import pack
-from c2c.serving.state import Rules
 from c2c.serving.cache_folder import is_damage, prune, writable
 from c2c.serving.mistakes import policy_error
+from c2c.serving.state import Rules
 
 __all__ = [
     "KeyedLocator",

@@ -3,9 +3,9 @@
     python -m experiments.bench.scheduler requests=300 system=engine
 
 The same requests over the simulated world behind the port: interpreted, with the loop's tables as
-NumPy records and as rows of Python objects, and compiled (which takes half a minute of a core more where
-the machine code is not on disk); all take the same decisions. Writes JSON with provenance to a
-folder in runs/bench.
+NumPy records and as rows of Python objects, and compiled (half a minute of a core more, where the
+machine code is not on disk); all take the same decisions. Writes JSON with provenance to a folder
+in runs/bench.
 """
 
 from __future__ import annotations

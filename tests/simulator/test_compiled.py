@@ -14,8 +14,8 @@ from c2c.policies import Apart, Own, Resident, RoundRobin, System
 from c2c.policies.apart import PARTS
 from c2c.serving import prepare
 from c2c.serving.cache_folder import writable
-from c2c.serving.state import Rules
 from c2c.serving.machine_code import _sources, cache_dir, cache_key, compiled, forget
+from c2c.serving.state import Rules
 from c2c.simulator import build_machine
 from c2c.simulator.events import FLEET, new_tournament, next_device, set_end
 from tests.simulator.worlds import setup
