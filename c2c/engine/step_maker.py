@@ -19,7 +19,7 @@ _NICE = 19
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read(1)
+    os.read(sys.stdin.fileno(), 1)  # a buffer's lock would be held when the interpreter ends
     os._exit(1)
 
 

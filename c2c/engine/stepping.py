@@ -23,6 +23,7 @@ from c2c.serving.state import RECORD_DTYPE, Fleet, Rules, Serving
 __all__ = ["Stepping"]
 
 _log = logging.getLogger("c2c.engine")
+_MAKER = "c2c.engine.step_maker"
 
 
 class Stepping:
@@ -61,8 +62,7 @@ class Stepping:
         if self._compiled is not None:
             self.state, actions = self._compiled.step(self.state, event)
             now_s, out = self._compiled.time_and_records()
-            table = self.state.records.view(self.state.records.dtype.base)
-            ended = [self._record(*row) for row in table[:out].tolist()] if out else []
+            ended = [self._record(*row) for row in self.state.records[:out].tolist()] if out else []
         else:
             self.state, actions = step(self.fleet, self._rules, self.state, event, donate=True)
             count = self.state.count[0]
@@ -107,7 +107,7 @@ class Stepping:
             _log.warning("the loop's step stays interpreted: %s", error)
             return False
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "c2c.engine.step_maker",
+            sys.executable, "-m", _MAKER,
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the scheduler
         )  # fmt: skip

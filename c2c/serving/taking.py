@@ -1,7 +1,7 @@
 """The events of every step, taken in by machine code: what a live engine spends its time on.
 
-`take` is the compiled entry behind `c2c.serving.compiled_step`; it does what `c2c.serving.loop.step` does
-for arrivals, loads and ends of steps, and leaves every other event to that.
+`take` is the compiled entry behind `c2c.serving.compiled_step`; it does what
+`c2c.serving.loop.step` does for arrivals, loads and ends of steps, and leaves others to that.
 """
 
 from __future__ import annotations
