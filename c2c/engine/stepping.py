@@ -12,12 +12,13 @@ import contextlib
 import logging
 import pickle
 import sys
+from typing import Any
 
 from c2c.errors import PolicyError
 from c2c.serving.compiled_step import CompiledStep, is_compiled
 from c2c.serving.loop import step
 from c2c.serving.port import Action, Event
-from c2c.serving.rows import Row, as_records, as_rows, row_type
+from c2c.serving.rows import as_records, as_rows, row_type
 from c2c.serving.state import RECORD_DTYPE, Fleet, Rules, Serving
 
 __all__ = ["Stepping"]
@@ -53,8 +54,11 @@ class Stepping:
         """Whether events are taken by machine code."""
         return self._compiled is not None
 
-    def take(self, event: Event) -> tuple[float, tuple[Action, ...], list[Row]]:
-        """Take an event; return the loop's time, what is to be done, and records of who is over.
+    def take(self, event: Event) -> tuple[float, tuple[Action, ...], list[Any]]:
+        """Take an event.
+
+        Returns:
+          The loop's time, what is to be done, and records of who is over, as rows.
 
         Raises:
           BackendError: the event cannot follow from what was asked.

@@ -94,7 +94,7 @@ class CompiledStep:
         if has_dropped:
             first = next((k for k, a in enumerate(done) if isinstance(a, Load)), len(done))
             done[first:first] = loop.absent(self._fleet, state)
-        if type(event) is Arrival:
+        if isinstance(event, Arrival):
             done += loop.timer_of(state, event)
         return state, tuple(done)
 
@@ -104,8 +104,7 @@ class CompiledStep:
 
     def _write(self, event: Event) -> bool:
         """Write an event for `take`; False: it is none of those."""
-        kind = type(event)
-        if kind is StepEnd:
+        if isinstance(event, StepEnd):
             ended = len(event.finished)
             if ended > len(self._finished):
                 return False
@@ -117,7 +116,7 @@ class CompiledStep:
                 ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, ended, *report,
             )  # fmt: skip
             return True
-        if kind is Ready:
+        if isinstance(event, Ready):
             report = [*_NOTHING]
             report[_AVAILABLE] = event.available_gbps
             _EVENT.pack_into(
@@ -125,7 +124,7 @@ class CompiledStep:
                 IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, 0, *report,
             )  # fmt: skip
             return True
-        if kind is not Arrival:
+        if not isinstance(event, Arrival):
             return False
         loop.check_arrival(self._fleet, event)
         priority = event.priority
@@ -151,7 +150,7 @@ class CompiledStep:
         return actions
 
     def _run(self, d: int, asked: Iterator[int]) -> RunSteps:
-        plan = self._plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
+        plan: Any = self._plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
         prompts, decodes = next(asked), next(asked)
         return RunSteps(
             device=d,
