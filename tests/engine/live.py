@@ -74,8 +74,8 @@ class Live:
 def served(*settings: str, log: Path) -> Iterator[Live]:
     """Serve with these settings; end by SIGTERM.
 
-    The loop's step is interpreted: making machine code of it would take a core from the rest, and the
-    contract suite holds both to the same decisions.
+    The loop's step is interpreted: making machine code of it would take a core from the rest, and
+    the contract suite holds both to the same decisions.
     """
     with log.open("w") as stderr:
         process = subprocess.Popen(
