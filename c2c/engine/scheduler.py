@@ -448,6 +448,7 @@ class Engine:
         return {
             "uptime_s": time.time() - self._begun_s,
             "is_draining": self.is_draining,
+            "is_compiled": self.stepping is not None and self.stepping.is_compiled,
             **requests_now(self.ledger),
             **work_done(self.tape, self.places),
             "weights": self._weights(),

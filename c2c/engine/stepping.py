@@ -14,6 +14,7 @@ import pickle
 import sys
 from typing import Any
 
+from c2c.engine.process import settle_memory
 from c2c.errors import PolicyError
 from c2c.serving.compiled_step import CompiledStep, is_compiled
 from c2c.serving.loop import step
@@ -103,6 +104,7 @@ class Stepping:
             _log.warning("the loop's step stays interpreted: %s", error)
             return
         self._go_on(compiled)
+        settle_memory()  # what was read with it stays
 
     async def _make(self) -> bool:
         try:
