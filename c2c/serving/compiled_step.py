@@ -110,18 +110,18 @@ class CompiledStep:
                 return False
             if ended:
                 self._finished[:ended] = event.finished
-            report = event.report
             _EVENT.pack_into(
                 self._event, 0,
-                ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, ended, *report,
+                ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, ended,
+                *event.report,
             )  # fmt: skip
             return True
         if isinstance(event, Ready):
-            report = [*_NOTHING]
-            report[_AVAILABLE] = event.available_gbps
+            only: list[float] = [*_NOTHING]
+            only[_AVAILABLE] = event.available_gbps
             _EVENT.pack_into(
                 self._event, 0,
-                IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, 0, *report,
+                IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, 0, *only,
             )  # fmt: skip
             return True
         if not isinstance(event, Arrival):
