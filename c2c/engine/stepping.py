@@ -48,6 +48,7 @@ class Stepping:
         self.fleet, self.state = as_rows(fleet), as_rows(state)
         self._compiled: CompiledStep | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._is_closed = False
         self._record = row_type(RECORD_DTYPE)
 
     @property
@@ -121,13 +122,14 @@ class Stepping:
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(len(what).to_bytes(8, "little") + what)
             await self._process.stdin.drain()
-        if await self._process.wait() != 0:
+        status = await self._process.wait()
+        if status != 0 and not self._is_closed:
             _log.warning("the loop's step stays interpreted: its machine code could not be made")
-            return False
-        return True
+        return status == 0
 
     async def close(self) -> None:
         """End the process that makes machine code, if there is one."""
+        self._is_closed = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
