@@ -36,6 +36,7 @@ from c2c.engine.places import Place
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
 from c2c.engine.sizing import measured_options
+from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError
@@ -48,10 +49,8 @@ from c2c.serving import (
     FAIL_NONE,
     Prepared,
 )
-from c2c.serving.loop import step
+from c2c.serving.compiled_step import is_compiled
 from c2c.serving.port import Arrival, Cancelled, Event
-from c2c.serving.rows import as_rows
-from c2c.serving.state import Rules
 
 __all__ = ["Engine"]
 
@@ -99,6 +98,8 @@ class Engine:
         self._models: dict[str, int] = {}
         self.failure: Exception | None = None  # what ended the loop, which never ends by itself
         self._looking: asyncio.Task[None] | None = None
+        self.stepping: Stepping | None = None
+        self._compiling: asyncio.Task[None] | None = None
         self.others: deque[float] = deque(maxlen=_LOOKS)  # shares of the machine, the last ones
         self._failed: dict[str, str] = {
             e.name: why for e in entries if (why := e.failed or too_large(e, settings.options))
@@ -179,7 +180,7 @@ class Engine:
         )
         self._begin_keeping()
         rules = self.prepared.new_rules()
-        state = as_rows(self.prepared.new_serving(buffer=1, rules=rules))
+        state = self.prepared.new_serving(buffer=1, rules=rules)
         for i, instance in enumerate(state.instance):  # those that the system starts with
             if instance.model >= 0:
                 name = served[int(instance.model)].name
@@ -187,7 +188,7 @@ class Engine:
         for place in self.places:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
-        self._begin_serving(rules, state)
+        await self._begin_serving(Stepping(self.prepared.fleet, rules, state))
         self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
@@ -289,39 +290,36 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / f"{name}.{self._settings.options.dtype}.pool")
 
-    def _begin_serving(self, rules: Rules, state: Any) -> None:
+    async def _begin_serving(self, stepping: Stepping) -> None:
         """Serve from now on: for each event the pure step, and its actions."""
-        assert self.prepared is not None
         backend = self._backend
         assert backend is not None
-        fleet = as_rows(self.prepared.fleet)
         names = list(self._models)
 
         def take(event: Event) -> None:
-            nonlocal state
             if self.failure is not None:
                 return
             self.tape.event(event, names)
             try:
-                state, actions = step(fleet, rules, state, event, donate=True)
-                self._take_records(state)
-                backend.submit(float(state.count[0].now_s), actions)
+                now_s, actions, ended = stepping.take(event)
+                for row in ended:
+                    self.tape.record(row)
+                    if row.failure != FAIL_NONE:
+                        self.ledger.end(int(row.id), _WHY[int(row.failure)])
+                backend.submit(now_s, actions)
             except Exception as error:  # noqa: BLE001 (`failure` tells)
                 _log.exception("the loop cannot go on after %s", event)
                 self.failure = error
                 return
             if self._keeper is not None:
-                self._keeper.taken(event, fleet, state)
+                self._keeper.taken(event, stepping.fleet, stepping.state)
 
+        self.stepping = stepping
+        if self._settings.compiled and is_compiled():
+            await stepping.compile()
+        elif self._settings.compiled:
+            self._compiling = asyncio.create_task(stepping.compile())
         backend.serve(take)
-
-    def _take_records(self, state: Any) -> None:
-        count = state.count[0]
-        for row in state.records[: count.out]:
-            self.tape.record(row)
-            if row.failure != FAIL_NONE:
-                self.ledger.end(int(row.id), _WHY[int(row.failure)])
-        count.out = 0
 
     def _connect(self, link: Connection) -> None:
         task = asyncio.create_task(self._connected(link))
@@ -450,6 +448,7 @@ class Engine:
         return {
             "uptime_s": time.time() - self._begun_s,
             "is_draining": self.is_draining,
+            "is_compiled": self.stepping is not None and self.stepping.is_compiled,
             **requests_now(self.ledger),
             **work_done(self.tape, self.places),
             "weights": self._weights(),
@@ -484,6 +483,8 @@ class Engine:
         """End all processes and remove what was made."""
         if self._looking is not None:
             self._looking.cancel()
+        if self.stepping is not None:
+            await self.stepping.close()
         await self._supervisor.close()
         if self._store is not None:
             await self._store.close()

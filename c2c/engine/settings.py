@@ -32,6 +32,8 @@ class EngineSettings:
       is_recorded: whether every step and request is kept, to be written at the end.
       ttft_slo_s: target that policies see.
       tpot_slo_s: likewise.
+      compiled: whether the loop's step is run as machine code, which is made in the background
+        where there is none yet; else interpreted.
       worker: module that a worker's process runs.
     """
 
@@ -49,4 +51,5 @@ class EngineSettings:
     is_recorded: bool = False
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2
+    compiled: bool = False
     worker: str = "c2c.engine.worker"

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from c2c.errors import BackendError
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ask, emit
 from c2c.serving.charging import keep_charge
 from c2c.serving.handover import has_prompt_done, let_go
 from c2c.serving.instances import take_back_start
 from c2c.serving.moving import place_after_moves
 from c2c.serving.placing import drop_claim, place_pending, try_place
-from c2c.serving.records import fail, release_kv, write_record
+from c2c.serving.records import fail, write_record
+from c2c.serving.reported import end_in_batch, generated
 from c2c.serving.state import (
     ASSIGNED,
-    ENDS_AT,
     FAIL_DEADLINE,
     FAIL_NONE,
     IDLE,
-    LENGTH,
     READY,
     RUNNING,
     SLOT,
@@ -38,11 +36,8 @@ __all__ = [
     "end_request",
     "expire",
     "fail_unserved",
-    "generated",
     "place_again",
     "slot_of",
-    "take_finished",
-    "take_leaving",
 ]
 
 
@@ -72,102 +67,6 @@ def expire(fleet: Fleet, rules: Rules, s: Serving, now_s: float, *, also_now: bo
     slots = np.flatnonzero(_live(s) & late & (s.request.ending == FAIL_NONE))
     for slot in sorted(slots, key=lambda k: (s.request[k].arrival_s, s.request[k].id)):
         end_request(fleet, rules, s, int(slot), FAIL_DEADLINE, now_s)
-
-
-def generated(s: Serving, slot: int) -> int:
-    """Return how many tokens a request has on its instance, up to the last report."""
-    req = s.request[slot]
-    inst = s.instance[req.instance]
-    for at, ends_at, _ in s.decoding[req.instance, : inst.n_decode].tolist():
-        if at == slot:
-            return int(req.output - (ends_at - inst.decode_clock))
-    return 0
-
-
-def take_finished(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...]) -> None:
-    """Shorten the requests that a report says are finished to what they have generated with it.
-
-    The end of the step then ends them as if their length had been known: with known lengths this
-    changes nothing. The backend is told of those that end by their length and are not reported.
-
-    Raises:
-      BackendError: a finished request got no token in the step.
-    """
-    plan, steps = s.plan[d], int(s.report[d].steps)
-    i = int(plan.instance)
-    inst = s.instance[i]
-    left = set(finished)
-    for k, (slot, ends_at, _) in enumerate(s.decoding[i, : inst.n_decode].tolist()):
-        req = s.request[slot]
-        more = int(ends_at - inst.decode_clock) - steps
-        if int(req.id) in left:
-            _shorten(fleet, s, i, slot, more)
-            s.decoding[i, k, ENDS_AT] -= more
-            s.decoding[i, k, LENGTH] -= more
-            left.remove(int(req.id))
-        elif more == 0 and req.ending == FAIL_NONE:
-            emit(s, ACT_FORGET, req.id)
-    for slot in s.prefilling[i, : inst.n_prefill].tolist():
-        req = s.request[slot]
-        if req.step_tokens == 0 or req.prefilled + req.step_tokens < req.prompt:
-            continue
-        if int(req.id) in left:
-            _shorten(fleet, s, i, slot, int(req.output) - 1)
-            left.remove(int(req.id))
-        elif req.output == 1 and req.ending == FAIL_NONE:
-            emit(s, ACT_FORGET, req.id)
-    if left:
-        raise BackendError("StepEnd", "finished", min(left), "a request with a token in this step")
-
-
-def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    req = s.request[slot]
-    req.output -= tokens
-    release_kv(fleet, s, i, tokens)
-
-
-def take_leaving(fleet: Fleet, s: Serving, d: int, finished: tuple[int, ...], now_s: float) -> None:
-    """End the requests that were only waiting for the end of the step of device `d` to leave it."""
-    i = int(s.plan[d].instance)
-    inst = s.instance[i]
-    decodes, prompts = s.decoding[i, : inst.n_decode, SLOT], s.prefilling[i, : inst.n_prefill]
-    for slot in (*decodes.tolist(), *prompts.tolist()):
-        req = s.request[slot]
-        if req.ending != FAIL_NONE:
-            if int(req.id) not in finished:
-                emit(s, ACT_FORGET, req.id)
-            _end_in_batch(fleet, s, slot, now_s)
-
-
-def _take_out(slots: np.ndarray, n: int, slot: int) -> None:
-    # Removes a slot from the first n of a batch, in order.
-    first = slots[:n].reshape(n, -1)
-    kept = slots[:n][first[:, SLOT] != slot]
-    slots[: len(kept)] = kept
-
-
-def _end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
-    # A request that had joined a batch, and whose KV cache nothing uses any more.
-    req = s.request[slot]
-    i = int(req.instance)
-    inst = s.instance[i]
-    made = generated(s, slot)
-    if made > 0:
-        _take_out(s.decoding[i], inst.n_decode, slot)
-        inst.n_decode -= 1
-    else:
-        _take_out(s.prefilling[i], inst.n_prefill, slot)
-        inst.n_prefill -= 1
-        inst.backlog -= req.prompt - req.prefilled
-        if req.prefilled + req.step_tokens == 0:
-            req.started_s = now_s
-            req.from_steps, req.from_alpha = inst.sum_steps, inst.sum_alpha
-            req.from_link, req.from_hbm = inst.sum_link, inst.sum_hbm
-        req.first_token_s = now_s
-    release_kv(fleet, s, i, req.prompt + req.output)
-    req.output = made
-    s.count[0].failed += 1
-    write_record(s, slot, now_s, int(req.ending))
 
 
 def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
@@ -202,7 +101,7 @@ def end_request(
     if slot in s.prefilling[i, : inst.n_prefill] or slot in s.decoding[i, : inst.n_decode, SLOT]:
         req.ending = reason
         emit(s, ACT_FORGET, req.id)
-        _end_in_batch(fleet, s, slot, now_s)
+        end_in_batch(fleet, s, slot, now_s)
     else:
         before, last = _before(s, int(inst.wait_head), slot)
         following = int(req.next)

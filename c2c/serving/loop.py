@@ -28,8 +28,6 @@ from c2c.serving.ending import (
     end_request,
     expire,
     slot_of,
-    take_finished,
-    take_leaving,
 )
 from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.keeping import (
@@ -67,9 +65,9 @@ from c2c.serving.port import (
     Unload,
     WeightsHere,
 )
+from c2c.serving.reported import most_steps, not_in_step, take_finished, take_leaving
 from c2c.serving.state import (
     ABSENT,
-    ENDS_AT,
     FAIL_CANCELLED,
     FAIL_NONE,
     GONE,
@@ -84,7 +82,7 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
 
-__all__ = ["run", "step"]
+__all__ = ["absent", "action_of", "check_arrival", "run", "step", "timer_of"]
 
 _WANTED: Final = {Ready: LOADING, StepEnd: RUNNING}  # what a device does that says so
 
@@ -120,11 +118,13 @@ def step(
     start_asked(fleet, rules, s, now_s)
     asked = dict.fromkeys(map(tuple, s.actions[: count.actions].tolist()))
     count.actions = 0
-    actions = [_action(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)]
+    actions = [
+        action_of(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)
+    ]
     if count.dropped != dropped:
         first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
-        actions[first:first] = _absent(fleet, s)
-    return s, (*actions, *_timer(s, event))
+        actions[first:first] = absent(fleet, s)
+    return s, (*actions, *timer_of(s, event))
 
 
 def _with_room(s: Serving) -> Serving:
@@ -167,7 +167,12 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         on_ready(fleet, rules, s, event.device, now_s)
 
 
-def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float) -> None:
+def check_arrival(fleet: Fleet, event: Arrival) -> None:
+    """Check a request.
+
+    Raises:
+      BackendError: it cannot be one.
+    """
     for field, value in (("prompt_tokens", event.prompt_tokens),
                          ("max_output_tokens", event.max_output_tokens)):  # fmt: skip
         if value < 1:
@@ -176,6 +181,10 @@ def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float
         raise BackendError("Arrival", "model", event.model, f"below {len(fleet.deployment)}")
     if not event.deadline_s > 0.0:
         raise BackendError("Arrival", "deadline_s", event.deadline_s, "seconds above 0")
+
+
+def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float) -> None:
+    check_arrival(fleet, event)
     req = s.request[s.free_slots[s.count[0].free_slots - 1]]  # the slot that it gets
     req.ends_by_s = now_s + event.deadline_s
     req.ending = FAIL_NONE
@@ -201,6 +210,10 @@ def _end_steps(fleet: Fleet, rules: Rules, s: Serving, event: StepEnd, now_s: fl
     _check_report(s, event)
     s.report[d] = event.report
     if plan.part + 1 == plan.parts:
+        if (stranger := not_in_step(s, d, event.finished)) >= 0:
+            raise BackendError(
+                "StepEnd", "finished", stranger, "a request with a token in this step"
+            )
         take_finished(fleet, s, d, event.finished)
     elif event.finished:
         raise BackendError("StepEnd", "finished", event.finished, "none before the last part")
@@ -249,12 +262,7 @@ def _check_layout(s: Serving, event: Event) -> None:
 
 
 def _check_report(s: Serving, event: StepEnd) -> None:
-    plan = s.plan[event.device]
-    inst = s.instance[plan.instance]
-    most = 1
-    if plan.prefill == 0:
-        batch = s.decoding[plan.instance, : inst.n_decode, ENDS_AT].tolist()
-        most = min(batch) - int(inst.decode_clock)
+    most = most_steps(s, event.device)
     report: Any = event.report
     counted = report.latency_s, report.hbm, report.c2c, report.link_bytes, report.hbm_bytes
     if not 1 <= report.steps <= most:
@@ -269,8 +277,9 @@ def _check_report(s: Serving, event: StepEnd) -> None:
         )
 
 
-def _timer(s: Serving, event: Event) -> tuple[Action, ...]:
-    # The timer stands at the next deadline, or before it; only these bring a nearer one.
+def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
+    """Return the action that sets the timer, if an event has brought a nearer deadline."""
+    # It stands at the next deadline, or before it; only these bring a nearer one.
     if not (
         isinstance(event, Timer) or (isinstance(event, Arrival) and event.deadline_s < math.inf)
     ):
@@ -282,7 +291,8 @@ def _timer(s: Serving, event: Event) -> tuple[Action, ...]:
     return (SetTimer(at_s=next_s),)
 
 
-def _absent(fleet: Fleet, s: Serving) -> list[Action]:
+def absent(fleet: Fleet, s: Serving) -> list[Action]:
+    """Return the actions that say whose weights are in no memory."""
     gone: dict[int, list[int]] = {}
     for k, entry in enumerate(s.hold):
         if entry.state == ABSENT:
@@ -296,7 +306,8 @@ def _still_runs(s: Serving, d: int, asked: Mapping[tuple[int, int], None]) -> bo
     return running >= 0 and s.instance[running].state == RUNNING and (ACT_RUN, d) not in asked
 
 
-def _action(s: Serving, code: int, where: int) -> Action:
+def action_of(s: Serving, code: int, where: int) -> Action:
+    """Return what stands in the buffer of actions as numbers."""
     if code == ACT_UNLOAD:
         return Unload(device=int(s.instance[where].on_device), instance=where)
     if code == ACT_INTERRUPT:

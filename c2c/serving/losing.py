@@ -7,7 +7,7 @@ instance computes their KV cache anew and goes on from there. Reached through th
 from __future__ import annotations
 
 from c2c.serving.actions import ACT_ASIDE, emit
-from c2c.serving.ending import fail_unserved, generated, place_again
+from c2c.serving.ending import fail_unserved, place_again
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.instances import vacate
 from c2c.serving.leaving import has_left
@@ -16,6 +16,7 @@ from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
 from c2c.serving.queues import append_pending
+from c2c.serving.reported import generated
 from c2c.serving.state import (
     ASSIGNED,
     FAIL_DEVICE,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-__all__ = ["Row", "Rows", "as_rows", "new_row"]
+__all__ = ["Row", "Rows", "as_records", "as_rows", "new_row", "row_type"]
 
 
 class Row:
@@ -37,7 +37,8 @@ class Row:
 
 
 @functools.cache
-def _row_type(dtype: np.dtype[Any]) -> type[Row]:
+def row_type(dtype: np.dtype[Any]) -> type[Row]:
+    """Return the class of a dtype's rows; it takes their values in the dtype's order."""
     # A dataclass's __init__ is straight code, and attrgetter is C: a row is copied each step.
     names = dtype.names or ()
     zeros = zip(names, np.zeros(1, dtype).tolist()[0], strict=True)
@@ -52,7 +53,7 @@ def _row_type(dtype: np.dtype[Any]) -> type[Row]:
 
 def new_row(dtype: np.dtype[Any], **fields: Any) -> Row:
     """Return a row with the given fields; the others are zero."""
-    return _row_type(dtype)(**fields)
+    return row_type(dtype)(**fields)
 
 
 class Rows(list[Any]):
@@ -61,7 +62,7 @@ class Rows(list[Any]):
     def __init__(self, table: np.ndarray) -> None:
         """Take over the values of a record array."""
         self.dtype = table.dtype
-        made = _row_type(table.dtype)
+        made = row_type(table.dtype)
         super().__init__(made(*values) for values in table.tolist())
 
     def __setitem__(self, at: Any, row: Any) -> None:
@@ -102,4 +103,15 @@ def as_rows[T: tuple[Any, ...]](tables: T) -> T:
         if isinstance(field, np.ndarray) and field.dtype.names is not None
     }
     made: T = tables._replace(**changed)  # type: ignore[attr-defined]
+    return made
+
+
+def as_records[T: tuple[Any, ...]](tables: T) -> T:
+    """Return a NamedTuple with arrays of its own, record arrays in place of rows."""
+    made: T = type(tables)(
+        *(
+            np.asarray(field).view(np.recarray) if isinstance(field, Rows) else field.copy()
+            for field in tables
+        )
+    )
     return made

@@ -1,7 +1,7 @@
 """Discrete-event simulation of the serving loop on a virtual clock."""
 
 from c2c.simulator.collect import Collected, simulate_in_memory
-from c2c.simulator.compiled import cache_dir, cache_key, compiled_drive, is_compiled
+from c2c.simulator.compiled import compiled_drive, is_compiled
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
 from c2c.simulator.tables import FAILURES, phases_table, requests_table
@@ -16,8 +16,6 @@ __all__ = [
     "Simulation",
     "World",
     "build_machine",
-    "cache_dir",
-    "cache_key",
     "compiled_drive",
     "is_compiled",
     "phases_table",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from c2c.serving import Prepared, start_asked
 from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.layout import change_layout
+from c2c.serving.mistakes import policy_error
 from c2c.serving.state import Rules, Serving
 from c2c.simulator.backend import submit
 from c2c.simulator.clients import Clients, give_back, new_clients
@@ -21,7 +22,6 @@ from c2c.simulator.experts import Experts
 from c2c.simulator.groups import Ranges, ranges_of
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
 from c2c.simulator.machine import build_experts
-from c2c.simulator.mistakes import policy_error
 from c2c.simulator.world import Machine, World, new_world
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 

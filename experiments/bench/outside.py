@@ -60,6 +60,7 @@ class OutsideSettings:
       seconds: of each measurement.
       repeats: of each; they take turns.
       system: who decides, of `conf/system`.
+      compiled: whether the loop's step is run as machine code, which is made before all else.
       pinned: whether the scheduler has the first core to itself and workers the others.
       seed: of lengths and models.
       out: folder of the result; None for a new one in runs/bench.
@@ -75,6 +76,7 @@ class OutsideSettings:
     seconds: float = 5.0
     repeats: int = 3
     system: str = "engine"
+    compiled: bool = True
     pinned: bool = False
     seed: int = 0
     out: str | None = None
@@ -101,6 +103,7 @@ async def measure(settings: OutsideSettings, workers: int) -> dict[str, Any]:
             executables=None,
             has_spare=False,
             is_recorded=True,
+            compiled=settings.compiled,
             worker="experiments.bench.waiting_worker",
         ),
     )
@@ -117,6 +120,9 @@ async def measure(settings: OutsideSettings, workers: int) -> dict[str, Any]:
 
     try:
         await engine.start()
+        assert engine.stepping is not None
+        if settings.compiled and not engine.stepping.is_compiled:
+            engine.stepping.compile_now()
         settle_memory()
         end_s = time.monotonic() + settings.seconds
         before, cpu_s = cpu_seconds(), time.process_time()

@@ -1,9 +1,10 @@
-"""What one event takes the serving loop as a live engine runs it, interpreted. Takes half a minute.
+"""What one event takes the serving loop as a live engine runs it. Takes half a minute.
 
     python -m experiments.bench.scheduler requests=300 system=engine
 
-The same requests over the simulated world behind the port, with the loop's tables as NumPy records
-and as rows of Python objects; both take the same decisions. Writes JSON with provenance to a folder
+The same requests over the simulated world behind the port: interpreted, with the loop's tables as
+NumPy records and as rows of Python objects, and compiled (half a minute of a core more, where the
+machine code is not on disk); all take the same decisions. Writes JSON with provenance to a folder
 in runs/bench.
 """
 
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -25,14 +26,19 @@ from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.runs import RunDir
 from c2c.serving import Prepared, prepare
+from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.loop import step
+from c2c.serving.port import Action, Event
 from c2c.serving.rows import as_rows
+from c2c.serving.state import Serving
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import RequestBlock
 from experiments.bench.command import benchmark
 
-__all__ = ["SchedulerSettings", "main", "measure"]
+__all__ = ["WAYS", "SchedulerSettings", "main", "measure"]
+
+type Step = Callable[[Serving, Event], tuple[Serving, tuple[Action, ...]]]
 
 TARGET_MS = 0.25
 """Of the loop and all else outside a worker, a step at the median, as the engine's order asks."""
@@ -70,23 +76,45 @@ def _block(settings: SchedulerSettings, models: int) -> RequestBlock:
     )
 
 
+def _interpreted(form: Callable[[Any], Any]) -> Callable[[Prepared], tuple[Serving, Step]]:
+    def begin(prepared: Prepared) -> tuple[Serving, Step]:
+        fleet, rules = form(prepared.fleet), prepared.new_rules()
+        state = form(prepared.new_serving(buffer=1, rules=rules))
+        return state, lambda s, event: step(fleet, rules, s, event, donate=True)
+
+    return begin
+
+
+def _compiled(prepared: Prepared) -> tuple[Serving, Step]:
+    rules = prepared.new_rules()
+    state = prepared.new_serving(buffer=1, rules=rules)
+    return state, CompiledStep(prepared.fleet, rules, state).step
+
+
+# How the step is run -> what begins it.
+WAYS: Final[dict[str, Callable[[Prepared], tuple[Serving, Step]]]] = {
+    "records": _interpreted(lambda tables: tables),
+    "rows": _interpreted(as_rows),
+    "compiled": _compiled,
+}
+
+
 def measure(
-    prepared: Prepared, block: RequestBlock, form: Callable[[Any], Any]
+    prepared: Prepared, block: RequestBlock, begin: Callable[[Prepared], tuple[Serving, Step]]
 ) -> tuple[dict[str, list[float]], bytes]:
     """Serve the requests; return the seconds of each event, by its type, and the records.
 
     Args:
       prepared: the setup.
       block: the requests.
-      form: makes the loop's tables of arrays.
+      begin: gives the state before the first event, and the step, which may use its arrays again.
     """
     world = SimulatorBackend(prepared, build_machine(prepared), block)
-    fleet, rules = form(prepared.fleet), prepared.new_rules()
-    state = form(prepared.new_serving(buffer=1, rules=rules))
+    state, take = begin(prepared)
     seconds: dict[str, list[float]] = {}
     while (event := world.next_event()) is not None:
         start = time.perf_counter()
-        state, actions = step(fleet, rules, state, event, donate=True)
+        state, actions = take(state, event)
         seconds.setdefault(type(event).__name__, []).append(time.perf_counter() - start)
         world.submit(float(state.count[0].now_s), actions)
     return seconds, np.asarray(state.records)[: state.count[0].out].tobytes()
@@ -95,32 +123,31 @@ def measure(
 def _run(settings: SchedulerSettings, folder: RunDir, out: Console) -> None:
     prepared = prepare(build(load([f"system={settings.system}", "workload=poisson"])).serving)
     block = _block(settings, len(prepared.setup.deployments))
-    forms: dict[str, Callable[[Any], Any]] = {"records": lambda tables: tables, "rows": as_rows}
     rows: list[dict[str, Any]] = []
     decided = set()
-    for name, form in forms.items():
-        seconds, records = measure(prepared, block, form)
+    for name, begin in WAYS.items():
+        seconds, records = measure(prepared, block, begin)
         decided.add(records)
         for event, each in sorted(seconds.items()):
             rows.append(
                 {
-                    "tables": name, "event": event, "events": len(each),
+                    "way": name, "event": event, "events": len(each),
                     "p50_ms": 1e3 * statistics.median(each),
                     "p99_ms": 1e3 * float(np.percentile(each, 99)),
                     "mean_ms": 1e3 * statistics.fmean(each),
                 }
             )  # fmt: skip
     if len(decided) > 1:
-        raise RuntimeError("rows and records did not decide alike")
+        raise RuntimeError("not all ways decided alike")
     table = Table(
         title=f"{settings.requests} requests, {settings.system}: milliseconds an event",
         title_justify="left", box=SIMPLE_HEAD,
     )  # fmt: skip
-    for head in ("tables", "event", "events", "p50", "p99", "mean"):
-        table.add_column(head, justify="left" if head in ("tables", "event") else "right")
+    for head in ("way", "event", "events", "p50", "p99", "mean"):
+        table.add_column(head, justify="left" if head in ("way", "event") else "right")
     for row in rows:
         figures = (f"{row[k]:.3f}" for k in ("p50_ms", "p99_ms", "mean_ms"))
-        table.add_row(row["tables"], row["event"], str(row["events"]), *figures)
+        table.add_row(row["way"], row["event"], str(row["events"]), *figures)
     out.print(table)
     folder.write_json("scheduler", {"target_ms": TARGET_MS, "rows": rows})
 

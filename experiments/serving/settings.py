@@ -77,6 +77,8 @@ class ServeConf:
       tpot_slo_s: likewise.
       constants: of the cost model by which policies predict, `conf/calibration`.
       out: folder for what was served, and in which steps; null: nothing is kept.
+      compiled: whether the loop's step is run as machine code, which is made in the background
+        where there is none yet; false: interpreted, where a debugger can look.
       system: as the simulator's, `conf/system`.
     """
 
@@ -106,6 +108,7 @@ class ServeConf:
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2
     constants: str = "gh200"
+    compiled: bool = True
     out: str | None = None
     system: Any = None
 
@@ -199,6 +202,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             is_recorded=given["out"] is not None,
             ttft_slo_s=given["ttft_slo_s"],
             tpot_slo_s=given["tpot_slo_s"],
+            compiled=given["compiled"],
         ),
     )
 

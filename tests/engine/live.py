@@ -72,10 +72,14 @@ class Live:
 
 @contextmanager
 def served(*settings: str, log: Path) -> Iterator[Live]:
-    """Serve with these settings; end by SIGTERM."""
+    """Serve with these settings; end by SIGTERM.
+
+    The loop's step is interpreted: making machine code of it would take a core from the rest, and
+    the contract suite holds both to the same decisions.
+    """
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.serve", "port=0", *settings],
+            [sys.executable, "-m", "experiments.serve", "port=0", "compiled=false", *settings],
             stderr=stderr, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         try:

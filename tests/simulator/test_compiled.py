@@ -13,10 +13,10 @@ import pytest
 from c2c.policies import Apart, Own, Resident, RoundRobin, System
 from c2c.policies.apart import PARTS
 from c2c.serving import prepare
+from c2c.serving.cache_folder import writable
+from c2c.serving.machine_code import _sources, cache_dir, cache_key, compiled, forget
 from c2c.serving.state import Rules
-from c2c.simulator import build_machine, cache_dir, cache_key, compiled
-from c2c.simulator.cache_folder import writable
-from c2c.simulator.compiled import _sources
+from c2c.simulator import build_machine
 from c2c.simulator.events import FLEET, new_tournament, next_device, set_end
 from tests.simulator.worlds import setup
 
@@ -77,22 +77,21 @@ def test_a_damaged_cache_is_deleted_and_made_again(
 ) -> None:
     """Its smallest whole: a function of the same locator, kept and read by the same code."""
     monkeypatch.setenv("C2C_CACHE", str(tmp_path))
-    monkeypatch.setattr("c2c.simulator.core.drive", _twice)
-    compiled.forget()
+    forget()
     try:
         arguments = (_Number(3), Rules(System(), Own(), 0))
-        assert compiled.compiled_drive(arguments)(*arguments) == 6
+        assert compiled(_twice, arguments)(*arguments) == 6
         (kept,) = cache_dir().rglob("*_twice*.nbc")
         for content in (b"", kept.read_bytes()[:50], b"something else altogether"):
             kept.write_bytes(content)
-            compiled.forget()
+            forget()
             with pytest.warns(UserWarning, match=r"is damaged \(.*it is compiled again"):
-                assert compiled.compiled_drive(arguments)(*arguments) == 6
+                assert compiled(_twice, arguments)(*arguments) == 6
             assert kept.stat().st_size > 100  # and kept again
-            compiled.forget()
-            assert compiled.compiled_drive(arguments)(*arguments) == 6  # read, without a word
+            forget()
+            assert compiled(_twice, arguments)(*arguments) == 6  # read, without a word
     finally:
-        compiled.forget()
+        forget()
 
 
 class _Number(NamedTuple):

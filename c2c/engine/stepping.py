@@ -1,0 +1,136 @@
+"""The loop's step over its state: interpreted, and compiled once there is machine code.
+
+Both take the same decisions (a test holds all systems to it). Machine code is made once for a
+version of the sources and kept on disk; that takes half a minute of a core, which a process of
+its own spends while the engine serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import sys
+from typing import Any
+
+from c2c.engine.process import settle_memory
+from c2c.errors import PolicyError
+from c2c.serving.compiled_step import CompiledStep, is_compiled
+from c2c.serving.loop import step
+from c2c.serving.port import Action, Event
+from c2c.serving.rows import as_records, as_rows, row_type
+from c2c.serving.state import RECORD_DTYPE, Fleet, Rules, Serving
+
+__all__ = ["Stepping"]
+
+_log = logging.getLogger("c2c.engine")
+_MAKER = "c2c.engine.step_maker"
+
+
+class Stepping:
+    """Takes events in.
+
+    Attributes:
+      state: what the loop knows; as rows, or as arrays once the step is compiled.
+      fleet: likewise.
+    """
+
+    def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
+        """Begin, interpreted.
+
+        Args:
+          fleet: as arrays.
+          rules: who decides.
+          state: as arrays; it is copied.
+        """
+        self._arrays, self._rules = fleet, rules
+        self.fleet, self.state = as_rows(fleet), as_rows(state)
+        self._compiled: CompiledStep | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_closed = False
+        self._record = row_type(RECORD_DTYPE)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether events are taken by machine code."""
+        return self._compiled is not None
+
+    def take(self, event: Event) -> tuple[float, tuple[Action, ...], list[Any]]:
+        """Take an event.
+
+        Returns:
+          The loop's time, what is to be done, and records of who is over, as rows.
+
+        Raises:
+          BackendError: the event cannot follow from what was asked.
+        """
+        if self._compiled is not None:
+            self.state, actions = self._compiled.step(self.state, event)
+            now_s, out = self._compiled.time_and_records()
+            ended = [self._record(*row) for row in self.state.records[:out].tolist()] if out else []
+        else:
+            self.state, actions = step(self.fleet, self._rules, self.state, event, donate=True)
+            count = self.state.count[0]
+            now_s, ended = float(count.now_s), [r.copy() for r in self.state.records[: count.out]]
+        if ended:
+            self.state.count[0].out = 0
+        return now_s, actions, ended
+
+    def compile_now(self) -> None:
+        """Go on compiled, with machine code that is read or made here and now.
+
+        Raises:
+          PolicyError: a user's policy cannot be compiled.
+        """
+        self._go_on(CompiledStep(self._arrays, self._rules, self.state))
+
+    def _go_on(self, compiled: CompiledStep) -> None:
+        self.fleet, self.state = self._arrays, as_records(self.state)
+        self._compiled = compiled
+
+    async def compile(self) -> None:
+        """Go on compiled once there is machine code, which is made if there is none.
+
+        Where it cannot be made, the log says why, and the step stays interpreted.
+        """
+        if not is_compiled() and not await self._make():
+            return
+        try:
+            # Reading it takes a second of a core; workers' events are taken in between.
+            compiled = await asyncio.to_thread(
+                CompiledStep, self._arrays, self._rules, as_records(self.state)
+            )
+        except PolicyError as error:
+            _log.warning("the loop's step stays interpreted: %s", error)
+            return
+        self._go_on(compiled)
+        settle_memory()  # what was read with it stays
+
+    async def _make(self) -> bool:
+        try:
+            what = pickle.dumps((self._arrays, self._rules, as_records(self.state)))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            _log.warning("the loop's step stays interpreted: %s", error)
+            return False
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", _MAKER,
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the scheduler
+        )  # fmt: skip
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(len(what).to_bytes(8, "little") + what)
+            await self._process.stdin.drain()
+        status = await self._process.wait()
+        if status != 0 and not self._is_closed:
+            _log.warning("the loop's step stays interpreted: its machine code could not be made")
+        return status == 0
+
+    async def close(self) -> None:
+        """End the process that makes machine code, if there is one."""
+        self._is_closed = True
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()

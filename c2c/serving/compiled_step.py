@@ -1,0 +1,162 @@
+"""`c2c.serving.loop.step` with its frequent events taken by machine code, over records."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.serving import loop
+from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
+from c2c.serving.machine_code import compiled_call, is_kept
+from c2c.serving.port import Action, Arrival, Event, Interrupt, Load, Ready, RunSteps, StepEnd
+from c2c.serving.rows import as_records, row_type
+from c2c.serving.state import PLAN_DTYPE, REPORT_DTYPE, Fleet, Rules, Serving
+from c2c.serving.taking import ARRIVES, ENDS, EVENT_DTYPE, IS_READY, LEFT, Told, take
+
+__all__ = ["CompiledStep", "is_compiled"]
+
+
+def _struct(dtype: np.dtype[Any]) -> struct.Struct:
+    # Through NumPy a row of twenty fields takes ten times as long to write.
+    codes = {"i": "q", "f": "d"}
+    made = struct.Struct("".join(codes[dtype[name].kind] for name in dtype.names or ()))
+    assert made.size == dtype.itemsize, dtype
+    return made
+
+
+_EVENT: Final = _struct(EVENT_DTYPE)
+_PLAN: Final = _struct(PLAN_DTYPE)
+_NOTHING: Final = (0,) * len(REPORT_DTYPE.names or ())
+_AVAILABLE: Final = (REPORT_DTYPE.names or ()).index("available_gbps")
+
+
+def is_compiled() -> bool:
+    """Return whether machine code of the step is on disk; that of a policy takes a moment."""
+    return is_kept(take)
+
+
+class CompiledStep:
+    """The step of one fleet, over a state of its own."""
+
+    def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
+        """Read the machine code, or make it, which takes tens of seconds.
+
+        Args:
+          fleet: as arrays.
+          rules: whose own arrays this shares with the interpreted step.
+          state: as arrays or rows; one of the same kinds is what `step` will be called with.
+
+        Raises:
+          PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+        """
+        self._fleet, self._rules = fleet, rules
+        self._plan = row_type(PLAN_DTYPE)
+        self._hold(as_records(state))
+
+    def _hold(self, state: Serving) -> None:
+        """Take the tables whose addresses machine code gets from now on."""
+        most = self._fleet.max_batch
+        # Each device may be told of a run, of a whole batch.
+        asked = np.zeros(1 + 2 * len(state.actions) + len(state.device) * (2 + 4 * most), np.int64)
+        event, finished = np.zeros(1, EVENT_DTYPE).view(np.recarray), np.zeros(most, np.int64)
+        told = Told(event, finished, asked)
+        self._take = compiled_call(take, (self._fleet, self._rules, state, told))
+        self._state, self._finished, self._asked = state, finished, asked
+        self._event = memoryview(event.view(np.uint8))
+        self._plans = memoryview(state.plan.view(np.uint8))
+        self._models = state.instance.model.view(np.ndarray)
+        self._now_s, self._out = (state.count[name].view(np.ndarray) for name in ("now_s", "out"))
+
+    def step(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
+        """Return the state after an event, which has the arrays of `state`, and the actions.
+
+        Args:
+          state: as arrays; the caller must not use it again.
+
+        Raises:
+          BackendError: as `loop.step`.
+        """
+        if state is not self._state:
+            self._hold(state)
+        n = self._take() if self._write(event) else LEFT
+        if n == LEFT:
+            state, actions = loop.step(self._fleet, self._rules, state, event, donate=True)
+            if state is not self._state:  # some tables have grown
+                self._hold(state)
+            return state, actions
+        asked = iter(self._asked[:n].tolist())
+        has_dropped = next(asked) > 0
+        done = self._actions(state, asked)
+        if has_dropped:
+            first = next((k for k, a in enumerate(done) if isinstance(a, Load)), len(done))
+            done[first:first] = loop.absent(self._fleet, state)
+        if isinstance(event, Arrival):
+            done += loop.timer_of(state, event)
+        return state, tuple(done)
+
+    def time_and_records(self) -> tuple[float, int]:
+        """Return the loop's time and how many records of requests that are over there are."""
+        return float(self._now_s[0]), int(self._out[0])
+
+    def _write(self, event: Event) -> bool:
+        """Write an event for `take`; False: it is none of those."""
+        if isinstance(event, StepEnd):
+            ended = len(event.finished)
+            if ended > len(self._finished):
+                return False
+            if ended:
+                self._finished[:ended] = event.finished
+            _EVENT.pack_into(
+                self._event, 0,
+                ENDS, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, ended,
+                *event.report,
+            )  # fmt: skip
+            return True
+        if isinstance(event, Ready):
+            only: list[float] = [*_NOTHING]
+            only[_AVAILABLE] = event.available_gbps
+            _EVENT.pack_into(
+                self._event, 0,
+                IS_READY, event.at_s, event.device, 0, 0, 0, 0, 0, 0.0, 0, *only,
+            )  # fmt: skip
+            return True
+        if not isinstance(event, Arrival):
+            return False
+        loop.check_arrival(self._fleet, event)
+        priority = event.priority
+        if priority is None:
+            priority = int(self._fleet.deployment[event.model].priority)
+        _EVENT.pack_into(
+            self._event, 0,
+            ARRIVES, event.at_s, 0, event.request_id, event.model, event.prompt_tokens,
+            event.max_output_tokens, priority, event.deadline_s, 0, *_NOTHING,
+        )  # fmt: skip
+        return True
+
+    def _actions(self, s: Serving, asked: Iterator[int]) -> list[Action]:
+        actions: list[Action] = []
+        for code in asked:
+            where = next(asked)
+            if code == ACT_RUN:
+                actions.append(self._run(where, asked))
+            elif code == ACT_INTERRUPT:
+                actions.append(Interrupt(device=where))
+            else:
+                actions.append(loop.action_of(s, code, where))
+        return actions
+
+    def _run(self, d: int, asked: Iterator[int]) -> RunSteps:
+        plan: Any = self._plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
+        prompts, decodes = next(asked), next(asked)
+        return RunSteps(
+            device=d,
+            instance=plan.instance,
+            model=int(self._models[plan.instance]),
+            plan=plan,
+            prefills=tuple((next(asked), next(asked), next(asked)) for _ in range(prompts)),
+            decodes=tuple(islice(asked, decodes)),
+        )

@@ -1,0 +1,197 @@
+"""What a report says of requests: which have ended with the step, and which only waited for it.
+
+Reached through the port only, and compiled with the step that a live engine drives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from c2c.policies import jitable
+from c2c.serving.actions import ACT_FORGET, emit
+from c2c.serving.records import release_kv, write_record
+from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Serving
+
+__all__ = [
+    "end_in_batch",
+    "generated",
+    "most_steps",
+    "not_in_step",
+    "take_finished",
+    "take_leaving",
+]
+
+
+@jitable
+def _is_among(finished: Any, request_id: int) -> bool:
+    for k in range(len(finished)):  # noqa: SIM110 (a generator is nothing that Numba compiles)
+        if finished[k] == request_id:
+            return True
+    return False
+
+
+@jitable
+def _ends_prompt(s: Serving, slot: int) -> bool:
+    # Whether the step computes the last of a request's prompt, and so its first token.
+    req = s.request[slot]
+    return bool(req.step_tokens > 0 and req.prefilled + req.step_tokens >= req.prompt)
+
+
+@jitable
+def generated(s: Serving, slot: int) -> int:
+    """Return how many tokens a request has on its instance, up to the last report."""
+    req = s.request[slot]
+    i = req.instance
+    for k in range(s.instance[i].n_decode):
+        if s.decoding[i, k, SLOT] == slot:
+            return int(req.output - (s.decoding[i, k, ENDS_AT] - s.instance[i].decode_clock))
+    return 0
+
+
+@jitable
+def most_steps(s: Serving, d: int) -> int:
+    """Return how many steps device `d` may report: until the first of its batch is at its end."""
+    i = s.plan[d].instance
+    if s.plan[d].prefill > 0 or s.instance[i].n_decode == 0:
+        return 1
+    most = s.decoding[i, 0, ENDS_AT]
+    for k in range(1, s.instance[i].n_decode):
+        most = min(most, s.decoding[i, k, ENDS_AT])
+    return int(most - s.instance[i].decode_clock)
+
+
+@jitable
+def not_in_step(s: Serving, d: int, finished: Any) -> int:
+    """Return the first finished request that got no token in the step of device `d`, or -1.
+
+    Args:
+      finished: ids of requests, a tuple or i8[n].
+    """
+    i = s.plan[d].instance
+    for k in range(len(finished)):
+        is_there = False
+        for j in range(s.instance[i].n_decode):
+            is_there = is_there or s.request[s.decoding[i, j, SLOT]].id == finished[k]
+        for j in range(s.instance[i].n_prefill):
+            slot = s.prefilling[i, j]
+            is_there = is_there or (s.request[slot].id == finished[k] and _ends_prompt(s, slot))
+        if not is_there:
+            return int(finished[k])
+    return -1
+
+
+@jitable
+def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
+    """Shorten the requests that a report says are finished to what they have generated with it.
+
+    The end of the step then ends them as if their length had been known: with known lengths this
+    changes nothing. The backend is told of those that end by their length and are not reported.
+
+    Args:
+      finished: ids of requests of the step (`not_in_step`), a tuple or i8[n].
+    """
+    steps = s.report[d].steps
+    i = s.plan[d].instance
+    inst = s.instance[i]
+    for k in range(inst.n_decode):
+        slot = int(s.decoding[i, k, SLOT])
+        req = s.request[slot]
+        more = int(s.decoding[i, k, ENDS_AT] - inst.decode_clock - steps)
+        if _is_among(finished, req.id):
+            _shorten(fleet, s, i, slot, more)
+            s.decoding[i, k, ENDS_AT] -= more
+            s.decoding[i, k, LENGTH] -= more
+        elif more == 0 and req.ending == FAIL_NONE:
+            emit(s, ACT_FORGET, req.id)
+    for k in range(inst.n_prefill):
+        slot = int(s.prefilling[i, k])
+        req = s.request[slot]
+        if not _ends_prompt(s, slot):
+            continue
+        if _is_among(finished, req.id):
+            _shorten(fleet, s, i, slot, req.output - 1)
+        elif req.output == 1 and req.ending == FAIL_NONE:
+            emit(s, ACT_FORGET, req.id)
+
+
+@jitable
+def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
+    s.request[slot].output -= tokens
+    release_kv(fleet, s, i, tokens)
+
+
+@jitable
+def take_leaving(fleet: Fleet, s: Serving, d: int, finished: Any, now_s: float) -> None:
+    """End the requests that were only waiting for the end of the step of device `d` to leave it."""
+    i = s.plan[d].instance
+    inst = s.instance[i]
+    k = 0
+    while k < inst.n_decode:
+        slot = s.decoding[i, k, SLOT]
+        if s.request[slot].ending == FAIL_NONE:
+            k += 1
+        else:
+            _leave(fleet, s, slot, finished, now_s)
+    k = 0
+    while k < inst.n_prefill:
+        slot = s.prefilling[i, k]
+        if s.request[slot].ending == FAIL_NONE:
+            k += 1
+        else:
+            _leave(fleet, s, slot, finished, now_s)
+
+
+@jitable
+def _leave(fleet: Fleet, s: Serving, slot: int, finished: Any, now_s: float) -> None:
+    if not _is_among(finished, s.request[slot].id):
+        emit(s, ACT_FORGET, s.request[slot].id)
+    end_in_batch(fleet, s, slot, now_s)
+
+
+@jitable
+def _take_from_decodes(s: Serving, i: int, slot: int) -> None:
+    kept = 0
+    for k in range(s.instance[i].n_decode):
+        if s.decoding[i, k, SLOT] != slot:
+            for column in range(3):
+                s.decoding[i, kept, column] = s.decoding[i, k, column]
+            kept += 1
+    s.instance[i].n_decode = kept
+
+
+@jitable
+def _take_from_prompts(s: Serving, i: int, slot: int) -> None:
+    kept = 0
+    for k in range(s.instance[i].n_prefill):
+        if s.prefilling[i, k] != slot:
+            s.prefilling[i, kept] = s.prefilling[i, k]
+            kept += 1
+    s.instance[i].n_prefill = kept
+
+
+@jitable
+def end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
+    """End a request that had joined a batch, and whose KV cache nothing uses any more.
+
+    Why stands in its row (`ending`).
+    """
+    req = s.request[slot]
+    i = req.instance
+    inst = s.instance[i]
+    made = generated(s, slot)
+    if made > 0:
+        _take_from_decodes(s, i, slot)
+    else:
+        _take_from_prompts(s, i, slot)
+        inst.backlog -= req.prompt - req.prefilled
+        if req.prefilled + req.step_tokens == 0:
+            req.started_s = now_s
+            req.from_steps = inst.sum_steps
+            req.from_alpha = inst.sum_alpha
+            req.from_link = inst.sum_link
+            req.from_hbm = inst.sum_hbm
+        req.first_token_s = now_s
+    release_kv(fleet, s, i, req.prompt + req.output)
+    req.output = made
+    s.count[0].failed += 1
+    write_record(s, slot, now_s, req.ending)

@@ -1,0 +1,150 @@
+"""The step as machine code takes the same decisions as interpreted, for all systems."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from c2c.engine import stepping
+from c2c.engine.stepping import Stepping
+from c2c.errors import BackendError
+from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import step
+from c2c.serving.port import Action, Arrival, Event, Load, Ready, RunSteps, StepEnd, new_report
+from c2c.serving.rows import as_rows
+from c2c.serving.state import Serving
+from tests.contracts.stubborn import StubbornBackend
+from tests.contracts.systems import SYSTEMS, models, prepared
+from tests.simulator.worlds import random_requests
+
+type Taken = tuple[float, tuple[Action, ...], list[tuple[Any, ...]]]
+
+
+def _plain(taken: Taken) -> tuple[Any, ...]:
+    now_s, actions, ended = taken
+    done = [
+        (a.device, a.instance, a.model, a.prefills, a.decodes, *a.plan)
+        if isinstance(a, RunSteps)
+        else a
+        for a in actions
+    ]
+    return now_s, done, ended
+
+
+def _backend(system: str) -> StubbornBackend:
+    """Return a world in which everything happens that may."""
+    return StubbornBackend(
+        random_requests(12, models(system), 4.0, 5), seed=5, cancel=0.2, lose=[0], deadline=0.3,
+        jump_s=0.1, tell=0.5,
+    )  # fmt: skip
+
+
+def _serve(system: str, take: Callable[[Event], Taken]) -> list[tuple[Any, ...]]:
+    backend, did = _backend(system), []
+    while (event := backend.next_event()) is not None:
+        taken = take(event)
+        did.append(_plain(taken))
+        backend.submit(taken[0], taken[1])
+    return did
+
+
+def _taking(
+    state: Serving, take: Callable[[Serving, Event], tuple[Serving, tuple[Action, ...]]]
+) -> Callable[[Event], Taken]:
+    def taken(event: Event) -> Taken:
+        nonlocal state
+        state, actions = take(state, event)
+        count = state.count[0]
+        ended = [tuple(row) for row in state.records[: count.out]]
+        count.out = 0
+        return float(count.now_s), actions, ended
+
+    return taken
+
+
+def _interpreted(system: str, fleet: str) -> list[tuple[Any, ...]]:
+    what = prepared(system, fleet)
+    rules, tables = what.new_rules(), as_rows(what.fleet)
+    state = as_rows(what.new_serving(slots=2, buffer=1, rules=rules))
+    return _serve(
+        system, _taking(state, lambda s, event: step(tables, rules, s, event, donate=True))
+    )
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_machine_code_serves_alike(system: str) -> None:
+    fleet = "roomy" if system == "by_layer" else "tight"
+    what = prepared(system, fleet)
+    rules = what.new_rules()
+    state = what.new_serving(slots=2, buffer=1, rules=rules)
+    compiled = CompiledStep(what.fleet, rules, state)
+    did = _serve(system, _taking(state, compiled.step))
+    assert did == _interpreted(system, fleet)
+    assert sum(len(ended) for _, _, ended in did) == 12
+
+
+@pytest.mark.parametrize("after", [0, 20])
+def test_an_engine_goes_on_compiled_in_the_middle(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine code is made by a process beside, as where none is on disk."""
+    what = prepared("triage_3", "tight")
+    rules = what.new_rules()
+    taking = Stepping(what.fleet, rules, what.new_serving(slots=2, buffer=1, rules=rules))
+    taken = 0
+
+    def take(event: Event) -> Taken:
+        nonlocal taken
+        if taken == after:
+            assert not taking.is_compiled
+            asyncio.run(taking.compile())
+            assert taking.is_compiled
+        taken += 1
+        now_s, actions, ended = taking.take(event)
+        return now_s, actions, [tuple(row) for row in ended]
+
+    monkeypatch.setattr(stepping, "is_compiled", lambda: False)
+    assert _serve("triage_3", take) == _interpreted("triage_3", "tight")
+    assert taken > 30
+
+
+def test_what_cannot_be_compiled_stays_interpreted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    what = prepared("engine", "roomy")
+    rules = what.new_rules()
+    taking = Stepping(what.fleet, rules, what.new_serving(rules=rules))
+    monkeypatch.setattr(stepping, "is_compiled", lambda: False)
+    monkeypatch.setattr(stepping, "_MAKER", "c2c.engine.no_such_module")
+    asyncio.run(taking.compile())
+    assert not taking.is_compiled
+    assert "stays interpreted" in caplog.text
+    _, (load,), _ = taking.take(
+        Arrival(at_s=0.0, request_id=1, model=0, prompt_tokens=9, max_output_tokens=2)
+    )
+    assert isinstance(load, Load)
+    assert load.model == 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Arrival(at_s=0.0, request_id=1, model=99, prompt_tokens=9, max_output_tokens=2),
+        Arrival(at_s=0.0, request_id=1, model=0, prompt_tokens=0, max_output_tokens=2),
+        Ready(at_s=0.0, device=0, available_gbps=1.0),
+        StepEnd(at_s=0.0, device=0, report=new_report(steps=1)),
+        StepEnd(at_s=0.0, device=999, report=new_report(steps=1)),
+    ],
+)
+def test_what_cannot_be_is_refused_as_interpreted(event: Event) -> None:
+    what = prepared("engine", "roomy")
+    rules = what.new_rules()
+    state = what.new_serving(rules=rules)
+    with pytest.raises(BackendError) as said:
+        step(what.fleet, rules, state, event)
+    with pytest.raises(BackendError) as compiled:
+        CompiledStep(what.fleet, rules, state).step(state, event)
+    assert str(compiled.value) == str(said.value)
