@@ -84,3 +84,17 @@ def test_faults_are_found() -> None:
     }.items():
         assert expected in wrong.pop(name), name
     assert not wrong
+
+
+@pytest.mark.soak
+def test_split_k_over_a_cluster_compiles() -> None:
+    """What pallas_kernels/README.md says of it: it can be said, and spills nothing."""
+    found = run("tests.pallas_kernels.ahead_of_time.split_k", limit_s=300.0)
+    assert [(one["name"], one["opcodes"]["STAS"], one["registers"]) for one in found] == [
+        ("64 x 128 on 2", 32, 90),
+        ("64 x 256 on 4", 64, 154),
+    ]
+    for one in found:
+        assert one["opcodes"]["HGMMA"] > 0
+        assert not one["wgmma_serialised"]
+        assert one["spilled_bytes"] == 0
