@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -46,7 +46,6 @@ class Launch:
     options: dict[str, Any]
     layers: int | None = None
     strips: tuple[int, int] | None = None  # in a cache before, and after
-    limit: int = field(default=0)
 
 
 def one_of(draw: Draw, *choices: Any) -> Any:
@@ -123,6 +122,8 @@ def drawn(number: int) -> Launch:
                 w_layout="kn" if weights else one_of(draw, "kn", "nk"),
                 tiles=tiles,
             )
+            if weights is not None and (weights.group or 0) > -(-case.k // 128) * 128:
+                continue  # more zeros than weights
             if sizes is not None and weights is None:  # as they are given, nothing is padded
                 case = replace(case, k=-(-case.k // 64) * 64, n=-(-case.n // 64) * 64)
             check_fits(case.config, case.gemm)
@@ -263,7 +264,7 @@ def test_other_ops_are_within_their_bounds(op: str, number: int) -> None:
 
 def test_what_is_drawn_has_everything() -> None:
     """So that a rule that refuses more than before does not silently empty the draw."""
-    launches = [drawn(number) for number in range(150)]
+    launches = [drawn(number) for number in range(120)]
     cases = [launch.case for launch in launches]
     assert {case.op for case in cases} == {"hybrid_gemm", "quantized_gemm", "grouped_gemm"}
     assert {case.gemm.w_layout for case in cases} == {"kn", "nk", "tiles"}
