@@ -3,8 +3,12 @@
 Jax makes a program of each thread of a kernel, most of it calls of Python (loads, stores, barriers,
 products), compiles it and runs it a few times. Compiling is nearly all of what a small case costs.
 Here the program is carried out as it stands: its calls as jax makes them, the integers between them
-by NumPy, whatever else there is (`exp`, a maximum of a row) by jax, operation by operation. Nothing
-of what a call does is changed.
+by NumPy, whatever else there is (`exp`, a maximum of a row) by jax, operation by operation.
+
+Of what a call does one thing is changed: every other copy into shared memory arrives as late as it
+may, when somebody waits for it; jax has all arrive at once. A tile that is read without a wait is
+then NaN, whatever the threads do, and one that is loaded into a slot too early is still seen. Where
+races are detected by their clocks nothing is changed.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +27,7 @@ import ml_dtypes
 import numpy as np
 from jax._src import callback
 from jax._src.pallas.mosaic.interpret import thread_map
-from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, shared_memory
 
 Values = list[Any]  # arrays of NumPy, or its numbers
 
@@ -254,14 +260,68 @@ def _place_of_value(tree: Any) -> int:
     return int(bound.arguments["val"])
 
 
-REPLACED = {
-    (module, name): getattr(module, name)
-    for module, name in ((thread_map, "_run_jaxpr"), (callback, "io_callback_impl"))
+class _Late:
+    """Copies of one launch that have not arrived yet."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.issued: Counter[Any] = Counter()  # by each thread of the kernel
+        self.due: defaultdict[int, list[Any]] = defaultdict(list)  # by barrier
+        self.waiting: Counter[int] = Counter()  # threads at each barrier
+
+    def keeps(self, task: Any) -> bool:
+        """Take a copy to carry it out later, if it is one of those."""
+        with self.lock:
+            number = self.issued[task.thread]
+            self.issued[task.thread] += 1
+            # of two, three, four copies a step each comes both at once and late
+            late = number.bit_count() % 2 == 1 and not self.waiting[id(task.barrier)]
+            if late:
+                self.due[id(task.barrier)].append(task)
+            return late
+
+
+def _late_of(memory: Any) -> _Late:
+    found: _Late = memory.__dict__.setdefault("late_copies", _Late())
+    return found
+
+
+def _execute(memory: Any, task: Any) -> Any:
+    """Carry a copy out, or keep it until somebody waits for it."""
+    is_load = isinstance(task, gpu_callbacks.AsyncCopyGmemToSmemTask)
+    if is_load and not memory.detect_races and _late_of(memory).keeps(task):
+        return None
+    return REPLACED[shared_memory.GPUSharedMemory, "execute_async_task"](memory, task)
+
+
+def _wait(barrier: Any, *arguments: Any, **options: Any) -> Any:
+    """Wait at a barrier, after the copies that arrive there."""
+    memory = barrier.shared_memory
+    late, of = _late_of(memory), id(barrier)
+    with late.lock:
+        late.waiting[of] += 1
+        due = late.due.pop(of, [])
+    try:
+        for task in due:
+            REPLACED[shared_memory.GPUSharedMemory, "execute_async_task"](memory, task)
+        return REPLACED[shared_memory.Barrier, "wait"](barrier, *arguments, **options)
+    finally:
+        with late.lock:
+            late.waiting[of] -= 1
+
+
+_PLACES: dict[tuple[Any, str], Any] = {
+    (thread_map, "_run_jaxpr"): _run_jaxpr,
+    (callback, "io_callback_impl"): _call,
+    (shared_memory.GPUSharedMemory, "execute_async_task"): _execute,
+    (shared_memory.Barrier, "wait"): _wait,
 }
+
+REPLACED = {place: getattr(*place) for place in _PLACES}
 """Jax's own functions."""
 
 
 def install() -> None:
     """Change what is to come in this process."""
-    thread_map._run_jaxpr = _run_jaxpr
-    callback.io_callback_impl = _call
+    for place, ours in _PLACES.items():
+        setattr(*place, ours)

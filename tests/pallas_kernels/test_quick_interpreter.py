@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax._src import callback
-from jax._src.pallas.mosaic.interpret import thread_map
 
 from pallas_kernels.gemm import Quantised
-from pallas_kernels.mosaic import interpret_params
+from pallas_kernels.mosaic import interpret_params, plgpu
 from tests.pallas_kernels import quick_interpreter
 from tests.pallas_kernels.ahead_of_time import split_k
 from tests.pallas_kernels.gemm.cases import CONVERTING, Case
@@ -106,8 +104,8 @@ def test_slices_and_control_flow_are_jaxs(function: Callable[..., Any]) -> None:
 def jaxs_own() -> Iterator[None]:
     """Interpret as jax does."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((thread_map, "_run_jaxpr"), (callback, "io_callback_impl")):
-            patch.setattr(module, name, quick_interpreter.REPLACED[module, name])
+        for place, own in quick_interpreter.REPLACED.items():
+            patch.setattr(*place, own)
         yield
 
 
@@ -121,6 +119,37 @@ def test_a_kernel_gives_the_same_as_with_jaxs_own_interpreter() -> None:
     with jaxs_own():
         theirs = case.run(x, w, alpha=0.5)
     np.testing.assert_array_equal(ours.view(np.uint16), theirs.view(np.uint16))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_tile_that_nobody_waits_for_is_never_there(waits: bool) -> None:
+    tiles = 6
+
+    def body(x: Any, o: Any, slots: Any, loaded: Any) -> None:
+        for number in range(tiles):
+            plgpu.copy_gmem_to_smem(x.at[number], slots.at[number], loaded.at[number])
+        for number in range(tiles):
+            if waits:
+                plgpu.barrier_wait(loaded.at[number])
+            o[number] = slots[number]
+        if not waits:
+            for number in range(tiles):  # a barrier has to be waited for at some time
+                plgpu.barrier_wait(loaded.at[number])
+
+    kernel = plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((tiles, 8, 128), jnp.float32),
+        scratch_types=[
+            plgpu.SMEM((tiles, 8, 128), jnp.float32),
+            plgpu.Barrier(num_arrivals=1, num_barriers=tiles),
+        ],
+        grid=(1,),
+        grid_names=("tile",),
+        interpret=interpret_params(),
+    )
+    x = np.arange(tiles * 8 * 128, dtype=np.float32).reshape(tiles, 8, 128)
+    late = np.isnan(np.asarray(kernel(x))).all((1, 2))
+    assert late.tolist() == [not waits and number in (1, 2, 4) for number in range(tiles)]
 
 
 def test_jaxs_interpreter_lacks_stores_to_another_ctas_memory() -> None:
