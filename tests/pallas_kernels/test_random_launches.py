@@ -54,7 +54,7 @@ def one_of(draw: Draw, *choices: Any) -> Any:
 
 def size(draw: Draw, most: int) -> int:
     """Any size; every third one small."""
-    return int(draw.integers(1, (most if draw.random() < 0.67 else most // 8) + 1))
+    return int(draw.integers(1, (most if draw.random() < 0.67 else max(1, most // 8)) + 1))
 
 
 def weights_of(draw: Draw) -> Quantised | None:
