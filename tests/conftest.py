@@ -28,8 +28,9 @@ settings.register_profile(
 )  # make test ARGS=--hypothesis-profile=search
 settings.load_profile("default")
 
-# XLA's CPU threads, which must be there before jax starts: interpreted warpgroups wait for each
-# other inside them, and with one for each of two cores a cluster can starve itself for ever.
+# XLA's CPU threads, which must be there before jax starts: where jax itself interprets (in
+# processes that tests start), warpgroups wait for each other inside them, and with one for each of
+# two cores a cluster can starve itself for ever.
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here; no window is ever opened
 

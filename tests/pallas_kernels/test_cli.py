@@ -92,7 +92,7 @@ def test_the_command_itself(arguments: list[str], status: int, said: str, folder
 
 @needs_compiler
 def test_check_compiles() -> None:
-    done = command("check", "--target", "h200_16sm", "--op", "gemm", "--part", "0/99")
+    done = command("check", "--target", "h200_16sm", "--op", "gemm", "--part", "0/999")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "h200_16sm gemm: 64x64, cluster of 1, bfloat16 out: ok" in done.stdout
 

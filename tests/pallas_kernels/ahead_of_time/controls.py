@@ -1,9 +1,14 @@
-"""Programs with known faults, compiled like the real ones. Prints what is found as JSON lines."""
+"""Programs with known faults, compiled like the real ones. Prints what is found as JSON lines.
+
+python -m tests.pallas_kernels.ahead_of_time.controls [number of a compiled program]
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,15 +61,16 @@ def controls() -> Iterator[tuple[Program, dict[str, Program]]]:
     yield scanned, {"scanned": scanned}
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
+    begin, end = (int(arguments[0]), int(arguments[0]) + 1) if arguments else (0, None)
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         compiler = Compiler(TARGETS["h200"], Path(folder))
-        for compiled, judged in controls():
+        for compiled, judged in itertools.islice(controls(), begin, end):
             _, report = compiler.compile(compiled)
             for name, faulty in judged.items():
                 print(json.dumps([name, problems(faulty, report)]), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

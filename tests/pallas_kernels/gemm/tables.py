@@ -1,16 +1,19 @@
-"""The tables of predicted times in pallas_kernels/README.md: `python -m` this module prints them.
+"""The tables of times and lines in pallas_kernels/README.md: `python -m` this module prints them.
 
-All are predictions with the rates of `MACHINES`, unmeasured.
+All times are predictions with the rates of `MACHINES`, unmeasured.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 
 from pallas_kernels.gemm import (
@@ -146,5 +149,121 @@ def shares() -> list[str]:
     ]
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "bf16": {},
+    "int8": {"quantised": Quantised(), "w_layout": "nk"},
+    "int4, groups of 128": {"quantised": Quantised(kind="int4", group=128), "w_layout": "nk"},
+    "int4, groups of 32, offsets": {
+        "quantised": Quantised(kind="int4", group=32, offset_dtype="float32"),
+        "w_layout": "nk",
+    },
+}
+WAYS: tuple[dict[str, Any], ...] = (
+    {"cluster": 1, "alpha": 1.0},
+    {"alpha": 1.0},
+    {"cluster": 1},
+    {},
+)
+"""What is held: SymGEMM without multicast, the same with it, AsymGEMM without it, nothing."""
+
+
+def kinds() -> list[str]:
+    """Return a line for each GPU and kind of weights, with what each part of the core brings."""
+
+    def cell(of: Gemm, machine: Machine) -> str:
+        times = [f"{choice(of, machine, **held).time_s * 1e3:.3g}" for held in WAYS]
+        return times[0] if len(set(times)) == 1 else ", ".join(times)
+
+    def experts(m: int) -> Gemm:
+        return Gemm(m=2 * m, k=4096, n=28672, experts=8)  # two for each token
+
+    every: dict[str, Callable[[int], Gemm]] = {
+        name: lambda m, fields=fields: replace(gemm(m), **fields)  # type: ignore[misc]
+        for name, fields in KINDS.items()
+    }
+    return [
+        f"| {name} | {kind} | " + " | ".join(cell(of(m), machine) for m in ROWS) + " |"
+        for name, machine in _DEVICES.items()
+        for kind, of in (every | {"experts, bf16": experts}).items()
+    ]
+
+
+def error_of_sums() -> str:
+    """Return the line of AsymGEMM as it was, with its partial sums in bf16: errors by SymGEMM's.
+
+    Nine passes of K = 4096, the first one short, as with kc = 512 and `stagger`.
+    """
+    draw = np.random.default_rng(0)
+    x, w = (
+        draw.standard_normal(shape).astype(ml_dtypes.bfloat16).astype(np.float32)
+        for shape in ((64, K), (K, 256))
+    )
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    exact, total = x.astype(np.float64) @ w, np.float32(0)
+    ends = [*range(64, K, 512), K]
+    for begin, end in zip([0, *ends], ends, strict=False):
+        total = rounded(total + rounded(x[:, begin:end] @ w[begin:end]))
+    before, once = np.abs(total - exact), np.abs(rounded(x @ w) - exact)
+    rms = np.sqrt((before**2).mean() / (once**2).mean())
+    return f"| before: alpha 0 with sums in bf16 | | | {rms:.1f}, {before.max() / once.max():.1f} |"
+
+
+PARTS = {
+    "the kernel": "sm90 cta items load compute dequantise conversion rows epilogue",
+    "what is computed, tiles, the rules of the hardware": "specs config tiles layout",
+    "who does what, arguments, launch": "schedule sharing api launch",
+    "part of W in device memory": "residency resident shares",
+    "counts, predicted times, choice": "traffic times prediction machine heuristics",
+    "the paper's kernel, counted": "published",
+    "the same in jax.numpy": "reference",
+    "configurations in use, names": "programs __init__",
+}
+"""Modules of `gemm` by what they are for."""
+
+PACKAGES = ("hybrid_gemm", "quantized_gemm", "grouped_gemm")
+
+
+def lines_of(path: Path) -> tuple[int, int]:
+    """Return a file's lines, and those that are neither blank nor comment nor docstring."""
+    text = path.read_text("utf-8")
+    said = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    numbered = list(enumerate(text.splitlines(), 1))
+    kept = [
+        number for number, line in numbered if line.strip() and not line.strip().startswith("#")
+    ]
+    return len(numbered), len(set(kept) - said)
+
+
+def sizes() -> dict[str, tuple[int, int, int]]:
+    """Return files, lines and lines of code of each part of the GEMM packages."""
+    root = Path(choices.__file__).parent
+    files = {part: [root / f"{name}.py" for name in names.split()] for part, names in PARTS.items()}
+    files |= {f"`{name}`": sorted((root.parent / name).glob("*.py")) for name in PACKAGES}
+    assert {path for part in PARTS for path in files[part]} == set(root.glob("*.py"))
+    found = {}
+    for part, paths in files.items():
+        counted = [lines_of(path) for path in paths]
+        found[part] = (len(paths), sum(all_ for all_, _ in counted), sum(own for _, own in counted))
+    every = [sum(column) for column in zip(*found.values(), strict=True)]
+    return found | {"all": (every[0], every[1], every[2])}
+
+
+def table_of_lines() -> list[str]:
+    """Return a line for each part of the GEMM packages: files, lines, lines of code."""
+    return [
+        f"| {part} | {files} | {round(lines, -1):,} | {round(code, -1):,} |"
+        for part, (files, lines, code) in sizes().items()
+    ]
+
+
 if __name__ == "__main__":
-    print("\n".join([*changes(), *slices(), *shares()]))
+    times = [*changes(), *slices(), *shares(), *kinds()]
+    print("\n".join([*times, error_of_sums(), "", *table_of_lines()]))

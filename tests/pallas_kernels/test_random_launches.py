@@ -1,0 +1,282 @@
+"""Launches drawn at random, beyond what the suites list, in interpret mode against float64.
+
+Minutes, so a part of `make soak`: every op with what combines (tiles, rings, clusters, warpgroups,
+layouts, types, kinds of weights, experts, layers, caches that are read and filled, splits, limits)
+and sizes that fit nothing. A number draws the same launch for ever; others are drawn by
+
+    LAUNCHES_FROM=1000 make soak TESTS=tests/pallas_kernels/test_random_launches.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.attention import DecodeConfig, PrefillConfig, partial_decode, partial_prefill
+from pallas_kernels.gather_rows import Config as GatherConfig
+from pallas_kernels.gather_rows import gather_rows
+from pallas_kernels.gemm import Config, Quantised, Resident, check_fits, plan_launch
+from pallas_kernels.gemm.specs import KINDS, SCALE_DTYPES
+from pallas_kernels.hopper import CLUSTERS, INPUT_DTYPES
+from tests.pallas_kernels.attention import cases as attention
+from tests.pallas_kernels.gemm.cases import Case, same
+from tests.pallas_kernels.gemm.test_residency import BEGIN, cached, columns_of
+from tests.pallas_kernels.interpreting import within
+
+FIRST = int(os.environ.get("LAUNCHES_FROM", "0"))
+NUMBERS = range(FIRST, FIRST + 240)
+REGISTERS = {1: (232, 40), 2: (232, 40), 3: (160, 24), 4: (112, 24)}
+TRIES = 400
+
+Draw = np.random.Generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A product, how it is launched, and how much of W is in device memory."""
+
+    case: Case
+    options: dict[str, Any]
+    layers: int | None = None
+    strips: tuple[int, int] | None = None  # in a cache before, and after
+
+
+def one_of(draw: Draw, *choices: Any) -> Any:
+    return choices[int(draw.integers(len(choices)))]
+
+
+def size(draw: Draw, most: int) -> int:
+    """Any size; every third one small."""
+    return int(draw.integers(1, (most if draw.random() < 0.67 else max(1, most // 8)) + 1))
+
+
+def weights_of(draw: Draw) -> Quantised | None:
+    if draw.random() < 0.45:
+        return None
+    return Quantised(
+        kind=one_of(draw, *KINDS),
+        group=one_of(draw, None, None, 32, 64, 96, 128, 160, 256),
+        scale_dtype=one_of(draw, *SCALE_DTYPES),
+        offset_dtype=one_of(draw, None, None, *SCALE_DTYPES),
+    )
+
+
+def config_of(draw: Draw, quantised: bool) -> Config:
+    warpgroups = one_of(draw, 1, 1, 2, 2, 3)
+    cluster = one_of(draw, *CLUSTERS)
+    tk = one_of(draw, 64, 128, 256) if quantised else 64
+    registers = REGISTERS[warpgroups]
+    return Config(
+        tm=one_of(draw, 8, 16, 32, 64, 128, 256) if quantised else 64 * size(draw, 4),
+        tn=64 * size(draw, 4),
+        tk=tk,
+        x_columns=one_of(draw, *(columns for columns in (64, 128, 256) if columns <= tk)),
+        x_stages=one_of(draw, 2, 3, 4, 5),
+        w_stages=one_of(draw, 2, 3, 4, 7),
+        kc=tk * one_of(draw, 0, 1, 2, 3, 5),
+        asym_stages=one_of(draw, 2, 3, 4),
+        warpgroups=warpgroups,
+        compute_registers=registers[0],
+        load_registers=registers[1],
+        cluster=cluster,
+        sm_count=cluster * one_of(draw, 1, 2, 3, 4) + one_of(draw, 0, 0, cluster - 1),
+        stagger=bool(draw.integers(2)),
+        ping_pong=not quantised and draw.random() < 0.3,
+    )
+
+
+def sizes_of(draw: Draw, m: int) -> tuple[int, ...] | None:
+    if draw.random() < 0.6:
+        return None
+    cuts = np.sort(draw.integers(0, m + 1, int(draw.integers(1, 6))))
+    sizes = np.diff([0, *cuts])  # what is left belongs to no expert
+    return tuple(int(one) for one in np.where(draw.random(len(sizes)) < 0.25, 0, sizes))
+
+
+def drawn(number: int) -> Launch:
+    """Draw until the configuration is one that the op takes."""
+    draw = np.random.default_rng([12, number])
+    for _ in range(TRIES):
+        weights = weights_of(draw)
+        dtype = one_of(draw, *INPUT_DTYPES)
+        m = size(draw, 280)
+        sizes = sizes_of(draw, m)
+        tiles = weights is None and sizes is None and draw.random() < 0.3
+        try:
+            case = Case(
+                m=m,
+                k=size(draw, 700),
+                n=size(draw, 400),
+                config=config_of(draw, weights is not None),
+                weights=weights,
+                sizes=sizes,
+                dtype=dtype,
+                out_dtype=one_of(draw, None, "float32"),
+                w_layout="kn" if weights else one_of(draw, "kn", "nk"),
+                tiles=tiles,
+            )
+            if weights is not None and (weights.group or 0) > -(-case.k // 128) * 128:
+                continue  # more zeros than weights
+            if sizes is not None and weights is None:  # as they are given, nothing is padded
+                case = replace(case, k=-(-case.k // 64) * 64, n=-(-case.n // 64) * 64)
+            check_fits(case.config, case.gemm)
+            options, strips = options_of(draw, case)
+            plan_launch(case.gemm, case.config, **options)
+        except ValueError:
+            continue
+        layers = None if strips else one_of(draw, None, None, 2)
+        return Launch(case=case, options=options, layers=layers, strips=strips)
+    raise AssertionError(f"nothing in {TRIES} tries")
+
+
+def options_of(draw: Draw, case: Case) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """Return run-time arguments, and the strips in a cache before and after."""
+    config = case.config
+    alpha = one_of(draw, 0.0, 1.0, float(draw.random())) if config.kc else 1.0
+    options: dict[str, Any] = {"alpha": alpha}
+    if draw.random() < 0.4:
+        options["sm_limit"] = int(draw.integers(config.cluster, config.sm_count + 1))
+    if draw.random() < 0.3:
+        clusters = options.get("sm_limit", config.sm_count) // config.cluster
+        options["sm_split"] = config.cluster * int(draw.integers(0, clusters + 1))
+    if draw.random() < 0.6:
+        return options, None
+    strips = -(-case.gemm.n // config.tn)
+    before = int(draw.integers(0, strips + 1))
+    fills = case.sizes is None and before < strips
+    return options, (before, int(draw.integers(before, strips + 1)) if fills else before)
+
+
+def run(launch: Launch) -> None:
+    case, options = launch.case, launch.options
+    if launch.strips is None:
+        stack = () if launch.layers is None else (launch.layers,)
+        x, w, exact = case.operands(stack=stack)
+        if launch.layers is not None:
+            options = options | {"layer": launch.layers - 1}
+            exact = exact[-1]
+        same(case.run(x, w, **options), case.right(x, exact))
+        return
+    before, after = (columns_of(case, strips) for strips in launch.strips)
+    one = cached(case, before)
+    fills = after > before
+    cache = jax.new_ref(jnp.asarray(one.cache)) if fills else jnp.asarray(one.cache)
+    given = Resident(cache=cache, columns=before, begin=BEGIN, **({"fill": after} if fills else {}))
+    same(case.run(one.x, one.w, resident=given, **options), one.right)
+    if fills:
+        same(np.asarray(cache[...]), cached(case, after).cache)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_product_equals_float64_to_the_bit(number: int) -> None:
+    run(drawn(number))
+
+
+def random_prefill(draw: Draw) -> None:
+    kv_heads = one_of(draw, 1, 2, 3)
+    keys, rows = size(draw, 330), one_of(draw, 1, 2)
+    case = attention.Case(
+        queries=size(draw, 200),
+        keys=keys,
+        heads=kv_heads * one_of(draw, 1, 2, 3),
+        kv_heads=kv_heads,
+        dim=one_of(draw, 64, 128),
+        dtype=one_of(draw, *INPUT_DTYPES),
+        causal=draw.random() < 0.7,
+        window=one_of(draw, None, size(draw, 200)),
+        offsets=tuple(int(draw.integers(-50, keys + 50)) for _ in range(rows)),
+        lengths=tuple(int(draw.integers(0, keys + 1)) for _ in range(rows)),
+        seed=int(draw.integers(2**31)),
+    )
+    config = PrefillConfig(block_kv=one_of(draw, 64, 128), stages=one_of(draw, 2, 3))
+    part = within(
+        lambda: partial_prefill(*case.arrays, **case.options(), config=config, backend="interpret")
+    )
+    assert case.exact("float32").worst(part.out, part.lse) <= 1
+
+
+def random_decode(draw: Draw) -> None:
+    page, kv_heads = one_of(draw, 16, 32, 64, 128), one_of(draw, 1, 2)
+    keys = page * size(draw, 320 // page)
+    lengths = tuple(int(draw.integers(0, keys + 1)) for _ in range(one_of(draw, 1, 2, 3)))
+    case = attention.decoding(
+        lengths,
+        keys,
+        heads=kv_heads * one_of(draw, 1, 3, 4, 8, 16),
+        kv_heads=kv_heads,
+        dim=one_of(draw, 64, 128),
+        dtype=one_of(draw, *INPUT_DTYPES),
+        window=one_of(draw, None, size(draw, 300)),
+        seed=int(draw.integers(2**31)),
+    )
+    block = one_of(draw, 64, 128) if page < 128 else 64
+    config = DecodeConfig(block_kv=block, stages=one_of(draw, 2, 3, 4), splits=size(draw, 4))
+    pool = attention.paged(case, page, seed=int(draw.integers(2**31)))
+    part = within(
+        lambda: partial_decode(
+            *pool.arguments, window=case.window, config=config, backend="interpret"
+        )
+    )
+    exact = case.exact("float32", merges=config.splits)
+    assert exact.worst(part.out[:, None], part.lse[:, None]) <= 1
+
+
+def random_rows(draw: Draw) -> None:
+    dtype = np.dtype(jnp.dtype(one_of(draw, "bfloat16", "float16", "float32", "int8")))
+    rows, columns = size(draw, 60), size(draw, 40) * (16 // dtype.itemsize)
+    table = draw.integers(-100, 100, (2, rows, columns)).astype(dtype)
+    ids = draw.integers(0, rows, size(draw, 40), dtype=np.int32)
+    config = GatherConfig(
+        piece_bytes=16 * size(draw, 30), stages=one_of(draw, 2, 3, 5), sm_count=size(draw, 6)
+    )
+    kept = size(draw, columns)
+    out = within(
+        lambda: np.asarray(
+            gather_rows(
+                jnp.asarray(table), ids, layer=1, columns=kept, config=config, backend="interpret"
+            )
+        )
+    )
+    same(out, table[1][ids, :kept])
+
+
+OTHERS: dict[str, Callable[[Draw], None]] = {
+    "prefill": random_prefill,
+    "decode": random_decode,
+    "rows": random_rows,
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("op", OTHERS)
+@pytest.mark.parametrize("number", NUMBERS[::8])
+def test_other_ops_are_within_their_bounds(op: str, number: int) -> None:
+    OTHERS[op](np.random.default_rng([13, number]))
+
+
+def test_what_is_drawn_has_everything() -> None:
+    """So that a rule that refuses more than before does not silently empty the draw."""
+    launches = [drawn(number) for number in range(120)]
+    cases = [launch.case for launch in launches]
+    assert {case.op for case in cases} == {"hybrid_gemm", "quantized_gemm", "grouped_gemm"}
+    assert {case.gemm.w_layout for case in cases} == {"kn", "nk", "tiles"}
+    assert {case.config.cluster for case in cases} == set(CLUSTERS)
+    assert {case.weights.kind for case in cases if case.weights} == set(KINDS)
+    for many in (
+        [case for case in cases if case.sizes and case.weights],
+        [case for case in cases if case.config.ping_pong],
+        [case for case in cases if case.config.warpgroups == 3],
+        [one for one in launches if one.case.config.kc and 0 < one.options["alpha"] < 1],
+        [one for one in launches if one.strips and one.strips[1] > one.strips[0]],
+        [one for one in launches if one.layers],
+        [one for one in launches if "sm_split" in one.options],
+    ):
+        assert len(many) >= 5
