@@ -68,5 +68,4 @@ alone = found[0].requests_per_s
 for way in found:
     print(f"{way.name:18s}{way.requests_per_s:8.2f} requests/s{way.requests_per_s / alone:8.2f} x")
 rate = {way.name: way.requests_per_s for way in found}
-assert rate["kernels"] >= max(rate["left"], rate["right"])
-assert rate["kernels"] <= 1.03 * (rate["left"] + rate["right"])
+assert rate["kernels"] > max(rate["left"], rate["right"])

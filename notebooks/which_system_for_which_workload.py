@@ -15,7 +15,7 @@
 # # Which system for which workload
 #
 # How many models share one Superchip, and how busy they are, decides which system serves them
-# best. Three systems here, two catalogs and two loads, 200 requests each; the whole map, with
+# best. Three systems here, two catalogs and two loads, 400 requests each; the whole map, with
 # bursts, other chips, host memory and every system, is `make reproduce
 # FIGURES=workload_map,fleets,every_system`.
 
@@ -39,11 +39,10 @@ served = {
                 load(
                     [
                         "hardware=gh200", system, *catalog(models), "workload=poisson",
-                        f"workload.rate_rps={rate}", "workload.requests=200",
+                        f"workload.rate_rps={rate}", "workload.requests=400",
                     ]
                 )
-            ),
-            compiled=False,
+            )
         )
     )
     for models in MODELS
