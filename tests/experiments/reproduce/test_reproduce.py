@@ -148,9 +148,7 @@ def test_processes_make_the_same_and_a_failed_figure_is_one_of_them(tmp_path: Pa
     # no context: a function that a process finds by its name, and that fails
     specs = (*choose("table1,fig8"), replace(FIGURES["table2"], compute=partial(int, base=10)))
     with (tmp_path / "log").open("w") as log:
-        found, _ = reproduce(
-            specs, QUICK, tmp_path / "both", console=Console(file=log), workers=2
-        )
+        found, _ = reproduce(specs, QUICK, tmp_path / "both", console=Console(file=log), workers=2)
     outcomes = {o.name: o for o in found}
     assert {*outcomes} == {"table1", "fig8", "table2"}
     assert "TypeError" in outcomes["table2"].error
