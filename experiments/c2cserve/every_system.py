@@ -25,7 +25,7 @@ class Family:
       systems: files of `conf/system`.
       settings: catalog and hardware.
       rates_rps: requests a second and chip (or pair of GPUs).
-      requests: a point.
+      requests: a point, at least; with a high load as many as come in `SPANS_S`.
       quick: the systems of the quick profile: those whose machine code its other figures need too.
       quick_rates_rps: of the quick profile.
       quick_requests: of the quick profile.
@@ -56,7 +56,7 @@ FAMILIES: Final = (
         requests=3000,
         quick=("c2cserve", "c2cserve_plus", "serverlessllm", "serverlessllm_fast", "aegaeon",
                "mig_resident", "dedicated"),
-        quick_rates_rps=(0.5, 2.0, 8.0),
+        quick_rates_rps=(0.5, 4.0, 32.0),
         quick_requests=600,
     ),
     Family(
@@ -70,17 +70,17 @@ FAMILIES: Final = (
         rates_rps=(0.005, 0.02, 0.08, 0.32, 1.28),
         requests=300,
         quick=("c2cserve", "serverlessllm", "finemoe"),
-        quick_rates_rps=(0.02, 0.32),
+        quick_rates_rps=(0.02, 1.28),
         quick_requests=40,
     ),
     Family(
         name="GPT-oss 20B on A100 + L40s",
         systems=("tessera", "pd", "af", "replicas"),
         settings=("catalog=gpt_oss", "pair=a100_l40s"),
-        rates_rps=(2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
+        rates_rps=(4.0, 16.0, 32.0, 64.0, 128.0),
         requests=3000,
         quick=("tessera", "pd"),
-        quick_rates_rps=(4.0, 32.0),
+        quick_rates_rps=(16.0, 128.0),
         quick_requests=300,
     ),
 )  # fmt: skip
@@ -92,6 +92,8 @@ MORE: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("moe_infinity", "moe_infinity_code", "finemoe"), ("system.start=[]",)),
 }
 SEEDS: Final = 2  # of the full profile's
+# Seconds of arrivals, at least: a queue that grows takes several answers' time to show.
+SPANS_S: Final[Mapping[str, float]] = {"quick": 60.0, "full": 300.0}
 WITHIN_PERCENT: Final = 90.0  # of the requests, within both targets: what counts as served
 
 
@@ -117,8 +119,9 @@ def compute(context: Context) -> Computed:
         tables={"loads": pa.Table.from_pylist(middle), "by_seed": pa.Table.from_pylist(rows)},
         results=(),
         caption=(
-            f"Poisson arrivals, synthetic ShareGPT lengths, requests a point: {requests}; link "
-            f"variant '{context.link_variant}', medians of seeds {list(seeds)}. Load, and goodput "
+            f"Poisson arrivals of at least {SPANS_S[context.profile]:g} s, synthetic ShareGPT "
+            f"lengths, requests a point at least: {requests}; link variant "
+            f"'{context.link_variant}', medians of seeds {list(seeds)}. Load, and goodput "
             "(the load times the share of requests that met both targets), are by Superchip, or by "
             "pair of GPUs; dedicated has six, one a model. Each system has the layout that it "
             "chooses itself (mig_resident: 4x24gb). Targets: dense TTFT 1 s, TPOT 0.15 s (3B) and "
@@ -137,7 +140,7 @@ def _run(
     settings = composed(
         [
             f"system={system}", *family.settings, f"superchips={chips}", "workload=poisson",
-            f"workload.requests={_requests(context, family)}",
+            f"workload.requests={_requests(context, family, rate_rps * chips)}",
             f"link={context.link_variant}",
             *MORE.get(system, ()),
         ],
@@ -152,8 +155,10 @@ def _run(
     }
 
 
-def _requests(context: Context, family: Family) -> int:
-    return family.quick_requests if context.quick else family.requests
+def _requests(context: Context, family: Family, rate_rps: float = 0.0) -> int:
+    """Return the requests of a point, or without a rate the least of any."""
+    least = family.quick_requests if context.quick else family.requests
+    return max(least, round(rate_rps * SPANS_S[context.profile]))
 
 
 def capacity_rps(rows: Sequence[Mapping[str, Any]]) -> float:
