@@ -145,8 +145,9 @@ def test_a_failed_figure_does_not_stop_the_others(
 
 def test_processes_make_the_same_and_a_failed_figure_is_one_of_them(tmp_path: Path) -> None:
     alone = make(tmp_path / "alone", "table1", "fig8")
-    # no context: a function that a process finds by its name, and that fails
-    specs = (*choose("table1,fig8"), replace(FIGURES["table2"], compute=partial(int, base=10)))
+    # a function that a process finds by its name, and that fails
+    fails: Any = partial(int, base=10)
+    specs = (*choose("table1,fig8"), replace(FIGURES["table2"], compute=fails))
     with (tmp_path / "log").open("w") as log:
         found, _ = reproduce(specs, QUICK, tmp_path / "both", console=Console(file=log), workers=2)
     outcomes = {o.name: o for o in found}
