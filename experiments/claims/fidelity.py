@@ -273,7 +273,7 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         )
     console.print(table)
     found = totals(rows)
-    counts = {status: found[key] for status, key in ANSWERED.items()}
+    counts: dict[str, dict[str, int]] = {s: found[key] for s, key in ANSWERED.items()}
     of_systems = found["out_of_sample_by_system"]
     if len(of_systems) > 1:
         counts |= {f"out-of-sample, {system}": t for system, t in of_systems.items()}
