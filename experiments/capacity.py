@@ -34,12 +34,13 @@ from c2c.config import RunSetup, build, load
 from c2c.errors import SettingError
 from c2c.runs import NOT_INPUTS, RunDir, progress_bar, storage_error
 from experiments.answers.capacity import Capacity, Tried, find_capacity, tried_table
-from experiments.answers.command import answering, own_settings, workers_of
+from experiments.answers.command import answering, own_settings
 from experiments.answers.points import needs_compiling
 from experiments.answers.quantity import Quantity, quantity_of
 from experiments.answers.saying import answer_line, answer_of, caution
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup
+from experiments.worker_process import workers_of
 
 __all__ = ["CapacitySettings", "main"]
 

@@ -131,7 +131,12 @@ def _tiles(rows: Sequence[Row]) -> str:
         (f"{found['claims']}", "claims in all"),
     )
     cells = "".join(f"<div class='tile'><b>{a}</b>{escape(b)}</div>" for a, b in tiles)
-    return f"<div class='tiles'>{cells}</div>"
+    of_systems = "; ".join(
+        f"{system}: {t['numbers_within_20']} of {t['numbers']} numbers, "
+        f"{t['trends_agree']} of {t['trends']} trends"
+        for system, t in found["out_of_sample_by_system"].items()
+    )
+    return f"<div class='tiles'>{cells}</div><p>Out of sample by paper: {escape(of_systems)}.</p>"
 
 
 def _constants() -> str:

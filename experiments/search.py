@@ -41,12 +41,13 @@ from rich.table import Table
 from c2c.config import RunSetup, build
 from c2c.errors import SettingError
 from c2c.runs import NOT_INPUTS, RunDir, content_key, progress_bar, storage_error
-from experiments.answers.command import answering, own_settings, workers_of
+from experiments.answers.command import answering, own_settings
 from experiments.answers.fleets import CHUNK, OWN, FleetSpace, planned_layouts
 from experiments.answers.points import needs_compiling
 from experiments.answers.study import OBJECTIVES, Tried, front_of, open_study, run_trials
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup
+from experiments.worker_process import workers_of
 
 __all__ = ["SearchSettings", "main"]
 

@@ -11,12 +11,27 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import wait
 from typing import Any
 
-__all__ = ["available_cores", "end_workers", "worker_pool"]
+from c2c.errors import SettingError
+
+__all__ = ["available_cores", "end_workers", "worker_pool", "workers_of"]
 
 
 def available_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def workers_of(given: object, field: str) -> int:
+    """Return how many processes to use: those asked for, or as many as there are cores.
+
+    Raises:
+      SettingError: no whole number, or fewer than one.
+    """
+    if given is None:
+        return available_cores()
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise SettingError(field, given, "a whole number above 0, or null for all cores")
+    return given
 
 
 def worker_pool(

@@ -63,7 +63,7 @@ class RunStats:
     expert_misses: int
     expert_ahead: int  # fetched before their layer
     expert_bytes: float  # over the link
-    expert_wait_s: float  # of layers for experts
+    expert_wait_s: float  # of layers for experts; with a table of misses the host's work as well
     expert_host_s: float  # of the host's work for experts that nothing hid
     since_s: np.ndarray  # when each slice came into service
     until_s: np.ndarray  # and out of it; inf: it did not

@@ -14,9 +14,8 @@ from c2c.errors import SettingError
 from experiments.command import command
 from experiments.simulation.own_settings import with_own_settings
 from experiments.sweeping import check_arguments, is_sweep
-from experiments.worker_process import available_cores
 
-__all__ = ["answering", "own_settings", "workers_of"]
+__all__ = ["answering", "own_settings"]
 
 CONFIG_DIR = "--config-dir="
 
@@ -68,16 +67,3 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
         except YAMLError as error:
             raise SettingError(key, value, "a value that YAML understands") from error
     return OmegaConf.to_object(merged[group]), [a for a in arguments if a not in own]
-
-
-def workers_of(given: int | None, field: str) -> int:
-    """Return how many processes to use: those asked for, or as many as there are cores.
-
-    Raises:
-      SettingError: fewer than one.
-    """
-    if given is None:
-        return available_cores()
-    if given < 1:
-        raise SettingError(field, given, "a whole number above 0, or null for all cores")
-    return given

@@ -10,7 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from c2c.config import SimulationResult, build, simulate
-from c2c.policies import tracing
+from c2c.policies import caches_experts
 from experiments.c2cserve.context import Context
 from experiments.c2cserve.settings import composed
 
@@ -95,9 +95,9 @@ def serve_alone(
     )
     OmegaConf.update(settings, "catalog", {"models": [{"spec": model}]}, merge=False)
     setup = build(settings)
-    # A few requests are interpreted sooner than compiled, unless each step is compared with many.
-    compares_steps = tracing(setup.serving.system.prefetch).of_token
-    return _alone(simulate(setup, compiled=compares_steps), output)
+    # A few requests are interpreted sooner than compiled, unless each layer looks for experts.
+    walks_layers = caches_experts(setup.serving.system.experts)
+    return _alone(simulate(setup, compiled=walks_layers), output)
 
 
 def _alone(got: SimulationResult, output: int) -> Alone:

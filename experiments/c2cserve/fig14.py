@@ -259,15 +259,18 @@ def _said_of_placement(rows: list[dict[str, Any]]) -> str:
     if not any(r["panel"] == UNLIKE for r in rows):
         return ""
     blind, aware = (_middle(rows, *AWARE[:1], v, "ttft_p99_s") for v in ("first idle", AWARE[1]))
-    (ttft, tpot), (ttft_random, tpot_random) = (
-        [_middle(rows, UNLIKE, v, c) for c in ("ttft_p99_s", "tpot_attainment_percent")]
+    (ttft, tpot, both), (ttft_random, tpot_random, both_random) = (
+        [
+            _middle(rows, UNLIKE, v, c)
+            for c in ("ttft_p99_s", "tpot_attainment_percent", "both_percent")
+        ]
         for v in ("bandwidth aware", "random")
     )
     return (
         f" The bandwidth-blind first idle slice gives {blind / aware:.2f}x. On one chip of unlike "
-        f"slices with binding targets random has {ttft_random / ttft:.2f}x the p99 TTFT, and meets "
-        f"the TPOT target in {tpot_random:.0f}% for {tpot:.0f}%: what is not promised the link "
-        "waits."
+        f"slices with binding targets random has {ttft_random / ttft:.2f}x the p99 TTFT, meets the "
+        f"TPOT target in {tpot_random:.0f}% for {tpot:.0f}% and both in {both_random:.0f}% for "
+        f"{both:.0f}%: what the link is not promised waits for answers under way to end."
     )
 
 

@@ -168,16 +168,12 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
     counted = Counter(row.status for row in rows)
     out: dict[str, Any] = {"claims": len(rows), **{s: counted[s] for s in STATUSES}}
     for status, key in ANSWERED.items():
-        found = [(r.comparison, r.agrees) for r in rows if r.status == status and r.comparison]
-        numbers = [(c, agrees) for c, agrees in found if c.ratio is not None]
-        trends = [agrees for c, agrees in found if c.ratio is None]
-        out[key] = {
-            "numbers": len(numbers),
-            "numbers_within_20": sum(bool(c.within_20) for c, _ in numbers),
-            "numbers_agree": sum(bool(agrees) for _, agrees in numbers),
-            "trends": len(trends),
-            "trends_agree": sum(map(bool, trends)),
-        }
+        out[key] = _counts([r for r in rows if r.status == status])
+    unseen = [r for r in rows if r.status == "out-of-sample"]
+    out["out_of_sample_by_system"] = {
+        system: _counts([r for r in unseen if r.claim.system == system])
+        for system in dict.fromkeys(r.claim.system for r in unseen)
+    }
     misses = [r for r in rows if r.is_miss]
     out["misses"] = {
         "all": len(misses),
@@ -185,6 +181,20 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "one_number_would_do": sum(r.nearest is not None and r.nearest <= NEAR for r in misses),
     }
     return out
+
+
+def _counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Return how many numbers and trends there are among rows, and how many agree."""
+    found = [(r.comparison, r.agrees) for r in rows if r.comparison]
+    numbers = [(c, agrees) for c, agrees in found if c.ratio is not None]
+    trends = [agrees for c, agrees in found if c.ratio is None]
+    return {
+        "numbers": len(numbers),
+        "numbers_within_20": sum(bool(c.within_20) for c, _ in numbers),
+        "numbers_agree": sum(bool(agrees) for _, agrees in numbers),
+        "trends": len(trends),
+        "trends_agree": sum(map(bool, trends)),
+    }
 
 
 def fidelity_table(rows: Sequence[Row]) -> pa.Table:
@@ -263,8 +273,11 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         )
     console.print(table)
     found = totals(rows)
-    for status, key in ANSWERED.items():
-        t = found[key]
+    counts: dict[str, dict[str, int]] = {s: found[key] for s, key in ANSWERED.items()}
+    of_systems = found["out_of_sample_by_system"]
+    if len(of_systems) > 1:
+        counts |= {f"out-of-sample, {system}": t for system, t in of_systems.items()}
+    for status, t in counts.items():
         console.print(
             f"{status}: {t['numbers_within_20']} of {t['numbers']} numbers within 20%, "
             f"{t['trends_agree']} of {t['trends']} trends the right way"

@@ -22,6 +22,7 @@ from c2c.workloads import shared_dir
 from experiments.c2cserve.context import PROFILES, Context
 from experiments.command import command
 from experiments.sweeping import check_arguments
+from experiments.worker_process import workers_of
 
 SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
 CLAIMS = ("compared", "all")
@@ -69,6 +70,7 @@ def run(settings: dict[str, object]) -> int:
     context = context_of(settings)
     if settings["claims"] not in CLAIMS:
         raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")
+    workers = workers_of(settings["workers"], "workers")
     # matplotlib and the simulator are loaded only once the settings are known to be good
     from experiments.reproduce.catalog import choose
     from experiments.reproduce.run import reproduce
@@ -87,6 +89,7 @@ def run(settings: dict[str, object]) -> int:
         resume=bool(settings["resume"]),
         overwrite=bool(settings["overwrite"]),
         everything=settings["claims"] == "all",
+        workers=workers,
     )
     failed = [o.name for o in outcomes if o.error]
     print(f"report: {out / 'index.html'}")

@@ -12,6 +12,7 @@ from experiments.c2cserve import (
     ablation_plus,
     alpha_map,
     anchors,
+    every_system,
     fig2,
     fig4,
     fig5,
@@ -46,6 +47,7 @@ from experiments.figures import (
     serving,
     workload,
 )
+from experiments.figures import every_system as every_system_figures
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
 from experiments.figures import tessera as tessera_figures
@@ -351,6 +353,13 @@ FIGURES: dict[str, FigureSpec] = {
             compute=workload_map.compute,
             draw=map_figures.draw_map,
             packages=SIMULATOR,
+        ),
+        FigureSpec(
+            name="every_system",
+            title="Goodput and attainment against load (beyond the papers)",
+            compute=every_system.compute,
+            draw=every_system_figures.draw_every_system,
+            packages=(*SIMULATOR, "c2c.systems"),
         ),
         FigureSpec(
             name="tornado",

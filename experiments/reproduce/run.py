@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from c2c.cost import in_sample_claims
-from c2c.hardware import conf_dir
 from c2c.runs import RunDir, progress_bar
 from experiments.c2cserve.context import Context
 from experiments.claims import (
@@ -29,38 +27,13 @@ from experiments.claims import (
     print_fidelity,
     totals,
 )
-from experiments.figures.style import bare_png, look
 from experiments.report import report_html
 from experiments.reproduce.catalog import FIGURES, OURS, FigureSpec
+from experiments.reproduce.making import Outcome, inputs_of, make_all, make_figure, told
 
-__all__ = ["Outcome", "reproduce"]
+__all__ = ["reproduce"]
 
-# Configuration a cost depends on; the rest of conf/ belongs to the simulate command.
-CONF_FOLDERS = (
-    "hardware",
-    "mig",
-    "calibration",
-    "kernel",
-    "catalog",
-    "system",
-    "policy",
-    "starts",
-    "workload",
-    "pair",
-)
 REPORT = ("fidelity.json", "fidelity.parquet", "misses.md", "index.html")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What happened to one figure; `cpu_s`: of this process, which other work does not lengthen."""
-
-    name: str
-    folder: Path
-    seconds: float
-    cpu_s: float
-    reused: bool
-    error: str = ""
 
 
 def reproduce(
@@ -72,6 +45,7 @@ def reproduce(
     overwrite: bool = False,
     everything: bool = False,
     console: Console | None = None,
+    workers: int = 1,
 ) -> tuple[list[Outcome], list[Row]]:
     """Make the figures and the fidelity table under `out`.
 
@@ -86,28 +60,27 @@ def reproduce(
       overwrite: replace what figures and report of other settings there are in `out`.
       everything: print all claims, not only those compared.
       console: where to print.
+      workers: processes that make figures; with one this process makes them.
 
     Returns:
-      One outcome a figure, and one row a claim.
+      One outcome a figure, in the order in which they were done, and one row a claim.
     """
     mpl.use("Agg")
     # without a terminal (a log, CI) rich assumes 80 columns, in which no claim id fits
     console = console or (Console() if Console().is_terminal else Console(width=165))
-    outcomes = []
+    outcomes: list[Outcome] = []
     with RunDir.open(
-        out, _told(context), packages=OURS, seed=context.seeds[0], resume=False,
+        out, told(context), packages=OURS, seed=context.seeds[0], resume=False,
         overwrite=overwrite, names=REPORT,
     ) as report:  # fmt: skip
         with progress_bar("figures", len(specs)) as advance:
-            for done, spec in enumerate(specs):
 
-                def within(part: float, whole: float, done: int = done) -> None:
-                    advance(done + part / whole)
+            def done(outcome: Outcome) -> None:
+                outcomes.append(outcome)
+                console.print(_line(outcome), highlight=False)
 
-                told = replace(context, progress=within)
-                outcomes.append(_make(spec, told, out, resume=resume, overwrite=overwrite))
-                console.print(_line(outcomes[-1]), highlight=False)
-                advance(done + 1)
+            make = partial(make_figure, out=out, resume=resume, overwrite=overwrite)
+            make_all(specs, context, make, done, workers=workers, advance=advance)
         rows = _report(report, context, outcomes, console)
     print_fidelity(rows, console, everything=everything)
     return outcomes, rows
@@ -125,7 +98,7 @@ def _report(
     stale = []
     for spec in FIGURES.values():
         made = any(o.name == spec.name and not o.error for o in outcomes)
-        if made or RunDir.is_current(out / spec.name, **_inputs(spec, context)):
+        if made or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
             found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
             results += [Result(**r) for r in found.pop("results")]
             takes |= {name: (said, nearest) for name, (said, nearest) in found.pop("takes").items()}
@@ -152,72 +125,6 @@ def _report(
     page = report_html(out, shown, rows, record, profile=context.profile, improvements=improvements)
     report.write_text("index.html", page)
     return rows
-
-
-def _inputs(spec: FigureSpec, context: Context) -> dict[str, Any]:
-    """Return what the figure is made from, as `RunDir` takes it."""
-    folders = [conf_dir() / name for name in CONF_FOLDERS]
-    traces = [context.traces / name for name in spec.traces] if context.traces else []
-    return {
-        "config": {"figure": spec.name, **_told(context)},
-        "packages": spec.sources,
-        "files": [path for path in (*folders, *traces) if path.exists()],
-    }
-
-
-def _told(context: Context) -> dict[str, Any]:
-    return {
-        "profile": context.profile,
-        "link_variant": context.link_variant,
-        "seeds": list(context.seeds),
-    }
-
-
-def _make(
-    spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
-) -> Outcome:
-    start, start_cpu = time.perf_counter(), time.process_time()
-    reused, error = False, ""
-    try:
-        inputs = _inputs(spec, context)
-        with RunDir.open(
-            out / spec.name, **inputs, seed=context.seeds[0], resume=resume, overwrite=overwrite
-        ) as run:
-            reused = run.is_complete
-            if not reused:
-                _compute_and_draw(spec, context, run)
-    except Exception as problem:  # noqa: BLE001 (crash.json has it all; other figures go on)
-        error = f"{type(problem).__name__}: {problem}"
-    return Outcome(
-        name=spec.name,
-        folder=out / spec.name,
-        seconds=time.perf_counter() - start,
-        cpu_s=time.process_time() - start_cpu,
-        reused=reused,
-        error=error,
-    )
-
-
-def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
-    computed = spec.compute(context)
-    paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
-    run.write_json(
-        "figure",
-        {
-            "caption": computed.caption,
-            "results": [asdict(r) for r in computed.results],
-            "report": computed.report,
-            "takes": dict(computed.takes),
-            "improvements": [asdict(i) for i in computed.improvements],
-        },
-    )
-    # drawn from the files, so that what is drawn is what is kept
-    tables = {name: pq.read_table(path) for name, path in paths.items()}
-    with look():
-        figure = spec.draw(tables, computed.caption)
-        run.write_figure(spec.name, figure)
-        with run.open_file(f"{spec.name}_bare.png") as file:
-            file.write(bare_png(figure))
 
 
 def _line(outcome: Outcome) -> str:

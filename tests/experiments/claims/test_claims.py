@@ -217,6 +217,25 @@ def test_fitted_claims_are_never_counted_as_reproduced() -> None:
     assert sum(counted) == found["claims"] == 577
 
 
+def test_what_is_out_of_sample_is_counted_by_paper() -> None:
+    answers = [
+        Result(claim_id=name, ours=ours, unit=unit, sample="out-of-sample")
+        for name, ours, unit in (
+            ("c2cserve.fig4b.asym.c2c_bytes", 0.134, "GB"),
+            ("c2cserve.fig9.dense.tpot_vs_aegaeon", 0.1, "x"),
+            ("medusa.fig2.capture_share", 32.0, "percent"),
+        )
+    ]
+    answers.append(
+        Result(claim_id="c2cserve.fig4b.sym.c2c_bytes", ours=5.37, unit="GB", sample="identity")
+    )
+    found = totals(fidelity_rows(load_claims(), answers, frozenset()))
+    by_system = found["out_of_sample_by_system"]
+    assert [*by_system] == ["c2cserve", "medusa"]
+    assert [t["numbers"] for t in by_system.values()] == [2, 1]
+    assert [t["numbers_within_20"] for t in by_system.values()] == [1, 1]
+
+
 def test_table_holds_all_claims_and_prints() -> None:
     answer = Result(claim_id="c2cserve.fig4a.mig7.asym_slower", ours={"asym": 5.0, "sym": 2.0},
                     unit="relation", sample="out-of-sample")  # fmt: skip

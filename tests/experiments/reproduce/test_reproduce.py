@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from c2c.errors import SettingError
 from experiments.c2cserve.context import Context
-from experiments.reproduce import run as running
+from experiments.reproduce import making
 from experiments.reproduce.__main__ import as_lists, context_of, folder_name
 from experiments.reproduce.catalog import FIGURES, choose
 from experiments.reproduce.run import reproduce
@@ -129,7 +130,9 @@ def test_a_failed_figure_does_not_stop_the_others(
 
     spec = FIGURES["fig8"]
     monkeypatch.setattr(
-        running, "_inputs", lambda s, c: {"config": {"figure": s.name}, "packages": (), "files": ()}
+        making,
+        "inputs_of",
+        lambda s, c: {"config": {"figure": s.name}, "packages": (), "files": ()},
     )
     specs = (replace(spec, compute=broken), FIGURES["table1"])
     with (tmp_path / "log").open("w") as log:
@@ -138,6 +141,24 @@ def test_a_failed_figure_does_not_stop_the_others(
     assert not outcomes[1].error
     crash = json.loads((tmp_path / "out" / "fig8" / "crash.json").read_text())
     assert crash["exception"] == "RuntimeError"
+
+
+def test_processes_make_the_same_and_a_failed_figure_is_one_of_them(tmp_path: Path) -> None:
+    make(tmp_path / "alone", "table1")
+    # a function that a process finds by its name, and that fails
+    fails: Any = partial(int, base=10)
+    specs = (*choose("table1"), replace(FIGURES["table2"], compute=fails))
+    with (tmp_path / "log").open("w") as log:
+        found, _ = reproduce(specs, QUICK, tmp_path / "both", console=Console(file=log), workers=2)
+    errors = {o.name: o.error for o in found}
+    assert {*errors} == {"table1", "table2"}
+    assert not errors["table1"]
+    assert "TypeError" in errors["table2"]
+    done = [
+        json.loads((tmp_path / out / "table1" / "DONE").read_text())["results"]
+        for out in ("alone", "both")
+    ]
+    assert done[0] == done[1]
 
 
 def test_the_command_refuses_a_wrong_name_without_a_traceback(repository: Path) -> None:

@@ -1,0 +1,216 @@
+"""Figures made one after another in this process, or in several processes of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+import pyarrow.parquet as pq
+
+from c2c.errors import DataError
+from c2c.hardware import conf_dir
+from c2c.runs import RunDir
+from experiments.c2cserve.context import Context
+from experiments.figures.style import bare_png, look
+from experiments.reproduce.catalog import FigureSpec
+from experiments.worker_process import end_workers, worker_pool
+
+__all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]
+
+# Configuration a cost depends on; the rest of conf/ belongs to the simulate command.
+CONF_FOLDERS = (
+    "hardware",
+    "mig",
+    "calibration",
+    "kernel",
+    "catalog",
+    "system",
+    "policy",
+    "starts",
+    "workload",
+    "pair",
+)
+POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What happened to one figure; `cpu_s`: of its process, which other work does not lengthen."""
+
+    name: str
+    folder: Path
+    seconds: float
+    cpu_s: float
+    reused: bool
+    error: str = ""
+
+
+type Make = Callable[[FigureSpec, Context], Outcome]
+
+
+def make_all(
+    specs: Sequence[FigureSpec],
+    context: Context,
+    make: Make,
+    done: Callable[[Outcome], None],
+    *,
+    workers: int,
+    advance: Callable[[float], None],
+) -> None:
+    """Make figures; with one worker in this process, in the order given.
+
+    Args:
+      specs: which.
+      context: their settings.
+      make: makes one; with several workers something that another process can be given.
+      done: takes each outcome as soon as it is there.
+      workers: processes.
+      advance: takes how many figures are made so far, with the share of those under way.
+
+    Raises:
+      DataError: a process was ended from outside.
+    """
+    if min(workers, len(specs)) > 1:
+        _make_in_processes(specs, context, make, done, min(workers, len(specs)), advance)
+        return
+    for count, spec in enumerate(specs):
+
+        def within(part: float, whole: float, count: int = count) -> None:
+            advance(count + part / whole)
+
+        done(make(spec, replace(context, progress=within)))
+        advance(count + 1)
+
+
+def _make_in_processes(
+    specs: Sequence[FigureSpec],
+    context: Context,
+    make: Make,
+    done: Callable[[Outcome], None],
+    workers: int,
+    advance: Callable[[float], None],
+) -> None:
+    shares = get_context("spawn").Array("d", len(specs))
+    # What only the full profile has takes longest: begun last, it would be alone at the end.
+    order = sorted(range(len(specs)), key=lambda k: len(specs[k].profiles))
+    pool = worker_pool(workers, _inherit, (shares,))
+    try:
+        waiting = {pool.submit(_make_one, make, specs[k], context, k) for k in order}
+        while waiting:
+            over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            for future in over:
+                done(future.result())
+            advance(sum(shares[:]))
+    except BrokenProcessPool as error:
+        raise DataError(
+            "process", "one that made a figure was ended (memory?); the same command goes on "
+            "where this one stopped, with workers=1 in least memory",
+        ) from error  # fmt: skip
+    except BaseException:
+        end_workers()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+# What a process inherits from the one that started it.
+_INHERITED: dict[str, Any] = {}
+
+
+def _inherit(shares: Any) -> None:
+    _INHERITED["shares"] = shares
+    mpl.use("Agg")
+
+
+def _make_one(make: Make, spec: FigureSpec, context: Context, k: int) -> Outcome:
+    shares = _INHERITED["shares"]
+
+    def within(part: float, whole: float) -> None:
+        shares[k] = part / whole
+
+    outcome = make(spec, replace(context, progress=within))
+    shares[k] = 1.0
+    return outcome
+
+
+def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
+    """Return what the figure is made from, as `RunDir` takes it."""
+    folders = [conf_dir() / name for name in CONF_FOLDERS]
+    traces = [context.traces / name for name in spec.traces] if context.traces else []
+    return {
+        "config": {"figure": spec.name, **told(context)},
+        "packages": spec.sources,
+        "files": [path for path in (*folders, *traces) if path.exists()],
+    }
+
+
+def told(context: Context) -> dict[str, Any]:
+    """Return what a figure is told by the settings, beside its name."""
+    return {
+        "profile": context.profile,
+        "link_variant": context.link_variant,
+        "seeds": list(context.seeds),
+    }
+
+
+def make_figure(
+    spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
+) -> Outcome:
+    """Make one figure in its folder; a failure is in the outcome, and in crash.json there.
+
+    Args:
+      spec: which.
+      context: its settings.
+      out: holds the folder.
+      resume: keep the figure if its inputs have not changed.
+      overwrite: replace a figure of other settings.
+    """
+    start, start_cpu = time.perf_counter(), time.process_time()
+    reused, error = False, ""
+    try:
+        inputs = inputs_of(spec, context)
+        with RunDir.open(
+            out / spec.name, **inputs, seed=context.seeds[0], resume=resume, overwrite=overwrite
+        ) as run:
+            reused = run.is_complete
+            if not reused:
+                _compute_and_draw(spec, context, run)
+    except Exception as problem:  # noqa: BLE001 (crash.json has it all; other figures go on)
+        error = f"{type(problem).__name__}: {problem}"
+    return Outcome(
+        name=spec.name,
+        folder=out / spec.name,
+        seconds=time.perf_counter() - start,
+        cpu_s=time.process_time() - start_cpu,
+        reused=reused,
+        error=error,
+    )
+
+
+def _compute_and_draw(spec: FigureSpec, context: Context, run: RunDir) -> None:
+    computed = spec.compute(context)
+    paths = {name: run.write_table(name, table) for name, table in computed.tables.items()}
+    run.write_json(
+        "figure",
+        {
+            "caption": computed.caption,
+            "results": [asdict(r) for r in computed.results],
+            "report": computed.report,
+            "takes": dict(computed.takes),
+            "improvements": [asdict(i) for i in computed.improvements],
+        },
+    )
+    # drawn from the files, so that what is drawn is what is kept
+    tables = {name: pq.read_table(path) for name, path in paths.items()}
+    with look():
+        figure = spec.draw(tables, computed.caption)
+        run.write_figure(spec.name, figure)
+        with run.open_file(f"{spec.name}_bare.png") as file:
+            file.write(bare_png(figure))
