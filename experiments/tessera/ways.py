@@ -20,7 +20,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from c2c.errors import SettingError
-from c2c.hardware import load_platform
 from c2c.models import load_spec
 from c2c.systems.tessera import (
     Batch,
@@ -32,6 +31,7 @@ from c2c.systems.tessera import (
     decoder,
     load_pair,
     step_kernels,
+    timed_gpus,
     ways,
     work_of,
 )
@@ -85,7 +85,7 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
     """Return a row for each way of a pair."""
     found = ways(
         decoder(load_spec(settings.model), _load(settings)),
-        [(name, load_platform(name).gpu) for name in pair],
+        timed_gpus(*pair),
         gbps=settings.gbps,
         latency_s=settings.latency_s,
         gap=settings.gap,
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
         for pair in settings.pairs:
             if not isinstance(pair, list) or len(pair) != 2:
                 raise SettingError("pairs", settings.pairs, "pairs of names of conf/hardware")
-            gpus = [load_platform(name).gpu for name in pair]
+            gpus = timed_gpus(*pair)
             Gpus.alike(pair, gbps=settings.gbps, latency_s=settings.latency_s)
             work_of(step_kernels(spec, Batch(rows=1, chunk=1, context=load.prompt)), gpus)
 

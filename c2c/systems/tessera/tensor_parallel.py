@@ -111,4 +111,13 @@ def _of_rank(kernel: StepKernel, ranks: int, keys: int) -> StepKernel:
         weight_bytes=kernel.weight_bytes / share,
         read_bytes=kernel.read_bytes / (share if row_wise or share == keys else 1),
         write_bytes=kernel.write_bytes / (1 if row_wise else share),
+        product=kernel.product and _part_of(kernel.product, share, row_wise=row_wise),
     )  # fmt: skip
+
+
+def _part_of(
+    product: tuple[float, float, float], share: int, *, row_wise: bool
+) -> tuple[float, float, float]:
+    """Return a rank's part of a product: some of the rows of its matrix, or of its columns."""
+    m, k, n = product
+    return (m, k / share, n) if row_wise else (m, k, n / share)
