@@ -68,6 +68,7 @@ def _cell(name: str, model: str, gap: float) -> list[dict[str, Any]]:
     )  # fmt: skip
     left = found[0]
     assert left.requests_per_s, f"{model} does not fit {pair.left}"
+    assert left.efficiency, f"{pair.left} has no price"
     return [
         {
             "pair": name,
@@ -75,7 +76,7 @@ def _cell(name: str, model: str, gap: float) -> list[dict[str, Any]]:
             "way": way.name,
             "requests_per_s": way.requests_per_s,
             "relative": way.requests_per_s / left.requests_per_s,
-            "for_price": way.efficiency / left.efficiency,
+            "for_price": (way.efficiency or 0.0) / left.efficiency,
             "applies": way.is_applicable,
             "gap": way.plan.gap if way.plan else None,
         }

@@ -98,7 +98,8 @@ def step_s(
         busy_s = float(made.compute_s[which.ravel()].sum())
         longer_s = throttled_s(made.compute_s, busy_s, on.constants)
         found[products] = (made.total_s + longer_s)[which.ravel()]
-    return found / on.share + np.array([k.wire_s for k in kernels])
+    whole: Seconds = found / on.share + np.array([k.wire_s for k in kernels])
+    return whole
 
 
 def work_of(

@@ -119,8 +119,8 @@ class _Pair:
         self.names = [gpu.name for gpu in pair]
         self.served, self.link = served, link
         self.prices = [gpu.gpu.price for gpu in pair]
-        both = [price for price in self.prices if price is not None]
-        self.price = sum(both) if len(both) == len(pair) else None
+        known = [price for price in self.prices if price is not None]
+        self.price = sum(known) if len(known) == len(pair) else None
         self.room = [float(gpu.gpu.hbm_bytes) for gpu in pair]
         parts = [(work_of(phase.kernels, pair, efficiency), phase.steps) for phase in served.phases]
         self.seconds = [[float(t) * steps for t in work.times.sum(0)] for work, steps in parts]
