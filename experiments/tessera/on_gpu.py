@@ -32,6 +32,7 @@ from c2c.systems.tessera import (
     program_work,
     recording_of,
     running_on,
+    step_s,
     timed_gpu,
     timed_gpus,
     touches_of,

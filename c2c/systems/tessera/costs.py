@@ -113,7 +113,12 @@ def work_of(
       kernels: of the step.
       gpus: where they may run.
       efficiency: of kernels that are no products, the same on all GPUs.
+
+    Raises:
+      SettingError: no kernel, no GPU, or one whose file does not state what is needed.
     """
+    if not gpus:
+        raise SettingError("gpus", gpus, "at least one GPU")
     columns = [step_s(kernels, gpu, efficiency) for gpu in gpus]
     return Work(
         names=tuple(k.kind if k.layer < 0 else f"{k.layer}.{k.kind}" for k in kernels),
