@@ -185,7 +185,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
     for r in rows:
         number = f"{r['ms']:.3f} ms" if "ms" in r else f"{r['loss']:.1%}"
         table.add_row(r["question"], r["step"], r["what"], number, r["note"])
-    table.caption = "by the datasheets' rates; nothing here is measured on a GPU"
+    table.caption = "products by the cost model, the rest by datasheets; nothing ran on a GPU"
     return table
 
 

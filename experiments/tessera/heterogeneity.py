@@ -57,8 +57,9 @@ def compute(context: Context) -> Computed:
         *_examples(),
     )
     caption = (
-        "Times of each kernel on an L40s over those on an A100: tensor cores, CUDA cores, device "
-        "memory, L2 and launches by the datasheets, five workloads, prefill and decode. Marks: "
+        "Times of each kernel on an L40s over those on an A100, five workloads, prefill and "
+        "decode: products by public measurements of both (the cost model), tensor cores, CUDA "
+        "cores, memory, L2 and launches of all others by the datasheets. Marks: "
         "published, measured. One number is fitted: how fast the L40s is in the mean."
     )
     tables = {

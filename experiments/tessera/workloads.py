@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in PAIRS:
         found = ", ".join(f"{k} {v:.2f}" for k, v in relative(load_pair(name)).items())
         print(f"{name}: stored {load_pair(name).right_share}, fitted {fitted_share(name):.3f}")
-        print(f"  right over left by the datasheets: {found}")
+        print(f"  right over left with nothing fitted: {found}")
     return 0
 
 
