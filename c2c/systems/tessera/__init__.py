@@ -18,7 +18,7 @@ from c2c.systems.tessera.other_models import (
     vision_kernels,
 )
 from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
-from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair
+from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair, pair_of
 from c2c.systems.tessera.parametric import Range, cut_curve
 from c2c.systems.tessera.pieces import Piece, Pieces, Update, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
@@ -126,6 +126,7 @@ __all__ = [
     "overlapped",
     "overlapped_s",
     "pair_layout",
+    "pair_of",
     "pipelined",
     "plan",
     "program_key",

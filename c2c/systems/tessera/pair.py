@@ -14,7 +14,7 @@ from c2c.hardware.conf import check_positive, read_fields
 from c2c.systems.tessera.devices import TimedGpu, timed_gpu
 from c2c.systems.tessera.work import Gpus
 
-__all__ = ["Pair", "fitted_claims", "load_pair"]
+__all__ = ["Pair", "fitted_claims", "load_pair", "pair_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,21 @@ def load_pair(name: str) -> Pair:
       SettingError: there is no such file, or a value that cannot be.
       DataError: what is fitted of it does not say from where.
     """
-    data = read_yaml("pair", name)
+    return pair_of(read_yaml("pair", name), f"pair.{name}")
+
+
+def pair_of(data: Mapping[str, Any], where: str = "pair") -> Pair:
+    """Return a pair by the fields of its file, and what is fitted of the pair of that name.
+
+    Raises:
+      SettingError: a value that cannot be, or one that has its place in `conf/calibration/pair`.
+      DataError: what is fitted of it does not say from where.
+    """
     if "right_share" in data:
-        where = f"conf/calibration/pair/{name}.yaml"
-        raise SettingError(f"pair.{name}.right_share", data["right_share"], f"to stand in {where}")
-    given = read_fields(Pair, data, f"pair.{name}")
-    fitted = _fitted(name)
+        allowed = "to stand in conf/calibration/pair"
+        raise SettingError(f"{where}.right_share", data["right_share"], allowed)
+    given = read_fields(Pair, data, where)
+    fitted = _fitted(given.name)
     return given if fitted is None else replace(given, right_share=fitted[0])
 
 
