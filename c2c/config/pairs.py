@@ -10,7 +10,6 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.hardware import Platform, conf_dir, load_platform
-from c2c.hardware.conf import read_fields
 from c2c.models import Deployment
 from c2c.serving import SystemSpec
 
@@ -51,9 +50,9 @@ def laid_out(
         return system
     if not isinstance(settings, Mapping):
         raise SettingError("system.layout", settings, "a mapping with the key way, or null")
-    from c2c.systems.tessera import Pair, pair_layout
+    from c2c.systems.tessera import pair_layout, pair_of
 
-    pair = read_fields(Pair, plain["pair"], "pair")
+    pair = pair_of(plain["pair"])
     if len(deployments) > 1:
         raise SettingError(
             "catalog", [d.name for d in deployments], "one model: the pair keeps its weights"

@@ -14,6 +14,7 @@ from c2c.cost.constants import (
     calibration_names,
     in_sample_claims,
     load_constants,
+    read_constants,
 )
 from c2c.cost.contention import max_min, max_min_rates
 from c2c.cost.engines import Engine, engine_names, load_engine
@@ -21,7 +22,12 @@ from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
 from c2c.cost.kernels import kernel_names, load_kernel
 from c2c.cost.machine import machine_of
 from c2c.cost.profile import ChunkProfile, chunk_profile
-from c2c.cost.resident import ResidentTime, expert_layer_time, resident_gemm_time
+from c2c.cost.resident import (
+    ResidentTime,
+    expert_layer_time,
+    resident_gemm_time,
+    throttled_s,
+)
 from c2c.cost.routing import ExpertLoad, Routing, expert_load
 from c2c.cost.step import (
     DEFAULT_ALPHAS,
@@ -83,8 +89,10 @@ __all__ = [
     "onchip_bytes",
     "pair_s",
     "prefill_attention_s",
+    "read_constants",
     "resident_gemm_time",
     "split_columns",
     "step_table",
     "step_time",
+    "throttled_s",
 ]

@@ -1,7 +1,7 @@
 """Calibration constants: values and sources live in `conf/calibration/*.yaml`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ __all__ = [
     "calibration_path",
     "in_sample_claims",
     "load_constants",
+    "read_constants",
 ]
 
 SOURCE_KINDS = ("datasheet", "measured", "fitted", "carried", "assumption")
@@ -260,6 +261,26 @@ def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constan
         values[key] = _number(origin, f"{where}: {key}")
         sources[key] = source
     return Constants(name=name, sources=sources, **values)
+
+
+def read_constants(path: Path, names: Collection[str]) -> dict[str, tuple[float, Source]]:
+    """Return the constants of a calibration that is no chip's: values with their sources.
+
+    Args:
+      path: the file, `constants` with a value and a source each.
+      names: of the constants that it must have.
+
+    Raises:
+      DataError: the file misses a constant or a source, or holds one that is not known.
+    """
+    data = _yaml(path.read_text(encoding="utf-8"))
+    entries = data.get("constants") if isinstance(data, dict) else None
+    if not isinstance(entries, dict) or set(entries) != set(names):
+        raise DataError(str(path), f"expected 'constants' with {', '.join(sorted(names))}")
+    return {
+        key: (_number(entry, f"{path}: {key}"), _source(entry, f"{path}: {key}"))
+        for key, entry in entries.items()
+    }
 
 
 def _number(entry: Any, where: str) -> float:

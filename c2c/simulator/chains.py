@@ -135,12 +135,14 @@ def begin_lane(
             lanes.use_s[d, w, k] = use
             if use > 0.0:
                 lane.uses |= 1 << k
-    # A batch that goes on is as old as it was; one that hands its prompts on begins anew.
-    if lane.ended_s < now_s or fleet.hands_to[state.device[d].kind] >= 0:
+    # A batch that goes on is as old as it was; one that hands its prompts on begins anew, and so
+    # does one whose steps change: steps of the variant before end first, and their batch with them.
+    changes = lane.variant > 0 and lane.variant != variant + 1
+    if lane.ended_s < now_s or fleet.hands_to[state.device[d].kind] >= 0 or changes:
         lanes.begun[0] += 1
         lane.order = lanes.begun[0]
     lane.at_s = now_s
-    if lane.variant > 0 and lane.variant != variant + 1:
+    if changes:
         lane.at_s += chains.switch_s
     lane.variant = variant + 1
     lane.speed = 0.0

@@ -25,6 +25,7 @@ from experiments.sensitivity import (
     constant_knobs,
     setting_knob,
 )
+from experiments.tessera import heterogeneity
 
 __all__ = ["SEARCHED", "Searched", "compute", "knobs_of", "said"]
 
@@ -40,10 +41,28 @@ SETTINGS: Final[Mapping[str, tuple[str, str]]] = {  # name -> file, key
     "FineMoE: reading at a start": ("system/finemoe.yaml", "start.1.gbps"),
     "caches: host's work for an expert": ("system/moe_infinity.yaml", "expert_host_s"),
     "caches: share of HBM": ("system/moe_infinity.yaml", "expert_share"),
-}
+    **{
+        f"{name}: {what}": (f"{file}.yaml", key)
+        for name, chip, calibration in (("A100", "a100_80", "a100_sxm"), ("L40s", "l40s", "l40s"))
+        for what, file, key in (
+            ("tensor-core peak", f"hardware/{chip}", "gpu.bf16_tflops"),
+            ("CUDA cores", f"hardware/{chip}", "gpu.fp32_tflops"),
+            ("memory rate", f"hardware/{chip}", "gpu.hbm_gbps"),
+            ("L2 rate", f"hardware/{chip}", "gpu.l2_gbps"),
+            ("L2", f"hardware/{chip}", "gpu.l2_bytes"),
+            ("clock", f"hardware/{chip}", "gpu.clock_ghz"),
+            ("products' share of the peak", f"calibration/{calibration}",
+             "constants.gemm_mma_efficiency.value"),
+            ("products' share of memory's rate", f"calibration/{calibration}",
+             "constants.gemm_hbm_efficiency.value"),
+        )
+    },
+    "L40s: all kernels": ("calibration/pair/a100_l40s.yaml", "constants.right_share.value"),
+}  # fmt: skip
 OUTPUT: Final = 8  # of a lone request, whose times a token hardly differ
 READING: Final = tuple(SETTINGS)[:2]
-CACHES: Final = tuple(SETTINGS)[2:]
+CACHES: Final = tuple(SETTINGS)[2:4]
+UNLIKE: Final = tuple(SETTINGS)[4:]  # rates of Tessera's two GPUs
 _MIXTURE: Final = MOE[0]
 LONE: Final = [
     *((m, s) for m in DENSE for s in fig9.SYSTEMS[m]),
@@ -112,6 +131,9 @@ SEARCHED: Final[Mapping[str, Searched]] = {
     "fig13": Searched(
         results=lambda c: fig13.results_at(c, _load_of_fig12(c)), chip=("link rate",),
         settings=CACHES,
+    ),
+    "tessera.fig2": Searched(
+        results=lambda c: heterogeneity.compute(c).results, chip=(), settings=UNLIKE
     ),
     "fig14": Searched(
         results=lambda c: fig14.results_at(c, _loads_of_fig14(c)), chip=("link rate", "SMs"),

@@ -7,7 +7,7 @@ mean one thing, is multiplied. Nothing else is touched, so whatever reads the se
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,19 +124,27 @@ def _copy(source: Path, folder: Path, knob: Knob, factor: float) -> None:
     files: dict[str, list[tuple[str, ...]]] = {}
     for file, keys in knob.entries:
         files.setdefault(file, []).append(keys)
-    groups = {file.split("/")[0] for file in files}
+    _copy_folder(source, folder, files, factor)
+
+
+def _copy_folder(
+    source: Path, folder: Path, files: Mapping[str, Sequence[tuple[str, ...]]], factor: float
+) -> None:
+    # `files`: those below the folder in which numbers differ, with the keys of these
     folder.mkdir()
     for path in source.iterdir():
-        if path.name not in groups:
+        below = {
+            file.removeprefix(f"{path.name}/"): keys
+            for file, keys in files.items()
+            if file.startswith(f"{path.name}/")
+        }
+        if path.name in files:
+            text = _scaled(path, files[path.name], factor)
+            (folder / path.name).write_text(text, encoding="utf-8")
+        elif below:
+            _copy_folder(path, folder / path.name, below, factor)
+        else:
             (folder / path.name).symlink_to(path)
-            continue
-        (folder / path.name).mkdir()
-        for inner in path.iterdir():
-            name = f"{path.name}/{inner.name}"
-            if name in files:
-                (folder / name).write_text(_scaled(inner, files[name], factor), encoding="utf-8")
-            else:
-                (folder / name).symlink_to(inner)
 
 
 def _scaled(path: Path, numbers: Sequence[tuple[str, ...]], factor: float) -> str:

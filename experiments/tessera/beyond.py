@@ -33,6 +33,7 @@ from c2c.systems.tessera import (
     robust_plan,
     step_kernels,
     streamed_ways,
+    timed_gpus,
     work_of,
 )
 from c2c.systems.tessera.kernels import Batch
@@ -79,8 +80,8 @@ def measure(settings: BeyondSettings, question: str) -> list[dict[str, Any]]:
 
 
 def _work(settings: BeyondSettings, step: str) -> Work:
-    gpus = [load_platform(name).gpu for name in settings.pair]
-    return work_of(step_kernels(load_spec(settings.model), STEPS[step]), gpus)
+    kernels = step_kernels(load_spec(settings.model), STEPS[step])
+    return work_of(kernels, timed_gpus(*settings.pair))
 
 
 def _between(settings: BeyondSettings) -> Gpus:
@@ -142,7 +143,7 @@ def _drift(settings: BeyondSettings) -> list[dict[str, Any]]:
     spec = load_spec(settings.model)
     kernels = {name: step_kernels(spec, batch) for name, batch in STEPS.items()}
     names = ("prefill", "decode")
-    gpus = [load_platform(name).gpu for name in settings.pair]
+    gpus = timed_gpus(*settings.pair)
     kinds = [(f"{name} {k.kind}", k.layer) for name in names for k in kernels[name]]
     found = robust_plan(
         [work_of(kernels[name], gpus) for name in names],
@@ -184,7 +185,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
     for r in rows:
         number = f"{r['ms']:.3f} ms" if "ms" in r else f"{r['loss']:.1%}"
         table.add_row(r["question"], r["step"], r["what"], number, r["note"])
-    table.caption = "by the datasheets' rates; nothing here is measured on a GPU"
+    table.caption = "products by the cost model, the rest by datasheets; nothing ran on a GPU"
     return table
 
 
@@ -201,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
             raise SettingError("pair", settings.pair, "two names of conf/hardware")
         _between(settings)
         spec = load_spec(settings.model)
-        work_of(step_kernels(spec, STEPS["decode"]), [load_platform(n).gpu for n in settings.pair])
+        work_of(step_kernels(spec, STEPS["decode"]), timed_gpus(*settings.pair))
         if len(slices(load_platform(settings.hardware), settings.layout)) < 2:
             raise SettingError("layout", settings.layout, "one with at least two slices")
 

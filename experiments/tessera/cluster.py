@@ -76,8 +76,8 @@ def three(gap: float) -> dict[str, float]:
     """Return requests a second of GPT-oss 20B on two A100 and an L40s."""
     pair = load_pair("a100_l40s")
     served = workload(GPT_OSS)
-    a100, l40s = (gpu for _, gpu in pair.gpus)
-    gpus, shares = (a100, a100, l40s), (1.0, 1.0, pair.right_share)
+    a100, l40s = pair.gpus
+    gpus = (a100, a100, l40s)
     rates = [[_NVLINK["a100"]] * 3 for _ in range(3)]
     for g in (0, 1):
         rates[g][2] = rates[2][g] = _NIC_THREE
@@ -85,7 +85,7 @@ def three(gap: float) -> dict[str, float]:
         names=("a100", "a100_2", "l40s"), latency_s=((pair.latency_s,) * 3,) * 3,
         gbps=tuple(tuple(row) for row in rates),
     )  # fmt: skip
-    parts = [(work_of(p.kernels, gpus, shares=shares), p.steps) for p in served.phases]
+    parts = [(work_of(p.kernels, gpus), p.steps) for p in served.phases]
     both = joined(parts)
     kinds = [f"{p.name} {k.kind}" for p in served.phases for k in p.kernels]
     blocks = blocks_of_layers([k.layer for k in served.kernels], kinds)
@@ -97,20 +97,20 @@ def three(gap: float) -> dict[str, float]:
         "left": alone[0] + alone[1],
         "replicas": sum(alone),
         "prefill_decode": 1 / max(float(seconds[0][2]), float(seconds[1][0]) / 2, sent_s),
-        "attention_ffn": _attention_on_two(served, gpus, shares),
+        "attention_ffn": _attention_on_two(served, gpus),
         "kernels": 1 / made.objective_s,
         "limit": 1 / relaxation_s(both),
     }
 
 
-def _attention_on_two(served: Any, gpus: Any, shares: Any) -> float:
+def _attention_on_two(served: Any, gpus: Any) -> float:
     """Return AF with attention on two ranks of A100 and the rest on the L40s."""
     spec = load_spec(GPT_OSS)
     split = ranked(served, 2, kv_heads=spec.kv_heads, wire_gbps=_NVLINK["a100"])
     attend = feed = sent = 0.0
     for phase, whole in zip(split.phases, served.phases, strict=True):
-        ours = work_of(phase.kernels, gpus, shares=shares).times[:, 0]
-        theirs = work_of(whole.kernels, gpus, shares=shares)
+        ours = work_of(phase.kernels, gpus).times[:, 0]
+        theirs = work_of(whole.kernels, gpus)
         attend += phase.steps * sum(
             float(t) for t, k in zip(ours, phase.kernels, strict=True) if k.is_attention
         )
@@ -132,7 +132,5 @@ def sixteen(gap: float) -> dict[str, float]:
     spec = load_spec("qwen3-235b-a22b")
     pair = load_pair("b200_h100")
     rank = ranked(decoder(spec, _LOAD), _RANKS, kv_heads=spec.kv_heads, wire_gbps=_NVLINK["h100"])
-    found = ways(
-        rank, pair.gpus, gbps=_NIC_SIXTEEN, latency_s=pair.latency_s, shares=pair.shares, gap=gap
-    )
+    found = ways(rank, pair.gpus, gbps=_NIC_SIXTEEN, latency_s=pair.latency_s, gap=gap)
     return {way.name: way.requests_per_s for way in found if way.name in LABELS}

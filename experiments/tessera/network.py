@@ -35,7 +35,7 @@ def compute(context: Context) -> Computed:
     for k, gbits in enumerate(_GBITS):
         gbps = gbits / 8
         found = ways(
-            workload(GPT_OSS), pair.gpus, gbps=gbps, latency_s=pair.latency_s, shares=pair.shares,
+            workload(GPT_OSS), pair.gpus, gbps=gbps, latency_s=pair.latency_s,
             gap=_GAP[context.profile],
         )  # fmt: skip
         offline = {way.name: way.requests_per_s for way in found}
@@ -84,8 +84,7 @@ def _of_links(fastest: dict[str, Any], slowest: dict[str, Any]) -> tuple[Any, ..
 
 def _cuts_without_a_link() -> int:
     pair = load_pair(PAIR)
-    work = work_of(workload(GPT_OSS).phases[1].kernels, [gpu for _, gpu in pair.gpus],
-                   shares=pair.shares)  # fmt: skip
+    work = work_of(workload(GPT_OSS).phases[1].kernels, pair.gpus)
     return plan(work, pair.link(0.0), "latency").cuts
 
 

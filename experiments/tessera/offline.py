@@ -50,7 +50,7 @@ def compute(context: Context) -> Computed:
 
 def published_for_price(pair: str, way: str) -> float | None:
     """Return Table III's throughput for the price; of replicas, what its columns give."""
-    (_, left), (_, right) = load_pair(pair).gpus
+    left, right = (each.gpu for each in load_pair(pair).gpus)
     if way == "replicas":
         a, b = left.price or 0.0, right.price or 0.0
         alone = float(claim(f"tessera.table3.{pair}.homo_right").value)
@@ -64,10 +64,11 @@ def _cell(name: str, model: str, gap: float) -> list[dict[str, Any]]:
     link = pair.link()
     found = ways(
         workload(model), pair.gpus, gbps=pair.nic_gbps, latency_s=link.latency_s[0][1],
-        shares=pair.shares, gap=gap,
+        gap=gap,
     )  # fmt: skip
     left = found[0]
     assert left.requests_per_s, f"{model} does not fit {pair.left}"
+    assert left.efficiency, f"{pair.left} has no price"
     return [
         {
             "pair": name,
@@ -75,7 +76,7 @@ def _cell(name: str, model: str, gap: float) -> list[dict[str, Any]]:
             "way": way.name,
             "requests_per_s": way.requests_per_s,
             "relative": way.requests_per_s / left.requests_per_s,
-            "for_price": way.efficiency / left.efficiency,
+            "for_price": (way.efficiency or 0.0) / left.efficiency,
             "applies": way.is_applicable,
             "gap": way.plan.gap if way.plan else None,
         }

@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.errors import DataError, SettingError, unknown_name
-from c2c.hardware import load_platform
 from c2c.systems.program import Entry, KernelCall, Launch, Peer, Running, Slice, write_image
 from c2c.systems.program.xla import XlaStep, read_dump, stated_kernels
 from c2c.systems.tessera import (
@@ -33,6 +32,9 @@ from c2c.systems.tessera import (
     program_work,
     recording_of,
     running_on,
+    step_s,
+    timed_gpu,
+    timed_gpus,
     touches_of,
     xla_kernels,
 )
@@ -141,7 +143,7 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
     """Time every kernel, beside what the tables say, and the step as a whole."""
     device = _device()
     hardware = _hardware(str(device.describe()["gpu"]))
-    gpu = load_platform(hardware).gpu
+    gpu = timed_gpu(hardware)
     running = [_started(device, xla)]
     for _ in range(asked.copies - 1):
         running.append(running[0].again())
@@ -171,7 +173,7 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
     empty = KernelCall(device.get_function(module, "empty"), (1, 1, 1), (32, 1, 1), 0, ())
     launch_s = _graph_s(asked, device, [lambda: device.launch(empty)] * asked.copies)
     whole = Launched.capture(running[:1], [device], touches, [0] * len(touches))
-    step_s = _median_s(whole.start, whole.synchronise, asked)
+    whole_s = _median_s(whole.start, whole.synchronise, asked)
     whole.close()
     errors = [abs(r["error"]) for r in rows]
     times = [r["time_s"] * r["launches"] for r in rows]
@@ -180,9 +182,9 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
             "kernel": "the step",
             "tokens": asked.tokens,
             "launches": len(touches),
-            "time_s": step_s,
+            "time_s": whole_s,
             "kernels_s": sum(times),
-            "predicted_s": sum(kernel_s(kernel, gpu) for kernel in said),
+            "predicted_s": float(step_s(said, gpu).sum()),
             "launch_s": launch_s,
             "median_error": statistics.median(errors),
             # of the step's time, so that a hundred tiny kernels do not hide one large one
@@ -343,7 +345,7 @@ def _placement(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> Sequenc
     if asked.cuts:
         return _to_and_fro(len(touches), asked.cuts)
     names = ("a100_80", "l40s")
-    work = program_work(xla, touches, [load_platform(n).gpu for n in names], asked.tokens)
+    work = program_work(xla, touches, timed_gpus(*names), asked.tokens)
     near = Gpus.alike(names, gbps=2000.0, latency_s=1e-8)
     return plan(work, near, "throughput", gap=0.02, time_limit_s=10.0).gpu_of
 

@@ -41,7 +41,7 @@ def placed_steps(price: float) -> tuple[tuple[Steps, ...], tuple[tuple[float, ..
     link = pair.link()
     kinds, computed = [], []
     for phase in workload(GPT_OSS).phases:
-        work = work_of(phase.kernels, [gpu for _, gpu in pair.gpus], shares=pair.shares)
+        work = work_of(phase.kernels, pair.gpus)
         blocks = blocks_of_layers([k.layer for k in phase.kernels], [k.kind for k in phase.kernels])
         made = plan(work, link, "throughput", options=Options(price=price), tied=blocks, gap=0.02)
         kinds.append(steps_of(work, link, made.gpu_of))

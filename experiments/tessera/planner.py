@@ -21,7 +21,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from c2c.errors import SettingError
-from c2c.hardware import Gpu, load_platform
 from c2c.models import ModelSpec, load_spec
 from c2c.systems.tessera import (
     Batch,
@@ -29,12 +28,14 @@ from c2c.systems.tessera import (
     Options,
     Plan,
     Policy,
+    TimedGpu,
     Work,
     blocks_of_layers,
     check_solver,
     plan,
     relaxation_s,
     step_kernels,
+    timed_gpus,
     work_of,
 )
 from experiments.bench.command import benchmark, measure_each
@@ -119,8 +120,8 @@ def _with_layers(spec: ModelSpec, layers: int) -> ModelSpec:
     )  # fmt: skip
 
 
-def _gpus(settings: PlannerSettings) -> list[Gpu]:
-    return [load_platform(name).gpu for name in settings.pair]
+def _gpus(settings: PlannerSettings) -> tuple[TimedGpu, ...]:
+    return timed_gpus(*settings.pair)
 
 
 def _row(work: Work, step: str, how: str, seconds: float, made: Plan) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     python -m experiments.tessera.ways                                   # the paper's three pairs
     python -m experiments.tessera.ways pairs=[[a100_80,l40s]] model=qwen3-32b rows=16
+    python -m experiments.tessera.ways pairs=[[gh200,l40s]] prices.gh200=3.5
 
 For each pair: each GPU alone, both apart, prefill and decode apart, attention and the rest apart, a
 placement of kernels, and the limit of all placements, as requests a second under one load, also for
@@ -13,25 +14,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from c2c.errors import SettingError
-from c2c.hardware import load_platform
+from c2c.hardware.conf import check_positive
 from c2c.models import load_spec
 from c2c.systems.tessera import (
     Batch,
     Gpus,
     Load,
+    TimedGpu,
     Way,
     best_way,
     check_solver,
     decoder,
     load_pair,
     step_kernels,
+    timed_gpus,
     ways,
     work_of,
 )
@@ -51,6 +54,7 @@ class WaysSettings:
     Attributes:
       model: what is served.
       pairs: of `conf/hardware`, the left GPU first.
+      prices: of GPUs, instead of those in `conf/hardware`, which are relative to an L40S.
       gbps: of the link between them.
       latency_s: of a transfer.
       prompt: tokens of each request.
@@ -64,6 +68,7 @@ class WaysSettings:
 
     model: str = "llama-3-8b"
     pairs: list[Any] = field(default_factory=lambda: [list(pair) for pair in _PAIRS])
+    prices: dict[str, float] = field(default_factory=dict)
     gbps: float = 25.0
     latency_s: float = 5e-6
     prompt: int = 1020
@@ -85,7 +90,7 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
     """Return a row for each way of a pair."""
     found = ways(
         decoder(load_spec(settings.model), _load(settings)),
-        [(name, load_platform(name).gpu) for name in pair],
+        _gpus(settings, pair),
         gbps=settings.gbps,
         latency_s=settings.latency_s,
         gap=settings.gap,
@@ -93,24 +98,40 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
     # where the left GPU cannot hold the model nothing is relative to it
     base = found[0] if found[0].requests_per_s else None
     best = {by_price: _best(found, by_price=by_price) for by_price in (False, True)}
+    unpriced = [gpu.name for gpu in _gpus(settings, pair) if gpu.gpu.price is None]
     return [
         {
             "pair": "+".join(pair),
             "way": way.name,
             "requests_per_s": way.requests_per_s,
             "relative": way.requests_per_s / base.requests_per_s if base else None,
-            "relative_for_price": way.efficiency / base.efficiency if base else None,
+            "relative_for_price": _relative(way.efficiency, base.efficiency if base else None),
             "published_for_price": published(pair, way.name),
             "held_gb": [held / 1e9 for held in way.held_bytes],
             "is_best": way is best[False],
             "is_best_for_price": way is best[True],
+            "without_price": unpriced,
             "detail": way.detail if way.requests_per_s else f"does not fit: {way.detail}",
         }
         for way in found
     ]
 
 
+def _gpus(settings: WaysSettings, pair: Sequence[str]) -> tuple[TimedGpu, ...]:
+    """Return a pair's GPUs, at the prices that are asked for."""
+    return tuple(
+        replace(one, gpu=replace(one.gpu, price=settings.prices.get(one.name, one.gpu.price)))
+        for one in timed_gpus(*pair)
+    )
+
+
+def _relative(efficiency: float | None, base: float | None) -> float | None:
+    return None if efficiency is None or base is None else efficiency / base
+
+
 def _best(found: Sequence[Way], *, by_price: bool) -> Way | None:
+    if by_price and any(way.price is None for way in found):
+        return None
     if all(way.requests_per_s == 0 for way in found if way.name != "limit"):
         return None
     return best_way(found, by_price=by_price)
@@ -138,6 +159,8 @@ def _table(rows: Sequence[dict[str, Any]], model: str) -> Table:
         "*: most requests a second. Table III is for the price, measured, a mean over five models; "
         "replicas there: arithmetic on its columns"
     )
+    for name in sorted({name for row in rows for name in row["without_price"]}):
+        table.caption += f". {name} has no price: prices.{name}=... (an L40S is 1) compares for it"
     return table
 
 
@@ -150,10 +173,14 @@ def main(arguments: Sequence[str]) -> int:
         check_solver(settings.gap, 1.0)
         if not settings.pairs:
             raise SettingError("pairs", settings.pairs, "at least one pair")
+        for name, price in settings.prices.items():
+            check_positive(f"prices.{name}", price)
+            if not any(name in pair for pair in settings.pairs):
+                raise SettingError(f"prices.{name}", price, "a price of a GPU among `pairs`")
         for pair in settings.pairs:
             if not isinstance(pair, list) or len(pair) != 2:
                 raise SettingError("pairs", settings.pairs, "pairs of names of conf/hardware")
-            gpus = [load_platform(name).gpu for name in pair]
+            gpus = _gpus(settings, pair)
             Gpus.alike(pair, gbps=settings.gbps, latency_s=settings.latency_s)
             work_of(step_kernels(spec, Batch(rows=1, chunk=1, context=load.prompt)), gpus)
 

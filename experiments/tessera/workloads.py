@@ -26,6 +26,7 @@ from c2c.systems.tessera import (
     diffusion,
     load_pair,
     state_space,
+    timed_gpus,
     vision_kernels,
     work_of,
 )
@@ -75,8 +76,8 @@ def workload(name: str) -> Served:
 
 
 def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
-    """Return each workload's throughput on the right GPU over the left one's, by datasheets."""
-    gpus = [gpu for _, gpu in pair.gpus]
+    """Return each workload's throughput on the right GPU over the left one's, nothing fitted."""
+    gpus = timed_gpus(pair.left, pair.right)
     found = {}
     for name in names:
         parts = [
@@ -91,7 +92,7 @@ def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
 def fitted_share(name: str) -> float:
     """Return the `right_share` with which the mean over workloads is the printed one."""
     pair = load_pair(name)
-    (_, left), (_, right) = pair.gpus
+    left, right = (each.gpu for each in pair.gpus)
     assert left.price is not None
     assert right.price is not None
     printed = float(claim(f"tessera.table3.{name}.homo_right").value) * right.price / left.price
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in PAIRS:
         found = ", ".join(f"{k} {v:.2f}" for k, v in relative(load_pair(name)).items())
         print(f"{name}: stored {load_pair(name).right_share}, fitted {fitted_share(name):.3f}")
-        print(f"  right over left by the datasheets: {found}")
+        print(f"  right over left with nothing fitted: {found}")
     return 0
 
 

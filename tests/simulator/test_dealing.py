@@ -58,6 +58,19 @@ def test_batches_come_together_where_the_first_variant_is_back() -> None:
     assert stats.kv_out_bytes == 0.0  # nothing is carried
 
 
+@pytest.mark.parametrize("window_s", [2.55, 2.6, 2.7, 2.75])
+def test_steps_of_the_variant_before_end_first(window_s: float) -> None:
+    """Else the older batch's steps, which take the whole device, would keep the other from the
+    boundary at which it is dealt out: its requests began to go on at 18 s, and ended at 28."""
+    slow = [*VARIANTS[:2], [(0.2, {0: 0.1})], [(0.3, {0: 0.15})]]
+    made = layout(slow, slow, resources=1, rows=1000)
+    records, _, done = served(made, BURST, 100, window_s=window_s)
+    assert done.rules.own.vary.changes[0] == 2
+    assert set(records.instance) == {0}
+    # from the third window on one batch, whose every request has at most all its steps to go
+    assert records.finished_s.max() < 3 * window_s + 10 * 0.2 + 99 * 0.1
+
+
 def test_what_finds_no_room_stays() -> None:
     """A batch holds twelve requests, of which one has ended when the other two would come."""
     records, _, _ = served(two_lanes(rows=12), BURST, 900, window_s=2.6)

@@ -1,7 +1,8 @@
 """Tessera: the kernels of one model placed over unlike GPUs, by what their machine code touches."""
 
-from c2c.systems.tessera.costs import Efficiency, kernel_s, work_of
+from c2c.systems.tessera.costs import Efficiency, kernel_s, step_s, work_of
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
+from c2c.systems.tessera.devices import TimedGpu, timed_gpu, timed_gpus
 from c2c.systems.tessera.groups import Group, groups_of
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
@@ -17,7 +18,7 @@ from c2c.systems.tessera.other_models import (
     vision_kernels,
 )
 from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
-from c2c.systems.tessera.pair import Pair, load_pair
+from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair, pair_of
 from c2c.systems.tessera.parametric import Range, cut_curve
 from c2c.systems.tessera.pieces import Piece, Pieces, Update, cut, routes_of
 from c2c.systems.tessera.pipeline import Pipelined, Steps, pipelined, steps_of
@@ -93,6 +94,7 @@ __all__ = [
     "StepKernel",
     "Steps",
     "StreamedWay",
+    "TimedGpu",
     "Touch",
     "Transfer",
     "Update",
@@ -112,6 +114,7 @@ __all__ = [
     "decoder",
     "diffusion",
     "diffusion_kernels",
+    "fitted_claims",
     "graph_of",
     "groups_of",
     "joined",
@@ -123,6 +126,7 @@ __all__ = [
     "overlapped",
     "overlapped_s",
     "pair_layout",
+    "pair_of",
     "pipelined",
     "plan",
     "program_key",
@@ -140,11 +144,14 @@ __all__ = [
     "stages_of",
     "state_space",
     "step_kernels",
+    "step_s",
     "steps_of",
     "streamed_ways",
     "streamed_work",
     "sweep",
     "tensor_parallel",
+    "timed_gpu",
+    "timed_gpus",
     "touches_of",
     "transfers_of",
     "vision_kernels",

@@ -1,7 +1,9 @@
 """How long a kernel takes on a GPU, from what it computes and moves.
 
-The longest of four: tensor cores, CUDA cores, device memory and L2; and a launch on top. What
-earlier kernels of the step have left in L2 is not read from device memory.
+A product of matrices takes what `c2c.cost.resident_gemm_time` says by the calibration of the GPU's
+kind, as in every other system. Any other kernel takes the longest of four: tensor cores, CUDA
+cores, device memory and L2; and a launch on top. What earlier kernels of the step have left in L2
+is not read from device memory.
 
 Source: ours; the paper measures each kernel on each GPU.
 """
@@ -11,21 +13,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from c2c.cost import resident_gemm_time, throttled_s
 from c2c.errors import SettingError
 from c2c.hardware import Gpu
+from c2c.systems.tessera.devices import TimedGpu
 from c2c.systems.tessera.kernels import StepKernel, transfers_of
 from c2c.systems.tessera.work import Weights, Work
 
-__all__ = ["Efficiency", "kernel_s", "work_of"]
+__all__ = ["Efficiency", "kernel_s", "step_s", "work_of"]
 
 _REFERENCE_GHZ = 1.41  # an A100's, at which a launch takes `launch_s`
+
+Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
     """Shares of the datasheet's rates that kernels attain, and what a launch takes.
 
-    Assumptions, the same for all GPUs and kernels; none is fitted.
+    Assumptions, the same for all GPUs and all kernels that are no products of matrices; none is
+    fitted.
     """
 
     tensor: float = 0.7
@@ -45,13 +55,84 @@ class Efficiency:
             raise SettingError("efficiency.launch_s", self.launch_s, "a number of at least 0")
 
 
-def kernel_s(kernel: StepKernel, gpu: Gpu, efficiency: Efficiency | None = None) -> float:
-    """Return t[k,g].
+def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = None) -> float:
+    """Return how long a kernel takes that runs alone.
 
     Raises:
       SettingError: the GPU's file does not state what is needed.
     """
-    e = efficiency or Efficiency()
+    if kernel.product is not None:
+        m, k, n = kernel.product
+        alone = resident_gemm_time(m, n, k, slice_=on.part, constants=on.constants)
+        return float(alone.total_s) / on.share + kernel.wire_s
+    return _rest_s(kernel, on.gpu, efficiency or Efficiency()) / on.share + kernel.wire_s
+
+
+def step_s(
+    kernels: Sequence[StepKernel], on: TimedGpu, efficiency: Efficiency | None = None
+) -> Seconds:
+    """Return t[k,g] of the kernels of a step on one GPU, [kernel] seconds.
+
+    Tensor cores that are busy for long meet the GPU's power limit: products take what they take in
+    a GPU that runs the whole step, as it does where steps follow one another.
+
+    Raises:
+      SettingError: the GPU's file does not state what is needed.
+    """
+    found = np.zeros(len(kernels))
+    products = [number for number, k in enumerate(kernels) if k.product is not None]
+    known: dict[tuple[float, ...], float] = {}  # layers repeat their kernels
+    for number, k in enumerate(kernels):
+        if k.product is None:
+            size = (k.tensor_flops, k.core_flops, k.weight_bytes, k.cache_bytes, k.read_bytes,
+                    k.write_bytes)  # fmt: skip
+            if size not in known:
+                known[size] = _rest_s(k, on.gpu, efficiency or Efficiency())
+            found[number] = known[size]
+    if products:
+        shapes, which = np.unique(
+            np.array([kernels[number].product for number in products]), axis=0, return_inverse=True
+        )
+        m, k_, n = shapes.T
+        made = resident_gemm_time(m, n, k_, slice_=on.part, constants=on.constants)
+        busy_s = float(made.compute_s[which.ravel()].sum())
+        longer_s = throttled_s(made.compute_s, busy_s, on.constants)
+        found[products] = (made.total_s + longer_s)[which.ravel()]
+    whole: Seconds = found / on.share + np.array([k.wire_s for k in kernels])
+    return whole
+
+
+def work_of(
+    kernels: Sequence[StepKernel],
+    gpus: Sequence[TimedGpu],
+    efficiency: Efficiency | None = None,
+) -> Work:
+    """Return a step as what the planner takes.
+
+    Args:
+      kernels: of the step.
+      gpus: where they may run.
+      efficiency: of kernels that are no products, the same on all GPUs.
+
+    Raises:
+      SettingError: no kernel, no GPU, or one whose file does not state what is needed.
+    """
+    if not gpus:
+        raise SettingError("gpus", gpus, "at least one GPU")
+    columns = [step_s(kernels, gpu, efficiency) for gpu in gpus]
+    return Work(
+        names=tuple(k.kind if k.layer < 0 else f"{k.layer}.{k.kind}" for k in kernels),
+        times_s=tuple(tuple(map(float, row)) for row in zip(*columns, strict=True)),
+        transfers=transfers_of(tuple(kernels)),
+        weights=tuple(
+            Weights(k.weight_bytes + k.cache_bytes, (number,))
+            for number, k in enumerate(kernels)
+            if k.weight_bytes + k.cache_bytes
+        ),
+    )
+
+
+def _rest_s(kernel: StepKernel, gpu: Gpu, e: Efficiency) -> float:
     cores, clock, l2 = (_stated(gpu, name) for name in ("fp32_tflops", "clock_ghz", "l2_gbps"))
     near = kernel.read_bytes + kernel.write_bytes
     far = kernel.weight_bytes + kernel.cache_bytes
@@ -62,47 +143,7 @@ def kernel_s(kernel: StepKernel, gpu: Gpu, efficiency: Efficiency | None = None)
         from_memory / (gpu.hbm_gbps * 1e9 * e.hbm),
         (near + far) / (l2 * 1e9 * e.l2),
     )
-    return work + kernel.wire_s + e.launch_s * _REFERENCE_GHZ / clock
-
-
-def work_of(
-    kernels: tuple[StepKernel, ...],
-    gpus: Sequence[Gpu],
-    efficiency: Efficiency | None = None,
-    shares: Sequence[float] | None = None,
-) -> Work:
-    """Return a step as what the planner takes.
-
-    Args:
-      kernels: of the step.
-      gpus: where they may run.
-      efficiency: of kernels, the same on all GPUs.
-      shares: of each GPU, how fast its kernels are relative to that; None: 1 for all.
-    """
-    fast = shares or (1.0,) * len(gpus)
-    if len(fast) != len(gpus) or min(fast) <= 0:
-        raise SettingError("shares", shares, f"{len(gpus)} numbers above 0")
-    known: dict[tuple[float, ...], tuple[float, ...]] = {}  # layers repeat their kernels
-
-    def times_of(k: StepKernel) -> tuple[float, ...]:
-        size = (k.tensor_flops, k.core_flops, k.weight_bytes, k.cache_bytes, k.read_bytes,
-                k.write_bytes, k.wire_s)  # fmt: skip
-        if size not in known:
-            known[size] = tuple(
-                kernel_s(k, gpu, efficiency) / f for gpu, f in zip(gpus, fast, strict=True)
-            )
-        return known[size]
-
-    return Work(
-        names=tuple(k.kind if k.layer < 0 else f"{k.layer}.{k.kind}" for k in kernels),
-        times_s=tuple(map(times_of, kernels)),
-        transfers=transfers_of(kernels),
-        weights=tuple(
-            Weights(k.weight_bytes + k.cache_bytes, (number,))
-            for number, k in enumerate(kernels)
-            if k.weight_bytes + k.cache_bytes
-        ),
-    )
+    return work + e.launch_s * _REFERENCE_GHZ / clock
 
 
 def _stated(gpu: Gpu, name: str) -> float:

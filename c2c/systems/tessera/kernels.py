@@ -6,7 +6,7 @@ A list of what serving engines launch, one for all GPUs. What XLA launches is re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
@@ -53,6 +53,7 @@ class StepKernel:
       write_bytes: of its result.
       takes: kernels whose results it reads.
       wire_s: seconds on wires between GPUs of a group, of a collective.
+      product: M, K and N, where it is a product of [M, K] with a matrix [K, N] of weights.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class StepKernel:
     write_bytes: float = 0.0
     takes: tuple[int, ...] = ()
     wire_s: float = 0.0
+    product: tuple[float, float, float] | None = None
 
     @property
     def is_attention(self) -> bool:
@@ -104,10 +106,7 @@ def step_kernels(
         x = builder.layer(layer, x)
     last = batch.rows * spec.hidden
     norm = builder.add("norm_end", -1, x, core=6 * last, read=last, write=last, is_total=True)
-    head = builder.add(
-        "head", -1, norm, tensor=2 * last * spec.vocab, weight=spec.hidden * spec.vocab,
-        read=last, write=batch.rows * spec.vocab, is_total=True,
-    )  # fmt: skip
+    head = builder.kernels.gemm("head", -1, norm, batch.rows, spec.hidden, spec.vocab)
     logits = batch.rows * spec.vocab
     builder.add("argmax", -1, head, core=logits, read=logits, write=batch.rows, is_total=True)
     return tuple(builder.made)
@@ -143,9 +142,11 @@ class KernelList:
         return len(self.made) - 1
 
     def gemm(self, kind: str, layer: int, taken: int, m: float, k: int, n: int) -> int:
-        """Add a product of [m, k] with a matrix [k, n]."""
-        return self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
-                        write=m * n)  # fmt: skip
+        """Add a product of [m, k] with a matrix [k, n] of weights."""
+        number = self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
+                          write=m * n)  # fmt: skip
+        self.made[number] = replace(self.made[number], product=(m, k, n))
+        return number
 
 
 class _Builder:

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, cast, get_args
 import numpy as np
 
 from c2c.errors import SettingError, unknown_name
-from c2c.hardware import Gpu, Slice
+from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.serving import Chain, StepLayout, WorkCosts
 from c2c.serving import Lane as Place
@@ -141,7 +141,7 @@ class _Over:
             self._lane(
                 self._place(name, (g,)), self._room(g), (self._chain(self.lanes.single(g)),)
             )
-            for g, (name, _) in enumerate(self.pair.gpus)
+            for g, name in enumerate((self.pair.left, self.pair.right))
         ), "a batch on each GPU"  # fmt: skip
 
     def _attention_ffn(self) -> tuple[tuple[Place, ...], str]:
@@ -149,7 +149,7 @@ class _Over:
         first = self._first([self._slowest(lane) for lane in both])
         room = self._room(first) / self.given.in_flight
         lane = self._lane(self._place("both", (0, 1)), room, (self._chain(both[first]),))
-        names = [name for name, _ in self.pair.gpus]
+        names = (self.pair.left, self.pair.right)
         return (lane,) * self.given.in_flight, (
             f"attention on {names[first]}, the rest on {names[1 - first]}, "
             f"{self.given.in_flight} batches"
@@ -158,7 +158,7 @@ class _Over:
     def _prefill_decode(self) -> tuple[tuple[Place, ...], str]:
         single = [self.lanes.single(g) for g in (0, 1)]
         first = self._first([self._slowest_apart(single, u) for u in (0, 1)])
-        names = [name for name, _ in self.pair.gpus]
+        names = (self.pair.left, self.pair.right)
         target = self._place(names[1 - first], (1 - first,))
         prompts = Chain(
             prefill=self._sending(single[first].prefill, first),
@@ -214,21 +214,21 @@ class _Over:
 
     def _room(self, gpu: int) -> float:
         """Return what a GPU has for keys and values beside the weights, which it keeps whole."""
-        name, one = self.pair.gpus[gpu]
+        one = self.pair.gpus[gpu]
         weights = parameter_bytes(self.spec, self.given.expert_bytes)
-        room = one.hbm_bytes - weights - self.given.hbm_reserve_bytes
+        room = one.gpu.hbm_bytes - weights - self.given.hbm_reserve_bytes
         if room < kv_bytes_per_token(self.spec):
             raise SettingError(
                 "pair", self.pair.name,
-                f"GPUs that hold {self.spec.name}'s {weights / 1e9:.1f} GB of weights; {name} has "
-                f"{one.hbm_bytes / 1e9:.0f} GB",
+                f"GPUs that hold {self.spec.name}'s {weights / 1e9:.1f} GB of weights; {one.name} "
+                f"has {one.gpu.hbm_bytes / 1e9:.0f} GB",
             )  # fmt: skip
         return float(room)
 
     def _place(self, name: str, gpus: Sequence[int]) -> Slice:
         """Return what a lane is made of, for those who look at what serves."""
-        here = [gpu for _, gpu in self.pair.gpus]
-        chosen: list[Gpu] = [here[g] for g in gpus]
+        here = self.pair.gpus
+        chosen = [here[g].gpu for g in gpus]
         return Slice(
             name=f"{self.pair.name}/{name}",
             sm_count=sum(g.sm_count for g in chosen),

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from c2c.errors import SettingError
+from c2c.errors import SettingError, unknown_name
 from c2c.systems.tessera.cut import minimum_cut
 from c2c.systems.tessera.milp import solve
 from c2c.systems.tessera.plan import Options, Plan, Policy, cost, costs_of, memory_of, stages_of
@@ -55,6 +56,8 @@ def plan(
     """
     options = options or Options()
     count = len(gpus.names)
+    if policy not in get_args(Policy):
+        raise unknown_name("policy", policy, get_args(Policy))
     if len(work.times_s[0]) != count:
         raise SettingError("times_s", len(work.times_s[0]), f"times on {count} GPUs")
     check_solver(gap, time_limit_s)

@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from c2c.cost import calibration_for, load_constants
 from c2c.errors import SettingError
-from c2c.hardware import Gpu, Platform, Slice
-from c2c.systems.tessera.costs import Efficiency, kernel_s
+from c2c.hardware import Platform, Slice
+from c2c.systems.tessera.costs import Efficiency, step_s
+from c2c.systems.tessera.devices import TimedGpu
 from c2c.systems.tessera.kernels import StepKernel, transfers_of
 from c2c.systems.tessera.planner import plan, relaxation_s
 from c2c.systems.tessera.work import Gpus, Work
@@ -37,21 +41,23 @@ class StreamedWay:
     rows: tuple[int, int]
 
 
-def slice_gpu(platform: Platform, part: Slice) -> Gpu:
+def slice_gpu(platform: Platform, part: Slice) -> TimedGpu:
     """Return a slice as a GPU: its SMs' share of cores, and of what L2 and memory give."""
     gpu = platform.gpu
     share = part.sm_count / gpu.sm_count
-    return replace(
+    constants = load_constants(calibration_for(platform.name)).on(part)
+    cut = replace(
         gpu, name=part.name, sm_count=part.sm_count, hbm_bytes=part.hbm_bytes,
         hbm_gbps=part.hbm_gbps, bf16_tflops=part.bf16_tflops, l2_bytes=part.l2_bytes,
         fp32_tflops=gpu.fp32_tflops and gpu.fp32_tflops * share,
         l2_gbps=gpu.l2_gbps and gpu.l2_gbps * share,
     )  # fmt: skip
+    return TimedGpu(name=part.name, gpu=cut, constants=constants)
 
 
 def streamed_work(
     kernels: Sequence[StepKernel],
-    gpus: Sequence[Gpu],
+    gpus: Sequence[TimedGpu],
     caps_gbps: Sequence[float],
     efficiency: Efficiency | None = None,
 ) -> Work:
@@ -63,17 +69,16 @@ def streamed_work(
       caps_gbps: what each draws of the link when alone.
       efficiency: of kernels.
     """
-
-    def seconds(kernel: StepKernel, gpu: Gpu, cap: float) -> float:
-        here = replace(kernel, weight_bytes=0.0)
-        return max(kernel_s(here, gpu, efficiency), kernel.weight_bytes / (cap * 1e9))
-
+    # none is a product over weights in HBM, which `product` stands for
+    here = [replace(kernel, weight_bytes=0.0, product=None) for kernel in kernels]
+    weights = np.array([kernel.weight_bytes for kernel in kernels])
+    columns = [
+        np.maximum(step_s(here, gpu, efficiency), weights / (cap * 1e9))
+        for gpu, cap in zip(gpus, caps_gbps, strict=True)
+    ]
     return Work(
         names=tuple(f"{k.layer}.{k.kind}" for k in kernels),
-        times_s=tuple(
-            tuple(seconds(k, gpu, cap) for gpu, cap in zip(gpus, caps_gbps, strict=True))
-            for k in kernels
-        ),
+        times_s=tuple(tuple(map(float, row)) for row in zip(*columns, strict=True)),
         transfers=transfers_of(tuple(kernels)),
     )
 

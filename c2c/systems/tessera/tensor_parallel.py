@@ -25,6 +25,9 @@ _SPLIT: Final = frozenset(
      "experts_down", "head"}
 )  # fmt: skip
 _OF_KEYS: Final = frozenset({"rope_k", "kv_write"})
+_OF_ALL: Final = frozenset(
+    {"qkv", "gate_up", "experts_gate_up", "head"}
+)  # each rank reads it whole
 _SUMMED: Final = {"o": "all_reduce_o", "down": "all_reduce", "combine": "all_reduce"}
 
 
@@ -109,6 +112,15 @@ def _of_rank(kernel: StepKernel, ranks: int, keys: int) -> StepKernel:
     return replace(
         kernel, tensor_flops=kernel.tensor_flops / share, core_flops=kernel.core_flops / share,
         weight_bytes=kernel.weight_bytes / share,
-        read_bytes=kernel.read_bytes / (share if row_wise or share == keys else 1),
+        read_bytes=kernel.read_bytes / (1 if kernel.kind in _OF_ALL else share),
         write_bytes=kernel.write_bytes / (1 if row_wise else share),
+        product=kernel.product and _part_of(kernel.product, share, row_wise=row_wise),
     )  # fmt: skip
+
+
+def _part_of(
+    product: tuple[float, float, float], share: int, *, row_wise: bool
+) -> tuple[float, float, float]:
+    """Return a rank's part of a product: some of the rows of its matrix, or of its columns."""
+    m, k, n = product
+    return (m, k / share, n) if row_wise else (m, k, n / share)

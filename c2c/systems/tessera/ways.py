@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from c2c.errors import SettingError
-from c2c.hardware import Gpu
 from c2c.systems.tessera.costs import Efficiency, work_of
+from c2c.systems.tessera.devices import TimedGpu
 from c2c.systems.tessera.plan import Plan, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan, relaxation_s
 from c2c.systems.tessera.served import Served
@@ -31,7 +31,7 @@ class Way:
     Attributes:
       name: of `WAYS`.
       requests_per_s: that it sustains; 0: the model does not fit, or cannot be split so.
-      price: of the GPUs that it takes, relative.
+      price: of the GPUs that it takes, relative; None: one of them has none.
       held_bytes: weights and cache on each GPU.
       plan: of ways that place kernels.
       detail: which GPU does what.
@@ -40,46 +40,44 @@ class Way:
 
     name: str
     requests_per_s: float
-    price: float
+    price: float | None
     held_bytes: tuple[float, ...]
     plan: Plan | None = None
     detail: str = ""
     is_applicable: bool = True
 
     @property
-    def efficiency(self) -> float:
-        """Requests a second for the price."""
-        return self.requests_per_s / self.price
+    def efficiency(self) -> float | None:
+        """Requests a second for the price; None where that is not known."""
+        return None if self.price is None else self.requests_per_s / self.price
 
 
 def ways(
     served: Served,
-    pair: Sequence[tuple[str, Gpu]],
+    pair: Sequence[TimedGpu],
     *,
     gbps: float,
     latency_s: float,
     efficiency: Efficiency | None = None,
-    shares: Sequence[float] | None = None,
     gap: float = 0.01,
 ) -> tuple[Way, ...]:
     """Return all ways, in the order of `WAYS`.
 
     Args:
       served: the model and its load.
-      pair: two GPUs with names, left and right.
+      pair: two GPUs, left and right.
       gbps: of the link between them, each way.
       latency_s: of a transfer.
       efficiency: of kernels.
-      shares: how fast each GPU's kernels are relative to that.
       gap: at which the planner may stop.
 
     Raises:
-      SettingError: not two GPUs, or one lacks a price or a rate.
+      SettingError: not two GPUs, or one lacks a rate.
     """
     if len(pair) != 2:
-        raise SettingError("pair", [name for name, _ in pair], "two GPUs")
-    link = Gpus.alike([name for name, _ in pair], gbps=gbps, latency_s=latency_s)
-    made = _Pair(served, pair, link, efficiency, shares)
+        raise SettingError("pair", [gpu.name for gpu in pair], "two GPUs")
+    link = Gpus.alike([gpu.name for gpu in pair], gbps=gbps, latency_s=latency_s)
+    made = _Pair(served, pair, link, efficiency)
     return (
         made.single(0),
         made.single(1),
@@ -95,13 +93,17 @@ def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
     """Return the way of most requests a second, or most for the price; the simpler of equals.
 
     Raises:
-      SettingError: the model fits in no way.
+      SettingError: the model fits in no way, or a GPU has no price where that decides.
     """
     real = [way for way in found if way.name != "limit" and way.requests_per_s > 0]
     if not real:
         held = max((max(way.held_bytes) for way in found), default=0.0)
         raise SettingError("model", f"{held:.0f} bytes", "one that the memory of both GPUs holds")
-    return max(real, key=lambda w: w.efficiency if by_price else w.requests_per_s)
+    if not by_price:
+        return max(real, key=lambda way: way.requests_per_s)
+    if any(way.price is None for way in real):
+        raise SettingError("price", None, "a price of both GPUs, in any unit")
+    return max(real, key=lambda way: way.efficiency or 0.0)
 
 
 class _Pair:
@@ -110,20 +112,17 @@ class _Pair:
     def __init__(
         self,
         served: Served,
-        pair: Sequence[tuple[str, Gpu]],
+        pair: Sequence[TimedGpu],
         link: Gpus,
         efficiency: Efficiency | None,
-        shares: Sequence[float] | None,
     ) -> None:
-        self.names = [name for name, _ in pair]
+        self.names = [gpu.name for gpu in pair]
         self.served, self.link = served, link
-        self.prices = [_price(name, gpu) for name, gpu in pair]
-        self.room = [float(gpu.hbm_bytes) for _, gpu in pair]
-        gpus = [gpu for _, gpu in pair]
-        parts = [
-            (work_of(phase.kernels, gpus, efficiency, shares), phase.steps)
-            for phase in served.phases
-        ]
+        self.prices = [gpu.gpu.price for gpu in pair]
+        known = [price for price in self.prices if price is not None]
+        self.price = sum(known) if len(known) == len(pair) else None
+        self.room = [float(gpu.gpu.hbm_bytes) for gpu in pair]
+        parts = [(work_of(phase.kernels, pair, efficiency), phase.steps) for phase in served.phases]
         self.seconds = [[float(t) * steps for t in work.times.sum(0)] for work, steps in parts]
         self.whole = served.weight_bytes + served.state_bytes
         both = joined(parts)
@@ -151,7 +150,7 @@ class _Pair:
         fits = all(way.requests_per_s for way in each)
         return Way(
             name="replicas", requests_per_s=sum(w.requests_per_s for w in each) if fits else 0.0,
-            price=sum(self.prices), held_bytes=(self.whole,) * 2,
+            price=self.price, held_bytes=(self.whole,) * 2,
             detail=" | ".join(self.names),
         )  # fmt: skip
 
@@ -170,7 +169,7 @@ class _Pair:
             found.append(
                 Way(
                     name="prefill_decode", requests_per_s=1 / slowest if fits else 0.0,
-                    price=sum(self.prices), held_bytes=tuple(held),
+                    price=self.price, held_bytes=tuple(held),
                     detail=f"prefill on {self.names[u]}, decode on {self.names[g]}",
                 )
             )  # fmt: skip
@@ -200,7 +199,7 @@ class _Pair:
             if problem.field not in ("weights", "placement"):
                 raise
             return Way(
-                name="kernels", requests_per_s=0.0, price=sum(self.prices),
+                name="kernels", requests_per_s=0.0, price=self.price,
                 held_bytes=(self.whole, 0.0), detail="any placement",
             )  # fmt: skip
         share = sum(made.gpu_of) / len(made.gpu_of)
@@ -210,13 +209,13 @@ class _Pair:
     def limit(self) -> Way:
         """Kernels split in any way, nothing sent, no limit on memory."""
         return Way(
-            name="limit", requests_per_s=1 / relaxation_s(self.both), price=sum(self.prices),
+            name="limit", requests_per_s=1 / relaxation_s(self.both), price=self.price,
             held_bytes=(0.0, 0.0), detail="no transfers, kernels divisible",
         )  # fmt: skip
 
     def _inapplicable(self, name: str, why: str) -> Way:
         return Way(
-            name=name, requests_per_s=0.0, price=sum(self.prices), held_bytes=(0.0, 0.0),
+            name=name, requests_per_s=0.0, price=self.price, held_bytes=(0.0, 0.0),
             detail=why, is_applicable=False,
         )  # fmt: skip
 
@@ -227,12 +226,6 @@ class _Pair:
         held = memory_of(self.both, gpu_of, 2)
         fits = all(h <= room for h, room in zip(held, self.room, strict=True))
         return Way(
-            name=name, requests_per_s=1 / seconds if fits else 0.0, price=sum(self.prices),
+            name=name, requests_per_s=1 / seconds if fits else 0.0, price=self.price,
             held_bytes=held, plan=plan, detail=detail,
         )  # fmt: skip
-
-
-def _price(name: str, gpu: Gpu) -> float:
-    if gpu.price is None:
-        raise SettingError(f"hardware.{name}.gpu.price", None, "a number above 0")
-    return gpu.price

@@ -11,7 +11,9 @@ import numpy as np
 
 from c2c.errors import SettingError
 
-__all__ = ["Gpus", "Transfer", "Weights", "Work", "joined"]
+__all__ = ["MOST_S", "Gpus", "Transfer", "Weights", "Work", "joined"]
+
+MOST_S = 1e6  # of a kernel; beyond it no step goes, nor what a solver counts in microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,17 @@ class Work:
 
     def __post_init__(self) -> None:
         count = len(self.names)
-        if not count or len(self.times_s) != count:
+        if not count:
+            raise SettingError("names", self.names, "at least one kernel")
+        if len(self.times_s) != count:
             raise SettingError("times_s", len(self.times_s), f"a row for each of {count} kernels")
         width = len(self.times_s[0])
         for name, row in zip(self.names, self.times_s, strict=True):
-            if len(row) != width or not all(math.isfinite(t) and t >= 0 for t in row):
+            if len(row) != width or not all(0 <= t <= MOST_S for t in row):
                 raise SettingError(
-                    f"times_s[{name}]", row, f"{width} numbers of at least 0, one for each GPU"
-                )
+                    f"times_s[{name}]", row,
+                    f"{width} numbers from 0 to {MOST_S:g} seconds, one for each GPU",
+                )  # fmt: skip
         for edge in self.transfers:
             if not 0 <= edge.source < edge.target < count:
                 raise SettingError(

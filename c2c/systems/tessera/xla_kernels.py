@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from c2c.hardware import Gpu
 from c2c.systems.program import Slice
 from c2c.systems.program.xla import XlaStep
-from c2c.systems.tessera.costs import Efficiency, kernel_s
+from c2c.systems.tessera.costs import Efficiency, step_s
 from c2c.systems.tessera.ddg import graph_of
+from c2c.systems.tessera.devices import TimedGpu
 from c2c.systems.tessera.kernels import StepKernel
 from c2c.systems.tessera.touches import Touch
 from c2c.systems.tessera.work import Transfer, Weights, Work
@@ -42,7 +42,7 @@ def xla_kernels(step: XlaStep, touches: Sequence[Touch], tokens: int) -> tuple[S
 def program_work(
     step: XlaStep,
     touches: Sequence[Touch],
-    gpus: Sequence[Gpu],
+    gpus: Sequence[TimedGpu],
     tokens: int,
     *,
     efficiency: Efficiency | None = None,
@@ -61,12 +61,11 @@ def program_work(
       home: GPU of launches that are pinned.
     """
     graph = graph_of(touches, step.carried)
+    kernels = xla_kernels(step, touches, tokens)
+    columns = [step_s(kernels, gpu, efficiency) for gpu in gpus]
     return Work(
         names=step.names,
-        times_s=tuple(
-            tuple(kernel_s(kernel, gpu, efficiency) for gpu in gpus)
-            for kernel in xla_kernels(step, touches, tokens)
-        ),
+        times_s=tuple(tuple(map(float, row)) for row in zip(*columns, strict=True)),
         transfers=tuple(Transfer(e.source, e.target, float(e.nbytes)) for e in graph.edges),
         weights=tuple(
             Weights(float(step.program.buffers[buffer].nbytes), readers)
@@ -90,9 +89,11 @@ def _kernel(path: str, touch: Touch, standing: set[int], tokens: int) -> StepKer
     else:
         far, read = _nbytes(weights), _nbytes(near)
     flops = 2 * tokens * far / _ELEMENT_BYTES if is_product else 0.0
+    columns = written / (_ELEMENT_BYTES * tokens)
     return StepKernel(
         kind=name, layer=-1, tensor_flops=flops, weight_bytes=far, read_bytes=read,
         write_bytes=written,
+        product=(tokens, far / (_ELEMENT_BYTES * columns), columns) if flops else None,
     )  # fmt: skip
 
 

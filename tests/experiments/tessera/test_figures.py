@@ -67,7 +67,7 @@ def test_the_three_fitted_numbers_are_what_they_were_fitted_to() -> None:
         assert load_pair(pair).right_share == pytest.approx(fitted_share(pair), abs=6e-4)
 
 
-def test_priorities_beat_none_and_naive_is_between() -> None:
+def test_more_in_flight_and_fewer_transfers_fill_the_gpus() -> None:
     rows = {
         (r["plan"], r["mode"], r["in_flight"]): r["percent"]
         for r in computed(pipelining).tables["shares"].to_pylist()
@@ -75,8 +75,13 @@ def test_priorities_beat_none_and_naive_is_between() -> None:
     for plan in {plan for plan, _, _ in rows}:
         assert rows[plan, "none", 1] < 50  # two balanced GPUs by turns
         for n in (4, 8):
-            assert rows[plan, "none", 1] < rows[plan, "naive", n] < rows[plan, "priority", n]
-    assert rows["printed objective", "priority", 8] < rows["transfers at a price", "priority", 4]
+            assert rows[plan, "none", 1] < min(rows[plan, m, n] for m in ("naive", "priority"))
+    for n in (4, 8):
+        naive = [rows[plan, "naive", n] for plan in ("printed objective", "transfers at a price")]
+        # groups of the printed objective's plan are short; long ones of an older prompt keep
+        # younger requests from what another GPU waits for
+        assert naive[0] < rows["printed objective", "priority", n]
+        assert naive[0] < naive[1]
     assert max(rows.values()) <= 100
 
 

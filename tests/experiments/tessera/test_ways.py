@@ -23,6 +23,25 @@ def test_a_comparison_is_written(tmp_path: Path) -> None:
     assert rows[1]["relative_for_price"] == pytest.approx(rows[1]["relative"] * 1.5)
 
 
+def test_a_gpu_without_a_price_is_named_and_may_be_given_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["model=llama-3-3b", "pairs=[[gh200,l40s]]", "prompts=1", "gap=0.05"]
+    rows = {}
+    for name, more in (("free", []), ("priced", ["prices.gh200=4"])):
+        assert main([f"out={tmp_path / name}", *given, *more]) == 0
+        rows[name] = json.loads((tmp_path / name / "ways.json").read_text("utf-8"))["rows"]
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("prices.gh200=..." in said) is (name == "free")
+    for free, priced in zip(rows["free"], rows["priced"], strict=True):
+        assert free["requests_per_s"] == priced["requests_per_s"]
+        assert free["relative_for_price"] is None
+        assert not free["is_best_for_price"]
+    assert rows["priced"][1]["relative_for_price"] == pytest.approx(
+        4 * rows["priced"][1]["relative"]
+    )
+
+
 def test_the_papers_column() -> None:
     pair = ("a100_80", "l40s")
     assert published(pair, "kernels") == claim("tessera.table3.a100_l40s.tessera").value
@@ -41,6 +60,8 @@ def test_the_papers_column() -> None:
         ("pairs=[[a100_80,tpu]]", "hardware='tpu'"),
         ("pairs=[[a100_80,gb200]]", "gpu.fp32_tflops=None"),
         ("gbps=-1", "gpus.gbps"),
+        ("prices.l40s=0", "prices.l40s"),
+        ("prices.gb200=5", "among `pairs`"),
         ("rows=0", "load.rows=0"),
         ("gap=2", "gap=2"),
         ("model=nobody", "nobody"),

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c2c.hardware import load_platform
 from c2c.models import load_spec
 from c2c.systems.tessera import (
     Batch,
@@ -24,6 +23,7 @@ from c2c.systems.tessera import (
     memory_of,
     plan,
     step_kernels,
+    timed_gpus,
     work_of,
 )
 from c2c.systems.tessera.contracting import contracted
@@ -105,7 +105,7 @@ def test_little_is_left_of_a_step_of_a_real_model(names: tuple[str, ...], most: 
     """A decode step over a slow link goes to one GPU but for what is pinned."""
     spec = replace(load_spec("llama-3-8b"), layers=8)
     kernels = step_kernels(spec, Batch(rows=64, chunk=1, context=1084))
-    work = replace(work_of(kernels, [load_platform(n).gpu for n in names]), pinned={40: 1})
+    work = replace(work_of(kernels, timed_gpus(*names)), pinned={40: 1})
     gpus = Gpus.alike(names, gbps=25.0, latency_s=5e-6)
     found = contracted(work, gpus, range(len(kernels)))
     assert found is not None

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from c2c.cost import resident_gemm_time
 from c2c.errors import SettingError
-from c2c.hardware import load_platform
 from c2c.models import load_spec
 from c2c.systems.tessera import (
     Batch,
@@ -15,13 +15,16 @@ from c2c.systems.tessera import (
     StepKernel,
     kernel_s,
     step_kernels,
+    step_s,
+    tensor_parallel,
+    timed_gpus,
     transfers_of,
     work_of,
 )
 
 DECODE = Batch(rows=64, chunk=1, context=1084)
 PREFILL = Batch(rows=4, chunk=1020, context=1020)
-A100, L40S = (load_platform(name).gpu for name in ("a100_80", "l40s"))
+A100, L40S = timed_gpus("a100_80", "l40s")
 
 
 @pytest.mark.parametrize("model", ["llama-3-8b", "gpt-oss-20b", "qwen3-235b-a22b"])
@@ -73,6 +76,43 @@ def test_the_longest_of_four_and_a_launch() -> None:
     assert kernel_s(small, A100) > 19e6 / (1935e9 * e.hbm)  # does not fit half of 40 MiB
 
 
+def test_a_product_takes_what_the_cost_model_says() -> None:
+    """Alone to the last digit; in a step also what busy tensor cores lose to the power limit."""
+    spec = load_spec("llama-3-8b")
+    for batch in (DECODE, PREFILL):
+        kernels = step_kernels(spec, batch)
+        qkv, head = (next(k for k in kernels if k.kind == kind) for kind in ("qkv", "head"))
+        assert qkv.product == (batch.tokens, 4096, 6144)
+        assert head.product == (batch.rows, 4096, spec.vocab)
+        for on in (A100, replace(L40S, share=0.5)):
+            m, k, n = qkv.product
+            alone = resident_gemm_time(m, n, k, slice_=on.part, constants=on.constants)
+            assert kernel_s(qkv, on) == pytest.approx(float(alone.total_s) / on.share)
+            longest = float(alone.total_s) + on.constants.gemm_throttle * float(alone.compute_s)
+            steady = step_s(kernels, on)[kernels.index(qkv)]
+            # a prompt keeps tensor cores busy for long, a step of decodes does not
+            wanted = longest if batch is PREFILL else float(alone.total_s)
+            assert steady == pytest.approx(wanted / on.share, rel=0.01)
+
+
+def test_a_rank_has_its_part_of_a_product() -> None:
+    kernels = step_kernels(load_spec("llama-3-8b"), DECODE)
+    ranked, at = tensor_parallel(kernels, 4, kv_heads=8, wire_gbps=450.0)
+    for before, number in zip(kernels, at, strict=True):
+        after = ranked[number]
+        if before.kind in ("rope_q", "rope_k", "merge", "activate"):
+            assert after.read_bytes == pytest.approx(before.read_bytes / 4)
+        if before.product is None:
+            assert after.product is None
+            continue
+        assert before.product != after.product
+        m, k, n = after.product
+        assert 2 * k * n == pytest.approx(after.weight_bytes)
+        assert 2 * m * k * n == pytest.approx(after.tensor_flops)
+        assert 2 * m * k == pytest.approx(after.read_bytes)
+        assert 2 * m * n == pytest.approx(after.write_bytes)
+
+
 def test_small_kernels_go_to_the_faster_clock() -> None:
     """Of a decode step more kernels are faster on the L40S than its memory would say."""
     work = work_of(step_kernels(load_spec("llama-3-8b"), DECODE), [A100, L40S])
@@ -92,4 +132,4 @@ def test_what_cannot_be_is_refused() -> None:
             Efficiency(**wrong)
     kernel = StepKernel(kind="k", layer=0)
     with pytest.raises(SettingError, match=r"gpu.clock_ghz=None"):
-        kernel_s(kernel, replace(A100, clock_ghz=None))
+        kernel_s(kernel, replace(A100, gpu=replace(A100.gpu, clock_ghz=None)))

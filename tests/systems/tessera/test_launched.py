@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.hardware import load_platform
 from c2c.systems.program import Emulated, Program, Slice
 from c2c.systems.program.xla import stated_kernels
 from c2c.systems.tessera import (
@@ -24,6 +23,7 @@ from c2c.systems.tessera import (
     recording_of,
     running_on,
     schedule,
+    timed_gpus,
 )
 from tests.systems.tessera.step import step
 
@@ -121,7 +121,7 @@ def test_a_split_step_leaves_what_one_graph_leaves(seed: int, count: int) -> Non
 
 def test_a_plan_of_machine_code_runs() -> None:
     """PTX, graph, plan, graphs of two devices: the whole way, and no bit differs."""
-    gpus = [load_platform(name).gpu for name in ("a100_80", "l40s")]
+    gpus = timed_gpus("a100_80", "l40s")
     work = program_work(step().xla, step().touches, gpus, tokens=4)
     near = Gpus.alike(("a100_80", "l40s"), gbps=2000.0, latency_s=1e-8)
     made = plan(work, near, "throughput", gap=0.02)
@@ -135,7 +135,7 @@ def test_a_launch_of_unknown_memory_stays_at_home() -> None:
     touches = list(step().touches)
     every = tuple({*touches[20].reads, *touches[20].writes})
     touches[20] = Touch(every, every, ("an address that comes from no parameter",))
-    gpus = [load_platform(name).gpu for name in ("a100_80", "l40s")]
+    gpus = timed_gpus("a100_80", "l40s")
     work = program_work(step().xla, touches, gpus, tokens=4, home=1)
     assert work.pinned == {20: 1}
     near = Gpus.alike(("a100_80", "l40s"), gbps=2000.0, latency_s=1e-8)

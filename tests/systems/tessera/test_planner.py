@@ -234,6 +234,8 @@ def work_with(**changes: object) -> Work:
         ({"transfers": (Transfer(1, 1, 8.0),)}, "no cycle"),
         ({"transfers": (Transfer(0, 1, -8.0),)}, "nbytes"),
         ({"pinned": {0: 5}}, "pinned"),
+        ({"times_s": ((1.0, 2.0), (1e12, 2.0))}, "to 1e[+]06 seconds"),
+        ({"names": (), "times_s": ()}, "at least one kernel"),
     ],
 )
 def test_works_that_cannot_be_are_refused(changes: dict[str, object], why: str) -> None:
@@ -253,6 +255,8 @@ def test_gpus_and_settings_that_cannot_be_are_refused() -> None:
     for wrong in ({"gap": 1.0}, {"time_limit_s": 0.0}, {"tied": (0,)}):
         with pytest.raises(SettingError, match=next(iter(wrong))):
             plan(work_with(), gpus, "latency", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"policy='speed'.*latency, throughput"):
+        plan(work_with(), gpus, "speed")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="2"):
         plan(work_with(), Gpus.alike(("a", "b", "c"), gbps=1.0, latency_s=0.0), "latency")
     with pytest.raises(SettingError, match="max_cuts"):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from c2c.errors import SettingError
-from c2c.hardware import load_platform
 from c2c.models import kv_bytes_per_token, load_spec, weight_bytes
 from c2c.systems.tessera import (
     MAMBA,
@@ -25,6 +24,7 @@ from c2c.systems.tessera import (
     state_space,
     step_kernels,
     tensor_parallel,
+    timed_gpu,
     transfers_of,
     vision_kernels,
     ways,
@@ -118,8 +118,7 @@ def test_what_cannot_be_split_says_so() -> None:
 def test_a_price_on_transfers_sends_less_for_hardly_more_time() -> None:
     pair = load_pair("a100_l40s")
     spec = replace(load_spec("llama-3-8b"), layers=4)
-    gpus = [load_platform(name).gpu for name in (pair.left, pair.right)]
-    work = work_of(step_kernels(spec, LOAD.prefill), gpus, shares=pair.shares)
+    work = work_of(step_kernels(spec, LOAD.prefill), pair.gpus)
     free, priced = (
         plan(work, pair.link(), "throughput", gap=0.01, options=Options(price=price))
         for price in (0.0, 0.1)
@@ -155,5 +154,5 @@ def test_a_pair_must_be_one() -> None:
         replace(pair, nic_gbps=0.0)
     with pytest.raises(SettingError, match="pair='none'"):
         load_pair("none")
-    with pytest.raises(SettingError, match="shares"):
-        work_of(step_kernels(OSS, LOAD.decode), [g for _, g in pair.gpus], shares=(1.0,))
+    with pytest.raises(SettingError, match=r"l40s\.share"):
+        timed_gpu("l40s", share=0.0)

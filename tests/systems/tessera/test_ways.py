@@ -7,17 +7,21 @@ from dataclasses import replace
 import pytest
 
 from c2c.errors import SettingError
-from c2c.hardware import load_platform
 from c2c.models import load_spec
-from c2c.systems.tessera import WAYS, Load, best_way, decoder, ways
+from c2c.systems.tessera import WAYS, Load, TimedGpu, best_way, decoder, timed_gpus, ways
 
 SMALL = replace(load_spec("llama-3-8b"), layers=4)
-PAIR = [(name, load_platform(name).gpu) for name in ("a100_80", "l40s")]
+PAIR = timed_gpus("a100_80", "l40s")
 LOAD = Load(prompt=1020, output=129)
 
 
 def found(spec=SMALL, pair=PAIR, load=LOAD, gbps=25.0):
     return {w.name: w for w in ways(decoder(spec, load), pair, gbps=gbps, latency_s=5e-6)}
+
+
+def having(one: TimedGpu, **rates: float | None) -> TimedGpu:
+    """A GPU with some of its file's values changed."""
+    return replace(one, gpu=replace(one.gpu, **rates))
 
 
 def test_ways_are_what_they_say() -> None:
@@ -42,13 +46,14 @@ def test_without_a_link_what_is_left_is_replicas() -> None:
     # prefill and decode share keys and values: they cannot be apart either
     assert made["kernels"].requests_per_s == pytest.approx(single, rel=1e-6)
     assert best_way(list(made.values())).name == "replicas"
-    assert best_way(list(made.values()), by_price=True).name == "right"
+    cheap = found(pair=[PAIR[0], having(PAIR[1], price=0.5)], gbps=0.0)
+    assert best_way(list(cheap.values()), by_price=True).name == "right"
 
 
 def test_a_model_that_only_both_hold_runs_by_its_kernels() -> None:
     room = 0.7
     whole = found()["left"].held_bytes[0]
-    pair = [(n, replace(g, hbm_bytes=int(room * whole))) for n, g in PAIR]
+    pair = [having(one, hbm_bytes=int(room * whole)) for one in PAIR]
     made = found(pair=pair)
     for name in ("left", "right", "replicas", "prefill_decode"):
         assert made[name].requests_per_s == 0
@@ -59,7 +64,7 @@ def test_a_model_that_only_both_hold_runs_by_its_kernels() -> None:
 
 
 def test_nothing_fits_is_said() -> None:
-    pair = [(n, replace(g, hbm_bytes=10**9)) for n, g in PAIR]
+    pair = [having(one, hbm_bytes=10**9) for one in PAIR]
     made = found(pair=pair)
     assert all(w.requests_per_s == 0 for w in made.values() if w.name != "limit")
     with pytest.raises(SettingError, match="both GPUs hold"):
@@ -81,6 +86,14 @@ def test_the_load_must_be_one() -> None:
         Load(prompt=0, output=1)
     with pytest.raises(SettingError, match="two GPUs"):
         ways(decoder(SMALL, LOAD), PAIR[:1], gbps=25.0, latency_s=0.0)
-    free = [(PAIR[0][0], replace(PAIR[0][1], price=None)), PAIR[1]]
-    with pytest.raises(SettingError, match=r"a100_80\.gpu\.price"):
-        found(pair=free)
+
+
+def test_a_gpu_without_a_price_is_answered_but_for_the_price() -> None:
+    priced, free = found(), found(pair=[having(PAIR[0], price=None), PAIR[1]])
+    for name, way in free.items():
+        assert way.requests_per_s == pytest.approx(priced[name].requests_per_s, rel=0.02)
+    assert free["right"].efficiency == pytest.approx(priced["right"].efficiency)
+    assert {n for n, w in free.items() if w.efficiency is None} == set(WAYS) - {"right"}
+    assert best_way(list(free.values())).name == best_way(list(priced.values())).name
+    with pytest.raises(SettingError, match="a price of both GPUs"):
+        best_way(list(free.values()), by_price=True)
