@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from c2c.errors import SettingError
-from c2c.hardware import Platform, conf_dir, load_platform
+from c2c.hardware import Platform, conf_dir, load_platform, platform_from_mapping
 from c2c.models import Deployment
 from c2c.serving import SystemSpec
 
@@ -20,7 +22,8 @@ def pair_platform(plain: Mapping[str, Any]) -> Platform | None:
     """Return the node of a pair's GPUs, its left GPU's; None where the run has no pair.
 
     Raises:
-      SettingError: a pair without a layout over it, or a layout without a pair.
+      SettingError: a pair without a layout over it, or a layout without a pair; beside a pair
+        hardware, a layout of slices or a scale, which would change nothing.
     """
     has_layout = plain["system"].get("layout") is not None
     if has_layout and not plain["pair"]:
@@ -38,7 +41,25 @@ def pair_platform(plain: Mapping[str, Any]) -> Platform | None:
     for name, factor in plain["scale"].items():
         if factor != 1.0:
             raise SettingError(f"scale.{name}", factor, "1 with a pair")
-    return load_platform(str(plain["pair"].get("left")))
+    left = load_platform(str(plain["pair"].get("left")))
+    if platform_from_mapping(plain["hardware"]) not in (
+        load_platform(_hardware_by_default()),
+        left,
+    ):
+        both = f"{plain['pair'].get('left')} and {plain['pair'].get('right')}"
+        raise SettingError(
+            "hardware", plain["hardware"].get("name"), f"nothing with a pair, which is {both}",
+            "Another pair is a file in conf/pair.",
+        )  # fmt: skip
+    return left
+
+
+def _hardware_by_default() -> str:
+    """Return the platform that a run has where none is asked for."""
+    groups = [
+        d for d in OmegaConf.load(conf_dir() / "config.yaml").defaults if isinstance(d, Mapping)
+    ]
+    return next(str(group["hardware"]) for group in groups if "hardware" in group)
 
 
 def laid_out(
