@@ -182,9 +182,10 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
 
 def draw_pipelining(tables: Tables, caption: str) -> Figure:
     """Draw the share of the optimum by mode and number in flight, a panel a plan."""
-    figure, axes = canvas(9.5, 3.8, 2, sharey=True)
+    figure, axes = canvas(11.5, 3.8, 3, sharey=True)
     rows = rows_of(tables["shares"])
-    colours = {"none": GREY, "naive": ORANGE, "priority": VERMILION}
+    colours = {"none": GREY, "naive": ORANGE, "priority": VERMILION, "shortest": BLUE}
+    labels = {"priority": "oldest first (priority)", "shortest": "shortest first (ours)"}
     plans = list(dict.fromkeys(r["plan"] for r in rows))
     for ax, plan in zip(axes, reversed(plans), strict=True):
         for mode, colour in colours.items():
@@ -195,7 +196,13 @@ def draw_pipelining(tables: Tables, caption: str) -> Figure:
             if mode == "none":
                 ax.axhline(mean[0], color=colour, linestyle="--", linewidth=1.2, label="none")
             else:
-                ax.plot(range(len(flights)), mean, color=colour, marker="o", label=mode)
+                ax.plot(
+                    range(len(flights)),
+                    mean,
+                    color=colour,
+                    marker="o",
+                    label=labels.get(mode, mode),
+                )
         ax.set_xticks(range(len(flights)), [str(n) for n in flights])
         ax.set_xlabel("requests in flight")
         ax.set_ylim(0, 105)

@@ -34,6 +34,7 @@ from c2c.systems.tessera.plan import (
 )
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
+from c2c.systems.tessera.rehearsal import Rehearsed, one_cut, rehearsed
 from c2c.systems.tessera.replicas import Replicas, chains_of
 from c2c.systems.tessera.robust import Robust, robust_plan
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
@@ -82,6 +83,7 @@ __all__ = [
     "Ran",
     "Range",
     "Recording",
+    "Rehearsed",
     "Replicas",
     "Robust",
     "Schedule",
@@ -123,6 +125,7 @@ __all__ = [
     "load_pair",
     "mamba_kernels",
     "memory_of",
+    "one_cut",
     "overlapped",
     "overlapped_s",
     "pair_layout",
@@ -133,6 +136,7 @@ __all__ = [
     "program_work",
     "ranked",
     "recording_of",
+    "rehearsed",
     "relaxation_s",
     "robust_plan",
     "routes_of",

@@ -7,6 +7,7 @@ be in flight; which of those that could go on does so is the mode:
     none      a request begins when the one before has ended
     naive     requests take turns
     priority  the oldest goes first
+    shortest  whose kernel group has the least left goes first (ours)
 
 If a worker fails, or all wait for something that nobody sends, all stop and the error says where.
 
@@ -15,6 +16,7 @@ Source: Tessera, section III-C. Its streams and their priorities are this choice
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +25,15 @@ from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
+from c2c.systems.tessera.groups import groups_of
 from c2c.systems.tessera.pieces import Pieces, routes_of
 from c2c.systems.tessera.replicas import Replicas
 from c2c.systems.tessera.virtual_clock import VirtualClock
 
 __all__ = ["MODES", "Mode", "Ran", "Sent", "WorkerError", "run_placed"]
 
-Mode = Literal["none", "naive", "priority"]
-MODES: Final[tuple[Mode, ...]] = ("none", "naive", "priority")
+Mode = Literal["none", "naive", "priority", "shortest"]
+MODES: Final[tuple[Mode, ...]] = ("none", "naive", "priority", "shortest")
 
 
 class WorkerError(RuntimeError):
@@ -70,6 +73,7 @@ def run_placed(
     *,
     mode: Mode = "priority",
     in_flight: int = 4,
+    piece_s: Sequence[float] | None = None,
     routes: Mapping[int, frozenset[int]] | None = None,
     replicas: Sequence[Replicas | None] = (),
     clock: VirtualClock | None = None,
@@ -84,6 +88,7 @@ def run_placed(
         reads them, as results of an earlier step are to those that read them.
       mode: which request goes on.
       in_flight: requests at a time; with mode none it is 1.
+      piece_s: of each piece on its device, seconds; the mode shortest goes by them.
       routes: where values are sent; None: to all that read them.
       replicas: of each request, the copies of what its last step left, which are brought up to
         date; none, or None for one: what a step was given goes whole wherever it is read.
@@ -101,6 +106,9 @@ def run_placed(
         raise SettingError("mode", mode, f"one of {', '.join(MODES)}")
     if in_flight < 1:
         raise SettingError("in_flight", in_flight, "a whole number above 0")
+    if mode == "shortest" and (piece_s is None or len(piece_s) != len(pieces.pieces)):
+        have = None if piece_s is None else len(piece_s)
+        raise SettingError("piece_s", have, f"seconds of {len(pieces.pieces)} pieces, if shortest")
     for leaves in requests:
         if len(leaves) != len(pieces.given):
             raise SettingError("requests", len(leaves), f"{len(pieces.given)} arrays each")
@@ -114,6 +122,7 @@ def run_placed(
         [{**dict(zip(pieces.given, leaves, strict=True)), **pieces.constants}
          for leaves in requests],
         copies, clock,
+        () if mode != "shortest" or piece_s is None else _left_s(pieces, gpu_of, piece_s),
     )  # fmt: skip
     threads = [
         threading.Thread(target=board.work, args=(gpu,), name=f"tessera-{gpu}", daemon=True)
@@ -135,6 +144,15 @@ def run_placed(
     return Ran(results, tuple(board.sent), tuple(board.order))
 
 
+def _left_s(pieces: Pieces, gpu_of: Sequence[int], piece_s: Sequence[float]) -> tuple[float, ...]:
+    """Return what each piece and those after it in its kernel group take."""
+    left = list(piece_s)
+    for group in groups_of(gpu_of, pieces.transfers()):
+        for piece, after in zip(group.kernels[-2::-1], group.kernels[:0:-1], strict=True):
+            left[piece] += left[after]
+    return tuple(left)
+
+
 @dataclass(slots=True)
 class _Board:
     """What the workers share, under one lock."""
@@ -148,6 +166,7 @@ class _Board:
     given: list[dict[int, Any]]
     replicas: tuple[Replicas | None, ...]
     clock: VirtualClock | None
+    left_s: tuple[float, ...]  # of each piece, until its kernel group ends; the mode shortest's
     values: dict[tuple[int, int, int], Any] = field(default_factory=dict)  # request, value, gpu
     sent: list[Sent] = field(default_factory=list)
     order: list[tuple[int, int, int]] = field(default_factory=list)
@@ -292,10 +311,16 @@ class _Board:
     def _candidates(self, gpu: int) -> list[int]:
         """Return the requests in flight, in the order in which they may go on."""
         flying = list(range(self._first, min(self._first + self.in_flight, len(self.given))))
+        if self.mode == "shortest":
+            return sorted(flying, key=partial(self._group_left_s, gpu))
         if self.mode != "naive" or not flying:
             return flying
         turn = self._turn.get(gpu, 0)
         return [r for r in flying if r >= turn] + [r for r in flying if r < turn]
+
+    def _group_left_s(self, gpu: int, request: int) -> float:
+        piece = self._piece(gpu, request)
+        return math.inf if piece is None else self.left_s[piece]
 
     def _piece(self, gpu: int, request: int) -> int | None:
         mine, at = self._mine.get(gpu, []), self._next.get((gpu, request), 0)

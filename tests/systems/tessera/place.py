@@ -92,8 +92,9 @@ def run(
         second = [*leaves[:-4], (tokens + 1) % 67, positions, *leaves[-2:]]
         placed = gpu_of[number:] + gpu_of[:number]
         ran = run_placed(
-            pieces, placed, jax.devices(), [first, second], mode=mode, replicas=(replicas,)
-        )
+            pieces, placed, jax.devices(), [first, second], mode=mode, replicas=(replicas,),
+            piece_s=[1.0 + k % 3 for k in range(len(placed))],
+        )  # fmt: skip
         cache = list(ran.results[0][1:])
         mine = [each for each in ran.sent if each.request == 0]
         sent += sum(each.nbytes for each in mine)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.systems.tessera import MODES, Gpus, Steps, Transfer, Work, pipelined, steps_of
+from c2c.systems.tessera import (
+    MODES,
+    Gpus,
+    Steps,
+    Transfer,
+    Weights,
+    Work,
+    cost,
+    one_cut,
+    pipelined,
+    plan,
+    rehearsed,
+    stages_of,
+    steps_of,
+)
 
 # two GPUs by turns, a second each, with a transfer of a tenth between
 TURNS = Steps(
@@ -36,6 +52,72 @@ def test_equal_shares_move_in_step_and_priorities_do_not() -> None:
     assert oldest.seconds < naive.seconds < alone.seconds
     assert oldest.ended_s[0] == pytest.approx(2.1)
     assert naive.ended_s[0] > 3
+
+
+def test_the_shortest_first_feeds_the_other_gpu() -> None:
+    """A long group of the oldest keeps a GPU from short ones that the other GPU waits for."""
+    long = Steps(gpu_of=(0,), seconds=(12.0,), waits=(0,), sends=((),), order=((0,), ()))
+    short = Steps(
+        gpu_of=(0, 1), seconds=(1.0, 4.0), waits=(0, 1), sends=(((1, 0.5),), ()), order=((0,), (1,))
+    )
+    requests = [[0], [1, 1, 1]]
+    oldest = pipelined([long, short], requests, "priority", 2)
+    shortest = pipelined([long, short], requests, "shortest", 2)
+    assert oldest.seconds == pytest.approx(12 + 3 * 5.5)
+    assert shortest.seconds == pytest.approx(3 * 5.5)
+    assert shortest.ended_s[0] == pytest.approx(15)  # interrupted three times, for a second each
+
+
+def test_what_pipelines_best_is_chosen() -> None:
+    long = Steps(gpu_of=(0, 1), seconds=(5.0, 5.0), waits=(0, 1), sends=(((1, 9.0),), ()),
+                 order=((0,), (1,)))  # fmt: skip
+    found = rehearsed([[long, TURNS], [TURNS, long]], [[0, 1]] * 3, "priority", 2)
+    assert found.chosen == (1, 0)
+    assert (
+        found.tried_s[1, 0]
+        == found.seconds
+        < min(s for numbers, s in found.tried_s.items() if numbers != (1, 0))
+    )
+    assert found.seconds == pipelined([TURNS, TURNS], [[0, 1]] * 3, "priority", 2).seconds
+    with pytest.raises(SettingError, match="kinds"):
+        rehearsed([[long], []], [[0, 1]], "priority", 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_one_cut_is_the_best_of_its_kind(data: st.DataObject) -> None:
+    count, wide = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 3))
+    seconds = st.floats(0.1, 5.0)
+    work = Work(
+        names=tuple(map(str, range(count))),
+        times_s=tuple(tuple(data.draw(seconds) for _ in range(wide)) for _ in range(count)),
+        transfers=tuple(Transfer(k, k + 1, data.draw(st.floats(0, 3e9))) for k in range(count - 1)),
+        pinned={0: data.draw(st.integers(0, wide - 1))} if data.draw(st.booleans()) else {},
+    )
+    gpus = Gpus.alike([f"g{g}" for g in range(wide)], gbps=1.0, latency_s=0.1)
+    every = [
+        (a,) * k + (b,) * (count - k)
+        for a in range(wide) for b in range(wide) for k in range(1, count + 1)
+        if work.pinned.get(0, a) == a
+    ]  # fmt: skip
+    made = one_cut(work, gpus)
+    assert made.gpu_of in every
+    stages = [stages_of(work, gpus, gpu_of)[0] for gpu_of in every]
+    assert made.objective_s == pytest.approx(min(cost("throughput", s) for s in stages))
+    assert plan(work, gpus, "throughput", gap=0.0).objective_s <= made.objective_s * (1 + 1e-9)
+
+
+def test_one_cut_keeps_memory() -> None:
+    work = Work(
+        names=("a", "b"), times_s=((1.0, 9.0), (1.0, 9.0)),
+        weights=(Weights(5.0, (0,)), Weights(5.0, (1,))),
+    )  # fmt: skip
+    gpus = Gpus.alike(("x", "y"), gbps=1.0, latency_s=0.1)
+    assert one_cut(work, gpus).gpu_of == (0, 0)
+    assert one_cut(work, replace(gpus, memory_bytes=(6.0, 6.0))).cuts == 0
+    assert set(one_cut(work, replace(gpus, memory_bytes=(6.0, 6.0))).gpu_of) == {0, 1}
+    with pytest.raises(SettingError, match="one cut"):
+        one_cut(work, replace(gpus, memory_bytes=(4.0, 6.0)))
 
 
 def test_a_placement_becomes_its_groups() -> None:

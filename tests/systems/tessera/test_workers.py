@@ -169,8 +169,9 @@ def test_workers_with_pretended_times_pipeline_as_the_model_of_it_does() -> None
     for mode in MODES:
         clock = VirtualClock(piece_s, gpus.seconds)
         ran = run_placed(
-            pieces, gpu_of, jax.devices()[:1] * 2, requests, mode=mode, in_flight=4, clock=clock
-        )
+            pieces, gpu_of, jax.devices()[:1] * 2, requests, mode=mode, in_flight=4, clock=clock,
+            piece_s=piece_s,
+        )  # fmt: skip
         assert all((a[0] == b[0]).all() for a, b in zip(ran.results, alone, strict=True))
         assert max(clock.busy_s.values()) == pytest.approx(12 * busiest)
         share[mode] = 12 * busiest / clock.now_s
@@ -178,6 +179,7 @@ def test_workers_with_pretended_times_pipeline_as_the_model_of_it_does() -> None
         # a worker ends the piece that it has begun, which the model interrupts or shares
         assert clock.now_s == pytest.approx(modelled, rel=1e-9 if mode == "none" else 0.1)
     assert share["none"] < 0.5 < share["naive"] <= share["priority"] < 1.0
+    assert share["naive"] <= share["shortest"] < 1.0
 
 
 def test_what_cannot_be_placed_is_refused() -> None:
@@ -188,6 +190,8 @@ def test_what_cannot_be_placed_is_refused() -> None:
         ({"gpu_of": [0, 3]}, "gpu_of"),
         ({"mode": "fast"}, "mode='fast'"),
         ({"in_flight": 0}, "in_flight=0"),
+        ({"mode": "shortest"}, "piece_s=None"),
+        ({"mode": "shortest", "piece_s": [1.0, 2.0, 3.0]}, "piece_s=3"),
         ({"requests": [[jnp.ones((3, 3))]]}, "requests=1"),
     ):
         settings: dict[str, Any] = {"gpu_of": [0, 0], "requests": given, **wrong}
