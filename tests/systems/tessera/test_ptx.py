@@ -113,6 +113,20 @@ def test_a_pointer_is_followed_through_arithmetic() -> None:
     assert found.writes == {Reached(0), Reached(1)}
 
 
+def test_what_is_discarded_is_as_if_written() -> None:
+    body = (
+        "ld.param.b64 %rd1, [p0];ld.param.b64 %rd2, [p1];discard.global.L2 [%rd1+256], 128;"
+        "applypriority.global.L2::evict_normal [%rd2], 128;"
+    )
+    found = reached(body, POINTER, POINTER)
+    assert [(a.mode, a.nbytes) for a in found.accesses] == [("w", 128)]
+    assert (found.reads, found.writes) == (frozenset(), {Reached(0)})
+    made = inject(kernel(body, (POINTER, POINTER)))
+    assert len(made.records["k"]) == 1
+    assert made.text.index("atom.global.max") < made.text.index("discard")
+    assert reached("ld.b64 %rd1, [%rd2];discard.L2 [%rd1], 128;").opaque
+
+
 def test_one_of_two_pointers_counts_as_both() -> None:
     found = reached(
         "ld.param.b64 %rd1, [p0];ld.param.b64 %rd2, [p1];selp.b64 %rd3, %rd1, %rd2, %p1;"

@@ -25,7 +25,7 @@ MOST_PLACES: Final = 64  # of a struct that one register may point to; more: any
 # They hand an address on; of what is computed otherwise nothing is an address any more.
 _KEEPS = frozenset({"mov", "add", "sub", "cvta", "selp", "min", "max", "and", "or", "mapa", "shfl"})
 _READS = frozenset({"ld", "ldu"})
-_NO_DATA = frozenset({"prefetchu", "discard", "applypriority", "createpolicy", "isspacep"})
+_NO_DATA = frozenset({"prefetchu", "applypriority", "createpolicy", "isspacep"})
 _SPACES = ("global", "shared", "local", "param", "const")
 _ON_CHIP = frozenset({
     "mbarrier", "ldmatrix", "stmatrix", "wgmma", "mma", "tcgen05", "bar", "barrier", "fence",
@@ -212,13 +212,20 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
     addresses = [o for o in instruction.operands if isinstance(o, Address)]
     if name in ("call", "tensormap", "multimem"):
         yield "memory of a call or a changed descriptor is not known"
-    elif name in ("ld", "ldu", "st", "atom", "red", "prefetch"):
+    elif name in ("ld", "ldu", "st", "atom", "red", "prefetch", "discard"):
         qualified = [p.partition("::")[0] for p in parts]
         space = next((s for s in _SPACES if s in qualified), "generic")
         if "tensormap" in parts or space not in ("global", "generic"):
             return
-        mode: Mode = "r" if name in ("ld", "ldu", "prefetch") else "w" if name == "st" else "rw"
-        yield from _one(index, mode, _all_bytes(instruction), addresses[0], held, space)
+        mode: Mode = "rw"
+        if name in ("ld", "ldu", "prefetch"):
+            mode = "r"
+        elif name in ("st", "discard"):
+            mode = "w"
+        # what is discarded reads as anything afterwards, as if it had been written
+        size = int(str(instruction.operands[1]), 0) if name == "discard" else None
+        nbytes = _all_bytes(instruction) if size is None else size
+        yield from _one(index, mode, nbytes, addresses[0], held, space)
     elif name == "cp":
         yield from _copy(index, instruction, addresses, held)
     elif addresses and name not in _ON_CHIP | _NO_DATA:
