@@ -42,6 +42,7 @@ __all__ = [
 _WAYS: Final = {
     "right": ("right GPU alone", GREY),
     "replicas": ("two GPUs apart", BLUE),
+    "layers": ("layers apart (PP)", GREEN),
     "prefill_decode": ("PD", SKY),
     "attention_ffn": ("AF", ORANGE),
     "kernels": ("Tessera", VERMILION),
@@ -107,8 +108,8 @@ def draw_offline(tables: Tables, caption: str) -> Figure:
     for ax, pair in zip(axes, PAIRS, strict=False):
         for k, (way, (label, colour)) in enumerate(_WAYS.items()):
             found = {r["workload"]: r for r in rows if (r["pair"], r["way"]) == (pair, way)}
-            x = np.arange(len(WORKLOADS)) + 0.14 * (k - 2.5)
-            ax.bar(x, [found[w]["relative"] for w in WORKLOADS], 0.14, color=colour, label=label)
+            x = np.arange(len(WORKLOADS)) + 0.125 * (k - 3)
+            ax.bar(x, [found[w]["relative"] for w in WORKLOADS], 0.125, color=colour, label=label)
             lost = [at for at, w in zip(x, WORKLOADS, strict=True) if not found[w]["applies"]]
             ax.plot(lost, [0.06] * len(lost), "x", color="#C00000", markersize=5)
         ax.axhline(1, color=INK, linewidth=0.8, linestyle=":")
@@ -118,10 +119,10 @@ def draw_offline(tables: Tables, caption: str) -> Figure:
         ax.set_title(LABELS[pair])
     means = rows_of(tables["means"])
     last = axes[3]
-    for k, (way, (_, colour)) in enumerate(list(_WAYS.items())[:5]):
+    for k, (way, (_, colour)) in enumerate(list(_WAYS.items())[:-1]):
         mine = [next(m for m in means if (m["pair"], m["way"]) == (p, way)) for p in PAIRS]
-        x = np.arange(len(PAIRS)) + 0.16 * (k - 2)
-        last.bar(x, [m["for_price"] for m in mine], 0.16, color=colour)
+        x = np.arange(len(PAIRS)) + 0.14 * (k - 2.5)
+        last.bar(x, [m["for_price"] for m in mine], 0.14, color=colour)
         mark_published(last, list(x), [m["published_for_price"] for m in mine],
                        "paper" if k == 0 else "_")  # fmt: skip
     last.axhline(1, color=INK, linewidth=0.8, linestyle=":")

@@ -36,9 +36,9 @@ def compute(context: Context) -> Computed:
     caption = (
         "Requests a second that each way sustains, relative to the left GPU alone; crosses: the "
         "method does not apply. Right: means over the workloads, for the price; diamonds: Table "
-        "III, measured. Replicas (both GPUs apart) needs no link and is no column of the paper; "
-        "its diamond is arithmetic on Table III. The right GPU alone is fitted. Times of stages "
-        f"overlap in full; plans are at most {best:.0%} from the best."
+        "III, measured. Two GPUs apart needs no link and is no column of the paper, nor are layers "
+        "apart; the diamond of the first is arithmetic on Table III. The right GPU alone is "
+        f"fitted. Times of stages overlap in full; plans are at most {best:.0%} from the best."
     )
     return Computed(
         tables={"cells": pa.Table.from_pylist(rows), "means": pa.Table.from_pylist(means)},
@@ -184,7 +184,7 @@ def _applies(rows: Sequence[Mapping[str, Any]], way: str, named: Sequence[str]) 
 
 def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
     """Return throughput and cost efficiency of every cell, replicas beside the paper's columns."""
-    heads = ("right", "replicas", "PD", "AF", "Tessera", "limit")
+    heads = ("right", "replicas", "PP", "PD", "AF", "Tessera", "limit")
     found: list[tuple[str, ...]] = [("pair", "workload", *heads)]
     for pair in PAIRS:
         for name in WORKLOADS:

@@ -4,10 +4,11 @@
     python -m experiments.tessera.ways pairs=[[a100_80,l40s]] model=qwen3-32b rows=16
     python -m experiments.tessera.ways pairs=[[gh200,l40s]] prices.gh200=3.5
 
-For each pair: each GPU alone, both apart, prefill and decode apart, attention and the rest apart, a
-placement of kernels, and the limit of all placements, as requests a second under one load, also for
-its price. Table III of the paper stands beside it: means over five models, measured. Nothing here
-is fitted to it. Writes JSON with provenance to a folder in runs/bench.
+For each pair: each GPU alone, both apart, the first layers and the others apart, prefill and decode
+apart, attention and the rest apart, a placement of kernels, and the limit of all placements, as
+requests a second under one load, also for its price. Table III of the paper stands beside it: means
+over five models, measured. Nothing here is fitted to it. Writes JSON with provenance to a folder in
+runs/bench.
 """
 
 from __future__ import annotations

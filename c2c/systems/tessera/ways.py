@@ -1,27 +1,33 @@
-"""What two unlike GPUs can do for one model: one of them, both apart, or together in three ways.
+"""What two unlike GPUs can do for one model: one of them, both apart, or together in four ways.
 
 Requests a second that each way sustains under one load, the slowest part deciding, and where the
-weights fit. `kernels` is Tessera's; `prefill_decode` and `attention_ffn` are what it compares with;
-`replicas` is two GPUs that serve independently, which needs no link and which the paper leaves out.
+weights fit. `kernels` is Tessera's; `prefill_decode` and `attention_ffn` are what it compares with.
+The paper leaves out two: `replicas`, two GPUs that serve independently, which needs no link, and
+`layers`, the first layers on one GPU and the others on the other, as engines' pipeline parallelism.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.costs import Efficiency, work_of
 from c2c.systems.tessera.devices import TimedGpu
-from c2c.systems.tessera.plan import Plan, memory_of, stages_of
+from c2c.systems.tessera.kernels import StepKernel
+from c2c.systems.tessera.plan import Plan, costs_of, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan, relaxation_s
 from c2c.systems.tessera.served import Served
 from c2c.systems.tessera.work import Gpus, joined
 
 __all__ = ["WAYS", "Way", "best_way", "ways"]
 
-WAYS: Final = ("left", "right", "replicas", "prefill_decode", "attention_ffn", "kernels", "limit")
+WAYS: Final = (
+    "left", "right", "replicas", "layers", "prefill_decode", "attention_ffn", "kernels", "limit",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,7 @@ def ways(
         made.single(0),
         made.single(1),
         made.replicas(),
+        made.layers(),
         made.prefill_decode(),
         made.attention_ffn(),
         made.kernels(gap),
@@ -153,6 +160,24 @@ class _Pair:
             price=self.price, held_bytes=(self.whole,) * 2,
             detail=" | ".join(self.names),
         )  # fmt: skip
+
+    def layers(self) -> Way:
+        """Where to cut, and which GPU comes first: the fastest that fits, or the fastest."""
+        depth_of = np.concatenate([_depths(phase.kernels) for phase in self.served.phases])
+        cuts = [(u, n) for u in (0, 1) for n in range(1, int(depth_of.max()) + 1)]
+        if not cuts:
+            return self._inapplicable("layers", "one layer only")
+        found = np.array([np.where(depth_of < n, u, 1 - u) for u, n in cuts], np.intp)
+        seconds = costs_of(self.both, self.link, "throughput", found)
+        made = [
+            self._placed(
+                "layers", list(map(int, found[k])), float(seconds[k]),
+                detail=f"{cuts[k][1]} of {depth_of.max() + 1} layers on {self.names[cuts[k][0]]}, "
+                f"the others on {self.names[1 - cuts[k][0]]}",
+            )
+            for k in np.argsort(seconds, kind="stable")
+        ]  # fmt: skip
+        return next((way for way in made if way.requests_per_s), made[0])
 
     def prefill_decode(self) -> Way:
         """The better of both directions; what a prompt leaves is sent."""
@@ -229,3 +254,8 @@ class _Pair:
             name=name, requests_per_s=1 / seconds if fits else 0.0, price=self.price,
             held_bytes=held, plan=plan, detail=detail,
         )  # fmt: skip
+
+
+def _depths(kernels: Sequence[StepKernel]) -> Any:
+    """Return each kernel's layer; of those in none, the layer before it, or the first."""
+    return np.maximum.accumulate([max(0, kernel.layer) for kernel in kernels])

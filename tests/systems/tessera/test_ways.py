@@ -8,7 +8,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.models import load_spec
-from c2c.systems.tessera import WAYS, Load, TimedGpu, best_way, decoder, timed_gpus, ways
+from c2c.systems.tessera import WAYS, Load, TimedGpu, best_way, decoder, timed_gpus, ways, work_of
 
 SMALL = replace(load_spec("llama-3-8b"), layers=4)
 PAIR = timed_gpus("a100_80", "l40s")
@@ -32,7 +32,7 @@ def test_ways_are_what_they_say() -> None:
     assert made["replicas"].price == pytest.approx(2.5)
     assert made["kernels"].requests_per_s <= made["limit"].requests_per_s * (1 + 1e-9)
     # a placement may always leave one GPU alone, or split as attention and the rest do
-    for name in ("left", "right", "attention_ffn"):
+    for name in ("left", "right", "layers", "attention_ffn"):
         assert made["kernels"].requests_per_s >= made[name].requests_per_s * 0.99
     assert made["kernels"].plan is not None
     assert made["left"].efficiency == pytest.approx(left / 1.5)
@@ -41,7 +41,7 @@ def test_ways_are_what_they_say() -> None:
 def test_without_a_link_what_is_left_is_replicas() -> None:
     made = found(gbps=0.0)
     assert made["prefill_decode"].requests_per_s == 0
-    assert made["attention_ffn"].requests_per_s == 0
+    assert made["attention_ffn"].requests_per_s == made["layers"].requests_per_s == 0
     single = max(made["left"].requests_per_s, made["right"].requests_per_s)
     # prefill and decode share keys and values: they cannot be apart either
     assert made["kernels"].requests_per_s == pytest.approx(single, rel=1e-6)
@@ -60,7 +60,37 @@ def test_a_model_that_only_both_hold_runs_by_its_kernels() -> None:
     kernels = made["kernels"]
     assert kernels.requests_per_s > 0
     assert all(held <= room * whole for held in kernels.held_bytes)
-    assert best_way(list(made.values())).name in ("kernels", "attention_ffn")
+    assert best_way(list(made.values())).name in ("kernels", "attention_ffn", "layers")
+
+
+def test_layers_are_cut_where_the_slower_part_is_least() -> None:
+    """Against each cut by hand: computation by GPU, the residual stream over the link, memory."""
+    served = decoder(SMALL, LOAD)
+    seconds = []
+    for first in (0, 1):
+        for layers in range(1, SMALL.layers):
+            parts, sent = [0.0, 0.0], 0.0
+            for phase in served.phases:
+                work = work_of(phase.kernels, PAIR)
+                last = [k for k, kernel in enumerate(phase.kernels) if 0 <= kernel.layer < layers]
+                for k, times in enumerate(work.times_s):
+                    gpu = first if k <= max(last) else 1 - first
+                    parts[gpu] += phase.steps * times[gpu]
+                sent += phase.steps * sum(
+                    5e-6 + edge.nbytes / 25e9
+                    for edge in work.transfers
+                    if edge.source <= max(last) < edge.target
+                )
+            seconds.append(max(*parts, sent))
+    made = found()["layers"]
+    assert 1 / made.requests_per_s == pytest.approx(min(seconds))
+    assert sum(made.held_bytes) == pytest.approx(served.weight_bytes + served.state_bytes, rel=1e-3)
+    # where it does not fit there, another cut does
+    tight = [having(PAIR[0], hbm_bytes=int(0.99 * made.held_bytes[0])), PAIR[1]]
+    other = found(pair=tight)["layers"]
+    assert 0 < other.requests_per_s < made.requests_per_s
+    assert other.held_bytes[0] < made.held_bytes[0]
+    assert not found(spec=replace(SMALL, layers=1))["layers"].is_applicable
 
 
 def test_nothing_fits_is_said() -> None:
