@@ -25,10 +25,9 @@ FROM = int(os.environ.get("SERVED_FROM", "0"))
 NUMBERS = range(FROM, FROM + 3)
 CHECKPOINTS, PROMPTS = 12, 9
 CLIENTS = 8
-ROUNDS = 2  # of all prompts, and more until there were as many kills
-KILLS = 10
-MEAN_S = 1.0  # between kills, beside what a process takes to come back
-NEVER = 10_000  # losses that no request sees
+ROUNDS = 2  # of all prompts, and more until as many workers were lost
+LOSSES = 10
+MEAN_S = 2.0  # between kills
 
 pytestmark = pytest.mark.soak
 
@@ -66,7 +65,7 @@ def drawn(number: int) -> tuple[str, ...]:
     """Return the settings of a number."""
     if number == 0:
         return ("workers=2",)
-    rng = random.Random(number)
+    rng = random.Random(f"settings {number}")  # small numbers draw alike
     rows, budgets = rng.choice([1, 2, 4, 8]), rng.choice([16, 32, 64, 128])
     settings = [
         f"workers={rng.choice([1, 2, 2, 3])}",
@@ -89,11 +88,10 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self._live, self._rng, self._stop_now = live, random.Random(seed), threading.Event()
         self._workers = len(live.state()["workers"])
-        self.kills = 0
 
     def run(self) -> None:
         while not self._stop_now.wait(self._rng.expovariate(1.0 / MEAN_S)):
-            self.kills += self._live.kill_worker(self._rng.randrange(self._workers))
+            self._live.kill_worker(self._rng.randrange(self._workers))
 
     def stop(self) -> None:
         self._stop_now.set()
@@ -129,11 +127,8 @@ def test_every_text_is_its_reference_while_workers_are_killed(
     number: int, asked: list[Asked], shared: Path, tmp_path: Path
 ) -> None:
     make_step()
-    settings = (
-        f"catalog={shared / 'checkpoints'}", f"retries={NEVER}", f"patience={NEVER}",
-        *drawn(number),
-    )  # fmt: skip
-    with served(*settings, log=tmp_path / "log") as live:
+    settings = drawn(number)
+    with served(f"catalog={shared / 'checkpoints'}", *settings, log=tmp_path / "log") as live:
         ready = {m["id"] for m in live.client.get("/v1/models").json()["data"]
                  if m["status"] == "ready"}  # fmt: skip
         assert ready == {one.name for one in asked}
@@ -141,9 +136,13 @@ def test_every_text_is_its_reference_while_workers_are_killed(
         order, seed, done = random.Random(number), number << 20, 0
         killer = Killer(live, number)
         killer.start()
+
+        def losses() -> int:
+            return sum(w["restarts"] for w in live.state()["workers"])
+
         try:
             with ThreadPoolExecutor(CLIENTS) as pool:
-                while done < ROUNDS * len(asked) or killer.kills < KILLS:
+                while done < ROUNDS * len(asked) or losses() < LOSSES:
                     shuffled = order.sample(asked, len(asked))
                     seeds = range(seed + done, seed + done + len(asked))
                     list(pool.map(lambda one, at: answer(live, one, at), shuffled, seeds))
@@ -154,6 +153,5 @@ def test_every_text_is_its_reference_while_workers_are_killed(
             lambda s: not s["open"] and all(w["state"] == "idle" for w in s["workers"])
         )
         assert not sum(w["held"] for w in state["workers"])
-        assert sum(w["restarts"] for w in state["workers"]) == killer.kills
         assert state["compiled_after_start"] == 0
-        print(number, *drawn(number), f"requests={done} kills={killer.kills}", state["outcomes"])
+        print(number, *settings, f"requests={done} losses={losses()}", state["outcomes"])
