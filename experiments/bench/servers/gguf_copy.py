@@ -69,29 +69,30 @@ def write_gguf(folder: Path, to: Path) -> Path:
     import gguf
     from safetensors.numpy import load_file
 
+    from c2c.models import from_hf_config
+
     config = json.loads((folder / "config.json").read_text())
-    kind, vocab = config["model_type"], config["vocab_size"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    writer = gguf.GGUFWriter(to, kind)
-    writer.add_block_count(config["num_hidden_layers"])
+    spec = from_hf_config(config, folder.name)
+    writer = gguf.GGUFWriter(to, config["model_type"])
+    writer.add_block_count(spec.layers)
     writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
+    writer.add_embedding_length(spec.hidden)
     writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(vocab)
+    writer.add_head_count(spec.heads)
+    writer.add_head_count_kv(spec.kv_heads)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
+    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_rope_freq_base(spec.rope_theta)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_vocab_size(spec.vocab)
     texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(_BYTES))]
-    texts += [f"w{number}" for number in range(len(texts), vocab)]
+    texts += [f"w{number}" for number in range(len(texts), spec.vocab)]
     special = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(texts)
-    writer.add_token_scores([-float(number) for number in range(vocab)])
-    writer.add_token_types([*special, *[gguf.TokenType.NORMAL] * (vocab - len(special))])
+    writer.add_token_scores([-float(number) for number in range(spec.vocab)])
+    writer.add_token_types([*special, *[gguf.TokenType.NORMAL] * (spec.vocab - len(special))])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(END)
     for name, values in _renamed(load_file(folder / "model.safetensors"), config):
