@@ -231,16 +231,16 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
 
 
 _COLUMNS = {
-    "first token p50": ("first_p50_s", "{:.3f}"),
-    "p95": ("first_p95_s", "{:.3f}"),
-    "of another model": ("other_first_p50_s", "{:.3f}"),
-    "last p50": ("last_p50_s", "{:.2f}"),
-    "last p95": ("last_p95_s", "{:.2f}"),
-    "tokens/s": ("tokens_per_s", "{:.1f}"),
+    "first": ("first_p50_s", "{:.2f}"),
+    "p95": ("first_p95_s", "{:.2f}"),
+    "other": ("other_first_p50_s", "{:.2f}"),
+    "last": ("last_p50_s", "{:.2f}"),
+    "p95 ": ("last_p95_s", "{:.2f}"),
+    "tok/s": ("tokens_per_s", "{:.1f}"),
     "CPU s": ("cpu_s", "{:.1f}"),
     "MB": ("memory_mb", "{:.0f}"),
     "swaps": ("swaps", "{:.0f}"),
-    "ready": ("ready_s", "{:.1f}"),
+    "ready": ("ready_s", "{:.0f}"),
     "load": ("load", "{:.0f}"),
 }
 
@@ -248,10 +248,11 @@ _COLUMNS = {
 def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(
         title=f"{settings.models} models, {settings.requests} requests, {settings.rate:g} a "
-        f"second; seconds, medians of {settings.repeats}",
+        f"second; medians of {settings.repeats}: seconds to the first token\n(p50, p95, p50 where "
+        "the model is another than the request's before), and to the last",
         title_justify="left", box=SIMPLE_HEAD,
     )  # fmt: skip
-    for head in ("", *_COLUMNS, "equal texts"):
+    for head in ("", *_COLUMNS, "equal"):
         table.add_column(head, justify="right")
     for name in dict.fromkeys(row["server"] for row in rows):
         mine = [row for row in rows if row["server"] == name]
