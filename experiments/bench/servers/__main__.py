@@ -189,7 +189,7 @@ def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any
         "ready_s": ready_s,
         "first_p50_s": statistics.median(first),
         "first_p95_s": float(np.percentile(first, 95)),
-        "other_first_p50_s": statistics.median(first[k] for k in other),
+        "other_first_p50_s": statistics.median(first[k] for k in other) if other else None,
         "last_p50_s": statistics.median(last),
         "last_p95_s": float(np.percentile(last, 95)),
         "tokens_per_s": sum(len(a.tokens) for a in answers) / span_s,
@@ -257,7 +257,7 @@ def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Tabl
     for name in dict.fromkeys(row["server"] for row in rows):
         mine = [row for row in rows if row["server"] == name]
         shown = [
-            written.format(statistics.median(row[key] for row in mine))
+            "" if mine[0][key] is None else written.format(statistics.median(r[key] for r in mine))
             for key, written in _COLUMNS.values()
         ]
         table.add_row(name, *shown, f"{min(row['equal'] for row in mine)}/{settings.requests}")
