@@ -350,7 +350,7 @@ class LiveBackend:
             )
         )  # fmt: skip
 
-    def lost(self, place: Place, *, for_good: bool) -> None:
+    def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
         """Take note that a place's process is gone, with all that it held."""
         was_told = place.link is not None  # else the process was not even ready
         place.link = None
@@ -359,7 +359,7 @@ class LiveBackend:
         doing = place.doing
         if doing is not None and isinstance(doing.action, RunSteps):
             if was_told and not place.is_waiting:
-                self._find_blame(doing)
+                self._find_blame(doing, is_blamed=not by_others)
             if doing.done:
                 self._end_run(place, self.now_s())
         if for_good:
@@ -380,11 +380,12 @@ class LiveBackend:
             if model not in others:
                 self._store.stop(self._names[model])
 
-    def _find_blame(self, doing: Doing) -> None:
+    def _find_blame(self, doing: Doing, *, is_blamed: bool) -> None:
         """Count a loss against a request that was alone in the step; else compute each alone.
 
         So one that brings its worker down, or that it is killed for, is found in a few losses, and
-        takes no other with it.
+        takes no other with it. A loss by others' doing counts against none; what is left to do is
+        done alone then, too, as that comes to an end between losses that are near each other.
         """
         asked = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
         entries = {request: self._ledger.get(request) for request in asked}
@@ -395,7 +396,7 @@ class LiveBackend:
         if doing.alone is not None:  # the others get what they can before it is tried again
             doing.alone = [*doing.alone[1:], *doing.alone[:1]]
         for request, entry in there.items():
-            entry.losses += 1
+            entry.losses += is_blamed
             if entry.losses > self._retries:
                 _log.error("request %d was alone in the step at %d losses", request, entry.losses)
                 self._ledger.end(request, "worker_lost")

@@ -1,4 +1,4 @@
-"""What else the machine computes: seconds of its cores that are not this engine's."""
+"""What else happens on the machine: seconds of its cores that are not this engine's, kills."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CpuSeconds", "cpu_seconds", "share_of_others"]
+__all__ = ["CpuSeconds", "cpu_seconds", "memory_kills", "share_of_others"]
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _IDLE = (3, 4)  # of a line of /proc/stat: idle, and waiting for a disk
@@ -45,6 +45,15 @@ def share_of_others(before: CpuSeconds, now: CpuSeconds) -> float:
     """Return which share of the cores' time between the two others had."""
     theirs = (now.busy_s - before.busy_s) - (now.ours_s - before.ours_s)
     return min(1.0, max(0.0, theirs / max(_TICK_S, now.total_s - before.total_s)))
+
+
+def memory_kills(proc: Path = Path("/proc")) -> int | None:
+    """Return how many processes the kernel has killed for memory; None where it does not say."""
+    try:
+        lines = (proc / "vmstat").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    except (OSError, IndexError, ValueError, StopIteration):
+        return None
 
 
 def _tree(proc: Path, pid: int) -> list[int]:

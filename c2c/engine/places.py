@@ -46,6 +46,7 @@ class Place:
       is_hung: whether it said nothing for too long, and was killed for it.
       is_over: whether it is gone, and that was taken note of.
       in_vain: processes in a row that ended before or at their first work, by themselves.
+      ended: processes in a row that others ended before or at their first work.
       heard_s: when it last said something.
       instances: model names by instance, as the loop wants them.
       opened: those of them that the process has.
@@ -64,6 +65,7 @@ class Place:
     is_hung: bool = False
     is_over: bool = False
     in_vain: int = 0
+    ended: int = 0
     heard_s: float = 0.0
     instances: dict[int, str] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)

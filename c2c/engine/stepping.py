@@ -83,7 +83,7 @@ class Stepping:
         Raises:
           PolicyError: a user's policy cannot be compiled.
         """
-        self._go_on(CompiledStep(self._arrays, self._rules, self.state))
+        self._go_on(CompiledStep(self._arrays, self._rules, as_records(self.state)))
 
     def _go_on(self, compiled: CompiledStep) -> None:
         self.fleet, self.state = self._arrays, as_records(self.state)

@@ -19,6 +19,7 @@ import msgspec
 from c2c.engine import messages as say
 from c2c.engine.devices import Device, binding, bound_to
 from c2c.engine.frames import Connection
+from c2c.engine.others import memory_kills
 from c2c.engine.places import Place
 from c2c.errors import DataError
 
@@ -40,8 +41,11 @@ class Listener(Protocol):
     def heard(self, place: Place, frame: object) -> None:
         """A process said something."""
 
-    def lost(self, place: Place, *, for_good: bool) -> None:
-        """A process is gone, and no other comes if that is for good."""
+    def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
+        """A process is gone, and no other comes if that is for good.
+
+        Whether others ended it, so that what it did is no reason.
+        """
 
 
 class Supervisor:
@@ -79,6 +83,7 @@ class Supervisor:
         self._spare: tuple[int, subprocess.Popen[bytes]] | None = None
         self._spares = 0  # so far
         self._place_of: dict[int, asyncio.Future[Place | None]] = {}  # a spare's, by its number
+        self._memory_kills = memory_kills()
         # Which device a process sees is settled before it imports anything.
         self._has_spare = has_spare and all(place.gpu is None for place in places)
         self._opening: Callable[[Place, say.Opening], None] = lambda _place, _frame: None
@@ -211,9 +216,10 @@ class Supervisor:
         if place.is_over:
             return
         place.is_over = True
-        was_killed = self._was_killed(place)
+        was_killed, for_memory = self._was_killed(place), self._may_be_for_memory()
         is_in_vain = place.link is None or (place.doing is not None and not place.has_worked)
         place.in_vain = 0 if not is_in_vain else place.in_vain + (not was_killed)
+        place.ended = 0 if not is_in_vain else place.ended + was_killed
         self._reap(place)
         if self._listener is None:
             return
@@ -222,7 +228,9 @@ class Supervisor:
             "worker %d is gone%s", place.device,
             f" ({place.in_vain} in a row did nothing): given up" if place.is_quarantined else "",
         )  # fmt: skip
-        self._listener.lost(place, for_good=place.is_quarantined)
+        # Not only the kernel ends what takes too much memory: it cannot always be others' doing.
+        by_others = was_killed and not for_memory and place.ended <= self._patience
+        self._listener.lost(place, for_good=place.is_quarantined, by_others=by_others)
         if not place.is_quarantined:
             place.restarts += 1
             self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))
@@ -260,6 +268,11 @@ class Supervisor:
         """Return whether somebody else ended a process, not its work and not its silence."""
         status = None if place.process is None else place.process.poll()
         return status in (-signal.SIGKILL, -signal.SIGTERM) and not place.is_hung
+
+    def _may_be_for_memory(self) -> bool:
+        """Return whether the kernel has killed for memory since the last loss, or does not say."""
+        before, self._memory_kills = self._memory_kills, memory_kills()
+        return before is None or self._memory_kills != before
 
     @staticmethod
     def _reap(place: Place) -> None:

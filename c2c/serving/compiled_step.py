@@ -11,9 +11,9 @@ import numpy as np
 
 from c2c.serving import loop
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
-from c2c.serving.machine_code import compiled_call, is_kept
-from c2c.serving.port import Action, Arrival, Event, Interrupt, Load, Ready, RunSteps, StepEnd
-from c2c.serving.rows import as_records, row_type
+from c2c.serving.machine_code import compiled, is_kept
+from c2c.serving.port import Action, Arrival, Event, Interrupt, Ready, RunSteps, StepEnd
+from c2c.serving.rows import row_type
 from c2c.serving.state import PLAN_DTYPE, REPORT_DTYPE, Fleet, Rules, Serving
 from c2c.serving.taking import ARRIVES, ENDS, EVENT_DTYPE, IS_READY, LEFT, Told, take
 
@@ -48,25 +48,28 @@ class CompiledStep:
         Args:
           fleet: as arrays.
           rules: whose own arrays this shares with the interpreted step.
-          state: as arrays or rows; one of the same kinds is what `step` will be called with.
+          state: as arrays; one of the same kinds is what `step` will be called with.
 
         Raises:
           PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
         """
         self._fleet, self._rules = fleet, rules
         self._plan = row_type(PLAN_DTYPE)
-        self._hold(as_records(state))
+        self._code = compiled(take, (fleet, rules, state, self._new_told(state)))
+        self._state: Serving | None = None
 
-    def _hold(self, state: Serving) -> None:
-        """Take the tables whose addresses machine code gets from now on."""
+    def _new_told(self, state: Serving) -> Told:
         most = self._fleet.max_batch
         # Each device may be told of a run, of a whole batch.
         asked = np.zeros(1 + 2 * len(state.actions) + len(state.device) * (2 + 4 * most), np.int64)
-        event, finished = np.zeros(1, EVENT_DTYPE).view(np.recarray), np.zeros(most, np.int64)
-        told = Told(event, finished, asked)
-        self._take = compiled_call(take, (self._fleet, self._rules, state, told))
-        self._state, self._finished, self._asked = state, finished, asked
-        self._event = memoryview(event.view(np.uint8))
+        return Told(np.zeros(1, EVENT_DTYPE).view(np.recarray), np.zeros(most, np.int64), asked)
+
+    def _hold(self, state: Serving) -> None:
+        """Take the tables whose addresses machine code gets from now on."""
+        told = self._new_told(state)
+        self._take = self._code.bound(self._fleet, self._rules, state, told)
+        self._state, self._finished, self._asked = state, told.finished, told.asked
+        self._event = memoryview(told.event.view(np.uint8))
         self._plans = memoryview(state.plan.view(np.uint8))
         self._models = state.instance.model.view(np.ndarray)
         self._now_s, self._out = (state.count[name].view(np.ndarray) for name in ("now_s", "out"))
@@ -92,8 +95,7 @@ class CompiledStep:
         has_dropped = next(asked) > 0
         done = self._actions(state, asked)
         if has_dropped:
-            first = next((k for k, a in enumerate(done) if isinstance(a, Load)), len(done))
-            done[first:first] = loop.absent(self._fleet, state)
+            loop.tell_absent(self._fleet, state, done)
         if isinstance(event, Arrival):
             done += loop.timer_of(state, event)
         return state, tuple(done)
@@ -127,13 +129,11 @@ class CompiledStep:
         if not isinstance(event, Arrival):
             return False
         loop.check_arrival(self._fleet, event)
-        priority = event.priority
-        if priority is None:
-            priority = int(self._fleet.deployment[event.model].priority)
         _EVENT.pack_into(
             self._event, 0,
             ARRIVES, event.at_s, 0, event.request_id, event.model, event.prompt_tokens,
-            event.max_output_tokens, priority, event.deadline_s, 0, *_NOTHING,
+            event.max_output_tokens, loop.priority_of(self._fleet, event), event.deadline_s, 0,
+            *_NOTHING,
         )  # fmt: skip
         return True
 

@@ -9,8 +9,7 @@ both to the same records.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from c2c.errors import BackendError
 from c2c.serving.actions import (
@@ -20,7 +19,6 @@ from c2c.serving.actions import (
     ACT_INTERRUPT,
     ACT_LOAD,
     ACT_RECUT,
-    ACT_RUN,
     ACT_UNLOAD,
 )
 from c2c.serving.ending import (
@@ -28,6 +26,24 @@ from c2c.serving.ending import (
     end_request,
     expire,
     slot_of,
+)
+from c2c.serving.frequent import (
+    COUNTED,
+    COUNTS,
+    LATER,
+    NO_FAULT,
+    NOT_AVAILABLE,
+    NOT_LOADING,
+    NOT_RUNNING,
+    STEPS,
+    STRANGER,
+    end_fault,
+    is_lost,
+    is_vain,
+    ready_fault,
+    take_arrival,
+    take_end,
+    take_ready,
 )
 from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.keeping import (
@@ -37,7 +53,7 @@ from c2c.serving.keeping import (
     take_weights_of,
 )
 from c2c.serving.layout import change_layout
-from c2c.serving.losing import is_lost, lose_device
+from c2c.serving.losing import lose_device
 from c2c.serving.port import (
     Absent,
     Action,
@@ -65,26 +81,29 @@ from c2c.serving.port import (
     Unload,
     WeightsHere,
 )
-from c2c.serving.reported import most_steps, not_in_step, take_finished, take_leaving
+from c2c.serving.reported import most_steps, not_in_step
 from c2c.serving.state import (
     ABSENT,
     FAIL_CANCELLED,
-    FAIL_NONE,
     GONE,
     IN_SERVICE,
-    LOADING,
     OUT,
-    RUNNING,
     SLOT,
     Fleet,
     Rules,
     Serving,
 )
-from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
+from c2c.serving.step import start_asked
 
-__all__ = ["absent", "action_of", "check_arrival", "run", "step", "timer_of"]
-
-_WANTED: Final = {Ready: LOADING, StepEnd: RUNNING}  # what a device does that says so
+__all__ = [
+    "action_of",
+    "check_arrival",
+    "priority_of",
+    "run",
+    "step",
+    "tell_absent",
+    "timer_of",
+]
 
 
 def _copy(state: Serving) -> Serving:
@@ -108,6 +127,7 @@ def step(
     """
     s = _with_room(state if donate else _copy(state))
     _check_device(s, event)
+    _check_work(s, event)
     _check_layout(s, event)
     count = s.count[0]
     now_s = max(float(event.at_s), float(count.now_s))
@@ -116,14 +136,11 @@ def step(
     expire(fleet, rules, s, now_s, also_now=isinstance(event, Timer))
     _take_in(fleet, rules, s, event, now_s)
     start_asked(fleet, rules, s, now_s)
-    asked = dict.fromkeys(map(tuple, s.actions[: count.actions].tolist()))
+    asked = s.actions[: count.actions].tolist()
+    actions = [action_of(s, *each) for k, each in enumerate(asked) if not is_vain(s, k)]
     count.actions = 0
-    actions = [
-        action_of(s, c, k) for c, k in asked if c != ACT_INTERRUPT or _still_runs(s, k, asked)
-    ]
     if count.dropped != dropped:
-        first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
-        actions[first:first] = absent(fleet, s)
+        tell_absent(fleet, s, actions)
     return s, (*actions, *timer_of(s, event))
 
 
@@ -139,7 +156,7 @@ def _with_room(s: Serving) -> Serving:
 def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float) -> None:
     if isinstance(event, StepEnd):  # most events are
         if not is_lost(s, event.device):  # else it was under way when the device was lost
-            _end_steps(fleet, rules, s, event, now_s)
+            take_end(fleet, rules, s, event.device, event.report, event.finished, now_s)
     elif isinstance(event, Arrival):
         _arrive(fleet, rules, s, event, now_s)
     elif isinstance(event, Cancelled):
@@ -163,8 +180,7 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
     elif isinstance(event, DeviceLost):
         lose_device(fleet, rules, s, event.device, now_s)
     else:
-        s.report[event.device].available_gbps = event.available_gbps
-        on_ready(fleet, rules, s, event.device, now_s)
+        take_ready(fleet, rules, s, event.device, event.available_gbps, now_s)
 
 
 def check_arrival(fleet: Fleet, event: Arrival) -> None:
@@ -185,13 +201,7 @@ def check_arrival(fleet: Fleet, event: Arrival) -> None:
 
 def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float) -> None:
     check_arrival(fleet, event)
-    req = s.request[s.free_slots[s.count[0].free_slots - 1]]  # the slot that it gets
-    req.ends_by_s = now_s + event.deadline_s
-    req.ending = FAIL_NONE
-    priority = event.priority
-    if priority is None:
-        priority = int(fleet.deployment[event.model].priority)
-    on_arrival(
+    take_arrival(
         fleet,
         rules,
         s,
@@ -200,26 +210,16 @@ def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float
         event.model,
         event.prompt_tokens,
         event.max_output_tokens,
-        priority,
+        priority_of(fleet, event),
+        event.deadline_s,
     )
 
 
-def _end_steps(fleet: Fleet, rules: Rules, s: Serving, event: StepEnd, now_s: float) -> None:
-    d = event.device
-    plan = s.plan[d]
-    _check_report(s, event)
-    s.report[d] = event.report
-    if plan.part + 1 == plan.parts:
-        if (stranger := not_in_step(s, d, event.finished)) >= 0:
-            raise BackendError(
-                "StepEnd", "finished", stranger, "a request with a token in this step"
-            )
-        take_finished(fleet, s, d, event.finished)
-    elif event.finished:
-        raise BackendError("StepEnd", "finished", event.finished, "none before the last part")
-    if not account_step(fleet, rules, s, d):
-        take_leaving(fleet, s, d, event.finished, now_s)
-        end_step(fleet, rules, s, d, now_s)
+def priority_of(fleet: Fleet, event: Arrival) -> int:
+    """Return the priority of a request, by default that of its model."""
+    if event.priority is not None:
+        return event.priority
+    return int(fleet.deployment[event.model].priority)
 
 
 def _check_device(s: Serving, event: Event) -> None:
@@ -228,15 +228,40 @@ def _check_device(s: Serving, event: Event) -> None:
     name = type(event).__name__
     if not 0 <= event.device < len(s.device):
         raise BackendError(name, "device", event.device, f"below {len(s.device)}")
-    running = int(s.device[event.device].running)
-    wanted = _WANTED.get(type(event))
-    if wanted is None or is_lost(s, event.device):
+
+
+def _check_work(s: Serving, event: Event) -> None:
+    if not isinstance(event, (Ready, StepEnd)) or is_lost(s, event.device):
         return
-    if isinstance(event, Ready) and not event.available_gbps > 0.0:
-        raise BackendError(name, "available_gbps", event.available_gbps, "above 0")
-    if running < 0 or s.instance[running].state != wanted:
-        what = "loads a model" if wanted == LOADING else "runs steps"
-        raise BackendError(name, "device", event.device, f"a device that {what}")
+    if isinstance(event, Ready):
+        fault = ready_fault(s, event.device, event.available_gbps)
+    else:
+        fault = end_fault(s, event.device, event.report, event.finished)
+    if fault != NO_FAULT:
+        raise BackendError(type(event).__name__, *_said(s, event, fault))
+
+
+def _said(s: Serving, event: Ready | StepEnd, fault: int) -> tuple[str, Any, str]:
+    """Return what is wrong with an event: the field, its value, and what is allowed."""
+    d = event.device
+    if fault == NOT_LOADING:
+        return "device", d, "a device that loads a model"
+    if fault == NOT_RUNNING:
+        return "device", d, "a device that runs steps"
+    if isinstance(event, Ready):
+        return "available_gbps", event.available_gbps, "above 0"
+    report: Any = event.report
+    if fault == NOT_AVAILABLE:
+        return "report.available_gbps", float(report.available_gbps), "above 0"
+    if fault == STEPS:
+        return "report.steps", int(report.steps), f"1 to {most_steps(s, d)}"
+    if fault == LATER:
+        return "finished", event.finished, "none before the last part"
+    if fault == STRANGER:
+        stranger = not_in_step(s, d, event.finished)
+        return "finished", stranger, "a request with a token in this step"
+    name = COUNTS[fault - COUNTED]
+    return f"report.{name}", float(report[name]), "at least 0"
 
 
 def _check_layout(s: Serving, event: Event) -> None:
@@ -261,22 +286,6 @@ def _check_layout(s: Serving, event: Event) -> None:
                 raise BackendError(name, field, d, f"a device of the chip that is {what}")
 
 
-def _check_report(s: Serving, event: StepEnd) -> None:
-    most = most_steps(s, event.device)
-    report: Any = event.report
-    counted = report.latency_s, report.hbm, report.c2c, report.link_bytes, report.hbm_bytes
-    if not 1 <= report.steps <= most:
-        raise BackendError("StepEnd", "report.steps", int(report.steps), f"1 to {most}")
-    if not all(0.0 <= number < math.inf for number in counted):
-        for name in ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes"):
-            if not 0.0 <= report[name] < math.inf:
-                raise BackendError("StepEnd", f"report.{name}", float(report[name]), "at least 0")
-    if not report.available_gbps > 0.0:
-        raise BackendError(
-            "StepEnd", "report.available_gbps", float(report.available_gbps), "above 0"
-        )
-
-
 def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
     """Return the action that sets the timer, if an event has brought a nearer deadline."""
     # It stands at the next deadline, or before it; only these bring a nearer one.
@@ -291,19 +300,16 @@ def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
     return (SetTimer(at_s=next_s),)
 
 
-def absent(fleet: Fleet, s: Serving) -> list[Action]:
-    """Return the actions that say whose weights are in no memory."""
+def tell_absent(fleet: Fleet, s: Serving, actions: list[Action]) -> None:
+    """Say among the actions, before any load, whose weights are in no memory."""
     gone: dict[int, list[int]] = {}
     for k, entry in enumerate(s.hold):
         if entry.state == ABSENT:
             gone.setdefault(int(fleet.home_chip[k]), []).append(int(fleet.home_model[k]))
-    return [Absent(chip=chip, models=tuple(models)) for chip, models in sorted(gone.items())]
-
-
-def _still_runs(s: Serving, d: int, asked: Mapping[tuple[int, int], None]) -> bool:
-    # Whether the run that was to be interrupted is not the one whose end has just come.
-    running = int(s.device[d].running)
-    return running >= 0 and s.instance[running].state == RUNNING and (ACT_RUN, d) not in asked
+    first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
+    actions[first:first] = [
+        Absent(chip=chip, models=tuple(models)) for chip, models in sorted(gone.items())
+    ]
 
 
 def action_of(s: Serving, code: int, where: int) -> Action:

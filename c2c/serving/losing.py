@@ -33,12 +33,7 @@ from c2c.serving.state import (
 )
 from c2c.serving.step import largest_kv
 
-__all__ = ["is_lost", "lose_device", "queue_again"]
-
-
-def is_lost(s: Serving, d: int) -> bool:
-    """Return whether device `d` is gone."""
-    return bool(s.device[d].service == GONE)
+__all__ = ["lose_device", "queue_again"]
 
 
 def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:

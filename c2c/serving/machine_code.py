@@ -38,11 +38,11 @@ from c2c.serving.mistakes import policy_error
 from c2c.serving.state import Rules
 
 __all__ = [
+    "Compiled",
     "KeyedLocator",
     "cache_dir",
     "cache_key",
     "compiled",
-    "compiled_call",
     "forget",
     "is_kept",
     "variant_key",
@@ -161,7 +161,7 @@ def is_kept(function: Callable[..., int]) -> bool:
     return any((cache_dir() / function.__module__).glob(f"*.{function.__name__}-*.nbc"))
 
 
-def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callable[..., int]:
+def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     """Return an entry compiled, to be called with the same rules.
 
     Args:
@@ -175,23 +175,30 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callab
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
     """
-    return _made_whole(lambda: _compiled(function, arguments))
+    return _made_whole(lambda: Compiled(*_made(function, arguments)))
 
 
-def compiled_call(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callable[[], int]:
-    """Return the call of an entry with these very arguments, all of them tuples.
+class Compiled:
+    """An entry as machine code, for arguments of the types that it was made for."""
 
-    It takes microseconds, where one of `compiled` looks for what fits the types of its arguments.
-    What is written into the arrays is seen on both sides. Made and read as `compiled` is.
-    """
-    return _made_whole(lambda: _compiled_call(function, arguments))
+    __slots__ = ("_entry", "_packed")
 
+    def __init__(self, entry: Any, packed: Callable[[int, Any], Any]) -> None:
+        self._entry, self._packed = entry, packed
 
-def _compiled_call(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callable[[], int]:
-    entry, packed = _made(function, arguments)
-    given = tuple(packed(k, value) for k, value in enumerate(arguments))
-    kinds = tuple(cast("Any", numba.typeof)(value) for value in given)
-    return _Call(entry.overloads[kinds].entry_point, given, packed)
+    def __call__(self, *given: Any) -> int:
+        """Call it with arguments of those types."""
+        return int(self._entry(*(self._packed(k, value) for k, value in enumerate(given))))
+
+    def bound(self, *given: Any) -> Callable[[], int]:
+        """Return the call with these very arguments, all of them tuples.
+
+        It takes microseconds, where a call as of a function looks for what fits the types of its
+        arguments. What is written into the arrays is seen on both sides.
+        """
+        packed = tuple(self._packed(k, value) for k, value in enumerate(given))
+        kinds = tuple(cast("Any", numba.typeof)(value) for value in packed)
+        return _Call(self._entry.overloads[kinds].entry_point, packed, self._packed)
 
 
 class _Call:
@@ -228,15 +235,6 @@ def forget() -> None:
     """Forget what this process has compiled or read; what is on disk stays."""
     for cached in (_entry, _part, _decisions, _shared_folder):
         cached.cache_clear()
-
-
-def _compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Callable[..., int]:
-    entry, packed = _made(function, arguments)
-
-    def call(*given: Any) -> int:
-        return int(entry(*(packed(k, value) for k, value in enumerate(given))))
-
-    return call
 
 
 def _made(

@@ -6,26 +6,24 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.policies import jitable
-from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
-from c2c.serving.reported import most_steps, not_in_step, take_finished, take_leaving
-from c2c.serving.state import (
-    FAIL_NONE,
-    GONE,
-    LOADING,
-    REPORT_DTYPE,
-    RUNNING,
-    SLOT,
-    Fleet,
-    Rules,
-    Serving,
+from c2c.serving.actions import ACT_RUN
+from c2c.serving.frequent import (
+    NO_FAULT,
+    end_fault,
+    is_lost,
+    is_vain,
+    ready_fault,
+    take_arrival,
+    take_end,
+    take_ready,
 )
-from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
+from c2c.serving.state import REPORT_DTYPE, SLOT, Fleet, Rules, Serving
+from c2c.serving.step import start_asked
 
 __all__ = ["ARRIVES", "ENDS", "EVENT_DTYPE", "IS_READY", "LEFT", "Told", "take"]
 
@@ -73,65 +71,14 @@ class Told(NamedTuple):
 
 
 @jitable
-def _is_sound(s: Serving, e: Any, finished: Any) -> bool:
-    # Whether an end of a step is one that can be.
-    if not 1 <= e.steps <= most_steps(s, e.device) or not e.available_gbps > 0.0:
-        return False
-    if not (0.0 <= e.latency_s < math.inf and 0.0 <= e.hbm < math.inf and 0.0 <= e.c2c < math.inf):
-        return False
-    if not (0.0 <= e.link_bytes < math.inf and 0.0 <= e.hbm_bytes < math.inf):
-        return False
-    if s.plan[e.device].part + 1 < s.plan[e.device].parts:
-        return len(finished) == 0
-    return not_in_step(s, e.device, finished) < 0
-
-
-@jitable
 def _is_expected(s: Serving, e: Any, finished: Any) -> bool:
     if e.kind == ARRIVES:
         return True
-    if not 0 <= e.device < len(s.device) or s.device[e.device].service == GONE:
+    if not 0 <= e.device < len(s.device) or is_lost(s, e.device):
         return False
-    running = s.device[e.device].running
-    wanted = LOADING if e.kind == IS_READY else RUNNING
-    if running < 0 or s.instance[running].state != wanted:
-        return False
-    return _is_sound(s, e, finished) if e.kind == ENDS else e.available_gbps > 0.0
-
-
-@jitable
-def _take_report(s: Serving, e: Any) -> None:
-    report = s.report[e.device]
-    report.steps = e.steps
-    report.latency_s = e.latency_s
-    report.hbm = e.hbm
-    report.c2c = e.c2c
-    report.available_gbps = e.available_gbps
-    report.link_bytes = e.link_bytes
-    report.hbm_bytes = e.hbm_bytes
-    report.alone_s = e.alone_s
-
-
-@jitable
-def _still_runs(s: Serving, d: int) -> bool:
-    running = s.device[d].running
-    if running < 0 or s.instance[running].state != RUNNING:
-        return False
-    for k in range(s.count[0].actions):
-        if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
-            return False
-    return True
-
-
-@jitable
-def _is_vain(s: Serving, k: int) -> bool:
-    # Whether an action is not to be done: it stands there before, or interrupts what has ended.
-    if s.actions[k, 0] == ACT_INTERRUPT and not _still_runs(s, s.actions[k, 1]):
-        return True
-    for j in range(k):
-        if s.actions[j, 0] == s.actions[k, 0] and s.actions[j, 1] == s.actions[k, 1]:
-            return True
-    return False
+    if e.kind == IS_READY:
+        return bool(ready_fault(s, e.device, e.available_gbps) == NO_FAULT)
+    return bool(end_fault(s, e.device, e, finished) == NO_FAULT)
 
 
 @jitable
@@ -160,7 +107,7 @@ def _tell(s: Serving, dropped: int, asked: Any) -> int:
     asked[0] = dropped
     n = 1
     for k in range(s.count[0].actions):
-        if _is_vain(s, k):
+        if is_vain(s, k):
             continue
         asked[n] = s.actions[k, 0]
         asked[n + 1] = s.actions[k, 1]
@@ -191,21 +138,14 @@ def take(fleet: Fleet, rules: Rules, s: Serving, told: Told) -> int:
         return LEFT
     count.now_s = now_s
     dropped = int(count.dropped)
-    d = e.device
     if e.kind == ENDS:
-        _take_report(s, e)
-        if s.plan[d].part + 1 == s.plan[d].parts:
-            take_finished(fleet, s, d, finished)
-        if not account_step(fleet, rules, s, d):
-            take_leaving(fleet, s, d, finished, now_s)
-            end_step(fleet, rules, s, d, now_s)
+        take_end(fleet, rules, s, e.device, e, finished, now_s)
     elif e.kind == IS_READY:
-        s.report[d].available_gbps = e.available_gbps
-        on_ready(fleet, rules, s, d, now_s)
+        take_ready(fleet, rules, s, e.device, e.available_gbps, now_s)
     else:
-        req = s.request[s.free_slots[count.free_slots - 1]]  # the slot that it gets
-        req.ends_by_s = now_s + e.ends_after_s
-        req.ending = FAIL_NONE
-        on_arrival(fleet, rules, s, now_s, e.request_id, e.model, e.prompt, e.output, e.priority)
+        take_arrival(
+            fleet, rules, s, now_s,
+            e.request_id, e.model, e.prompt, e.output, e.priority, e.ends_after_s,
+        )  # fmt: skip
     start_asked(fleet, rules, s, now_s)
     return _tell(s, count.dropped - dropped, told.asked)

@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +33,12 @@ from c2c.runs import RunDir
 from experiments.bench.command import benchmark
 from experiments.bench.turns import TurnTaker, usable_cores
 
-__all__ = ["SHAPES", "DecodeSettings", "main", "write_model"]
+__all__ = ["BASE", "SHAPES", "DecodeSettings", "main", "write_checkpoint", "write_model"]
 
 TARGET = 1.5
 """Times the tokens a second of transformers in eager mode, as this project's plan asks."""
 
-_BASE: dict[str, Any] = {
+BASE: dict[str, Any] = {
     "hidden_act": "silu",
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-5,
@@ -187,8 +187,6 @@ def write_model(name: str, folder: Path, seed: int) -> Path:
     Raises:
       SettingError: the name is none of these.
     """
-    from safetensors.numpy import save_file
-
     from c2c.models import from_hf_config
     from c2c.transformer.weights.random_source import RandomSource
 
@@ -201,17 +199,31 @@ def write_model(name: str, folder: Path, seed: int) -> Path:
         checkpoint = GgufCheckpoint(default_checkpoint())
         config, source = dict(checkpoint.config), GgufSource(checkpoint)
     elif name in SHAPES:
-        config = _BASE | dict(SHAPES[name])
+        config = BASE | dict(SHAPES[name])
         source = RandomSource(from_hf_config(config, name), np.random.default_rng(seed))
     elif (Path(name) / "config.json").is_file():
         return Path(name)
     else:
         raise SettingError("models", name, f"smollm2, {', '.join(SHAPES)} or a folder")
+    return write_checkpoint(config, source, folder)
+
+
+def write_checkpoint(
+    config: Mapping[str, Any],
+    source: Any,
+    folder: Path,
+    change: Callable[[dict[str, np.ndarray]], None] | None = None,
+) -> Path:
+    """Write a source's tensors as a float32 checkpoint; `change` may alter them before."""
+    from safetensors.numpy import save_file
+
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
+    (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}))
     tensors = {tensor: np.empty(source.shape(tensor), np.float32) for tensor in source.names}
     for tensor, values in tensors.items():
         source.read(tensor, values)
+    if change is not None:
+        change(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

@@ -71,11 +71,11 @@ class FakeWorker:
     def is_up(self) -> bool:
         return self.place.link is not None
 
-    def lose(self, *, for_good: bool = False) -> None:
+    def lose(self, *, for_good: bool = False, by_others: bool = False) -> None:
         """Go with everything, what was not heard included."""
         self.is_gone = for_good
         self.losses += 1
-        self.backend.lost(self.place, for_good=for_good)
+        self.backend.lost(self.place, for_good=for_good, by_others=by_others)
 
     def work(self) -> bool:
         """Do one thing; say whether there was any."""

@@ -15,7 +15,10 @@ from typing import Any
 
 import httpx
 
-__all__ = ["Live", "served"]
+from c2c.serving.compiled_step import CompiledStep
+from tests.contracts.systems import prepared
+
+__all__ = ["Live", "make_step", "served"]
 
 START_S = 900.0  # compiling on a machine that others use, too
 
@@ -38,8 +41,11 @@ class Live:
         found: list[int] = answer.json()["choices"][0]["token_ids"]
         return found
 
-    def events(self, path: str, **body: Any) -> Iterator[dict[str, Any]]:
-        with self.client.stream("POST", f"/v1/{path}", json={**body, "stream": True}) as answer:
+    def events(
+        self, path: str, headers: dict[str, str] | None = None, /, **body: Any
+    ) -> Iterator[dict[str, Any]]:
+        body["stream"] = True
+        with self.client.stream("POST", f"/v1/{path}", json=body, headers=headers) as answer:
             assert answer.status_code == 200
             for line in answer.iter_lines():
                 if line.startswith("data: {"):
@@ -70,16 +76,23 @@ class Live:
         return True
 
 
+def make_step() -> None:
+    """Have machine code of the loop's step on disk, so that an engine begins with it.
+
+    It is made once for a version of the sources, and the contract suite needs it, too. An engine
+    that makes its own yields to whatever else wants the cores, which among tests may be for long.
+    """
+    what = prepared("engine", "roomy")
+    rules = what.new_rules()
+    CompiledStep(what.fleet, rules, what.new_serving(rules=rules))
+
+
 @contextmanager
 def served(*settings: str, log: Path) -> Iterator[Live]:
-    """Serve with these settings; end by SIGTERM.
-
-    The loop's step is interpreted: making machine code of it would take a core from the rest, and
-    the contract suite holds both to the same decisions.
-    """
+    """Serve with these settings; end by SIGTERM."""
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.serve", "port=0", "compiled=false", *settings],
+            [sys.executable, "-m", "experiments.serve", "port=0", *settings],
             stderr=stderr, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         try:

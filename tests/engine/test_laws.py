@@ -209,7 +209,8 @@ class World:
                         self.backend.started(writer)
                 elif self.rng.random() < loss:
                     others = [w for w in self.workers if w is not worker and not w.is_gone]
-                    worker.lose(for_good=bool(others) and self.rng.random() < given_up)
+                    is_last = bool(others) and self.rng.random() < given_up
+                    worker.lose(for_good=is_last, by_others=self.rng.random() < 0.5)
             if self.told and self.rng.random() < cancel:
                 request = self.rng.choice(list(self.told))
                 if self.ledger.end(request, "cancelled"):
@@ -273,7 +274,11 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
         assert not worker.place.held
 
 
-def test_a_request_in_the_step_at_both_losses_is_given_up(prepared: Prepared) -> None:
+@pytest.mark.parametrize("by_others", [False, True])
+def test_a_request_in_the_step_at_both_losses_is_given_up(
+    prepared: Prepared, by_others: bool
+) -> None:
+    """Unless others ended the workers."""
     world = World(prepared, 0, retries=1)
 
     async def scenario() -> None:
@@ -289,14 +294,14 @@ def test_a_request_in_the_step_at_both_losses_is_given_up(prepared: Prepared) ->
                     break
             at = next(k for k, p in enumerate(world.places) if p.doing is not None)
             assert world.ends[0] == 0
-            world.workers[at].lose()
-            assert world.ends[0] == round_
+            world.workers[at].lose(by_others=by_others)
+            assert world.ends[0] == (0 if by_others else round_)
             world.workers[at].restart()
             world.backend.started(world.places[at])
         await asyncio.sleep(0)
 
     asyncio.run(scenario())
-    assert world.why == {0: "worker_lost"}
+    assert world.why == ({} if by_others else {0: "worker_lost"})
 
 
 def test_one_that_kills_its_worker_is_found_and_takes_no_other_with_it(prepared: Prepared) -> None:

@@ -77,6 +77,7 @@ def test_the_page_goes_on_over_a_kill_and_a_restart(tmp_path: Path) -> None:
     settings = (
         f"catalog={make_catalog(tmp_path / 'models')}", f"port={port}", "rows=[4]", "budgets=[32]",
         "context=320", "pool_bytes=16000000", f"executables={store}", "weights_bytes=400000",
+        "compiled=false",
     )  # fmt: skip
     page_at = f"http://127.0.0.1:{port}/"
     with served(*settings, log=tmp_path / "log") as live, watched(page_at) as page:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from c2c.transformer import Model, load
 from tests.engine.checkpoints import VOCAB, make_catalog
-from tests.engine.live import Live, served
+from tests.engine.live import Live, make_step, served
 
 NAMES = ("one", "two", "three", "bare")
 
@@ -41,7 +41,9 @@ def live(folder: Path) -> Iterator[Live]:
         f"out={folder / 'out'}", "retries=100", "patience=1000",
         "weights_bytes=400000",  # three of the four
     )  # fmt: skip
+    make_step()
     with served(*settings, log=folder / "log") as live:
+        assert live.state()["is_compiled"]
         yield live
 
 

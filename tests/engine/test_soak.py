@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.checkpoints import VOCAB, make_catalog
-from tests.engine.live import Live, served
+from tests.engine.live import Live, make_step, served
 
 NAMES = ("one", "two", "three", "bare")
 CLIENTS = 8
@@ -52,7 +52,9 @@ def test_faults_throughout_and_nothing_left(tmp_path: Path) -> None:
         "budgets=[16,64]", "context=320", "pool_bytes=16000000", f"executables={store}",
         "weights_bytes=400000",  # three of the four
     )  # fmt: skip
+    make_step()
     with served(*settings, log=tmp_path / "log") as live:
+        assert live.state()["is_compiled"]
         rng = random.Random(0)
         asked = [request(live, rng) for _ in range(24)]
         undisturbed = [live.tokens(*each) for each in asked]

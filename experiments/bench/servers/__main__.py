@@ -1,0 +1,295 @@
+"""This engine beside llama.cpp's server behind a swapper of models, over one trace. Takes minutes.
+
+    make peer-server
+    python -m experiments.bench.servers
+
+Models of random float32 weights, two architectures, the same bits for both servers. Requests come
+by a Poisson process, each to a model drawn by Zipf's law, whether or not those before have been
+answered. The servers take turns on the same cores. Told are seconds to the first token and to the
+last, of all requests and of those to another model than the request before, tokens a second, CPU
+seconds and memory; and how many texts are equal, since other tokens would be other work. Writes
+JSON with provenance to a folder in runs/bench.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.errors import SettingError
+from c2c.runs import RunDir, progress_bar
+from experiments.bench.command import benchmark
+from experiments.bench.decode import BASE, SHAPES, write_checkpoint
+from experiments.bench.servers.gguf_copy import ARCHITECTURES, END, write_gguf
+from experiments.bench.servers.servers import (
+    Answer,
+    Engine,
+    Request,
+    Server,
+    Swapper,
+    cpu_seconds,
+    pss_mb,
+)
+
+__all__ = ["ServersSettings", "main", "trace"]
+
+_135M: Mapping[str, Mapping[str, Any]] = {
+    "llama-135m": {
+        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "vocab_size": 49152, "tie_word_embeddings": True,
+    },
+    "qwen3-135m": {
+        "model_type": "qwen3", "hidden_size": 512, "intermediate_size": 1536,
+        "num_hidden_layers": 32, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "head_dim": 64, "use_sliding_window": False, "vocab_size": 49152,
+        "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+_SHAPES = {
+    name: shape for name, shape in {**SHAPES, **_135M}.items()
+    if shape["model_type"] in ARCHITECTURES
+}  # fmt: skip
+
+
+@dataclass
+class ServersSettings:
+    """Settings of the benchmark, as key=value on the command line.
+
+    Attributes:
+      shapes: of the models, in turn.
+      models: how many there are.
+      requests: of the trace.
+      rate: of them a second.
+      zipf: exponent of the models' shares; 0: all alike.
+      prompt: tokens, at least and at most.
+      new: likewise, of answers.
+      slots: requests of one model at the same time.
+      cores: workers of this engine, each of which computes on one, and llama.cpp's threads.
+      repeats: of the trace through each server; they take turns.
+      peer: the Python that has xllamacpp.
+      seed: of weights and requests.
+      out: folder of the result; None for a new one in runs/bench.
+      overwrite: the folder may hold other files, which stay, or a measurement, which does not.
+    """
+
+    shapes: list[str] = field(default_factory=lambda: list(_135M))
+    models: int = 8
+    requests: int = 60
+    rate: float = 0.5
+    zipf: float = 1.0
+    prompt: list[int] = field(default_factory=lambda: [16, 200])
+    new: list[int] = field(default_factory=lambda: [8, 48])
+    slots: int = 4
+    cores: int = 2
+    repeats: int = 5
+    peer: str = ".venv-peer-server/bin/python"
+    seed: int = 0
+    out: str | None = None
+    overwrite: bool = False
+
+
+def trace(settings: ServersSettings) -> list[Request]:
+    """Return the requests, in order of arrival."""
+    rng = np.random.default_rng(settings.seed)
+    shares = np.arange(1, settings.models + 1) ** -settings.zipf
+    at_s, found = 0.0, []
+    vocab = min(_config(name)["vocab_size"] for name in settings.shapes)
+    for _ in range(settings.requests):
+        at_s += rng.exponential(1.0 / settings.rate)
+        model = rng.choice(settings.models, p=shares / shares.sum())
+        ids = rng.integers(END + 1, vocab, rng.integers(settings.prompt[0], settings.prompt[1] + 1))
+        new = int(rng.integers(settings.new[0], settings.new[1] + 1))
+        found.append(Request(at_s=at_s, model=f"model{model}", ids=tuple(ids.tolist()), new=new))
+    return found
+
+
+def _config(shape: str) -> dict[str, Any]:
+    return BASE | dict(_SHAPES[shape])
+
+
+def _no_end(tensors: dict[str, np.ndarray]) -> None:
+    # Its logit is 0, which is never the largest of thousands.
+    tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])[END] = 0.0
+
+
+def _catalog(settings: ServersSettings, folder: Path) -> dict[str, Path]:
+    """Write the models as checkpoints in `folder`; return the GGUF files beside it."""
+    from c2c.models import from_hf_config
+    from c2c.transformer.weights.random_source import RandomSource
+
+    found = {}
+    for k in range(settings.models):
+        name, config = f"model{k}", _config(settings.shapes[k % len(settings.shapes)])
+        rng = np.random.default_rng((settings.seed, k))
+        source = RandomSource(from_hf_config(config, name), rng)
+        checkpoint = write_checkpoint(config, source, folder / name, _no_end)
+        found[name] = write_gguf(checkpoint, folder.with_name(f"{name}.gguf"))
+    return found
+
+
+def _send(server: Server, requests: Sequence[Request]) -> tuple[list[Answer], float]:
+    """Send requests when they come; return the answers, and seconds until the last has come."""
+    answers: list[Answer | None] = [None] * len(requests)
+    errors: list[BaseException] = []
+    began_s = time.perf_counter()
+
+    def ask(k: int) -> None:
+        try:
+            answers[k] = server.ask(requests[k])
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            errors.append(error)
+
+    threads = []
+    for k, request in enumerate(requests):
+        time.sleep(max(0.0, began_s + request.at_s - time.perf_counter()))
+        threads.append(threading.Thread(target=ask, args=(k,), daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [a for a in answers if a is not None], time.perf_counter() - began_s
+
+
+def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any], list[Answer]]:
+    """Start a server, send the trace, and return what came of it."""
+
+    def used_s() -> float:
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return ended.ru_utime + ended.ru_stime + cpu_seconds(server.processes())
+
+    began_s = time.perf_counter()
+    try:
+        server.start()
+        ready_s, cpu_s = time.perf_counter() - began_s, used_s()
+        answers, span_s = _send(server, requests)
+        cpu_s, memory = used_s() - cpu_s, pss_mb(server.processes())
+    finally:
+        server.stop()
+    names = [request.model for request in requests]
+    other = [k for k in range(1, len(names)) if names[k] != names[k - 1]]
+    first, last = ([getattr(a, at) for a in answers] for at in ("first_s", "last_s"))
+    return {
+        "server": server.name,
+        "ready_s": ready_s,
+        "first_p50_s": statistics.median(first),
+        "first_p95_s": float(np.percentile(first, 95)),
+        "other_first_p50_s": statistics.median(first[k] for k in other) if other else None,
+        "last_p50_s": statistics.median(last),
+        "last_p95_s": float(np.percentile(last, 95)),
+        "tokens_per_s": sum(len(a.tokens) for a in answers) / span_s,
+        "cpu_s": cpu_s,
+        "memory_mb": memory,
+        "load": os.getloadavg()[0],
+        "swaps": len(server.swaps_s) if isinstance(server, Swapper) else 0,
+    }, answers
+
+
+def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
+    requests = trace(settings)
+    rows: list[dict[str, Any]] = []
+    context = settings.prompt[1] + settings.new[1]
+    with tempfile.TemporaryDirectory() as temporary:
+        here = Path(temporary)
+        files = _catalog(settings, here / "models")
+        servers = (
+            Engine(
+                here / "models", here / "engine.log",
+                (f"workers={settings.cores}", f"rows=[1,{settings.slots}]", f"context={context}"),
+            ),
+            Swapper(
+                Path(settings.peer), files, here / "llama_cpp.log", slots=settings.slots,
+                context=-(-context // 256) * 256, threads=settings.cores,
+            ),
+        )  # fmt: skip
+        texts: list[list[tuple[int, ...]]] = []
+        with progress_bar("traces", len(servers) * settings.repeats) as advance:
+            for _ in range(settings.repeats):
+                for server in servers:
+                    row, answers = _measure(server, requests)
+                    texts.append([answer.tokens for answer in answers])
+                    row["equal"] = sum(a == b for a, b in zip(texts[0], texts[-1], strict=True))
+                    rows.append(row)
+                    advance(len(rows))
+    out.print(_table(settings, rows))
+    folder.write_json("servers", {"settings": asdict(settings), "rows": rows})
+
+
+_COLUMNS = {
+    "first": ("first_p50_s", "{:.2f}"),
+    "p95": ("first_p95_s", "{:.2f}"),
+    "other": ("other_first_p50_s", "{:.2f}"),
+    "last": ("last_p50_s", "{:.2f}"),
+    "p95 ": ("last_p95_s", "{:.2f}"),
+    "tok/s": ("tokens_per_s", "{:.1f}"),
+    "CPU s": ("cpu_s", "{:.1f}"),
+    "MB": ("memory_mb", "{:.0f}"),
+    "swaps": ("swaps", "{:.0f}"),
+    "ready": ("ready_s", "{:.0f}"),
+    "load": ("load", "{:.0f}"),
+}
+
+
+def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(
+        title=f"{settings.models} models, {settings.requests} requests, {settings.rate:g} a "
+        f"second; medians of {settings.repeats}: seconds to the first token\n(p50, p95, p50 where "
+        "the model is another than the request's before), and to the last",
+        title_justify="left", box=SIMPLE_HEAD,
+    )  # fmt: skip
+    for head in ("", *_COLUMNS, "equal"):
+        table.add_column(head, justify="right")
+    for name in dict.fromkeys(row["server"] for row in rows):
+        mine = [row for row in rows if row["server"] == name]
+        shown = [
+            "" if mine[0][key] is None else written.format(statistics.median(r[key] for r in mine))
+            for key, written in _COLUMNS.values()
+        ]
+        table.add_row(name, *shown, f"{min(row['equal'] for row in mine)}/{settings.requests}")
+    return table
+
+
+def _check(settings: ServersSettings) -> None:
+    for name in ("models", "requests", "slots", "cores", "repeats"):
+        if getattr(settings, name) < 1:
+            raise SettingError(name, getattr(settings, name), "a whole number above 0")
+    if not settings.shapes or not set(settings.shapes) <= set(_SHAPES):
+        raise SettingError("shapes", settings.shapes, f"some of {', '.join(_SHAPES)}")
+    if not 0 < settings.rate < float("inf"):
+        raise SettingError("rate", settings.rate, "requests a second, above 0")
+    if not 0 <= settings.zipf < float("inf"):
+        raise SettingError("zipf", settings.zipf, "at least 0")
+    for name in ("prompt", "new"):
+        span = getattr(settings, name)
+        if len(span) != 2 or not 1 <= span[0] <= span[1]:
+            raise SettingError(name, span, "[least, most], tokens above 0")
+    if not Path(settings.peer).is_file():
+        raise SettingError(
+            "peer", settings.peer, "a Python that has xllamacpp", "Run make peer-server."
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; return the exit status."""
+    return benchmark(
+        ServersSettings, arguments, _run, check=_check, packages=("c2c",), name="servers"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""One model behind llama.cpp's own server, as xllamacpp has it: run by the peer's Python.
+
+    llama_cpp_process.py '{"model": "one.gguf", "slots": 4, "context": 2048, "threads": 2}'
+
+Prints the address once it serves; ends with its input. It imports nothing of this project.
+"""
+
+import json
+import sys
+from importlib import import_module
+
+
+def main() -> None:
+    """Serve."""
+    xllamacpp = import_module("xllamacpp")
+    given = json.loads(sys.argv[1])
+    params = xllamacpp.CommonParams()
+    params.model.path = given["model"]
+    params.n_parallel = given["slots"]
+    params.n_ctx = given["slots"] * given["context"]
+    params.cpuparams.n_threads = given["threads"]
+    server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
