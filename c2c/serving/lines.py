@@ -1,8 +1,4 @@
-"""Tables whose rows begin with a line of the processor's cache.
-
-A row of 280 bytes anywhere lies in five or six lines, in a table made here in five; an event reads
-rows of ten tables. Rows of a power of two would share few sets of the cache, see `odd_lines`.
-"""
+"""Where arrays lie in lines of the processor's cache."""
 
 from __future__ import annotations
 
@@ -10,43 +6,29 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["in_lines", "lined", "odd_lines"]
+__all__ = ["in_lines", "spread_rows"]
 
 _LINE: Final = 64  # bytes
 
 
-def lined(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of records whose size is a whole number of lines."""
-    assert dtype.fields is not None
-    names = dtype.names or ()
-    return np.dtype(
-        {
-            "names": list(names),
-            "formats": [dtype.fields[name][0] for name in names],
-            "offsets": [dtype.fields[name][1] for name in names],
-            "itemsize": -(-dtype.itemsize // _LINE) * _LINE,
-        },
-        align=True,
-    )
+def spread_rows(itemsize: int, count: int) -> int:
+    """Return how many items, at least `count`, rows have that do not share few sets of the cache.
 
+    Of rows 3 kB apart 512 kB of second-level cache with eight ways hold the first lines of 512, and
+    32 kB of first-level cache of 32.
 
-def odd_lines(itemsize: int, count: int) -> int:
-    """Return the least number of items, at least `count`, that are an odd number of lines or more.
-
-    Rows that are a multiple of many lines apart meet in few sets of the cache: of 700 rows 3 kB
-    apart a second-level cache of 512 kB holds the first lines of 512 only.
+    >>> spread_rows(8, 128), spread_rows(24, 128), spread_rows(8, 8)
+    (129, 129, 8)
     """
-    while (count * itemsize + _LINE - 1) // _LINE % 2 == 0:
+    while -(-count * itemsize // _LINE) % 2 == 0:
         count += 1
     return count
 
 
-def in_lines(rows: int, dtype: np.dtype[Any], value: Any = None) -> Any:
-    """Return an array of zeros, or of one value, that begins with a line."""
-    size = rows * dtype.itemsize
-    bytes_ = np.zeros(size + _LINE, np.uint8)
-    first = -bytes_.ctypes.data % _LINE
-    found = bytes_[first : first + size].view(dtype)
-    if value is not None:
-        found[:] = value
+def in_lines(values: Any) -> Any:
+    """Return a copy of an array of one dimension that begins with a line."""
+    room = np.zeros(values.nbytes + _LINE, np.uint8)
+    first = -room.ctypes.data % _LINE
+    found = room[first : first + values.nbytes].view(values.dtype)
+    found[:] = values
     return found

@@ -50,7 +50,7 @@ def new_tournament(firsts: NDArray[np.int64], chips: int) -> Tournament:
         leaf[first:last] = leaves + start + np.arange(last - first)
     roots = [(leaves + start) // width for start, width in zip(starts, widths, strict=True)]
     return Tournament(
-        end_s=in_lines(2 * leaves, np.dtype(np.float64), np.inf),
+        end_s=in_lines(np.full(2 * leaves, np.inf)),
         device=np.zeros(2 * leaves, np.int64),
         leaf=leaf,
         roots=np.array(roots, np.int64),

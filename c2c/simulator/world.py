@@ -95,7 +95,9 @@ class World(NamedTuple):
     busy: Any  # i8[devices] 1: a phase is under way
     end_s: Any  # f8[devices]
     due_s: Any  # f8[instances] when the KV caches on their way to each will have come
-    tournament: Tournament  # of these; groups of chips that are driven apart have roots of their own
+    tournament: (
+        Tournament  # of these; groups of chips that are driven apart have roots of their own
+    )
     demands: Any  # scratch, one a slice of a chip
     rates: Any
     active: Any

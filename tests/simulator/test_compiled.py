@@ -70,8 +70,8 @@ def test_tournament_finds_the_first_and_ties_go_to_the_lowest(sizes: list[int]) 
         ends_s[first:last] = g.choice([1.0, 2.0, 3.0, np.inf], last - first)
         replay(tournament, c, ends_s, first, last)
         groups = [(0, chips, FLEET), *zip(firsts, firsts + sizes, tournament.roots, strict=True)]
-        for group, end, root in groups:
-            begin, end = first_device[[group, end]]
+        for group, last_chip, root in groups:
+            begin, end = first_device[[group, last_chip]]
             best = begin + int(np.argmin(ends_s[begin:end]))
             d, at_s = next_end(tournament, root)
             assert at_s == ends_s[best]
