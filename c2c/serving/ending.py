@@ -14,6 +14,7 @@ from c2c.serving.handover import has_prompt_done, let_go
 from c2c.serving.instances import take_back_start
 from c2c.serving.moving import place_after_moves
 from c2c.serving.placing import drop_claim, place_pending, try_place
+from c2c.serving.queues import end_waiting
 from c2c.serving.records import fail, write_record
 from c2c.serving.reported import end_in_batch, generated
 from c2c.serving.state import (
@@ -174,6 +175,8 @@ def _end_pending(
     model.wait_tail = before if last else model.wait_tail
     model.n_wait -= 1
     s.count[0].pending -= 1
+    if model.n_wait == 0:
+        end_waiting(fleet, s, m)
     fail_unserved(s, slot, now_s, reason)
     if before < 0:
         place_again(fleet, rules, s, m, now_s)

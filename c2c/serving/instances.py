@@ -133,7 +133,7 @@ def _let_one_go(fleet: Fleet, rules: Rules, s: Serving, d: int, but: int, now_s:
         victim = _waits_youngest(fleet, s, d, but)
     if victim < 0:
         return False
-    return_waiting(s, victim)
+    return_waiting(fleet, s, victim)
     if s.instance[victim].state == ASSIGNED:
         take_back_start(fleet, s, victim, now_s)
     else:

@@ -95,7 +95,7 @@ def _send_off(fleet: Fleet, s: Serving, i: int, drain: bool, now_s: float) -> No
         inst.state = NOWHERE
         go_out(fleet, s, d, now_s)
         return
-    return_waiting(s, i)
+    return_waiting(fleet, s, i)
     inst.draining = 1
     if inst.state == ASSIGNED:
         take_back_start(fleet, s, i, now_s)

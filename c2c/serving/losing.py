@@ -15,7 +15,7 @@ from c2c.serving.moving import place_after_moves
 from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
-from c2c.serving.queues import append_pending
+from c2c.serving.queues import append_pending, end_waiting
 from c2c.serving.reported import generated
 from c2c.serving.state import (
     ASSIGNED,
@@ -127,6 +127,8 @@ def queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float
     while slot >= 0:
         slots.append(slot)
         slot = int(s.request[slot].next)
+    if model.n_wait > 0:
+        end_waiting(fleet, s, m)
     s.count[0].pending -= model.n_wait
     model.wait_head, model.wait_tail, model.n_wait = -1, -1, 0
     most = largest_kv(fleet, s, m, 1 << 60)
@@ -134,4 +136,4 @@ def queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float
         if s.request[slot].prompt + s.request[slot].output > most:
             fail_unserved(s, slot, now_s, FAIL_DEVICE)
         else:
-            append_pending(s, m, slot)
+            append_pending(fleet, s, m, slot)

@@ -154,7 +154,7 @@ def follow(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
     inst.goes_to = -1
     s.instance[j].comes_from = -1
     set_aside(fleet, s, i)
-    take_pending(s, inst.model, j)
+    take_pending(fleet, s, inst.model, j)
     if s.instance[j].n_wait > 0:
         wake(fleet, rules, s, j)
     elif s.count[0].pending > 0:

@@ -48,15 +48,21 @@ __all__ = [
 
 
 @jitable
-def reserved_gbps(fleet: Fleet, s: Serving, c: int, busy_only: bool) -> float:
-    """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models."""
-    total = 0.0
+def reserved_gbps(fleet: Fleet, s: Serving, c: int) -> tuple[float, float]:
+    """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models.
+
+    Of those that have work, and of all.
+    """
+    busy, total = 0.0, 0.0
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
         state = s.instance[i].state
-        if state != FREE and state != NOWHERE and not (busy_only and state == IDLE):
-            total += fleet.deployment[s.instance[i].model].demand_gbps
-    return total
+        if state != FREE and state != NOWHERE:
+            demand = fleet.deployment[s.instance[i].model].demand_gbps
+            total += demand
+            if state != IDLE:
+                busy += demand
+    return busy, total
 
 
 @inlined
@@ -104,7 +110,7 @@ def drop_claim(s: Serving, m: int) -> None:
 def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
     make_active(fleet, rules, s, m, i, now_s)
     drop_claim(s, m)
-    take_pending(s, m, i)
+    take_pending(fleet, s, m, i)
     if s.instance[i].n_wait > 0:
         wake(fleet, rules, s, i)
 
@@ -120,7 +126,7 @@ def make_active(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: f
     if link_is_promised(rules.system.place):
         first = s.device[s.chip[c].first].first
         last = first + (s.chip[c].last - s.chip[c].first) * fleet.residents
-        while reserved_gbps(fleet, s, c, False) + demand > s.chip[c].budget_gbps:
+        while reserved_gbps(fleet, s, c)[1] + demand > s.chip[c].budget_gbps:
             victim = idle_victim(rules, s, first, last, i)
             if victim < 0:
                 break
@@ -170,12 +176,15 @@ def _add_candidates(
         return n
     reserved, unpromised = 0.0, 0.0
     if reads_promises(rules.system.place):
-        reserved = reserved_gbps(fleet, s, c, True)
-        unpromised = chip.budget_gbps - reserved_gbps(fleet, s, c, False)
+        reserved, total = reserved_gbps(fleet, s, c)
+        unpromised = chip.budget_gbps - total
     arch = fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
         if (fleet.role[d] == DECODES) != decodes:
             continue
+        i = s.device[d].first
+        if fleet.residents == 1 and s.instance[i].state != FREE and s.instance[i].state != IDLE:
+            continue  # most often
         i = place_on(fleet, rules, s, m, d) if s.device[d].service == IN_SERVICE else -1
         if i < 0:
             continue
@@ -295,7 +304,7 @@ def try_place(
         _activate(fleet, rules, s, m, i, now_s)
     else:
         drop_claim(s, m)
-        take_pending(s, m, i)
+        take_pending(fleet, s, m, i)
         if s.instance[i].n_wait > 0:
             wake(fleet, rules, s, i)
     return i
@@ -321,14 +330,17 @@ def place_decodes(
 
 @jitable
 def _forget_tried(fleet: Fleet, s: Serving, c: int) -> None:
-    for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
-        s.model[fleet.home_model[fleet.chip_home[j]]].tried = 0
+    for j in range(fleet.chip_first[c], fleet.chip_first[c] + s.chip[c].n_waiting):
+        s.model[s.waiting[j]].tried = 0
 
 
 @jitable
 def _goes_first(s: Serving, a: int, b: int) -> bool:
     above = s.request[s.model[a].wait_head].priority - s.request[s.model[b].wait_head].priority
-    return bool(above > 0 or (above == 0 and s.model[a].oldest_s < s.model[b].oldest_s))
+    if above != 0:
+        return bool(above > 0)
+    a_s, b_s = s.model[a].oldest_s, s.model[b].oldest_s
+    return bool(a_s < b_s or (a_s == b_s and a < b))
 
 
 @jitable
@@ -336,10 +348,9 @@ def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
     # The untried model of chip c with the most urgent first request, of equals the oldest; ties to
     # the lower id.
     best = -1
-    for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):  # ascending models
-        m = int(fleet.home_model[fleet.chip_home[j]])
-        model = s.model[m]
-        if model.n_wait > 0 and model.tried == 0 and (best < 0 or _goes_first(s, m, best)):
+    for j in range(fleet.chip_first[c], fleet.chip_first[c] + s.chip[c].n_waiting):
+        m = int(s.waiting[j])
+        if s.model[m].tried == 0 and (best < 0 or _goes_first(s, m, best)):
             best = m
     return best
 
@@ -353,7 +364,7 @@ def _place_head(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: f
 @jitable
 def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
     """Give the idle slices of chip `c` to the models that wait, longest wait first."""
-    if s.count[0].pending == 0:
+    if s.chip[c].n_waiting == 0:
         return
     claim = s.chip[c].claim
     if claim >= 0 and not _place_head(fleet, rules, s, claim, c, now_s):
@@ -386,6 +397,8 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     chip.next_look_s = now_s + look_every_s(rules.system.preempt)
     m = chip.claim
     if m < 0:
+        if chip.n_waiting == 0:
+            return -1
         _forget_tried(fleet, s, c)
         m = _oldest_pending(fleet, s, c)
         if m < 0 or s.model[m].claim_chip >= 0:

@@ -45,7 +45,7 @@ def _put_aside(fleet: Fleet, s: Serving, i: int, slot: int, made: int) -> None:
     start_over(s, slot, made)
     emit(s, ACT_ASIDE, req.id)
     s.count[0].preempted += 1
-    return_pending(s, m, slot)
+    return_pending(fleet, s, m, slot)
 
 
 @jitable
@@ -56,7 +56,7 @@ def set_aside(fleet: Fleet, s: Serving, i: int) -> None:
     """
     inst = s.instance[i]
     inst.aside = 0
-    return_waiting(s, i)
+    return_waiting(fleet, s, i)
     for k in range(inst.n_prefill - 1, -1, -1):
         slot = s.prefilling[i, k]
         inst.backlog -= s.request[slot].prompt - s.request[slot].prefilled

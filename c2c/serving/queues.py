@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from c2c.policies import inlined, jitable
-from c2c.serving.state import ASSIGNED, COLD, LOADING, SWITCH, WARM, Serving
+from c2c.serving.state import ASSIGNED, COLD, LOADING, SWITCH, WARM, Fleet, Serving
 
 __all__ = [
     "append_pending",
     "append_waiting",
+    "end_waiting",
     "pop_waiting",
     "release_slot",
     "return_pending",
@@ -81,20 +82,45 @@ def pop_waiting(s: Serving, i: int) -> int:
 
 
 @jitable
-def append_pending(s: Serving, m: int, slot: int) -> None:
+def _begin_waiting(fleet: Fleet, s: Serving, m: int) -> None:
+    # Model m, for which nothing waited, is written down on its chips.
+    s.model[m].tried = 0
+    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+        c = fleet.home_chip[k]
+        s.waiting[fleet.chip_first[c] + s.chip[c].n_waiting] = m
+        s.chip[c].n_waiting += 1
+
+
+@jitable
+def end_waiting(fleet: Fleet, s: Serving, m: int) -> None:
+    """Strike model `m`, for which nothing waits any more, from the lists of its chips."""
+    for k in range(fleet.home_first[m], fleet.home_first[m + 1]):
+        c = fleet.home_chip[k]
+        s.chip[c].n_waiting -= 1
+        last = fleet.chip_first[c] + s.chip[c].n_waiting
+        j = fleet.chip_first[c]
+        while s.waiting[j] != m:
+            j += 1
+        s.waiting[j] = s.waiting[last]
+
+
+@jitable
+def append_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
     """Queue a request of model `m` until a slice is found, after those of its priority."""
-    _queue_pending(s, m, slot, s.request[slot].priority)
+    _queue_pending(fleet, s, m, slot, s.request[slot].priority)
 
 
 @jitable
-def return_pending(s: Serving, m: int, slot: int) -> None:
+def return_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
     """Queue a request of model `m` again, before those of its priority."""
-    _queue_pending(s, m, slot, s.request[slot].priority + 1)
+    _queue_pending(fleet, s, m, slot, s.request[slot].priority + 1)
 
 
 @jitable
-def _queue_pending(s: Serving, m: int, slot: int, above: int) -> None:
+def _queue_pending(fleet: Fleet, s: Serving, m: int, slot: int, above: int) -> None:
     model, req = s.model[m], s.request[slot]
+    if model.n_wait == 0:
+        _begin_waiting(fleet, s, m)
     req.next = -1
     req.instance = -1
     if model.wait_tail < 0:
@@ -111,9 +137,12 @@ def _queue_pending(s: Serving, m: int, slot: int, above: int) -> None:
 
 
 @jitable
-def take_pending(s: Serving, m: int, i: int) -> None:
+def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
     """Move the requests that wait for model `m` to instance `i`, except what can't fit there."""
     model = s.model[m]
+    if model.n_wait == 0:
+        return
+    end_waiting(fleet, s, m)
     capacity = s.instance[i].kv_capacity
     slot = int(model.wait_head)
     model.wait_head = -1
@@ -125,12 +154,12 @@ def take_pending(s: Serving, m: int, i: int) -> None:
         if s.request[slot].prompt + s.request[slot].output <= capacity:
             append_waiting(s, i, slot)
         else:
-            append_pending(s, m, slot)
+            append_pending(fleet, s, m, slot)
         slot = following
 
 
 @jitable
-def return_waiting(s: Serving, i: int) -> None:
+def return_waiting(fleet: Fleet, s: Serving, i: int) -> None:
     """Put the queue of instance `i` before what already waits for its model (it came earlier).
 
     The more urgent come first all the same.
@@ -140,6 +169,8 @@ def return_waiting(s: Serving, i: int) -> None:
         return
     m = int(inst.model)
     model = s.model[m]
+    if model.n_wait == 0:
+        _begin_waiting(fleet, s, m)
     later = int(model.wait_head)
     last = int(inst.wait_tail)
     if later >= 0 and s.request[last].priority >= s.request[later].priority:
@@ -160,7 +191,7 @@ def return_waiting(s: Serving, i: int) -> None:
         slot = int(s.request[slot].next)
     while later >= 0:
         following = int(s.request[later].next)
-        append_pending(s, m, later)
+        append_pending(fleet, s, m, later)
         later = following
     inst.wait_head = -1
     inst.wait_tail = -1

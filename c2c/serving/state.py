@@ -13,6 +13,7 @@ import numpy as np
 
 from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Apart, Own, System
 from c2c.serving.costs import CostTables
+from c2c.serving.lines import spread_rows
 
 __all__ = [
     "ABSENT",
@@ -212,6 +213,7 @@ CHIP_DTYPE = np.dtype(
         ("claim", "i8"),  # model that waits for a slice here before all others, or -1
         ("next_look_s", "f8"),
         ("leaving", "i8"),  # devices that the change of its layout still waits for
+        ("n_waiting", "i8"),  # models with a home on it for which requests wait
         ("change", "i8"),  # 1: its layout changes; 2: the backend is asked to make the new one
     ],
     align=True,
@@ -393,9 +395,10 @@ class Serving(NamedTuple):
     chip: Any
     hold: Any  # HOLD_DTYPE [homes]
     model: Any
+    waiting: Any  # i8[homes]: from Fleet.chip_first[c] on, chip c's n_waiting models, unordered
     request: Any
     free_slots: Any
-    prefilling: Any  # i8[I, B] request slots, first come first
+    prefilling: Any  # i8[I, B] request slots, first come first; B >= max_batch, `spread_rows`
     decoding: Any  # i8[I, B, 3]: SLOT, ENDS_AT, LENGTH of each; a step reads these of all
     count: Any  # i8[0].size
     actions: Any  # i8[n, 2], see `c2c.serving.actions`
@@ -480,10 +483,11 @@ def new_serving(
         chip=chip,
         hold=hold,
         model=model,
+        waiting=np.zeros(len(fleet.home_chip), np.int64),
         request=_records(REQUEST_DTYPE, slots),
         free_slots=np.arange(slots - 1, -1, -1, dtype=np.int64),
-        prefilling=np.zeros((n_instances, fleet.max_batch), np.int64),
-        decoding=np.zeros((n_instances, fleet.max_batch, 3), np.int64),
+        prefilling=np.zeros((n_instances, spread_rows(8, fleet.max_batch)), np.int64),
+        decoding=np.zeros((n_instances, spread_rows(24, fleet.max_batch), 3), np.int64),
         count=count,
         actions=np.zeros((4 * n_instances + fleet.max_batch + 16, 2), np.int64),
         asked=np.zeros(n_devices, np.int64),

@@ -174,7 +174,7 @@ def on_arrival(
         reason = FAIL_KV if largest > 0 else FAIL_MEMORY
         fail(s, slot, now_s, reason if largest >= 0 else FAIL_DEVICE)
         return
-    append_pending(s, m, slot)
+    append_pending(fleet, s, m, slot)
     # Later requests do not overtake: only the first in line asks for a slice.
     if s.model[m].wait_head != slot or try_place(fleet, rules, s, m, tokens, -1, now_s) >= 0:
         return
@@ -199,7 +199,7 @@ def serve_pending(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
     if i < 0:
         return False
     drop_claim(s, m)
-    take_pending(s, m, i)
+    take_pending(fleet, s, m, i)
     wake(fleet, rules, s, i)
     return True
 
@@ -234,7 +234,7 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
     m = int(inst.model)
     was_draining = inst.draining != 0
     if was_draining:
-        return_waiting(s, i)
+        return_waiting(fleet, s, i)
         inst.draining = 0
     if is_leaving(s, i):
         take_out(fleet, s, i, now_s)
@@ -249,7 +249,7 @@ def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
     # Instance i has ended a load or a step: its device turns to what is next.
     ask(s, s.instance[i].on_device)
     is_idle = not settle(fleet, rules, s, i, now_s)
-    if is_idle and (s.count[0].pending > 0 or s.instance[i].draining != 0):
+    if is_idle and (s.chip[s.instance[i].chip].n_waiting > 0 or s.instance[i].draining != 0):
         after_idle(fleet, rules, s, i, now_s)
 
 

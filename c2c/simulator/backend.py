@@ -13,13 +13,12 @@ from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.carrying import move_kv, send_kv
 from c2c.simulator.chains import CHAIN
-from c2c.simulator.events import set_end
 from c2c.simulator.experts import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
 from c2c.simulator.graphs import begin_chain, end_chain, share_among_works, stop_chain
 from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
 from c2c.simulator.works import begin_works
-from c2c.simulator.world import Machine, World, account
+from c2c.simulator.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
 
 __all__ = ["end_phase", "submit"]
 
@@ -52,11 +51,11 @@ def rebalance(
         advance(p, now_s)
         p.rate = rate
         p.limit_s = limit
-        set_end(world, i, p.at_s + remaining_s(p))
+        world.end_s[i] = p.at_s + remaining_s(p)
     link = world.link[c]
     link.rate = total
     link.peak = max(link.peak, total)
-    link.dirty = 0
+    note_ends(state, world, c)
 
 
 @inlined
@@ -76,7 +75,7 @@ def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
     p.moved_at_start = world.link[c].moved
     p.demand = p.link_bytes / p.base_s if p.base_s > 0.0 else 0.0
     world.end_s[d] = np.inf  # marks it as not yet timed
-    world.link[c].dirty = 1
+    world.link[c].dirty = SHARES
 
 
 @jitable
@@ -235,12 +234,13 @@ def submit(
     for k in range(state.count[0].actions):
         code, d = state.actions[k, 0], state.actions[k, 1]
         if code == ACT_INTERRUPT:
-            p = world.phase[d]
+            p, link = world.phase[d], world.link[state.device[d].chip]
+            link.dirty = max(link.dirty, ENDS)
             if p.is_graph == CHAIN:
-                set_end(world, d, stop_chain(rules, world, d, now_s))
+                world.end_s[d] = stop_chain(rules, world, d, now_s)
                 continue
             stop_at_boundary(p, now_s)
-            set_end(world, d, p.at_s + remaining_s(p))
+            world.end_s[d] = p.at_s + remaining_s(p)
         elif code == ACT_LOAD:
             _begin_load(machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
@@ -258,8 +258,13 @@ def submit(
             if state.actions[k, 0] > ACT_INTERRUPT:
                 continue
             d = state.actions[k, 1]
-        if d >= 0 and world.link[state.device[d].chip].dirty != 0:
-            rebalance(rules, machine, state, world, state.device[d].chip, now_s)
+        if d < 0:
+            continue
+        c = state.device[d].chip
+        if world.link[c].dirty == SHARES:
+            rebalance(rules, machine, state, world, c, now_s)
+        elif world.link[c].dirty != CLEAN:
+            note_ends(state, world, c)
     state.count[0].actions = 0
 
 
@@ -329,6 +334,6 @@ def end_phase(
             end_chain(rules, world, c, d, now_s)
         p.is_graph = 0
         link.graphs -= 1
-    link.dirty = 1
-    set_end(world, d, np.inf)
+    link.dirty = SHARES
+    world.end_s[d] = np.inf
     return bool(p.is_load != 0)

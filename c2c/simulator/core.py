@@ -12,7 +12,7 @@ from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
-from c2c.simulator.events import FLEET, next_device
+from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.experts import Experts
 from c2c.simulator.graphs import follow_works
 from c2c.simulator.world import Machine, World
@@ -68,7 +68,7 @@ def drive(
       BLOCK_DONE, DRAINED, LAYOUT_DUE, RECORDS_FULL or NEED_SLOTS.
     """
     n = until[cursor[1]]
-    root = FLEET if len(until) == 1 else world.roots[cursor[1]]
+    root = FLEET if len(until) == 1 else world.tournament.roots[cursor[1]]
     room = len(state.records) - fleet.max_batch - 2
     is_closed = len(clients.free_s) > 0
     ended = state.count[0].out
@@ -77,8 +77,7 @@ def drive(
     while True:
         if state.count[0].out > room:
             return RECORDS_FULL
-        d = next_device(world, root)
-        now_s = world.end_s[d]
+        d, now_s = next_end(world.tournament, root)
         k = cursor[0]
         arrives_s = np.inf
         if k < n:
@@ -101,7 +100,7 @@ def drive(
                 return DRAINED if is_last else BLOCK_DONE
             cursor[1] += 1
             n = until[cursor[1]]
-            root = world.roots[cursor[1]]
+            root = world.tournament.roots[cursor[1]]
             continue
         elif world.phase[d].is_graph != 0 and follow_works(rules, machine, state, world, d, now_s):
             continue

@@ -1,68 +1,95 @@
-"""The next event: a tournament over the devices' end times, ties to the lowest device.
+"""The next event: a tournament over the chips' next ends, ties to the lowest device.
 
-Each group of devices has a subtree of its own, so that the next event of the fleet and that of one
-group are read from the same tree.
+Each group of chips has a subtree of its own, so that the next event of the fleet and that of one
+group are read from the same tree. An event changes ends on a chip or two: what such a chip comes to
+is looked at once, when the event is over, and every node above it compares its children's times
+where they lie, side by side in one line of the cache.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c2c.policies import inlined
+from c2c.serving.lines import in_lines
 
-__all__ = ["FLEET", "new_tournament", "next_device", "set_end"]
+__all__ = ["FLEET", "Tournament", "new_tournament", "next_end", "replay"]
 
-FLEET = 1  # the root over all devices
+FLEET: Final = 1  # the root over all chips
+
+_CHILDREN: Final = 8  # of a node; node k has _CHILDREN * k and those that follow
 
 
-def new_tournament(
-    firsts: NDArray[np.int64], devices: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the tree, the leaf of each device and the root of each group.
+class Tournament(NamedTuple):
+    """Nodes over chips; each holds who ends first below it, and when."""
 
-    Node k has children 2k and 2k+1; a node holds the device that wins below it.
+    end_s: Any  # f8[nodes]
+    device: Any  # i8[nodes]
+    leaf: Any  # i8[chips] the node of each
+    roots: Any  # i8[groups] the node above the chips of each
+
+
+def new_tournament(firsts: NDArray[np.int64], chips: int) -> Tournament:
+    """Return the tournament before anything has begun: nothing ends.
 
     Args:
-      firsts: the first device of each group, ascending from 0; a group's devices are neighbours.
-      devices: how many there are.
+      firsts: the first chip of each group, ascending from 0; a group's chips are neighbours.
+      chips: how many there are.
     """
-    sizes = np.diff(np.append(firsts, devices))
-    widths = [1 << int(size - 1).bit_length() for size in sizes]
-    starts, end = [], 0
-    for width in widths:
-        starts.append(-(-end // width) * width)  # where a subtree of this width may stand
-        end = starts[-1] + width
-    leaves = 1 << (end - 1).bit_length()
-    leaf = np.zeros(devices, np.int64)
-    tree = np.zeros(2 * leaves, np.int64)
-    for first, size, start in zip(firsts, sizes, starts, strict=True):
-        leaf[first : first + size] = leaves + start + np.arange(size)
-        # Leaves of no device, up to the next group, repeat the last one's: all that is above both
-        # of them is above it, and hence replayed with it.
-        rest = leaves - start
-        tree[leaves + start :] = first + np.minimum(np.arange(rest), size - 1)
-    for node in range(leaves - 1, 0, -1):
-        tree[node] = tree[2 * node]
+    starts, widths, end = [], [], 0
+    for size in np.diff(np.append(firsts, chips)):
+        widths.append(_width(int(size)))
+        starts.append(-(-end // widths[-1]) * widths[-1])  # where a subtree may stand
+        end = starts[-1] + widths[-1]
+    leaves = _width(end)
+    leaf = np.zeros(chips, np.int64)
+    for first, last, start in zip(firsts, np.append(firsts[1:], chips), starts, strict=True):
+        leaf[first:last] = leaves + start + np.arange(last - first)
     roots = [(leaves + start) // width for start, width in zip(starts, widths, strict=True)]
-    return tree, leaf, np.array(roots, np.int64)
+    return Tournament(
+        end_s=in_lines(np.full(2 * leaves, np.inf)),
+        device=np.zeros(2 * leaves, np.int64),
+        leaf=leaf,
+        roots=np.array(roots, np.int64),
+    )
+
+
+def _width(chips: int) -> int:
+    width = 1
+    while width < chips:
+        width *= _CHILDREN
+    return width
 
 
 @inlined
-def set_end(world: Any, d: int, at_s: float) -> None:
-    """Set the end time of device `d` and replay its matches: O(log devices)."""
-    tree, end_s = world.tree, world.end_s
-    end_s[d] = at_s
-    node = world.leaf[d] // 2
-    while node >= 1:
-        left, right = tree[2 * node], tree[2 * node + 1]
-        tree[node] = right if end_s[right] < end_s[left] else left
-        node //= 2
+def replay(tournament: Tournament, c: int, ends_s: Any, first: int, last: int) -> None:
+    """Look at the ends of chip `c`, devices [first, last), and at all that is above it.
+
+    Args:
+      ends_s: f8[devices].
+    """
+    end_s, device = tournament.end_s, tournament.device
+    best, best_s = first, ends_s[first]
+    for d in range(first + 1, last):
+        if ends_s[d] < best_s:
+            best, best_s = d, ends_s[d]
+    node = tournament.leaf[c]
+    end_s[node] = best_s
+    device[node] = best
+    while node > FLEET:
+        node //= _CHILDREN
+        winner = node * _CHILDREN
+        for child in range(winner + 1, winner + _CHILDREN):
+            if end_s[child] < end_s[winner]:
+                winner = child
+        end_s[node] = end_s[winner]
+        device[node] = device[winner]
 
 
 @inlined
-def next_device(world: Any, root: int) -> int:
-    """Return the device below `root` whose phase ends first."""
-    return int(world.tree[root])
+def next_end(tournament: Tournament, root: int) -> tuple[int, float]:
+    """Return the device below `root` whose phase ends first, and when; inf: none does."""
+    return int(tournament.device[root]), float(tournament.end_s[root])

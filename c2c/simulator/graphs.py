@@ -17,11 +17,10 @@ from c2c.simulator.chains import (
     spread_lane,
     stop_lane,
 )
-from c2c.simulator.events import set_end
 from c2c.simulator.phases import advance, remaining_s
 from c2c.simulator.resources import DRAWS, share
 from c2c.simulator.works import DISK, LINK, gather_works, next_works, spread_works
-from c2c.simulator.world import Machine, World, account
+from c2c.simulator.world import Machine, World, account, note_ends
 
 __all__ = ["begin_chain", "end_chain", "follow_works", "share_among_works", "stop_chain"]
 
@@ -73,7 +72,7 @@ def share_among_works(
     for i in range(state.chip[c].first, state.chip[c].last):
         p = world.phase[i]
         if p.is_graph == CHAIN:
-            set_end(world, i, spread_lane(world.lanes, i, r, n))
+            world.end_s[i] = spread_lane(world.lanes, i, r, n)
             n += 1
         elif p.is_graph != 0:
             m = state.instance[state.plan[i].instance].model
@@ -81,20 +80,20 @@ def share_among_works(
                 starts, world.works, i, m, state.device[i].kind, now_s, r, n
             )
             p.demand = p.rate
-            set_end(world, i, end_s)
+            world.end_s[i] = end_s
         elif world.busy[i] != 0:
             advance(p, now_s)
             p.rate = r.flow[n]
             # Steps that a higher rank leaves nothing stand still until shares are found again.
             p.limit_s = 0.0 if p.rate >= p.demand else p.link_bytes / max(p.rate, 1.0)
-            set_end(world, i, p.at_s + remaining_s(p))
+            world.end_s[i] = p.at_s + remaining_s(p)
             n += 1
         if world.busy[i] != 0:
             total += p.rate
     link = world.link[c]
     link.rate = total
     link.peak = max(link.peak, total)
-    link.dirty = 0
+    note_ends(state, world, c)
 
 
 @apart("follow_works", needed=_has_works)

@@ -31,7 +31,7 @@ from c2c.serving.port import (
 )
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
-from c2c.simulator.events import FLEET, next_device
+from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.graphs import follow_works
 from c2c.simulator.layouts import LayoutSchedule
 from c2c.simulator.machine import build_experts
@@ -168,8 +168,7 @@ class SimulatorBackend:
         changes_s = self._layouts.next_s
         others_s = min(self._timer_s, changes_s, happens_s, arrives_s)
         while True:
-            d = next_device(self._world, FLEET)
-            ends_s = float(self._world.end_s[d])
+            d, ends_s = next_end(self._world.tournament, FLEET)
             if ends_s > others_s or ends_s == math.inf:
                 break
             if not self._works_follow(d, ends_s):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -10,13 +10,23 @@ from c2c.policies import inlined
 from c2c.serving import RESOURCES
 from c2c.serving.state import Serving
 from c2c.simulator.chains import Chains, Lanes, new_lanes
-from c2c.simulator.events import new_tournament
+from c2c.simulator.events import Tournament, new_tournament, replay
 from c2c.simulator.miss_table import MissTable
 from c2c.simulator.phases import PHASE_DTYPE
 from c2c.simulator.resources import Resources, new_resources
 from c2c.simulator.works import WORK_DTYPE, Starts
 
-__all__ = ["TIMELINE_DTYPE", "Machine", "World", "account", "new_world"]
+__all__ = [
+    "CLEAN",
+    "ENDS",
+    "SHARES",
+    "TIMELINE_DTYPE",
+    "Machine",
+    "World",
+    "account",
+    "new_world",
+    "note_ends",
+]
 
 LINK_DTYPE = np.dtype(
     [
@@ -26,11 +36,16 @@ LINK_DTYPE = np.dtype(
         ("peak", "f8"),  # highest rate seen
         ("disk_free_s", "f8"),
         ("sent_s", "f8"),  # when the KV caches that go to other devices will have left the chip
-        ("dirty", "i8"),
+        ("dirty", "i8"),  # CLEAN and so on
         ("graphs", "i8"),  # phases under way that are made of works
     ],
     align=True,
 )
+
+# What an event has changed on a chip.
+CLEAN: Final = 0
+ENDS: Final = 1  # when phases end
+SHARES: Final = 2  # who uses the link, and with it when phases end
 
 TIMELINE_DTYPE = np.dtype(
     [
@@ -80,9 +95,9 @@ class World(NamedTuple):
     busy: Any  # i8[devices] 1: a phase is under way
     end_s: Any  # f8[devices]
     due_s: Any  # f8[instances] when the KV caches on their way to each will have come
-    tree: Any  # i8, of the devices' ends: see `events`
-    leaf: Any  # i8[devices] where each stands in it
-    roots: Any  # i8[groups] above the devices of each group of chips that is driven apart
+    tournament: (
+        Tournament  # of these; groups of chips that are driven apart have roots of their own
+    )
     demands: Any  # scratch, one a slice of a chip
     rates: Any
     active: Any
@@ -105,16 +120,13 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
     lanes = new_lanes(machine.chains, n, len(state.chip))
     resources = new_resources(widest * max(1, works), len(RESOURCES) + lanes.used_s.shape[1])
     resources.capacity[len(RESOURCES) :] = 1.0  # a second a second
-    tree, leaf, roots = new_tournament(state.chip.first[list(chips)], n)
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
         link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
         busy=np.zeros(n, np.int64),
         end_s=np.full(n, np.inf),
         due_s=np.zeros(len(state.instance)),
-        tree=tree,
-        leaf=leaf,
-        roots=roots,
+        tournament=new_tournament(np.array(chips), len(state.chip)),
         demands=np.zeros(widest),
         rates=np.zeros(widest),
         active=np.zeros(widest, np.int64),
@@ -133,3 +145,11 @@ def account(world: World, c: int, now_s: float) -> None:
     link = world.link[c]
     link.moved += link.rate * (now_s - link.at_s)
     link.at_s = now_s
+
+
+@inlined
+def note_ends(state: Serving, world: World, c: int) -> None:
+    """Let the next event be found, now that phases of chip `c` end at other times."""
+    chip = state.chip[c]
+    replay(world.tournament, c, world.end_s, chip.first, chip.last)
+    world.link[c].dirty = CLEAN

@@ -175,6 +175,7 @@ def by_chips(settings: BenchSettings) -> list[list[str]]:
 
     Every model is asked for equally often, so that a slice switches as often in any fleet. (Where
     popularity falls with rank, more models are rarer models, and each request costs more events.)
+    A placement looks at more slices where there are more chips: models have more homes then.
     """
     n = max(1, settings.requests // 10)
     return [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from c2c.serving.cache_folder import writable
 from c2c.serving.machine_code import _sources, cache_dir, cache_key, compiled, forget
 from c2c.serving.state import Rules
 from c2c.simulator import build_machine
-from c2c.simulator.events import FLEET, new_tournament, next_device, set_end
+from c2c.simulator.events import FLEET, new_tournament, next_end, replay
 from tests.simulator.worlds import setup
 
 
@@ -56,20 +55,27 @@ def test_cache_folder_follows_the_environment(
 
 
 @pytest.mark.parametrize(
-    "sizes", [[1], [2], [3], [7], [8], [21], [7, 7, 7], [1, 8, 3], [2, 1, 5, 1, 1, 6, 9]]
+    "sizes",
+    [[1], [2], [7], [8], [9], [65], [7, 7, 7], [1, 8, 3], [1, 9, 2], [2, 1, 5, 1, 1, 6, 9]],
 )
 def test_tournament_finds_the_first_and_ties_go_to_the_lowest(sizes: list[int]) -> None:
     g = np.random.default_rng(sum(sizes) + len(sizes))
-    n, firsts = sum(sizes), np.cumsum([0, *sizes[:-1]])
-    tree, leaf, roots = new_tournament(firsts, n)
-    world = SimpleNamespace(tree=tree, leaf=leaf, end_s=np.full(n, np.inf))
-    assert next_device(world, FLEET) == 0
+    chips, firsts = sum(sizes), np.cumsum([0, *sizes[:-1]])
+    first_device = np.append(0, np.cumsum(g.integers(1, 4, chips)))  # of each chip
+    tournament, ends_s = new_tournament(firsts, chips), np.full(first_device[-1], np.inf)
+    assert next_end(tournament, FLEET)[1] == np.inf
     for _ in range(400):
-        set_end(world, int(g.integers(n)), float(g.choice([1.0, 2.0, 3.0, np.inf])))
-        assert next_device(world, FLEET) == int(np.argmin(world.end_s))
-        for first, size, root in zip(firsts, sizes, roots, strict=True):
-            best = first + int(np.argmin(world.end_s[first : first + size]))
-            assert next_device(world, root) == best
+        c = int(g.integers(chips))
+        first, last = first_device[c : c + 2]
+        ends_s[first:last] = g.choice([1.0, 2.0, 3.0, np.inf], last - first)
+        replay(tournament, c, ends_s, first, last)
+        groups = [(0, chips, FLEET), *zip(firsts, firsts + sizes, tournament.roots, strict=True)]
+        for group, last_chip, root in groups:
+            begin, end = first_device[[group, last_chip]]
+            best = begin + int(np.argmin(ends_s[begin:end]))
+            d, at_s = next_end(tournament, root)
+            assert at_s == ends_s[best]
+            assert d == best or at_s == np.inf
 
 
 def test_a_damaged_cache_is_deleted_and_made_again(
