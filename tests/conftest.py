@@ -34,6 +34,11 @@ settings.load_profile("default")
 os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here; no window is ever opened
 
+# Where it is set, each of the hundreds of processes that tests start compiles all sources again, a
+# fifth of what a start costs, and pytest its tests in each of its own.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 _transformer: Any = JaxtypingTransformer
 _wrapped = _transformer.visit_FunctionDef
 

@@ -32,7 +32,7 @@ from c2c.policies import (
     caches_experts,
     weights_in,
 )
-from c2c.serving import Prepared, prepare
+from c2c.serving import Prepared, SystemSpec, prepare
 from tests.simulator.lanes import layout, on, over
 from tests.simulator.worlds import few_experts, setup, with_room
 
@@ -109,26 +109,30 @@ def models(system: str) -> int:
 
 
 @functools.cache
+def _spec(system: str) -> SystemSpec:
+    """Return what a file of `conf/system` says."""
+    settings = [f"system={system}", "workload=poisson"]
+    if system not in LAYOUTS:  # two Superchips have a slice for each model of the catalog
+        settings += ["system.check_slo=false", "superchips=2"]
+    cfg = load(settings)
+    if cfg.system.experts.policy != "all_experts":
+        cfg = load([*settings, "catalog=moe"])
+    return build(cfg).serving.system
+
+
+@functools.cache
 def prepared(system: str, fleet: str) -> Prepared:
     """Return a system on a fleet, ready to serve."""
     tight = fleet == "tight"
     if system in MIXES:
         made = setup(*_MODELS, **FLEETS[fleet], **MIXES[system])
     elif system in LAYOUTS:
-        spec = build(load([f"system={system}", "workload=poisson"])).serving.system
-        made = over(LAYOUTS[system])
         made = replace(
-            made, system=replace(spec, layout=LAYOUTS[system]),
+            over(LAYOUTS[system]), system=replace(_spec(system), layout=LAYOUTS[system]),
             superchips=FLEETS[fleet]["superchips"],
         )  # fmt: skip
     else:
-        made = setup(*_MODELS, **FLEETS[fleet])
-        settings = [f"system={system}", "workload=poisson", "system.check_slo=false"]
-        settings.append("superchips=2")  # a slice for each model of the catalog
-        if load(settings).system.experts.policy != "all_experts":
-            settings.append("catalog=moe")
-        spec = build(load(settings)).serving.system
-        made = replace(made, system=spec)
+        made = replace(setup(*_MODELS, **FLEETS[fleet]), system=_spec(system))
     where = weights_in(made.system.load)
     resident = where == "hbm"
     changes: dict[str, Any] = {

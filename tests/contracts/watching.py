@@ -35,6 +35,7 @@ from c2c.serving.port import (
     Unload,
 )
 from c2c.serving.roles import DECODES
+from c2c.serving.rows import as_records, as_rows
 from c2c.serving.state import ABSENT, ASSIGNED, FREE, NOWHERE, OUT, RUNNING
 
 __all__ = ["Watch", "serve"]
@@ -260,19 +261,25 @@ class Watch:
 
 
 def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
-    """Serve until nothing happens any more; return the records by id, the state and the watch."""
-    rules = prepared.new_rules()
-    state = prepared.new_serving(slots=2, buffer=1, rules=rules)
+    """Serve until nothing happens any more; return the records by id, the state and the watch.
+
+    The loop has its tables as rows, as a live engine has.
+    """
+    rules, tables = prepared.new_rules(), as_rows(prepared.fleet)
+    state = as_rows(prepared.new_serving(slots=2, buffer=1, rules=rules))
     watch = Watch(prepared, state)
     while (event := backend.next_event()) is not None:
         watch.event(event)
-        state, actions = step(prepared.fleet, rules, state, event, donate=True)
+        state, actions = step(tables, rules, state, event, donate=True)
         watch.actions(actions)
         _check_room(prepared, state)
         _check_pools(prepared, state)
         backend.submit(float(state.count[0].now_s), actions)
     watch.end()
-    records = np.sort(state.records[: state.count[0].out], order="id").view(np.recarray)
+    ended = sorted(state.records[: state.count[0].out], key=lambda row: row.id)
+    records = np.zeros(len(ended), state.records.dtype).view(np.recarray)  # its gaps, too
+    records[:] = [tuple(row) for row in ended]
+    state = as_records(state)
     _check_end(watch, records, state)
     return records, state, watch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -220,6 +221,21 @@ def test_calls_of_other_shapes_through_one_binding(folder: Path) -> None:
         add(wide, "one", twice=True)
 
 
+@pytest.fixture(scope="module")
+def tokens_of_filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], Path]:
+    """What a model draws, and a folder that is filled by it, to be copied."""
+    folder = tmp_path_factory.mktemp("filled") / "repository"
+    return made(Executables(folder)).generate(IDS, 2), folder
+
+
+@pytest.fixture
+def tokens(tokens_of_filled: tuple[list[int], Path], folder: Path) -> list[int]:
+    """What a model draws that has filled `folder`."""
+    drawn, filled = tokens_of_filled
+    shutil.copytree(filled, folder)
+    return drawn
+
+
 def _entries(folder: Path) -> dict[str, str]:
     return {
         path.name: json.loads(path.read_text())["identity"]["source"]
@@ -229,9 +245,8 @@ def _entries(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("of", ["c2c", "tuned"])
 def test_stale_entries_are_replaced_with_a_warning(
-    of: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    of: str, folder: Path, tokens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = made(Executables(folder)).generate(IDS, 2)
     before = _entries(folder)
     changed = {"c2c": "c2c new, tuned old", "tuned": "c2c old, tuned new"}[of]
     monkeypatch.setattr(module, "source_of_stages", lambda: changed)
@@ -260,10 +275,10 @@ def _flip(path: Path) -> None:
     ("harm", "suffix"), [(_cut, ".bin"), (_flip, ".bin"), (_cut, ".json"), (Path.unlink, ".bin")]
 )
 def test_corrupt_entries_are_replaced_with_a_warning(
-    harm: Callable[[Path], None], suffix: str, folder: Path
+    harm: Callable[[Path], None], suffix: str, folder: Path, tokens: list[int]
 ) -> None:
-    tokens = made(Executables(folder)).generate(IDS, 2)
     files = sorted(folder.glob(f"*{suffix}"))
+    assert files
     for path in files:
         harm(path)
     executables = Executables(folder)
