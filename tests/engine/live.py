@@ -68,11 +68,14 @@ class Live:
         return state
 
     def kill_worker(self, device: int) -> bool:
-        """Kill a worker's process; return False where it has not come up since the last time."""
+        """Kill a worker's process; return False where it is gone, or not up since the last time."""
         worker = self.state()["workers"][device]
         if worker["pid"] is None or worker["state"] == "starting":  # else none ever works
             return False
-        os.kill(worker["pid"], signal.SIGKILL)
+        try:
+            os.kill(worker["pid"], signal.SIGKILL)
+        except ProcessLookupError:  # it went, and the engine has not said so yet
+            return False
         return True
 
 
