@@ -448,14 +448,12 @@ def new_serving(
     device = _records(DEVICE_DTYPE, n_devices)
     device.chip, device.kind = chip_of, kind_of
     device.first = np.arange(n_devices) * fleet.residents
-    device.running, device.last = -1, -1
+    device.running, device.last, device.until_s = -1, -1, np.inf
     instance = _records(INSTANCE_DTYPE, n_instances)
     instance.on_device = np.repeat(np.arange(n_devices), fleet.residents)
     instance.chip, instance.kind = chip_of[instance.on_device], kind_of[instance.on_device]
-    for field in ("model", "next_same", "wait_head", "wait_tail"):
+    for field in ("model", "next_same", "wait_head", "wait_tail", "goes_to", "comes_from"):
         instance[field] = -1
-    instance.goes_to, instance.comes_from = -1, -1
-    device.until_s = np.inf
     if present is not None:
         device.service[~present], device.since_s[~present] = OUT, np.inf
         instance.state[~present[instance.on_device]] = NOWHERE
@@ -469,11 +467,10 @@ def new_serving(
     chip.host_bytes, chip.kv_room_bytes = host_bytes, fleet.kv_host_bytes
     hold = _records(HOLD_DTYPE, len(fleet.home_chip))
     hold.state = np.where(held, HELD, ABSENT)
-    used = np.bincount(fleet.home_chip, fleet.weight_bytes[fleet.home_model] * held, n_chips)
-    chip.free_bytes = host_bytes - used
+    held_bytes = fleet.weight_bytes[fleet.home_model] * held
+    chip.free_bytes = host_bytes - np.bincount(fleet.home_chip, held_bytes, n_chips)
     count = _records(COUNT_DTYPE, 1)
     count[0].free_slots, count[0].events, count[0].timer_s = slots, 1, np.inf
-    variants = fleet.costs.body_s.shape[2]
     widest = int((chip.last - chip.first).max()) * fleet.residents
     return Serving(
         device=device,
@@ -496,8 +493,8 @@ def new_serving(
         candidates=_records(CANDIDATE_DTYPE, n_devices),
         engines=_records(ENGINE_DTYPE, widest),
         ranked=np.zeros((widest, 2)),
-        alone_s=np.zeros(variants),
-        link_bytes=np.zeros(variants),
+        alone_s=np.zeros(fleet.costs.body_s.shape[2]),
+        link_bytes=np.zeros(fleet.costs.body_s.shape[2]),
         drawn_gbps=np.zeros(widest),
         share_gbps=np.zeros(widest),
     )
