@@ -115,7 +115,22 @@ def percentiles(
     known = values if overwrite else values[~np.isnan(values)]
     if not len(known):
         return {"mean": float("nan")} | {f"p{p:g}": float("nan") for p in ps}
-    found = np.percentile(known, ps, overwrite_input=True)
     if mean is None:
-        mean = float(known.mean())  # percentile may have reordered them; the sum is still theirs
+        mean = float(known.mean())
+    found = _order_statistics(known, ps)
     return {"mean": mean} | {f"p{p:g}": float(v) for p, v in zip(ps, found, strict=True)}
+
+
+def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
+    """Return percentiles of values, which are reordered.
+
+    What `np.percentile` returns to the bit, without what it costs to be asked: a fleet's summary
+    asks thousands of times, of a few hundred values each.
+    """
+    at = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)
+    below = at.astype(np.intp)
+    above = np.minimum(below + 1, len(known) - 1)
+    known.partition(np.unique(np.concatenate([below, above])))
+    low, high, part = known[below], known[above], at - below
+    gap = high - low
+    return np.asarray(np.where(part >= 0.5, high - gap * (1.0 - part), low + gap * part))

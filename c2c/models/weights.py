@@ -1,6 +1,7 @@
 """Counts that follow from a model's shape: parameters, GEMMs, bytes, FLOPs."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -36,6 +37,7 @@ class Gemm:
     kind: Literal["dense", "expert", "head"]
 
 
+@lru_cache(maxsize=256)
 def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
     """Return every GEMM of a forward pass, in the order of a layer, the head last.
 
@@ -69,6 +71,7 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
     return (*attention, *block, head)
 
 
+@lru_cache(maxsize=256)
 def param_count(spec: ModelSpec) -> int:
     """Return the number of parameters; tied embeddings count once."""
     h, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
