@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import ConfigTypeError
 
 from c2c.errors import SettingError
 
@@ -23,14 +24,33 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
       arguments: key=value.
 
     Raises:
-      SettingError: a list has something else than values in it: YAML takes `[random:]` for a
-        mapping in a list, and OmegaConf lets that pass as text. What is wrong otherwise OmegaConf
-        says itself.
+      SettingError: a list where a mapping is wanted, or the reverse: OmegaConf does not say which
+        setting it is. Or a list has something else than values in it: YAML takes `[random:]` for
+        a mapping in a list, and OmegaConf lets that pass as text. What is wrong otherwise
+        OmegaConf says itself.
     """
-    given = OmegaConf.from_dotlist(list(arguments))
-    settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), given))
+    defaults = OmegaConf.structured(schema)
+    try:
+        merged = OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(arguments)))
+    except ConfigTypeError as error:
+        raise _wrong_kind(defaults, arguments) or error from error
+    settings = OmegaConf.to_object(merged)
     for field in fields(schema):
         value = getattr(settings, field.name)
         if field.type in _PLAIN_LISTS and any(isinstance(each, dict | list) for each in value):
             raise SettingError(field.name, value, "a list of plain values")
     return settings
+
+
+def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
+    """Return the error of the argument that is a list for a mapping, or a mapping for a list."""
+    for argument in arguments:
+        try:
+            OmegaConf.merge(defaults, OmegaConf.from_dotlist([argument]))
+        except ConfigTypeError:
+            name, _, value = argument.partition("=")
+            wanted = "a mapping, such as {name: value}"
+            if OmegaConf.is_list(OmegaConf.select(defaults, name)):
+                wanted = "a list, such as [a,b]"
+            return SettingError(name, value, wanted)
+    return None

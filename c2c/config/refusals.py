@@ -34,7 +34,16 @@ _KINDS = {
     "Boolean": "true or false",
     "bool": "true or false",
     "String": "a string",
+    "List": "a list, such as [a,b]",
+    "Dict": "a mapping, such as {name: value}",
 }
+# What cannot name a file of a config group.
+_NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
+# How OmegaConf says that a value is of another kind than its setting.
+_OTHER_KIND = re.compile(
+    r"could not be converted to (\w+)|is not a valid (\w+)|is not a (List|Dict)Config"
+    r"|Cannot assign \w+ to (List|Dict)|is not a subclass of (\w+)"
+)
 
 
 def as_setting_error(
@@ -81,11 +90,11 @@ def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
             found[1], found[2], "one value",
             "Add -m to run a sweep over them, or write a list: [a,b].",
         )  # fmt: skip
-    if "Config group override must be" in text:  # it does not say which
+    if "Config group override must be" in text or "is not iterable" in text:  # not said: which
         for key, value in given.items():
             if not key:
                 return SettingError("override", f"={value}", "key=value")
-            if (conf_dir() / key).is_dir() and re.fullmatch(r"|null|true|false|[-+\d.]+", value):
+            if (conf_dir() / key).is_dir() and _NO_NAME.fullmatch(value):
                 return unknown_name(key, value, choices(key))
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:
@@ -161,12 +170,17 @@ def _of_omegaconf(
             return _no_field_of_policy(field, value, str(node["policy"]), found[1], found[2])
         return unknown_name(field, value, known, field.rpartition(".")[2], "a key among")
     text = _first_line(error)
-    if isinstance(error, ValidationError):
+    wanted = _OTHER_KIND.search(text)
+    if wanted or isinstance(error, ValidationError):
         if found := re.search(r"Value '(.*)' (?:of type|is not)", text):
             value = found[1]
-        wanted = re.search(r"could not be converted to (\w+)|is not a valid (\w+)", text)
-        kind = (wanted[1] or wanted[2]) if wanted else ""
+        kind = next(filter(None, wanted.groups())) if wanted else ""
+        if kind.endswith("Conf"):  # our classes of settings
+            kind = "Dict"
         return SettingError(field, value, _KINDS.get(kind, kind or f"a value that fits ({text})"))
+    if "Cannot merge DictConfig with ListConfig" in text and value is not None:
+        is_list = str(value).startswith("[")
+        return SettingError(field, value, _KINDS["Dict" if is_list else "List"])
     return SettingError(field, value, f"a setting that works ({text})")
 
 
