@@ -88,6 +88,17 @@ def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+def pytest_collection() -> None:
+    """Look for no garbage while hundreds of modules are imported, of which nearly all stays."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for it again, though not among what was imported."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_runtest_teardown() -> None:
     """Drop what jax has compiled and traced where that has made this process large."""
     jax, statm = sys.modules.get("jax"), Path("/proc/self/statm")
