@@ -171,7 +171,7 @@ class Executables:
         device = jax.devices()[0]
         if not self._usable:
             self.compiled += 1
-            return compiled_for(program, device)[0]
+            return compiled_for(program, device, to_store=False)[0]
         try:
             run = self.repository.load(program, device)
             if run is not None:
@@ -180,7 +180,7 @@ class Executables:
             self._remove_outdated(program, device)
         except RepositoryError as error:
             self._unusable(error)
-        run, seconds = compiled_for(program, device)
+        run, seconds = compiled_for(program, device, to_store=self._usable)
         self.compiled += 1
         try:
             if self._usable:

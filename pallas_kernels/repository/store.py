@@ -10,6 +10,7 @@ this user, in a folder that nobody else can write to, are ever opened.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import json
@@ -25,6 +26,7 @@ from typing import Any
 
 from pallas_kernels.program import Program
 from pallas_kernels.repository.identity import Identity, identity, present_versions
+from pallas_kernels.repository.past_cache import past_jax_cache
 
 FOLDER_VARIABLE = "PALLAS_KERNELS_REPOSITORY"
 FORMAT = 1
@@ -117,7 +119,7 @@ class Repository:
             return None
 
     def put(self, of: Identity, executable: Any, *, compile_s: float) -> Entry:
-        """Store an executable.
+        """Store an executable that `compiled_for` compiled.
 
         Raises:
           RepositoryError: the folder cannot be written to, others can write to it, or this kind of
@@ -257,8 +259,16 @@ class Repository:
         return ""
 
 
-def compiled_for(program: Program, device: Any) -> tuple[Callable[..., Any], float]:
-    """Compile a program for a jax device; return the executable and the seconds it took."""
+def compiled_for(
+    program: Program, device: Any, *, to_store: bool = True
+) -> tuple[Callable[..., Any], float]:
+    """Compile a program for a jax device; return the executable and the seconds it took.
+
+    Args:
+      program: what to compile.
+      device: jax device.
+      to_store: whether it can be `put`; else jax's compilation cache, if there is one, may have it.
+    """
     import time
 
     import jax
@@ -277,7 +287,9 @@ def compiled_for(program: Program, device: Any) -> tuple[Callable[..., Any], flo
     ]
     start = time.perf_counter()
     jitted = jax.jit(program.function, donate_argnums=program.donated)
-    executable: Callable[..., Any] = jitted.lower(*abstract).compile()
+    lowered = jitted.lower(*abstract)
+    with past_jax_cache() if to_store else contextlib.nullcontext():
+        executable: Callable[..., Any] = lowered.compile()
     return executable, time.perf_counter() - start
 
 

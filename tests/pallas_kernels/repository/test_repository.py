@@ -114,6 +114,51 @@ def test_another_process_neither_traces_nor_compiles(folder: Path, tmp_path: Pat
     np.testing.assert_array_equal(np.load(saved), np.asarray(expected, np.float32))
 
 
+IN_JAX_CACHE = """
+import jax, sys
+from pathlib import Path
+from tests.pallas_kernels.repository.test_repository import X, W_HOST, program
+from pallas_kernels.repository import Repository
+import numpy as np
+folder, cache = map(Path, sys.argv[1:])
+device, hits = jax.devices()[0], []
+jax.monitoring.register_event_listener(
+    lambda event, **k: hits.append(event) if event.endswith("/cache_hits") else None)
+own = lambda: np.asarray(jax.jit(program().function)(X, W_HOST), np.float32)
+expected, cached = own(), sorted(cache.iterdir())
+assert cached
+for name in ("first", "again"):  # of the same, so that jax's cache could have the second
+    repository = Repository(folder / name)
+    repository.get(program())
+    run = repository.load(program(), device)
+    np.testing.assert_array_equal(np.asarray(run(X, W_HOST), np.float32), expected)
+assert not hits
+assert sorted(cache.iterdir()) == cached
+jax.clear_caches()
+np.testing.assert_array_equal(own(), expected)
+assert hits  # what is not stored goes on coming out of jax's cache
+"""
+
+
+def test_what_is_stored_did_not_come_out_of_jax_own_cache(folder: Path, tmp_path: Path) -> None:
+    """It would load, and fail when it runs."""
+    cache = tmp_path / "cache"
+    done = subprocess.run(
+        [sys.executable, "-c", IN_JAX_CACHE, str(folder), str(cache)],
+        cwd=Path(__file__).parents[3],
+        env=os.environ
+        | {
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_different_programs_have_different_keys() -> None:
     device = jax.devices()[0]
     base = program()

@@ -1,0 +1,43 @@
+"""Compiling past jax's own compilation cache, in this thread alone.
+
+XLA's CPU executables that came out of that cache (`JAX_COMPILATION_CACHE_DIR`) have lost functions
+when they are serialised again: they load, and fail when they run (jax 0.11.2: `NOT_FOUND: Function
+wrapped_broadcast not found`). So what is to be stored must have been compiled here. No setting
+does that for one compilation: jax looks at `jax_enable_compilation_cache` once in a process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any
+
+__all__ = ["past_jax_cache"]
+
+_IS_PAST: ContextVar[bool] = ContextVar("past_jax_cache", default=False)
+
+
+@contextmanager
+def past_jax_cache() -> Iterator[None]:
+    """Neither read nor write jax's compilation cache; other threads go on using it."""
+    _prepare()
+    token = _IS_PAST.set(True)
+    try:
+        yield
+    finally:
+        _IS_PAST.reset(token)
+
+
+@functools.cache
+def _prepare() -> None:
+    cache: Any = import_module("jax._src.compilation_cache")  # jax has no public way
+    is_used = cache.is_cache_used
+
+    @functools.wraps(is_used)
+    def is_used_here(backend: Any) -> bool:
+        return not _IS_PAST.get() and bool(is_used(backend))
+
+    cache.is_cache_used = is_used_here
