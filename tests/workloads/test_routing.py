@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numba
 import numpy as np
@@ -28,7 +29,7 @@ SHAPE = (4, 16, 2)
 
 
 def walk(
-    tables: RouterTables, followed: Followed, request: int, positions: Sequence[int],
+    tables: RouterTables, followed: Followed, request: int, positions: Any,
     out: np.ndarray, got: np.ndarray,
 ) -> None:  # fmt: skip
     follow(tables, followed, 0, 0, request)
