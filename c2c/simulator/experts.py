@@ -21,8 +21,9 @@ from c2c.policies import (
     prefetch_weight,
     tracing,
 )
-from c2c.serving.state import ENDS_AT, LENGTH, SLOT, Fleet, Serving
-from c2c.simulator.tokens import Followed, draw_token, follow, nothing_followed, token_experts
+from c2c.serving.state import SLOT, Fleet, Serving
+from c2c.simulator.needs import draw_step
+from c2c.simulator.tokens import Followed, nothing_followed
 from c2c.simulator.traces import (
     Traces,
     begin_compare,
@@ -218,70 +219,6 @@ def _admit(
 
 
 @jitable
-def _forget_step(x: Experts) -> None:
-    # A model of other layers and experts may have run before.
-    for layer in range(len(x.needs)):
-        for k in range(x.needs[layer]):
-            e = x.need[layer, k]
-            x.is_needed[layer, e] = 0
-            x.step[0, layer, e] = 0.0
-        x.needs[layer] = 0
-
-
-@jitable
-def _take(x: Experts, d: int, arch: int, layer: int, position: int) -> None:
-    # Add what the token that was drawn last takes in a layer.
-    token_experts(x.tables.router, x.followed, d, arch, layer, position, x.token)
-    n = x.needs[layer]
-    for k in range(x.tables.router.per_token[arch]):
-        e = x.token[k]
-        x.step[0, layer, e] += 1.0
-        if x.is_needed[layer, e] == 0:
-            x.is_needed[layer, e] = 1
-            x.need[layer, n] = e
-            n += 1
-    x.needs[layer] = n
-
-
-@jitable
-def _take_prompt(x: Experts, d: int, arch: int, first: int, last: int) -> None:
-    # Add what the tokens at [first, last) of the request that is followed take, in each layer until
-    # all its experts are needed.
-    router = x.tables.router
-    layers, experts = router.layers[arch], router.experts[arch]
-    for position in range(first, last):
-        draw_token(router, x.followed, d, arch, position)
-        full = 0
-        for layer in range(layers):
-            if x.needs[layer] < experts:
-                _take(x, d, arch, layer, position)
-            else:
-                full += 1
-        if full == layers:
-            break
-
-
-@jitable
-def _draw_step(x: Experts, state: Serving, arch: int, i: int, d: int) -> None:
-    # What the tokens of the step take in each layer.
-    router, inst = x.tables.router, state.instance[i]
-    _forget_step(x)
-    for k in range(inst.n_prefill):
-        req = state.request[state.prefilling[i, k]]
-        if req.step_tokens > 0:
-            follow(router, x.followed, d, arch, req.id)
-            _take_prompt(x, d, arch, req.prefilled, req.prefilled + req.step_tokens)
-    for k in range(inst.n_decode):
-        req = state.request[state.decoding[i, k, SLOT]]
-        left = state.decoding[i, k, ENDS_AT] - inst.decode_clock
-        position = state.decoding[i, k, LENGTH] - left - 1
-        follow(router, x.followed, d, arch, req.id)
-        draw_token(router, x.followed, d, arch, position)
-        for layer in range(router.layers[arch]):
-            _take(x, d, arch, layer, position)
-
-
-@jitable
 def _find_best(x: Experts, d: int, layer: int, experts: int) -> int:
     best, most = _NONE, 0.0
     for e in range(experts):
@@ -459,7 +396,7 @@ def walk_experts(
             first, alike = embedded_row(x.traces, tables.router, cache.model, lead)
             if first >= 0:
                 _predict_layers(prefetch, x, arch, d, first, alike, 0, how.embedded)
-    _draw_step(x, state, arch, i, d)
+    draw_step(x, state, arch, i, d)
     for layer in range(layers):
         n = x.needs[layer]
         misses = _missing(policy, x, arch, kind, d, layer, n)

@@ -72,8 +72,8 @@ class Router:
 class RouterTables(NamedTuple):
     """A router of several architectures as arrays, the first axis an architecture.
 
-    A draw is a whole number below 2**32. It means what its fraction of 2**32 would in floating point;
-    of a draw that is not kept, what is left of it above locality.
+    A draw is a whole number below 2**32, and means what its fraction of 2**32 would in floating
+    point; of a draw that is not kept, what is left of it above locality.
 
     Attributes:
       layers: i8[A] that have experts; 0 where a model is dense.
