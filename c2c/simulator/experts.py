@@ -21,7 +21,9 @@ from c2c.policies import (
     prefetch_weight,
     tracing,
 )
-from c2c.serving.state import ENDS_AT, LENGTH, SLOT, Fleet, Serving
+from c2c.serving.state import SLOT, Fleet, Serving
+from c2c.simulator.needs import draw_step
+from c2c.simulator.tokens import Followed, nothing_followed
 from c2c.simulator.traces import (
     Traces,
     begin_compare,
@@ -31,7 +33,7 @@ from c2c.simulator.traces import (
     predict,
     store,
 )
-from c2c.workloads import RouterTables, token_experts, token_key, topic_of
+from c2c.workloads import RouterTables
 
 __all__ = [
     "ExpertTables",
@@ -93,9 +95,11 @@ class Experts(NamedTuple):
     chance: Any  # scratch f8[L, E] predicted for this step
     want: Any  # scratch f8[L, E] the same, of what is to be fetched
     best: Any  # scratch i8[L] the likeliest that is wanted
-    step: Any  # scratch f8[1, L, E] tokens of this step
-    need: Any  # scratch i8[E] experts of the layer
-    is_needed: Any  # scratch i1[E]
+    step: Any  # f8[1, L, E] tokens of this step
+    needs: Any  # i8[L] experts of it
+    need: Any  # i8[L, E] which, in the order in which tokens take them
+    is_needed: Any  # i1[L, E]
+    followed: Followed
     token: Any  # scratch i8[experts a token]
 
 
@@ -125,8 +129,10 @@ def new_experts(
         want=np.zeros((layers, experts)),
         best=np.full(layers, _STALE),
         step=np.zeros((1, layers, experts)),
-        need=np.zeros(experts, np.int64),
-        is_needed=np.zeros(experts, np.int8),
+        needs=np.zeros(layers, np.int64),
+        need=np.zeros((layers, experts), np.int64),
+        is_needed=np.zeros((layers, experts), np.int8),
+        followed=nothing_followed(router, devices),
         token=np.zeros(most, np.int64),
     )
 
@@ -137,17 +143,16 @@ def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
     arch = fleet.deployment[m].arch
     router, cache = x.tables.router, x.cache[d]
     layers, experts = router.layers[arch], router.experts[arch]
+    n = min(x.tables.slots[arch, kind], layers * experts)
     for layer in range(x.held.shape[1]):
         x.worst[d, layer] = _STALE
+        full = n // layers + (1 if layer < n % layers else 0)
         for e in range(x.held.shape[2]):
-            x.held[d, layer, e] = 0
+            x.held[d, layer, e] = 1 if layer < layers and e < full else 0
             x.uses[d, layer, e] = 0
             x.last[d, layer, e] = 0
             x.recent[d, layer, e] = 0.0
-    n = x.tables.slots[arch, kind]
-    for k in range(min(n, layers * experts)):
-        x.held[d, k % layers, k // layers] = 1
-    cache.held = n
+    cache.held = x.tables.slots[arch, kind]
     cache.model = m
     cache.clock = 0
     cache.request = _NONE
@@ -157,7 +162,7 @@ def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
 def _find_worst(policy: Any, x: Experts, d: int, layer: int, experts: int, is_now: bool) -> int:
     worst, least = _NONE, 0.0
     for e in range(experts):
-        if x.held[d, layer, e] == 0 or (is_now and x.is_needed[e] != 0):
+        if x.held[d, layer, e] == 0 or (is_now and x.is_needed[layer, e] != 0):
             continue
         worth = expert_worth(
             policy, x.uses[d, layer, e], x.last[d, layer, e], x.recent[d, layer, e],
@@ -211,47 +216,6 @@ def _admit(
     x.worst[d, layer] = _STALE
     x.cache[d].held += 1
     return True
-
-
-@jitable
-def _take(x: Experts, arch: int, layer: int, n: int, key: int, topic: int, position: int) -> int:
-    # Add what one token takes in a layer to the first n of `need`; returns how many there are.
-    token_experts(x.tables.router, arch, key, topic, position, layer, x.token)
-    for k in range(x.tables.router.per_token[arch]):
-        e = x.token[k]
-        x.step[0, layer, e] += 1.0
-        if x.is_needed[e] == 0:
-            x.is_needed[e] = 1
-            x.need[n] = e
-            n += 1
-    return n
-
-
-@jitable
-def _needed(x: Experts, state: Serving, arch: int, i: int, layer: int) -> int:
-    # The experts that the tokens of the step take in a layer: writes `need`, returns how many.
-    router, inst = x.tables.router, state.instance[i]
-    experts = router.experts[arch]
-    for e in range(x.step.shape[2]):  # a model with more experts may have run before
-        x.is_needed[e] = 0
-        x.step[0, layer, e] = 0.0
-    n = 0
-    for k in range(inst.n_prefill):
-        req = state.request[state.prefilling[i, k]]
-        if req.step_tokens == 0:
-            continue
-        key, topic = token_key(router, req.id, layer), topic_of(router, req.id)
-        for position in range(req.prefilled, req.prefilled + req.step_tokens):
-            if n == experts:
-                break  # all of them are needed
-            n = _take(x, arch, layer, n, key, topic, position)
-    for k in range(inst.n_decode):
-        req = state.request[state.decoding[i, k, SLOT]]
-        left = state.decoding[i, k, ENDS_AT] - inst.decode_clock
-        position = state.decoding[i, k, LENGTH] - left - 1
-        key, topic = token_key(router, req.id, layer), topic_of(router, req.id)
-        n = _take(x, arch, layer, n, key, topic, position)
-    return n
 
 
 @jitable
@@ -370,10 +334,10 @@ def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) 
 
 @jitable
 def _used(x: Experts, d: int, layer: int, n: int) -> None:
-    # Count the use of the first n of `need`.
+    # Count the use of the n experts of the step.
     cache = x.cache[d]
     for k in range(n):
-        e = x.need[k]
+        e = x.need[layer, k]
         cache.clock += 1
         x.uses[d, layer, e] += 1
         x.last[d, layer, e] = cache.clock
@@ -386,11 +350,11 @@ def _used(x: Experts, d: int, layer: int, n: int) -> None:
 def _missing(
     policy: Any, x: Experts, arch: int, kind: int, d: int, layer: int, n: int
 ) -> int:  # fmt: skip
-    # How many of the first n of `need` are not in HBM; those that are copied are there then.
+    # How many of the n experts of the step are not in HBM; those that are copied are there then.
     misses = 0
     x.worst[d, layer] = _STALE  # none that is needed gives way
     for k in range(n):
-        e = x.need[k]
+        e = x.need[layer, k]
         if x.held[d, layer, e] == 0:
             misses += 1
             if not x.tables.is_streamed:
@@ -432,8 +396,9 @@ def walk_experts(
             first, alike = embedded_row(x.traces, tables.router, cache.model, lead)
             if first >= 0:
                 _predict_layers(prefetch, x, arch, d, first, alike, 0, how.embedded)
+    draw_step(x, state, arch, i, d)
     for layer in range(layers):
-        n = _needed(x, state, arch, i, layer)
+        n = x.needs[layer]
         misses = _missing(policy, x, arch, kind, d, layer, n)
         copies = 0 if tables.is_streamed else misses
         cache.misses += misses
@@ -445,7 +410,11 @@ def walk_experts(
         elif misses > 0:
             ready_s = max(now_s, free_s) + misses * tables.fetch_s[arch, kind]
             free_s = ready_s
-        if free_s > ready_s and cache.flying == layer and x.is_needed[cache.flying_expert] != 0:
+        if (
+            free_s > ready_s
+            and cache.flying == layer
+            and x.is_needed[layer, cache.flying_expert] != 0
+        ):
             ready_s = free_s  # it is on its way
         cache.wait_s += ready_s - now_s
         cache.host_s += max(0.0, now_s + host_s - ready_s)

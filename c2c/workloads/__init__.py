@@ -6,12 +6,13 @@ from c2c.workloads.describe import describe
 from c2c.workloads.files import workload_files
 from c2c.workloads.routing import (
     EMBEDDING,
+    GUIDE_SHIFT,
     Router,
     RouterTables,
     draw,
     embed,
+    hashed,
     router_tables,
-    token_experts,
     token_key,
     topic_of,
 )
@@ -21,6 +22,7 @@ from c2c.workloads.writer import write_trace
 
 __all__ = [
     "EMBEDDING",
+    "GUIDE_SHIFT",
     "ClosedLoop",
     "RequestBlock",
     "Router",
@@ -33,10 +35,10 @@ __all__ = [
     "describe",
     "draw",
     "embed",
+    "hashed",
     "router_tables",
     "shared_dir",
     "source_models",
-    "token_experts",
     "token_key",
     "topic_of",
     "trace_statistics",

@@ -1,15 +1,17 @@
-"""Which experts the tokens of requests take, layer by layer: a router with skew and locality.
+"""How the tokens of requests take experts, layer by layer: a router with skew and locality.
 
 A request has a topic. In each layer a topic prefers experts in an order of its own, by Zipf's law;
 each of a token's experts is kept from the token before it with a fixed probability. Everything is
 a pure function of (seed, request, position, layer), so what is drawn does not depend on who asks
-first. The functions are plain Python in the subset that Numba compiles.
+first (`c2c.simulator.tokens` draws). The functions are plain Python in the subset that Numba
+compiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,12 +22,13 @@ from c2c.workloads.streams import stream_of
 
 __all__ = [
     "EMBEDDING",
+    "GUIDE_SHIFT",
     "Router",
     "RouterTables",
     "draw",
     "embed",
+    "hashed",
     "router_tables",
-    "token_experts",
     "token_key",
     "topic_of",
 ]
@@ -34,8 +37,9 @@ EMBEDDING: Final = 16  # numbers in a request's embedding
 
 _MASK: Final = 0xFFFFFFFF
 _STEP: Final = 0x1E3779B9
-_TRIES: Final = 64  # draws for one place before the next free expert is taken
 _TOPIC: Final = 0x5EED  # what draws for a request as a whole have in place of a layer
+_DRAWS: Final = 1 << 32  # numbers that a draw may be
+GUIDE_SHIFT: Final = 20  # a draw's bits below those that choose its part of `RouterTables.guide`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +72,28 @@ class Router:
 class RouterTables(NamedTuple):
     """A router of several architectures as arrays, the first axis an architecture.
 
+    A draw is a whole number below 2**32, and means what its fraction of 2**32 would in floating
+    point; of a draw that is not kept, what is left of it above locality.
+
     Attributes:
       layers: i8[A] that have experts; 0 where a model is dense.
       experts: i8[A] of a layer.
       per_token: i8[A] that a token takes.
-      cumulative: f8[A, experts] probability that an expert's rank is at most this one.
-      order: i4[A, topics, layers, experts] expert of each rank.
-      locality: see `Router`.
-      spread: likewise.
+      cut: i8[A, 2, experts] the least draw above each rank; axis 1: any draw, one that is not kept.
+      guide: i2[A, 2, 4096] the rank of the first draw of each part of all draws.
+      order: i2[A, topics, layers, experts] expert of each rank.
+      kept: draws below are kept from the token before.
+      spread: see `Router`.
       seed: of all draws.
     """
 
     layers: Any
     experts: Any
     per_token: Any
-    cumulative: Any
+    cut: Any
+    guide: Any
     order: Any
-    locality: float
+    kept: int
     spread: float
     seed: int
 
@@ -94,24 +103,50 @@ def router_tables(
 ) -> RouterTables:
     """Return the tables of architectures with these (layers, experts a layer, experts a token).
 
-    >>> router_tables(Router(skew=1.0, topics=1), [(2, 2, 1)], seed=0).cumulative.round(3).tolist()
-    [[0.667, 1.0]]
+    >>> cut = router_tables(Router(skew=1.0, topics=1), [(2, 2, 1)], seed=0).cut
+    >>> (cut[0, 0] / 2**32).round(3).tolist()
+    [0.667, 1.0]
     """
     deepest, widest = (max(1, *(shape[axis] for shape in shapes)) for axis in (0, 1))
-    cumulative = np.ones((len(shapes), widest))
-    order = np.zeros((len(shapes), router.topics, deepest, widest), np.int32)
+    cut = np.full((len(shapes), 2, widest), _DRAWS)
+    order = np.zeros((len(shapes), router.topics, deepest, widest), np.int16)
     for arch, (layers, experts, _) in enumerate(shapes):
         if experts == 0:
             continue
         weight = np.arange(1.0, experts + 1.0) ** -router.skew
-        cumulative[arch, :experts] = np.cumsum(weight) / weight.sum()
-        cumulative[arch, experts - 1] = 1.0
-        ranks = np.tile(np.arange(experts, dtype=np.int32), (router.topics, layers, 1))
+        cumulative = np.cumsum(weight) / weight.sum()
+        for row, locality in enumerate((0.0, router.locality)):
+            cut[arch, row, : experts - 1] = _first_draws(cumulative[:-1], locality)
+        ranks = np.tile(np.arange(experts, dtype=np.int16), (router.topics, layers, 1))
         order[arch, :, :layers, :experts] = stream_of(seed, "experts", arch).permuted(ranks, axis=2)
+    parts = np.arange(0, _DRAWS, 1 << GUIDE_SHIFT)
+    guide = [[np.searchsorted(row, parts, side="right") for row in rows] for rows in cut]
     sizes = np.array(shapes, np.int64).T.copy()
     return RouterTables(
-        sizes[0], sizes[1], sizes[2], cumulative, order, router.locality, router.spread, seed
+        layers=sizes[0],
+        experts=sizes[1],
+        per_token=sizes[2],
+        cut=cut,
+        guide=np.array(guide, np.int16),
+        order=order,
+        kept=ceil(router.locality * _DRAWS),
+        spread=router.spread,
+        seed=seed,
     )
+
+
+def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
+    """Return the least draws of which what is left above `locality` reaches each level, by halving.
+
+    Floating point rounds, but never turns the order of two draws.
+    """
+    low = np.full(len(levels), ceil(locality * _DRAWS) - 1)  # not reached
+    high = np.full(len(levels), _DRAWS)  # reached, or no draw
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        reached = (middle / _DRAWS - locality) / (1.0 - locality) >= levels
+        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+    return high
 
 
 @register_jitable
@@ -124,15 +159,16 @@ def _mixed(x: int) -> int:
 
 
 @register_jitable
-def _next(key: int, number: int) -> int:
+def hashed(key: int, number: int) -> int:
+    """Return 32 bits that both determine."""
     return _mixed(((key ^ (number & _MASK)) + _STEP) & _MASK)
 
 
 @register_jitable
 def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
     """Return a number in [0, 1) that only these five determine."""
-    key = _next(_next(_mixed((seed + _STEP) & _MASK), request), position)
-    return _next(_next(key, layer), k) / 4294967296.0
+    key = hashed(hashed(_mixed((seed + _STEP) & _MASK), request), position)
+    return hashed(hashed(key, layer), k) / _DRAWS
 
 
 @register_jitable
@@ -157,65 +193,5 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
 
 @register_jitable
 def token_key(tables: RouterTables, request: int, layer: int) -> int:
-    """Return what `token_experts` draws from for the tokens of a request in a layer."""
-    return _next(_next(_mixed((tables.seed + _STEP) & _MASK), request), layer)
-
-
-@register_jitable
-def _expert(tables: RouterTables, arch: int, topic: int, layer: int, u: float) -> int:
-    low, high = 0, tables.experts[arch] - 1
-    while low < high:
-        middle = (low + high) // 2
-        if tables.cumulative[arch, middle] > u:
-            high = middle
-        else:
-            low = middle + 1
-    return int(tables.order[arch, topic, layer, low])
-
-
-@register_jitable
-def _is_taken(out: Any, n: int, expert: int) -> bool:
-    for k in range(n):  # noqa: SIM110 (compiled code makes no generators)
-        if out[k] == expert:
-            return True
-    return False
-
-
-@register_jitable
-def token_experts(
-    tables: RouterTables, arch: int, key: int, topic: int, position: int, layer: int, out: Any
-) -> None:
-    """Write the experts of one token, all different.
-
-    Place k of `out` goes back to the last position at which it was drawn anew. Where its expert is
-    taken by a place before it, its next draws of that position follow.
-
-    Args:
-      tables: of the router.
-      arch: the model's row of them.
-      key: `token_key` of the request and layer.
-      topic: of the request.
-      position: of the token, from 0.
-      layer: from 0.
-      out: i8, as long as the most experts a token takes.
-    """
-    experts = tables.experts[arch]
-    for k in range(tables.per_token[arch]):
-        at = position
-        own = _next(key, at)
-        u = _next(own, k) / 4294967296.0
-        while at > 0 and u < tables.locality:
-            at -= 1
-            own = _next(key, at)
-            u = _next(own, k) / 4294967296.0
-        if at > 0:
-            u = (u - tables.locality) / (1.0 - tables.locality)
-        expert = _expert(tables, arch, topic, layer, u)
-        tries = 1
-        while tries < _TRIES and _is_taken(out, k, expert):
-            u = _next(own, k + tries * experts) / 4294967296.0
-            expert = _expert(tables, arch, topic, layer, u)
-            tries += 1
-        while _is_taken(out, k, expert):
-            expert = (expert + 1) % experts
-        out[k] = expert
+    """Return what the tokens of a request draw from in a layer."""
+    return hashed(hashed(_mixed((tables.seed + _STEP) & _MASK), request), layer)

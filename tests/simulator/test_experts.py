@@ -24,8 +24,9 @@ from c2c.policies import (
     Static,
 )
 from c2c.serving import ServingSetup, prepare
+from c2c.simulator.tokens import draw_token, follow, nothing_followed, token_experts
 from c2c.simulator.traces import begin_compare, compare_layer, new_traces, predict, store
-from c2c.workloads import Router, router_tables, token_experts, token_key, topic_of
+from c2c.workloads import Router, router_tables
 from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room
 
 RESIDENT: dict[str, Any] = {
@@ -53,14 +54,16 @@ def layers_of(what: ServingSetup, count: int, prompt: int, output: int) -> Itera
     """Yield (layer, experts in the order they are asked) of requests served one after another."""
     tables = router_tables(what.router, [(LAYERS, EXPERTS, TOP)], what.seed)
     token = np.zeros(TOP, np.int64)
+    followed = nothing_followed(tables, 1)
     for request in range(count):
         steps = [range(prompt), *([p] for p in range(prompt, prompt + output - 1))]
         for positions in steps:
             for layer in range(LAYERS):
                 needed: dict[int, None] = {}
                 for p in positions:
-                    key, topic = token_key(tables, request, layer), topic_of(tables, request)
-                    token_experts(tables, 0, key, topic, p, layer, token)
+                    follow(tables, followed, 0, 0, request)
+                    draw_token(tables, followed, 0, 0, p)
+                    token_experts(tables, followed, 0, 0, layer, p, token)
                     needed.update(dict.fromkeys(token.tolist()))
                 yield layer, list(needed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numba
 import numpy as np
@@ -11,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
+from c2c.simulator.tokens import Followed, draw_token, follow, nothing_followed, token_experts
 from c2c.workloads import (
     EMBEDDING,
     Router,
     RouterTables,
     draw,
     embed,
+    hashed,
     router_tables,
-    token_experts,
     token_key,
     topic_of,
 )
@@ -27,12 +29,14 @@ SHAPE = (4, 16, 2)
 
 
 def walk(
-    tables: RouterTables, request: int, positions: Sequence[int], out: np.ndarray, got: np.ndarray
-) -> None:
-    for layer in range(tables.layers[0]):
-        key = token_key(tables, request, layer)
-        for k in range(len(positions)):
-            token_experts(tables, 0, key, topic_of(tables, request), positions[k], layer, out)
+    tables: RouterTables, followed: Followed, request: int, positions: Any,
+    out: np.ndarray, got: np.ndarray,
+) -> None:  # fmt: skip
+    follow(tables, followed, 0, 0, request)
+    for k in range(len(positions)):
+        draw_token(tables, followed, 0, 0, positions[k])
+        for layer in range(tables.layers[0]):
+            token_experts(tables, followed, 0, 0, layer, positions[k], out)
             for j in range(len(out)):
                 got[k, layer, j] = out[j]
 
@@ -46,8 +50,39 @@ def taken(
     """Return the experts [position, layer, place] of a request's tokens."""
     per_token = int(tables.per_token[0])
     got = np.zeros((len(positions), int(tables.layers[0]), per_token), np.int64)
-    at = np.asarray(positions, np.int64)
-    (walk_compiled if compiled else walk)(tables, request, at, np.zeros(per_token, np.int64), got)
+    at, out = np.asarray(positions, np.int64), np.zeros(per_token, np.int64)
+    (walk_compiled if compiled else walk)(
+        tables, nothing_followed(tables, 1), request, at, out, got
+    )
+    return got
+
+
+def plainly_taken(router: Router, seed: int, request: int, positions: Sequence[int]) -> np.ndarray:
+    """Return the same in floating point, token by token, as the router's law says it."""
+    layers, experts, places = SHAPE
+    tables = router_tables(router, [SHAPE], seed)
+    weight = np.arange(1.0, experts + 1.0) ** -router.skew
+    cumulative = np.append((np.cumsum(weight) / weight.sum())[:-1], 1.0)
+    order = tables.order[0, topic_of(tables, request)]
+    got = np.zeros((len(positions), layers, places), np.int64)
+    for n, layer in np.ndindex(len(positions), layers):
+        key = token_key(tables, request, layer)
+        found: list[int] = []
+        for k in range(places):
+            at = int(positions[n])
+            u = hashed(hashed(key, at), k) / 2**32
+            while at > 0 and u < router.locality:
+                at -= 1
+                u = hashed(hashed(key, at), k) / 2**32
+            if at > 0:
+                u = (u - router.locality) / (1.0 - router.locality)
+            tries = 0
+            while (e := int(order[layer, np.searchsorted(cumulative, u, side="right")])) in found:
+                tries += 1
+                assert tries < 64, "the next free expert is another law"
+                u = hashed(hashed(key, at), k + tries * experts) / 2**32
+            found.append(e)
+        got[n, layer] = found
     return got
 
 
@@ -75,6 +110,21 @@ def test_what_is_drawn_depends_on_nothing_else(
     assert all(len(set(places)) == SHAPE[2] for token in among for places in token)
     assert alone.min() >= 0
     assert alone.max() < SHAPE[1]
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.6, 1.2])
+@pytest.mark.parametrize("locality", [0.0, 0.3, 0.9])
+def test_tokens_take_what_the_law_says_whichever_is_asked_first(
+    skew: float, locality: float
+) -> None:
+    """One after another, the same again, back, and on after a gap."""
+    router = Router(skew=skew, locality=locality)
+    tables = router_tables(router, [SHAPE], 5)
+    for request in (0, 3, 2**40):
+        positions = [*range(40), 39, 17, 18, 19, 60, 61, 0, 1]
+        np.testing.assert_array_equal(
+            taken(tables, request, positions), plainly_taken(router, 5, request, positions)
+        )
 
 
 def test_without_skew_and_locality_all_sets_are_equally_likely() -> None:
