@@ -44,13 +44,12 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
 
 def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
     """Return the error of the argument that is a list for a mapping, or a mapping for a list."""
+    from c2c.config.refusals import wrong_kind  # takes a second, which only mistakes may cost
+
     for argument in arguments:
         try:
             OmegaConf.merge(defaults, OmegaConf.from_dotlist([argument]))
         except ConfigTypeError:
             name, _, value = argument.partition("=")
-            wanted = "a mapping, such as {name: value}"
-            if OmegaConf.is_list(OmegaConf.select(defaults, name)):
-                wanted = "a list, such as [a,b]"
-            return SettingError(name, value, wanted)
+            return wrong_kind(name, value)
     return None

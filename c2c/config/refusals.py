@@ -26,7 +26,7 @@ from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
 
-__all__ = ["as_setting_error", "choices"]
+__all__ = ["as_setting_error", "choices", "wrong_kind"]
 
 _KINDS = {
     "Integer": "a whole number",
@@ -132,6 +132,11 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
     return None
 
 
+def wrong_kind(field: str, value: str) -> SettingError:
+    """Return the error of a list for a mapping, or a mapping for a list."""
+    return SettingError(field, value, _KINDS["Dict" if value.startswith("[") else "List"])
+
+
 def choices(group: str) -> list[str]:
     """Return what the group holds, folders included; Hydra leaves it out for lists and `+`."""
     folder = conf_dir() / group
@@ -179,8 +184,7 @@ def _of_omegaconf(
             kind = "Dict"
         return SettingError(field, value, _KINDS.get(kind, kind or f"a value that fits ({text})"))
     if "Cannot merge DictConfig with ListConfig" in text and value is not None:
-        is_list = str(value).startswith("[")
-        return SettingError(field, value, _KINDS["Dict" if is_list else "List"])
+        return wrong_kind(field, str(value))
     return SettingError(field, value, f"a setting that works ({text})")
 
 
