@@ -18,7 +18,6 @@ import resource
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -33,8 +32,8 @@ from rich.table import Table
 from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
 from experiments.bench.command import benchmark
-from experiments.bench.decode import BASE, SHAPES, write_checkpoint
-from experiments.bench.servers.gguf_copy import ARCHITECTURES, END, write_gguf
+from experiments.bench.servers.gguf_copy import write_gguf
+from experiments.bench.servers.models import SERVED_SHAPES, SHAPES_135M, config_of, write_models
 from experiments.bench.servers.servers import (
     Answer,
     Engine,
@@ -44,26 +43,9 @@ from experiments.bench.servers.servers import (
     cpu_seconds,
     pss_mb,
 )
+from experiments.bench.servers.traffic import Mix, check_span, send, trace
 
-__all__ = ["ServersSettings", "main", "trace"]
-
-_135M: Mapping[str, Mapping[str, Any]] = {
-    "llama-135m": {
-        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
-        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
-        "vocab_size": 49152, "tie_word_embeddings": True,
-    },
-    "qwen3-135m": {
-        "model_type": "qwen3", "hidden_size": 512, "intermediate_size": 1536,
-        "num_hidden_layers": 32, "num_attention_heads": 8, "num_key_value_heads": 4,
-        "head_dim": 64, "use_sliding_window": False, "vocab_size": 49152,
-        "tie_word_embeddings": True,
-    },
-}  # fmt: skip
-_SHAPES = {
-    name: shape for name, shape in {**SHAPES, **_135M}.items()
-    if shape["model_type"] in ARCHITECTURES
-}  # fmt: skip
+__all__ = ["ServersSettings", "main"]
 
 
 @dataclass
@@ -87,7 +69,7 @@ class ServersSettings:
       overwrite: the folder may hold other files, which stay, or a measurement, which does not.
     """
 
-    shapes: list[str] = field(default_factory=lambda: list(_135M))
+    shapes: list[str] = field(default_factory=lambda: list(SHAPES_135M))
     models: int = 8
     requests: int = 60
     rate: float = 0.5
@@ -103,67 +85,14 @@ class ServersSettings:
     overwrite: bool = False
 
 
-def trace(settings: ServersSettings) -> list[Request]:
-    """Return the requests, in order of arrival."""
-    rng = np.random.default_rng(settings.seed)
-    shares = np.arange(1, settings.models + 1) ** -settings.zipf
-    at_s, found = 0.0, []
-    vocab = min(_config(name)["vocab_size"] for name in settings.shapes)
-    for _ in range(settings.requests):
-        at_s += rng.exponential(1.0 / settings.rate)
-        model = rng.choice(settings.models, p=shares / shares.sum())
-        ids = rng.integers(END + 1, vocab, rng.integers(settings.prompt[0], settings.prompt[1] + 1))
-        new = int(rng.integers(settings.new[0], settings.new[1] + 1))
-        found.append(Request(at_s=at_s, model=f"model{model}", ids=tuple(ids.tolist()), new=new))
-    return found
-
-
-def _config(shape: str) -> dict[str, Any]:
-    return BASE | dict(_SHAPES[shape])
-
-
-def _no_end(tensors: dict[str, np.ndarray]) -> None:
-    # Its logit is 0, which is never the largest of thousands.
-    tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])[END] = 0.0
-
-
-def _catalog(settings: ServersSettings, folder: Path) -> dict[str, Path]:
-    """Write the models as checkpoints in `folder`; return the GGUF files beside it."""
-    from c2c.models import from_hf_config
-    from c2c.transformer.weights.random_source import RandomSource
-
-    found = {}
-    for k in range(settings.models):
-        name, config = f"model{k}", _config(settings.shapes[k % len(settings.shapes)])
-        rng = np.random.default_rng((settings.seed, k))
-        source = RandomSource(from_hf_config(config, name), rng)
-        checkpoint = write_checkpoint(config, source, folder / name, _no_end)
-        found[name] = write_gguf(checkpoint, folder.with_name(f"{name}.gguf"))
-    return found
-
-
-def _send(server: Server, requests: Sequence[Request]) -> tuple[list[Answer], float]:
-    """Send requests when they come; return the answers, and seconds until the last has come."""
-    answers: list[Answer | None] = [None] * len(requests)
-    errors: list[BaseException] = []
-    began_s = time.perf_counter()
-
-    def ask(k: int) -> None:
-        try:
-            answers[k] = server.ask(requests[k])
-        except BaseException as error:  # noqa: BLE001 (raised below)
-            errors.append(error)
-
-    threads = []
-    for k, request in enumerate(requests):
-        time.sleep(max(0.0, began_s + request.at_s - time.perf_counter()))
-        threads.append(threading.Thread(target=ask, args=(k,), daemon=True))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [a for a in answers if a is not None], time.perf_counter() - began_s
+def _mix(settings: ServersSettings) -> Mix:
+    return Mix(
+        models=tuple(f"model{k}" for k in range(settings.models)),
+        zipf=settings.zipf,
+        prompt=(settings.prompt[0], settings.prompt[1]),
+        new=(settings.new[0], settings.new[1]),
+        vocab=min(config_of(name)["vocab_size"] for name in settings.shapes),
+    )
 
 
 def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any], list[Answer]]:
@@ -177,7 +106,7 @@ def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any
     try:
         server.start()
         ready_s, cpu_s = time.perf_counter() - began_s, used_s()
-        answers, span_s = _send(server, requests)
+        answers, span_s = send(server, requests)
         cpu_s, memory = used_s() - cpu_s, pss_mb(server.processes())
     finally:
         server.stop()
@@ -201,12 +130,13 @@ def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any
 
 
 def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
-    requests = trace(settings)
+    requests = trace(_mix(settings), settings.requests, settings.rate, settings.seed)
     rows: list[dict[str, Any]] = []
     context = settings.prompt[1] + settings.new[1]
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
-        files = _catalog(settings, here / "models")
+        models = write_models(settings.shapes, settings.models, settings.seed, here / "models")
+        files = {name: write_gguf(path, here / f"{name}.gguf") for name, path in models.items()}
         servers = (
             Engine(
                 here / "models", here / "engine.log",
@@ -268,16 +198,14 @@ def _check(settings: ServersSettings) -> None:
     for name in ("models", "requests", "slots", "cores", "repeats"):
         if getattr(settings, name) < 1:
             raise SettingError(name, getattr(settings, name), "a whole number above 0")
-    if not settings.shapes or not set(settings.shapes) <= set(_SHAPES):
-        raise SettingError("shapes", settings.shapes, f"some of {', '.join(_SHAPES)}")
+    if not settings.shapes or not set(settings.shapes) <= set(SERVED_SHAPES):
+        raise SettingError("shapes", settings.shapes, f"some of {', '.join(SERVED_SHAPES)}")
     if not 0 < settings.rate < float("inf"):
         raise SettingError("rate", settings.rate, "requests a second, above 0")
     if not 0 <= settings.zipf < float("inf"):
         raise SettingError("zipf", settings.zipf, "at least 0")
     for name in ("prompt", "new"):
-        span = getattr(settings, name)
-        if len(span) != 2 or not 1 <= span[0] <= span[1]:
-            raise SettingError(name, span, "[least, most], tokens above 0")
+        check_span(name, getattr(settings, name))
     if not Path(settings.peer).is_file():
         raise SettingError(
             "peer", settings.peer, "a Python that has xllamacpp", "Run make peer-server."

@@ -17,9 +17,10 @@ from c2c.transformer.gguf.file import GgufCheckpoint
 from c2c.transformer.gguf.source import GgufSource
 from c2c.transformer.weights.random_source import RandomSource
 from experiments.bench.decode import write_checkpoint
-from experiments.bench.servers.__main__ import ServersSettings, main, trace
+from experiments.bench.servers.__main__ import main
 from experiments.bench.servers.gguf_copy import ARCHITECTURES, write_gguf
 from experiments.bench.servers.servers import Request, Swapper
+from experiments.bench.servers.traffic import Mix, trace
 from tests.transformer.random_checkpoints import config_of
 
 # Streams each prompt's tokens again, after the number in the model's name; ends at "broken".
@@ -111,15 +112,18 @@ def test_a_swapper_has_one_model_at_a_time_in_order_of_arrival(swapper: Swapper)
 
 
 def test_a_trace_is_its_settings_and_has_every_kind_of_request() -> None:
-    settings = ServersSettings(models=3, requests=400, rate=2.0, prompt=[4, 9], new=[2, 5])
-    requests = trace(settings)
-    assert requests == trace(settings)
+    names = ("model0", "model1", "model2")
+    mix = Mix(models=names, zipf=1.0, prompt=(4, 9), new=(2, 5), vocab=300)
+    requests = trace(mix, 400, 2.0, 0)
+    assert requests == trace(mix, 400, 2.0, 0) != trace(mix, 400, 2.0, 1)
     assert [r.at_s for r in requests] == sorted(r.at_s for r in requests)
     assert requests[-1].at_s == pytest.approx(200.0, rel=0.2)
-    counts = [sum(r.model == f"model{k}" for r in requests) for k in range(3)]
+    counts = [sum(r.model == name for r in requests) for name in names]
     assert counts[0] > counts[1] > counts[2] > 0
     assert {len(r.ids) for r in requests} == set(range(4, 10))
     assert {r.new for r in requests} == set(range(2, 6))
+    assert max(max(r.ids) for r in requests) < 300
+    assert all(r.at_s == 0.0 for r in trace(mix, 5, float("inf"), 0))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,338 @@
+"""Does the simulator say beforehand what the live engine does? Takes minutes to hours.
+
+    python -m experiments.bench.prediction
+    python -m experiments.bench.prediction catalog=models workers=2 out=runs/predicted
+
+Traces of two mixes are sent to `experiments.serve` by turns, a run of the engine each: one that
+step costs are fitted to, and others, of another mix and at other rates, that the simulator then
+predicts. Rates are shares of what the engine answers of a mix when all its requests come at once.
+Each trace is run several times, and medians over runs are compared: no prediction can be better
+than runs of the same requests agree, and that is told beside. The first line says whether the
+errors are within their targets. On a machine that others use, too, they are not.
+
+Goes on where it stopped: runs of the engine are kept in a folder beside the results, with their
+records, so that `experiments.replay` can look at one alone. Without a `catalog` models of random
+weights are written there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.errors import SettingError
+from c2c.runs import RunDir, progress_bar
+from experiments.bench.prediction.drawing import draw
+from experiments.bench.prediction.live import Host, capacity_of
+from experiments.bench.prediction.verdict import Judged, judge, verdict
+from experiments.bench.servers.models import SERVED_SHAPES, config_of, write_models
+from experiments.bench.servers.traffic import Mix, check_span, trace
+from experiments.command import command
+from experiments.plain_settings import read_settings
+from experiments.serving.calibration import StepFit, with_costs
+from experiments.serving.drift import drift_of
+from experiments.serving.machine import read_machine
+from experiments.serving.recorded import retell
+from experiments.serving.replaying import (
+    Comparison,
+    compare,
+    fitted,
+    inputs_of,
+    prepared_of,
+    recorded_steps,
+    replay,
+)
+
+__all__ = ["PredictionSettings", "main"]
+
+_FIT, _PREDICTED = 0, 1  # which mix, and part of its traces' seeds
+
+
+@dataclass
+class PredictionSettings:
+    """Settings as key=value on the command line.
+
+    Attributes:
+      catalog: folder of checkpoints; null: models of random weights.
+      shapes: of those, in turn.
+      models: how many of them.
+      serve: further settings of `experiments.serve`, as "rows=[1,4]".
+      workers: of the engine, each of which computes on one core.
+      requests: of each trace.
+      repeats: runs of each trace.
+      fit_load: of the traces that are fitted to, share of the capacity.
+      fit_zipf: exponent of the models' shares; 0: all alike.
+      fit_prompt: tokens, at least and at most.
+      fit_new: likewise, of answers.
+      loads: of the traces that are predicted, shares of the capacity.
+      zipf: as `fit_zipf`, likewise those that follow.
+      prompt: tokens.
+      new: tokens.
+      seed: of weights and requests.
+      out: folder of the result; null for a new one in runs/bench.
+      overwrite: whether it may take the place of another result there.
+    """
+
+    catalog: str | None = None
+    shapes: list[str] = field(default_factory=lambda: ["llama-18m", "qwen3-8m"])
+    models: int = 4
+    serve: list[str] = field(default_factory=list)
+    workers: int = 1
+    requests: int = 300
+    repeats: int = 5
+    fit_load: float = 0.65
+    fit_zipf: float = 1.0
+    fit_prompt: list[int] = field(default_factory=lambda: [16, 200])
+    fit_new: list[int] = field(default_factory=lambda: [8, 48])
+    loads: list[float] = field(default_factory=lambda: [0.5, 0.8])
+    zipf: float = 0.5
+    prompt: list[int] = field(default_factory=lambda: [32, 320])
+    new: list[int] = field(default_factory=lambda: [16, 96])
+    seed: int = 0
+    out: str | None = None
+    overwrite: bool = False
+
+
+def _check(settings: PredictionSettings) -> None:
+    for name in ("models", "workers", "requests", "repeats"):
+        if getattr(settings, name) < 1:
+            raise SettingError(name, getattr(settings, name), "a whole number above 0")
+    if not settings.shapes or not set(settings.shapes) <= set(SERVED_SHAPES):
+        raise SettingError("shapes", settings.shapes, f"some of {', '.join(SERVED_SHAPES)}")
+    if not settings.loads:
+        raise SettingError("loads", settings.loads, "at least one share of the capacity")
+    if len(set(settings.loads)) < len(settings.loads):
+        raise SettingError("loads", settings.loads, "each share once")
+    for name, loads in (("fit_load", [settings.fit_load]), ("loads", settings.loads)):
+        for load in loads:
+            if not 0.0 < load <= 2.0:
+                raise SettingError(name, load, "shares of the capacity, above 0 and up to 2")
+    for name in ("fit_zipf", "zipf"):
+        if not 0.0 <= getattr(settings, name) < float("inf"):
+            raise SettingError(name, getattr(settings, name), "at least 0")
+    for name in ("fit_prompt", "fit_new", "prompt", "new"):
+        check_span(name, getattr(settings, name))
+    for each in settings.serve:
+        if each.partition("=")[0] in {"catalog", "workers", "out", "port", "host", "key"}:
+            raise SettingError("serve", each, "no setting that this command has, or sets itself")
+    if settings.catalog is not None and not Path(settings.catalog).expanduser().is_dir():
+        raise SettingError("catalog", settings.catalog, "a folder of checkpoints")
+
+
+def _most_tokens(settings: PredictionSettings) -> int:
+    return max(settings.fit_prompt[1] + settings.fit_new[1], settings.prompt[1] + settings.new[1])
+
+
+def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str, ...], int]:
+    """Return a catalog, the names of its models, and the size of the vocabulary they share.
+
+    Raises:
+      SettingError: a model of the user's catalog cannot serve these requests.
+      DataError: one cannot be read.
+    """
+    from c2c.engine import find_models
+    from c2c.errors import DataError
+
+    if settings.catalog is None:
+        found = write_models(settings.shapes, settings.models, settings.seed, folder)
+        return folder, tuple(found), min(config_of(s)["vocab_size"] for s in settings.shapes)
+    catalog = Path(settings.catalog).expanduser()
+    entries = find_models(catalog)
+    for entry in entries:
+        if entry.spec is None:
+            raise DataError(str(entry.path), entry.failed)
+        if entry.context < (most := _most_tokens(settings)):
+            raise SettingError(
+                "catalog", settings.catalog,
+                f"models whose context has room for {most} tokens; {entry.name} has "
+                f"{entry.context}", "Shorten prompt, new, fit_prompt and fit_new.",
+            )  # fmt: skip
+    vocab = min(entry.spec.vocab for entry in entries if entry.spec is not None)
+    return catalog, tuple(entry.name for entry in entries), vocab
+
+
+def _mixes(settings: PredictionSettings, names: tuple[str, ...], vocab: int) -> tuple[Mix, Mix]:
+    def mix(zipf: float, prompt: Sequence[int], new: Sequence[int]) -> Mix:
+        return Mix(
+            models=names, zipf=zipf, prompt=(prompt[0], prompt[1]), new=(new[0], new[1]),
+            vocab=vocab,
+        )  # fmt: skip
+
+    return (
+        mix(settings.fit_zipf, settings.fit_prompt, settings.fit_new),
+        mix(settings.zipf, settings.prompt, settings.new),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Live:
+    """Records of live runs: `predicted` by load."""
+
+    capacity: tuple[float, float]
+    fit: tuple[Path, ...]
+    predicted: Mapping[float, tuple[Path, ...]]
+
+
+def _run_live(settings: PredictionSettings, folder: Path) -> _Live:
+    catalog, names, vocab = _models(settings, folder / "models")
+    mixes = _mixes(settings, names, vocab)
+    serve = (
+        f"workers={settings.workers}", f"context={_most_tokens(settings)}", *settings.serve,
+    )  # fmt: skip
+    host = Host(catalog=catalog, settings=serve, runs=folder)
+    total = 2 + settings.repeats * (1 + len(settings.loads))
+    with progress_bar("runs of the engine", total) as advance:
+        done = 0
+
+        def served(name: str, which: int, rate: float) -> Path:
+            nonlocal done
+            seed = settings.seed * 2 + which
+            run = host.served(name, trace(mixes[which], settings.requests, rate, seed))
+            advance(done := done + 1)
+            return run
+
+        fit_capacity, capacity = (
+            capacity_of(served(name, which, float("inf")))
+            for name, which in (("at-once-fit", _FIT), ("at-once", _PREDICTED))
+        )
+        fit: list[Path] = []
+        predicted: dict[float, list[Path]] = {load: [] for load in settings.loads}
+        for k in range(settings.repeats):
+            fit.append(served(f"fit-{k}", _FIT, settings.fit_load * fit_capacity))
+            for load in settings.loads:
+                name = f"predicted-{load:g}-{k}"
+                predicted[load].append(served(name, _PREDICTED, load * capacity))
+    return _Live(
+        capacity=(fit_capacity, capacity),
+        fit=tuple(fit),
+        predicted={load: tuple(runs) for load, runs in predicted.items()},
+    )
+
+
+def _predict(run: Path, fits: Mapping[str, StepFit]) -> tuple[list[Comparison], dict[str, Any]]:
+    """Return a live run beside its prediction, and what is to be known of the run."""
+    prepared, options = prepared_of(run)
+    inputs = inputs_of(run, prepared)
+    simulated = replay(with_costs(prepared, fits, options.budgets), inputs, fits)
+    retold = retell(prepared, inputs, recorded_steps(run))
+    exact = compare(inputs.served, retold.requests)
+    return compare(inputs.served, simulated), {
+        "run": run.name,
+        "served": len(inputs.served),
+        "plans": retold.plans,
+        "plans_as_recorded": retold.equal,
+        "retold_error": max(abs(one.error) for one in exact),
+        "drift": asdict(drift_of(recorded_steps(run), fits)),
+        "others": max(read_machine(run).others, default=0.0),
+    }
+
+
+def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
+    # Runs of other code or settings are other runs.
+    live = _run_live(settings, folder.path / f"live-{folder.key[:12]}")
+    fits = fitted(live.fit)
+    found: list[Judged] = []
+    compared: list[list[list[Comparison]]] = []
+    about: list[dict[str, Any]] = []
+    for load, runs in live.predicted.items():
+        each = [_predict(run, fits) for run in runs]
+        compared.append([comparison for comparison, _ in each])
+        about += [dict(known, load=load) for _, known in each]
+        found += judge(load, compared[-1])
+    first_line = verdict(found)
+    out.print(first_line)
+    out.print(_table(settings, found))
+    out.print(_words(live, about, fits))
+    folder.write_table("prediction", _tidy(live, compared))
+    folder.write_json(
+        "prediction",
+        {
+            "verdict": first_line,
+            "capacity_requests_per_s": dict(zip(("fit", "predicted"), live.capacity, strict=True)),
+            "medians": [
+                asdict(one) | {"error": one.error, "is_met": one.is_met, "is_noise": one.is_noise}
+                for one in found
+            ],
+            "runs": about,
+            "steps": {name: fit.as_dict() for name, fit in fits.items()},
+        },
+    )
+    folder.write_figure("prediction", draw(settings.loads, compared, found, first_line))
+
+
+def _tidy(live: _Live, compared: Sequence[Sequence[Sequence[Comparison]]]) -> pa.Table:
+    rows = [
+        {
+            "load": load, "run": k, "figure": one.name, "percentile": one.share,
+            "live_s": one.live_s, "simulated_s": one.simulated_s,
+        }
+        for load, runs in zip(live.predicted, compared, strict=True)
+        for k, run in enumerate(runs)
+        for one in run
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows)
+
+
+def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD, title_justify="left",
+        title=f"{settings.requests} requests, medians of {settings.repeats} runs",
+    )  # fmt: skip
+    for name in ("load", "figure", "live, ms", "predicted, ms", "error, %", "asked", "runs apart"):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for one in found:
+        table.add_row(
+            f"{one.load:g}", f"{one.name.removesuffix('_s')} p{one.share}",
+            f"{1e3 * one.live_s:.2f}", f"{1e3 * one.simulated_s:.2f}", f"{100 * one.error:+.1f}",
+            "-" if one.target is None else f"{100 * one.target:g}", f"{100 * one.floor:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def _words(live: _Live, about: Sequence[Mapping[str, Any]], fits: Mapping[str, StepFit]) -> str:
+    plans, equal = (sum(run[name] for run in about) for name in ("plans", "plans_as_recorded"))
+    return (
+        f"{live.capacity[0]:.2f} and {live.capacity[1]:.2f} requests a second when all come at "
+        f"once. With the recorded seconds {equal} of {plans} plans as they were, figures within "
+        f"{100 * max(run['retold_error'] for run in about):.2f} %. Decode steps spread by up to "
+        f"{100 * max(fit.residual for fit in fits.values()):.0f} % around the fit; in the worst "
+        f"ten seconds the machine was {100 * max(run['drift']['worst'] for run in about):.0f} % "
+        f"off it, and others had {100 * max(run['others'] for run in about):.0f} % of its cores"
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the command line says; return the exit status."""
+
+    def run() -> int:
+        settings = read_settings(PredictionSettings, arguments)
+        _check(settings)
+        out = Console(highlight=False, width=110, soft_wrap=True)
+        where = Path(
+            settings.out or f"runs/bench/prediction-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        ).expanduser()
+        with RunDir.open(
+            where, asdict(settings), packages=("c2c", "pallas_kernels", "experiments"),
+            ignore=("out", "overwrite"), overwrite=settings.overwrite, seed=settings.seed,
+        ) as folder:  # fmt: skip
+            if folder.is_complete:
+                out.print(f"{where} is complete")
+                return 0
+            _work(settings, folder, out)
+        out.print(f"written to {where}")
+        return 0
+
+    return command(run, arguments=arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

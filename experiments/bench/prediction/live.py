@@ -1,0 +1,60 @@
+"""Live runs of traces, each with a record of its own; what is there is not run again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.bench.servers.servers import Engine, Request
+from experiments.bench.servers.traffic import send
+from experiments.serving.record import CATALOG
+from experiments.serving.replaying import served_requests
+
+__all__ = ["Host", "capacity_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Who serves the traces.
+
+    Attributes:
+      catalog: folder of checkpoints.
+      settings: of `experiments.serve`, beside where it listens and what it keeps.
+      runs: folder of the runs' records.
+    """
+
+    catalog: Path
+    settings: tuple[str, ...]
+    runs: Path
+
+    def served(self, name: str, requests: Sequence[Request]) -> Path:
+        """Return the record of a run of these requests, after it was made if it was not there.
+
+        Raises:
+          DataError: the engine did not come up, or a request was answered with an error.
+        """
+        folder = self.runs / name
+        if (folder / CATALOG).is_file():  # what is written last
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        self.runs.mkdir(parents=True, exist_ok=True)
+        engine = Engine(self.catalog, self.runs / f"{name}.log", (*self.settings, f"out={folder}"))
+        try:
+            engine.start()
+            send(engine, requests)
+        finally:
+            engine.stop()
+        return folder
+
+
+def capacity_of(run: Path) -> float:
+    """Return the requests a second of a run whose requests came at once.
+
+    Raises:
+      DataError: there is no record of it, or no request was served.
+    """
+    table = served_requests(run)
+    arrival_s, finished_s = (table[name].to_numpy() for name in ("arrival_s", "finished_s"))
+    return len(table) / float(finished_s.max() - arrival_s.min())
