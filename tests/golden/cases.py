@@ -18,6 +18,10 @@ BUSY = (
     "system=c2cserve_letter",
 )
 
+# Two mixtures whose experts do not all fit, few requests: each step is walked, layer by layer.
+CACHED = ("catalog=moe", "workload.models=2", "workload.requests=16", "router.skew=0.6",
+          "router.locality=0.5")  # fmt: skip
+
 CASES: dict[str, tuple[str, ...]] = {
     "letter": ("system=c2cserve_letter",),
     "letter_from_disk_two_chips": ("system=c2cserve_letter", "weights_start=disk", "superchips=2"),
@@ -32,6 +36,9 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "first_idle": ("system/place=first_idle", "system.preempt.after_s=2"),
     "experts": ("catalog=moe", "workload.models=4"),
+    "experts_cached": (*CACHED, "system=moe_infinity"),
+    "experts_by_maps": (*CACHED, "system=finemoe"),
+    "experts_read_in_place": (*CACHED, "system=finemoe_hybrid"),
     "resident_whole_gpu": ("system=serverlessllm",),
     "resident_slices": ("system=serverlessllm", "mig=4x24gb", "weights_start=disk"),
 }
