@@ -179,6 +179,11 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         "all": len(misses),
         "with_a_reason": sum(bool(r.why) for r in misses),
         "one_number_would_do": sum(r.nearest is not None and r.nearest <= NEAR for r in misses),
+        "without_a_reason": [r.claim.id for r in misses if not r.why],
+        # a reason may be of another profile, or of runs without the public traces; elsewhere stale
+        "reasons_of_hits": [
+            r.claim.id for r in unseen if r.agrees and r.claim.id in reasons_of_misses()
+        ],
     }
     return out
 
@@ -288,6 +293,12 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         f"{found['explained']} explained, {found['not-yet']} not yet, "
         f"{found['not-applicable']} not applicable (constants of the papers' setups)"
     )
+    for key, what in (
+        ("without_a_reason", "missed without a reason in misses.yaml"),
+        ("reasons_of_hits", "a reason in misses.yaml, but ours agrees here"),
+    ):
+        if named := found["misses"][key]:
+            console.print(f"{what}: {', '.join(named)}", highlight=False)
 
 
 def brief(value: Any) -> str:

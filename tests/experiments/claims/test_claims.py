@@ -1,6 +1,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,25 @@ def test_what_stands_beside_the_claims_is_of_claims() -> None:
     for name, why in reasons_of_misses().items():
         assert name in load_claims()
         assert why.endswith(".")
+
+
+def test_holes_and_stale_reasons_are_told_by_name() -> None:
+    missed, hit = "c2cserve.fig13.aegaeon.after", "c2cserve.fig13.aegaeon.before"
+    hole = "c2cserve.fig12.dense.c2cserve.ttft"
+    assert {missed, hit} <= set(reasons_of_misses())
+    assert hole not in reasons_of_misses()
+    values = {missed: 0.05, hit: 0.48, hole: [3.0, 9.0]}
+    answers = [Result(claim_id=name, ours=ours, unit="s", sample="out-of-sample")
+               for name, ours in values.items()]  # fmt: skip
+    rows = fidelity_rows(load_claims(), answers, frozenset())
+    found = totals(rows)["misses"]
+    assert (found["all"], found["with_a_reason"]) == (2, 1)
+    assert (found["without_a_reason"], found["reasons_of_hits"]) == ([hole], [hit])
+    console = Console(record=True, width=160, file=StringIO())
+    print_fidelity(rows, console)
+    text = console.export_text()
+    assert f"missed without a reason in misses.yaml: {hole}" in text
+    assert f"but ours agrees here: {hit}" in text
 
 
 @pytest.mark.parametrize(

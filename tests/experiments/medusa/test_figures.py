@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from experiments.c2cserve.context import Computed, Context
-from experiments.claims import claim, compare, explanations, load_claims
+from experiments.claims import (
+    claim,
+    compare,
+    explanations,
+    fidelity_rows,
+    load_claims,
+    totals,
+)
 from experiments.figures import medusa as drawing
 from experiments.medusa import switch, timeline
 from experiments.medusa.fleet import Fleet, tail_of
@@ -37,6 +44,9 @@ def test_nine_of_ten_models_have_nodes_by_the_rule() -> None:
     assert agrees["medusa.fig7a.vs_vllm"]
     assert agrees["medusa.fig7b.coldstart"]
     assert agrees["medusa.fig2.both_share_avg"]
+    found = totals(fidelity_rows(load_claims(), figure.results, frozenset()))["misses"]
+    assert found["all"] > 3
+    assert (found["without_a_reason"], found["reasons_of_hits"]) == ([], [])
     drawn(drawing.draw_timeline, figure)
 
 

@@ -12,7 +12,14 @@ import pytest
 
 from c2c.systems.tessera import WAYS, load_pair
 from experiments.c2cserve.context import Computed, Context
-from experiments.claims import claim, compare, explanations, load_claims
+from experiments.claims import (
+    claim,
+    compare,
+    explanations,
+    fidelity_rows,
+    load_claims,
+    totals,
+)
 from experiments.figures import tessera as drawing
 from experiments.tessera import (
     heterogeneity,
@@ -60,6 +67,13 @@ def cells() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 def test_a_figure_is_drawn(module: ModuleType) -> None:
     figure = computed(module)
     assert DRAW[module](dict(figure.tables), figure.caption).axes
+
+
+def test_misses_of_shares_of_kernels_have_reasons_and_hits_have_none() -> None:
+    rows = fidelity_rows(load_claims(), computed(heterogeneity).results, frozenset())
+    found = totals(rows)["misses"]
+    assert found["all"] > 3
+    assert (found["without_a_reason"], found["reasons_of_hits"]) == ([], [])
 
 
 def test_the_three_fitted_numbers_are_what_they_were_fitted_to() -> None:
