@@ -78,7 +78,8 @@ class Gpu:
     """A whole GPU. `bf16_tflops` is the dense tensor-core peak.
 
     What only some uses need is None where no file states it: `fp32_tflops` of the CUDA cores,
-    `clock_ghz` (boost), `l2_gbps` (reads that hit), `price` relative to an L40S.
+    `clock_ghz` (boost), `l2_gbps` (reads that hit), `nvlink_gbps` (each way, to GPUs of
+    its node), `price` relative to an L40S.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Gpu:
     fp32_tflops: float | None = None
     clock_ghz: float | None = None
     l2_gbps: float | None = None
+    nvlink_gbps: float | None = None
     price: float | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -99,7 +101,7 @@ class Gpu:
             check_positive(f"gpu.{name}", getattr(self, name), whole=True)
         for name in ("hbm_gbps", "bf16_tflops"):
             check_positive(f"gpu.{name}", getattr(self, name))
-        for name in ("fp32_tflops", "clock_ghz", "l2_gbps", "price"):
+        for name in ("fp32_tflops", "clock_ghz", "l2_gbps", "nvlink_gbps", "price"):
             if getattr(self, name) is not None:
                 check_positive(f"gpu.{name}", getattr(self, name))
 

@@ -64,8 +64,8 @@ def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = N
     if kernel.product is not None:
         m, k, n = kernel.product
         alone = resident_gemm_time(m, n, k, slice_=on.part, constants=on.constants)
-        return float(alone.total_s) / on.share + kernel.wire_s
-    return _rest_s(kernel, on.gpu, efficiency or Efficiency()) / on.share + kernel.wire_s
+        return float(alone.total_s) / on.share + _wire_s(kernel, on.gpu)
+    return _rest_s(kernel, on.gpu, efficiency or Efficiency()) / on.share + _wire_s(kernel, on.gpu)
 
 
 def step_s(
@@ -98,7 +98,7 @@ def step_s(
         busy_s = float(made.compute_s[which.ravel()].sum())
         longer_s = throttled_s(made.compute_s, busy_s, on.constants)
         found[products] = (made.total_s + longer_s)[which.ravel()]
-    whole: Seconds = found / on.share + np.array([k.wire_s for k in kernels])
+    whole: Seconds = found / on.share + np.array([_wire_s(k, on.gpu) for k in kernels])
     return whole
 
 
@@ -144,6 +144,12 @@ def _rest_s(kernel: StepKernel, gpu: Gpu, e: Efficiency) -> float:
         (near + far) / (l2 * 1e9 * e.l2),
     )
     return work + e.launch_s * _REFERENCE_GHZ / clock
+
+
+def _wire_s(kernel: StepKernel, gpu: Gpu) -> float:
+    if kernel.wire_bytes == 0.0:
+        return 0.0
+    return kernel.wire_bytes / (_stated(gpu, "nvlink_gbps") * 1e9)
 
 
 def _stated(gpu: Gpu, name: str) -> float:

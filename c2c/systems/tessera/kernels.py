@@ -52,7 +52,7 @@ class StepKernel:
       read_bytes: of what other kernels of the step wrote.
       write_bytes: of its result.
       takes: kernels whose results it reads.
-      wire_s: seconds on wires between GPUs of a group, of a collective.
+      wire_bytes: that a collective sends to the other GPUs of a group.
       product: M, K and N, where it is a product of [M, K] with a matrix [K, N] of weights.
     """
 
@@ -65,7 +65,7 @@ class StepKernel:
     read_bytes: float = 0.0
     write_bytes: float = 0.0
     takes: tuple[int, ...] = ()
-    wire_s: float = 0.0
+    wire_bytes: float = 0.0
     product: tuple[float, float, float] | None = None
 
     @property

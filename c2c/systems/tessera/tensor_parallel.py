@@ -32,7 +32,7 @@ _SUMMED: Final = {"o": "all_reduce_o", "down": "all_reduce", "combine": "all_red
 
 
 def tensor_parallel(
-    kernels: Sequence[StepKernel], ranks: int, *, kv_heads: int, wire_gbps: float
+    kernels: Sequence[StepKernel], ranks: int, *, kv_heads: int
 ) -> tuple[tuple[StepKernel, ...], tuple[int, ...]]:
     """Return one rank's kernels, and where each of the given ones now stands.
 
@@ -40,15 +40,12 @@ def tensor_parallel(
       kernels: of the whole step.
       ranks: over which it is split.
       kv_heads: of the model.
-      wire_gbps: between the GPUs of a group, each way.
 
     Raises:
-      SettingError: no rank, or a link of no rate.
+      SettingError: no rank.
     """
     if ranks < 1:
         raise SettingError("ranks", ranks, "a whole number above 0")
-    if not wire_gbps > 0:
-        raise SettingError("wire_gbps", wire_gbps, "a number above 0")
     found: list[StepKernel] = []
     at: list[int] = []
     stands: list[int] = []  # a kernel, or the sum over ranks of what it gives
@@ -63,20 +60,18 @@ def tensor_parallel(
                 StepKernel(
                     kind=name, layer=kernel.layer, read_bytes=nbytes, write_bytes=nbytes,
                     takes=(len(found) - 1,),
-                    wire_s=2 * (ranks - 1) / ranks * nbytes / (wire_gbps * 1e9),
+                    wire_bytes=2 * (ranks - 1) / ranks * nbytes,
                 )
             )  # fmt: skip
         stands.append(len(found) - 1)
     return tuple(found), tuple(at)
 
 
-def ranked(served: Served, ranks: int, *, kv_heads: int, wire_gbps: float) -> Served:
+def ranked(served: Served, ranks: int, *, kv_heads: int) -> Served:
     """Return what one rank of a model does under its load."""
     phases, at, offset, keys = [], [], 0, min(ranks, kv_heads)
     for phase in served.phases:
-        kernels, moved = tensor_parallel(
-            phase.kernels, ranks, kv_heads=kv_heads, wire_gbps=wire_gbps
-        )
+        kernels, moved = tensor_parallel(phase.kernels, ranks, kv_heads=kv_heads)
         phases.append(replace(phase, kernels=kernels))
         at += [offset + k for k in moved]
         offset += len(kernels)

@@ -138,7 +138,7 @@ class _Pair:
             transfers=(*both.transfers, *served.handed),
             weights=served.kept,
             # collectives stay with the left GPU's group
-            pinned={n: 0 for n, kernel in enumerate(served.kernels) if kernel.wire_s},
+            pinned={n: 0 for n, kernel in enumerate(served.kernels) if kernel.wire_bytes},
         )
 
     def single(self, gpu: int) -> Way:

@@ -97,7 +97,7 @@ def test_a_product_takes_what_the_cost_model_says() -> None:
 
 def test_a_rank_has_its_part_of_a_product() -> None:
     kernels = step_kernels(load_spec("llama-3-8b"), DECODE)
-    ranked, at = tensor_parallel(kernels, 4, kv_heads=8, wire_gbps=450.0)
+    ranked, at = tensor_parallel(kernels, 4, kv_heads=8)
     for before, number in zip(kernels, at, strict=True):
         after = ranked[number]
         if before.kind in ("rope_q", "rope_k", "merge", "activate"):

@@ -18,6 +18,7 @@ from c2c.systems.tessera import (
     Options,
     decoder,
     diffusion,
+    kernel_s,
     load_pair,
     plan,
     ranked,
@@ -74,8 +75,8 @@ def test_windows_bound_what_a_layer_reads() -> None:
 def test_ranks_share_the_work() -> None:
     spec = replace(load_spec("llama-3-8b"), layers=2)
     whole = step_kernels(spec, Batch(rows=8, chunk=1, context=100))
-    parts, at = tensor_parallel(whole, 4, kv_heads=spec.kv_heads, wire_gbps=450.0)
-    sums = [k for k in parts if k.wire_s]
+    parts, at = tensor_parallel(whole, 4, kv_heads=spec.kv_heads)
+    sums = [k for k in parts if k.wire_bytes]
     assert len(parts) == len(whole) + len(sums) == len(whole) + 2 * spec.layers
     assert [parts[n].kind for n in at] == [k.kind for k in whole]
     split = {"qkv", "o", "gate_up", "down", "head"}
@@ -87,21 +88,28 @@ def test_ranks_share_the_work() -> None:
     # what adds up a block's parts is read by the residual stream, not the part itself
     added = next(k for k in parts if k.kind == "add1")
     assert parts[added.takes[0]].kind == "all_reduce_o"
-    assert tensor_parallel(whole, 1, kv_heads=8, wire_gbps=1.0)[0] == whole
+    assert tensor_parallel(whole, 1, kv_heads=8)[0] == whole
     with pytest.raises(SettingError, match="ranks"):
-        tensor_parallel(whole, 0, kv_heads=8, wire_gbps=1.0)
-    with pytest.raises(SettingError, match="wire_gbps"):
-        tensor_parallel(whole, 2, kv_heads=8, wire_gbps=0.0)
+        tensor_parallel(whole, 0, kv_heads=8)
+    nbytes = sums[0].write_bytes
+    without = [replace(k, wire_bytes=0.0) for k in sums]
+    for gpu in load_pair("b200_h100").gpus:  # each over its own wires
+        longer_s = kernel_s(sums[0], gpu) - kernel_s(without[0], gpu)
+        rate = gpu.gpu.nvlink_gbps
+        assert rate is not None
+        assert longer_s == pytest.approx(2 * 3 / 4 * nbytes / (rate * 1e9))
+    with pytest.raises(SettingError, match="nvlink_gbps"):
+        kernel_s(sums[0], load_pair("a100_l40s").gpus[1])
 
 
 def test_collectives_stay_with_the_left_group() -> None:
     pair = load_pair("b200_h100")
     spec = replace(load_spec("llama-3-8b"), layers=4)
-    served = ranked(decoder(spec, LOAD), 8, kv_heads=spec.kv_heads, wire_gbps=450.0)
+    served = ranked(decoder(spec, LOAD), 8, kv_heads=spec.kv_heads)
     found = {w.name: w for w in ways(served, pair.gpus, gbps=50.0, latency_s=5e-6, gap=0.05)}
     made = found["kernels"].plan
     assert made is not None
-    stays = [n for n, k in enumerate(served.kernels) if k.wire_s]
+    stays = [n for n, k in enumerate(served.kernels) if k.wire_bytes]
     assert len(stays) == 2 * 2 * spec.layers
     assert all(made.gpu_of[n] == 0 for n in stays)
 
