@@ -195,9 +195,10 @@ def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Tabl
         f"second; medians of {settings.repeats}: seconds to the first token\n(p50, p95, p50 where "
         "the model is another than the request's before), and to the last; equal: texts, to the "
         "engine's",
-        title_justify="left", box=SIMPLE_HEAD,
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
-    for head in ("", *_COLUMNS, "equal"):
+    table.add_column("", no_wrap=True, min_width=max(map(len, PEERS)))
+    for head in (*_COLUMNS, "equal"):
         table.add_column(head, justify="right")
     for name in dict.fromkeys(row["server"] for row in rows):
         mine = [row for row in rows if row["server"] == name]

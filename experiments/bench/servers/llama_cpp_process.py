@@ -19,6 +19,8 @@ def main() -> None:
     params.n_parallel = given["slots"]
     params.n_ctx = given["slots"] * given["context"]
     params.cpuparams.n_threads = given["threads"]
+    # As weights and the others' caches are; by itself it rounds keys and values to 16 bits.
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()

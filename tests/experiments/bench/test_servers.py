@@ -67,6 +67,9 @@ def serve(model, port, event):
 XLLAMACPP = """
 import http_server
 
+class ggml_type:
+    GGML_TYPE_F32 = "float32"
+
 class CommonParams:
     def __init__(self):
         self.model, self.cpuparams = type("Model", (), {})(), type("Threads", (), {})()
@@ -74,6 +77,7 @@ class CommonParams:
 class Server:
     def __init__(self, params):
         assert params.n_ctx == params.n_parallel * 256
+        assert params.cache_type_k == params.cache_type_v == "float32"
         port = http_server.serve(params.model.path, 0, lambda token: {"tokens": [token]})
         print("words of the library", flush=True)
         self.listening_address = f"http://127.0.0.1:{port}"
