@@ -17,7 +17,6 @@ JSON with provenance to a folder in runs/bench.
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -37,7 +36,7 @@ from c2c.runs import RunDir, progress_bar
 from experiments.bench.command import benchmark
 from experiments.bench.servers.models import SERVED_SHAPES, SHAPES_135M, config_of, write_models
 from experiments.bench.servers.peers import PEERS, installed, version_of
-from experiments.bench.servers.servers import Answer, Engine, Request, Server, cpu_seconds, pss_mb
+from experiments.bench.servers.servers import Answer, Engine, Request, Server, pss_mb
 from experiments.bench.servers.swapper import Given
 from experiments.bench.servers.traffic import Mix, check_span, send, trace
 
@@ -103,17 +102,12 @@ def _mix(settings: ServersSettings) -> Mix:
 
 def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any], list[Answer]]:
     """Start a server, send the trace, and return what came of it."""
-
-    def used_s() -> float:
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return ended.ru_utime + ended.ru_stime + cpu_seconds(server.processes())
-
     began_s = time.perf_counter()
     try:
         server.start()
-        ready_s, cpu_s = time.perf_counter() - began_s, used_s()
+        ready_s, cpu_s = time.perf_counter() - began_s, server.cpu_s()
         answers, span_s = send(server, requests)
-        cpu_s, memory = used_s() - cpu_s, pss_mb(server.processes())
+        cpu_s, memory = server.cpu_s() - cpu_s, pss_mb(server.processes())
     finally:
         server.stop()
     names = [request.model for request in requests]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.servers.servers import Answer, Request, launched, streamed
+from experiments.bench.servers.servers import Answer, Request, cpu_seconds, launched, streamed
 from experiments.bench.servers.swapper import Given
 
 __all__ = ["Transformers"]
@@ -54,6 +54,10 @@ class Transformers:
     def processes(self) -> Sequence[int]:
         """Return the process."""
         return () if self._process is None else (self._process.pid,)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the process so far."""
+        return cpu_seconds(self.processes())
 
     def stop(self) -> None:
         """Go away."""

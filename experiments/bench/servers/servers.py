@@ -61,6 +61,9 @@ class Server(Protocol):
     def processes(self) -> Sequence[int]:
         """Return the processes that stand for it now, without their children."""
 
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all its processes so far, those that ended included."""
+
     def stop(self) -> None:
         """Go away."""
 
@@ -174,6 +177,10 @@ class Engine:
     def processes(self) -> Sequence[int]:
         """Return the scheduler's."""
         return () if self._process is None else (self._process.pid,)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all its processes so far."""
+        return cpu_seconds(self.processes())
 
     def stop(self) -> None:
         """Go away."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from c2c.errors import DataError
-from experiments.bench.servers.servers import Answer, Request
+from experiments.bench.servers.servers import Answer, Request, cpu_seconds
 
 __all__ = ["Given", "Swapper"]
 
@@ -84,6 +84,7 @@ class Swapper(ABC):
         self._resident = given.resident
         self._log = given.folder / f"{self.name}.log"
         self._state = _State()
+        self._ended_s = 0.0
         self.swaps_s: list[float] = []
 
     @abstractmethod
@@ -104,6 +105,7 @@ class Swapper(ABC):
 
     def start(self) -> None:
         """Come up without a model."""
+        self._ended_s = 0.0
         self.swaps_s.clear()
 
     def ask(self, request: Request) -> Answer:
@@ -148,6 +150,8 @@ class Swapper(ABC):
             if starts:
                 began_s = time.perf_counter()
                 if left is not None and left.process is not None:
+                    # What it started need not have been waited for, and is in nobody's account.
+                    self._ended_s += cpu_seconds([left.process.pid])
                     self._end(left.process)
                 self._bring(model, place)
                 self.swaps_s.append(time.perf_counter() - began_s)
@@ -193,6 +197,10 @@ class Swapper(ABC):
         with self._state.turn:
             places = list(self._state.places.values())
         return [place.process.pid for place in places if place.process is not None]
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all processes so far, those that ended included."""
+        return self._ended_s + cpu_seconds(self.processes())
 
     def stop(self) -> None:
         """End the processes that there are."""

@@ -45,7 +45,7 @@ class Vllm(Swapper):
 
     def _launch(self, model: str) -> tuple[subprocess.Popen[bytes], str]:
         given, folder = self._given, self._given.models[model]
-        pages = given.slots * -(-given.context // _PAGE)
+        pages = 1 + given.slots * -(-given.context // _PAGE)  # of which the first is never used
         said = json.dumps({
             "model": str(folder), "slots": given.slots, "context": given.context,
             "threads": given.threads, "cache": str(given.folder / "vllm"),
