@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,19 +167,23 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
     folder.write_json("servers", {"settings": asdict(settings), "versions": versions, "rows": rows})
 
 
-_COLUMNS = {
-    "first": ("first_p50_s", "{:.2f}"),
-    "p95": ("first_p95_s", "{:.2f}"),
-    "other": ("other_first_p50_s", "{:.2f}"),
-    "last": ("last_p50_s", "{:.2f}"),
-    "p95 ": ("last_p95_s", "{:.2f}"),
-    "tok/s": ("tokens_per_s", "{:.1f}"),
-    "CPU s": ("cpu_s", "{:.1f}"),
-    "MB": ("memory_mb", "{:.0f}"),
-    "swaps": ("swaps", "{:.0f}"),
-    "a swap": ("swap_p50_s", "{:.2f}"),
-    "ready": ("ready_s", "{:.0f}"),
-    "load": ("load", "{:.0f}"),
+def _short(value: float) -> str:
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "first": ("first_p50_s", _short),
+    "p95": ("first_p95_s", _short),
+    "other": ("other_first_p50_s", _short),
+    "last": ("last_p50_s", _short),
+    "p95 ": ("last_p95_s", _short),
+    "tok/s": ("tokens_per_s", _short),
+    "CPU s": ("cpu_s", _short),
+    "MB": ("memory_mb", "{:.0f}".format),
+    "swaps": ("swaps", "{:.0f}".format),
+    "swap": ("swap_p50_s", _short),
+    "ready": ("ready_s", "{:.0f}".format),
+    "load": ("load", "{:.0f}".format),
 }
 
 
@@ -187,8 +191,8 @@ def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Tabl
     table = Table(
         title=f"{settings.models} models, {settings.requests} requests, {settings.rate:g} a "
         f"second; medians of {settings.repeats}: seconds to the first token\n(p50, p95, p50 where "
-        "the model is another than the request's before), and to the last; equal: texts, to the "
-        "engine's",
+        "the model is another than the request's before), and to the last; swap: p50 of one; "
+        "equal: texts, to the engine's",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
     table.add_column("", no_wrap=True, min_width=max(map(len, PEERS)))
@@ -196,10 +200,10 @@ def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Tabl
         table.add_column(head, justify="right")
     for name in dict.fromkeys(row["server"] for row in rows):
         mine = [row for row in rows if row["server"] == name]
-        shown = [
-            "" if mine[0][key] is None else written.format(statistics.median(r[key] for r in mine))
-            for key, written in _COLUMNS.values()
-        ]
+        shown = []
+        for key, written in _COLUMNS.values():
+            told = [row[key] for row in mine if row[key] is not None]
+            shown.append(written(statistics.median(told)) if told else "")
         table.add_row(name, *shown, f"{min(row['equal'] for row in mine)}/{settings.requests}")
     return table
 

@@ -70,6 +70,9 @@ import http_server
 class ggml_type:
     GGML_TYPE_F32 = "float32"
 
+class llama_flash_attn_type:
+    LLAMA_FLASH_ATTN_TYPE_DISABLED = "off"
+
 class CommonParams:
     def __init__(self):
         self.model, self.cpuparams = type("Model", (), {})(), type("Threads", (), {})()
@@ -78,6 +81,7 @@ class Server:
     def __init__(self, params):
         assert params.n_ctx == params.n_parallel * 256
         assert params.cache_type_k == params.cache_type_v == "float32"
+        assert params.flash_attn_type == "off"
         port = http_server.serve(params.model.path, 0, lambda token: {"tokens": [token]})
         print("words of the library", flush=True)
         self.listening_address = f"http://127.0.0.1:{port}"
