@@ -48,7 +48,7 @@ peer-simulator: env ## install Vidur, to compare with (.venv-peer-simulator)
 peer-server: env ## install llama.cpp's server, to compare with (.venv-peer-server)
 	@.ci/make-extra peer-server
 
-peer-vllm: env ## install vLLM on the CPU (8 GB), to compare with (.venv-peer-vllm)
+peer-vllm: env ## install vLLM on the CPU (6 GB), to compare with (.venv-peer-vllm)
 	@.ci/make-extra peer-vllm
 
 test: warm aot driver ray ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
