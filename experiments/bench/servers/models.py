@@ -33,9 +33,13 @@ SERVED_SHAPES: Mapping[str, Mapping[str, Any]] = {
 """Those that every server here can serve."""
 
 
+_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
 def config_of(shape: str) -> dict[str, Any]:
     """Return the checkpoint's configuration of one of `SERVED_SHAPES`."""
-    return BASE | dict(SERVED_SHAPES[shape])
+    config = BASE | dict(SERVED_SHAPES[shape])
+    return config | {"architectures": [_CLASSES[config["model_type"]]]}
 
 
 def write_models(shapes: Sequence[str], models: int, seed: int, folder: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Servers that the trace is sent to: this engine, and llama.cpp behind a swapper of models."""
+"""What a trace is sent to: a server of several models, and the first of them, this engine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +15,13 @@ from typing import Any, Protocol
 
 from c2c.errors import DataError
 
-__all__ = ["Answer", "Engine", "Request", "Server", "Swapper", "cpu_seconds", "pss_mb"]
+__all__ = [
+    "START_S", "Answer", "Engine", "Request", "Server", "cpu_seconds", "launched", "pss_mb",
+    "streamed", "tree",
+]  # fmt: skip
 
-_START_S = 600.0
-_PROCESS = Path(__file__).with_name("llama_cpp_process.py")
+START_S = 600.0
+"""Within which a server is up, and an answer goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,10 @@ class Server(Protocol):
 
     name: str
 
+    @property
+    def swaps_s(self) -> Sequence[float]:
+        """Seconds of each load of a model since it is up, and of the end of one for it."""
+
     def start(self) -> None:
         """Come up."""
 
@@ -56,17 +61,31 @@ class Server(Protocol):
     def processes(self) -> Sequence[int]:
         """Return the processes that stand for it now, without their children."""
 
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all its processes so far, those that ended included."""
+
     def stop(self) -> None:
         """Go away."""
 
 
-def _streamed(
+def streamed(
     address: str, path: str, body: Mapping[str, Any], tokens_in: Callable[[Any], Sequence[int]]
 ) -> Answer:
+    """Ask for a stream of events, and return the tokens that are in them.
+
+    Args:
+      address: of the server, http.
+      path: on it.
+      body: of the request.
+      tokens_in: returns the tokens of an event, from its JSON; many have none.
+
+    Raises:
+      DataError: it answers with an error.
+    """
     host = address.removeprefix("http://").split("/")[0]
     began_s, first_s = time.perf_counter(), 0.0
     tokens: list[int] = []
-    connection = http.client.HTTPConnection(host, timeout=_START_S)
+    connection = http.client.HTTPConnection(host, timeout=START_S)
     try:
         head = {"content-type": "application/json"}
         connection.request("POST", path, json.dumps({**body, "stream": True}), head)
@@ -89,10 +108,38 @@ def _events(lines: Iterator[bytes] | http.client.HTTPResponse) -> Iterator[Any]:
             yield json.loads(line.removeprefix(b"data: "))
 
 
+def launched(
+    name: str, command: Sequence[str], log: Path, failed: str
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a process that serves until its input ends; return it, and the address it prints.
+
+    Args:
+      name: of the server.
+      command: to run.
+      log: what it says on standard error is added to this file.
+      failed: what to say if it ends before it serves.
+
+    Raises:
+      DataError: it ended before it served.
+    """
+    with log.open("ab") as said:
+        process = subprocess.Popen(  # noqa: S603 (the user's Python, our script)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
+            start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:  # beside what a library says
+        if line.startswith(b"http"):
+            return process, line.decode().strip()
+    process.communicate()
+    raise DataError(name, log.read_text(errors="replace")[-2000:], failed)
+
+
 class Engine:
     """`experiments.serve` over a folder of checkpoints."""
 
     name = "engine"
+    swaps_s: Sequence[float] = ()
 
     def __init__(self, catalog: Path, log: Path, settings: Sequence[str]) -> None:
         """Take the settings of `experiments.serve`; nothing is started."""
@@ -110,7 +157,7 @@ class Engine:
                 ],
                 stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
-        end_s = time.monotonic() + _START_S
+        end_s = time.monotonic() + START_S
         while " at http" not in (said := self._log.read_text()):
             if self._process.poll() is not None or time.monotonic() > end_s:
                 raise DataError("experiments.serve", said[-2000:], "It did not come up.")
@@ -123,13 +170,17 @@ class Engine:
             "model": request.model, "prompt": request.ids, "max_tokens": request.new,
             "temperature": 0, "ignore_eos": True, "return_token_ids": True,
         }  # fmt: skip
-        return _streamed(
+        return streamed(
             self._address, "/v1/completions", body, lambda e: e["choices"][0]["token_ids"]
         )
 
     def processes(self) -> Sequence[int]:
         """Return the scheduler's."""
         return () if self._process is None else (self._process.pid,)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all its processes so far."""
+        return cpu_seconds(self.processes())
 
     def stop(self) -> None:
         """Go away."""
@@ -139,105 +190,7 @@ class Engine:
             self._process = None
 
 
-class Swapper:
-    """A process of llama.cpp's server for one model at a time, as llama-swap has it.
-
-    Requests are served in order of arrival. Those of the model that is loaded are served at the
-    same time, as many as there are slots; one of another model waits until they have ended, that
-    model's process is ended, and its own has started.
-    """
-
-    name = "llama.cpp"
-
-    def __init__(
-        self,
-        python: Path,
-        models: Mapping[str, Path],
-        log: Path,
-        *,
-        slots: int,
-        context: int,
-        threads: int,
-    ) -> None:
-        """Take the models' GGUF files by name; nothing is started."""
-        self._python, self._models, self._log = python, models, log
-        self._given = {"slots": slots, "context": context, "threads": threads}
-        self._slots = slots
-        self._turn = threading.Condition()
-        self._waiting: deque[object] = deque()
-        self._open = 0
-        self._model = ""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._address = ""
-        self.swaps_s: list[float] = []
-
-    def start(self) -> None:
-        """Come up without a model."""
-        self.swaps_s.clear()
-
-    def ask(self, request: Request) -> Answer:
-        """Answer, once it is its turn."""
-        began_s, ticket = time.perf_counter(), object()
-
-        def is_next() -> bool:
-            if self._waiting[0] is not ticket:
-                return False
-            return self._open == 0 or (self._model == request.model and self._open < self._slots)
-
-        with self._turn:
-            self._waiting.append(ticket)
-            self._turn.wait_for(is_next)
-            if self._model != request.model:
-                self._swap(request.model)
-            self._waiting.popleft()
-            self._open += 1
-            self._turn.notify_all()
-        waited_s = time.perf_counter() - began_s
-        body = {
-            "prompt": request.ids, "n_predict": request.new, "temperature": 0, "ignore_eos": True,
-            "return_tokens": True, "cache_prompt": False,
-        }  # fmt: skip
-        try:
-            found = _streamed(self._address, "/completion", body, lambda e: e.get("tokens", ()))
-        finally:
-            with self._turn:
-                self._open -= 1
-                self._turn.notify_all()
-        return Answer(
-            first_s=waited_s + found.first_s, last_s=waited_s + found.last_s, tokens=found.tokens
-        )
-
-    def _swap(self, model: str) -> None:
-        began_s = time.perf_counter()
-        self.stop()
-        given = json.dumps({"model": str(self._models[model]), **self._given})
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 (the user's Python, our script)
-                [str(self._python), str(_PROCESS), given],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
-        assert self._process.stdout is not None
-        for line in self._process.stdout:  # beside what the library says
-            if line.startswith(b"http"):
-                self._address, self._model = line.decode().strip(), model
-                break
-        else:
-            raise DataError("llama.cpp", self._log.read_text()[-2000:], f"It did not load {model}.")
-        self.swaps_s.append(time.perf_counter() - began_s)
-
-    def processes(self) -> Sequence[int]:
-        """Return that of the model that is loaded."""
-        return () if self._process is None else (self._process.pid,)
-
-    def stop(self) -> None:
-        """End the process that there is; a swapper asks for no last word either."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process, self._model = None, ""
-
-
-def _tree(of: Sequence[int]) -> list[int]:
+def tree(of: Sequence[int]) -> list[int]:
     """Return processes and their descendants."""
     children: dict[int, list[int]] = {}
     for each in Path("/proc").iterdir():
@@ -256,7 +209,7 @@ def _tree(of: Sequence[int]) -> list[int]:
 def cpu_seconds(of: Sequence[int]) -> float:
     """Return what processes, their descendants, and children that ended have used."""
     ticks = 0
-    for pid in _tree(of):
+    for pid in tree(of):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
@@ -268,7 +221,7 @@ def cpu_seconds(of: Sequence[int]) -> float:
 def pss_mb(of: Sequence[int]) -> float:
     """Return the memory of processes and their descendants, what they share counted once."""
     found = 0
-    for pid in _tree(of):
+    for pid in tree(of):
         try:
             said = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):
