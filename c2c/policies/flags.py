@@ -32,9 +32,13 @@ def _hash(self: Any) -> int:
 
 
 def _equal(self: Any, other: Any) -> Any:
-    if type(self) is type(other) and self._values == other._values:
-        return True
-    return _EQUAL(self, other)
+    if type(self) is not type(other):
+        return _EQUAL(self, other)
+    ours, theirs, options = self._values, other._values, self.options
+    return ours == theirs or all(
+        ours.get(name, options[name].default) == theirs.get(name, options[name].default)
+        for name in ours.keys() | theirs.keys()
+    )
 
 
 def install() -> None:

@@ -21,8 +21,6 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager
 from numba.core.typed_passes import (
-    AnnotateTypes,
-    IRLegalization,
     NativeLowering,
     NoPythonBackend,
     NopythonTypeInference,
@@ -36,11 +34,12 @@ from numba.core.untyped_passes import (
     TranslateByteCode,
 )
 
-from c2c.policies import flags, operators
+from c2c.policies import flags, lookups, operators
 
 __all__ = ["InnerCompiler", "OuterCompiler"]
 
 flags.install()
+lookups.install()
 operators.install()
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
@@ -59,8 +58,6 @@ _PASSES: Final[tuple[Any, ...]] = (
     ReconstructSSA,
     NopythonTypeInference,
     PreLowerStripPhis,
-    IRLegalization,
-    AnnotateTypes,
     NativeLowering,
     NoPythonBackend,
 )
@@ -168,7 +165,7 @@ def _few_passes(state: Any) -> Any:
     """Return the passes that the package's own functions need, half of Numba's.
 
     They have no closures, no objects, no array expressions, no branches on types, and nothing
-    that counts references.
+    that counts references: where variables end, which Numba would write code for, is no matter.
     """
     made = _PassManager("c2c")
     for each in _PASSES:

@@ -1,8 +1,9 @@
-"""Numba's typing of operators, each found once.
+"""Numba's typing of operators and of Python's own functions, each found once.
 
 Numba tries every implementation that it has of `+` (of numbers, strings, arrays, ...) at each place
 where two numbers are added. What an operator returns follows from the types of its arguments alone,
-so the first answer is kept. A twelfth of the compile time goes.
+so the first answer is kept. A twelfth of the compile time goes. So it is with `max`, which Numba
+would also make machine code of once more for callers that are compiled with other flags.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ __all__ = ["install"]
 
 _Function: Final[Any] = BaseFunction  # Numba brings no types for it
 _FIND: Final[Any] = _Function.get_call_type
-_OPERATORS: Final = "_operator"
+_PYTHON_S_OWN: Final = {"_operator", "builtins"}
 
 
 def _get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
-    if kws or getattr(self.typing_key, "__module__", None) != _OPERATORS:
+    if kws or getattr(self.typing_key, "__module__", None) not in _PYTHON_S_OWN:
         return _FIND(self, context, args, kws)
     known = self.__dict__.setdefault("_c2c_known", {})
     found = known.get(args)

@@ -7,6 +7,7 @@ each function reads what it uses.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ import numpy as np
 from llvmlite import ir
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate
-from numba.np.arrayobj import populate_array
 
 __all__ = ["Packed", "as_array", "pack", "read", "read_words", "words"]
 
@@ -111,16 +111,23 @@ class _Reader:
         return context.cast(builder, self.word(), types.int64, kind)
 
     def _array(self, kind: Any) -> Any:
+        # As one value: field by field in memory it is three times the code to write and optimise.
         context, builder = self._context, self._builder
-        array = context.make_array(kind)(context, builder)
-        item = context.get_data_type(kind.dtype)
+        model, item = context.data_model_manager[kind], context.get_data_type(kind.dtype)
         data = builder.inttoptr(self.word(), item.as_pointer())
         shape, strides = ([self.word() for _ in range(kind.ndim)] for _ in range(2))
-        populate_array(
-            array, data=data, shape=shape, strides=strides, itemsize=context.get_abi_sizeof(item),
-            meminfo=None,
-        )  # fmt: skip
-        return array._getvalue()  # noqa: SLF001
+        items = functools.reduce(lambda n, k: builder.mul(n, k, flags=["nsw"]), shape)
+        made = ir.Constant(model.get_value_type(), None)  # nothing owns the memory
+        for field, value in (
+            ("nitems", items),
+            ("itemsize", items.type(context.get_abi_sizeof(item))),
+            ("data", data),
+        ):
+            made = builder.insert_value(made, value, model.get_field_position(field))
+        for field, values in (("shape", shape), ("strides", strides)):
+            for k, value in enumerate(values):
+                made = builder.insert_value(made, value, [model.get_field_position(field), k])
+        return made
 
 
 def read_words(context: Any, builder: Any, address: Any, kind: Any) -> Any:

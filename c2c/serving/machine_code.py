@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 import platform
@@ -175,7 +176,23 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
     """
-    return _made_whole(lambda: Compiled(*_made(function, arguments)))
+    with _no_collections():
+        return _made_whole(lambda: Compiled(*_made(function, arguments)))
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Leave garbage be: the compiler makes a million objects that stay, looked through many times.
+
+    A tenth of its time, for 160 MB until it is done.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Compiled:

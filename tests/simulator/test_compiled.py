@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from c2c.errors import PolicyError
 from c2c.policies import Apart, Own, Resident, RoundRobin, System
 from c2c.policies.apart import PARTS
-from c2c.serving import prepare
+from c2c.serving import machine_code, prepare
 from c2c.serving.cache_folder import writable
 from c2c.serving.machine_code import _sources, cache_dir, cache_key, compiled, forget
 from c2c.serving.state import Rules
@@ -98,6 +100,32 @@ def test_a_damaged_cache_is_deleted_and_made_again(
             assert compiled(_twice, arguments)(*arguments) == 6  # read, without a word
     finally:
         forget()
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_garbage_is_not_looked_for_while_it_compiles_and_afterwards_as_before(
+    is_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("C2C_CACHE", str(tmp_path))
+    seen: list[bool] = []
+    module: Any = machine_code
+    real = module.link
+
+    def note(*given: Any) -> Any:
+        seen.append(gc.isenabled())
+        return real(*given)
+
+    monkeypatch.setattr(module, "link", note)
+    forget()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with pytest.raises(PolicyError):
+            compiled(_twice, (_Number(3), Rules(System(route="no policy"), Own(), 0)))
+        assert gc.isenabled() == is_on
+    finally:
+        gc.enable()
+        forget()
+    assert seen == [False]
 
 
 class _Number(NamedTuple):
