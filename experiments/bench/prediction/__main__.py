@@ -243,8 +243,16 @@ def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
     found: list[Judged] = []
     compared: list[list[list[Comparison]]] = []
     about: list[dict[str, Any]] = []
-    for load, runs in live.predicted.items():
-        each = [_predict(run, fits) for run in runs]
+    total = sum(len(runs) for runs in live.predicted.values())
+    done = 0
+    with progress_bar("predictions", total) as advance:
+        predicted: dict[float, list[tuple[list[Comparison], dict[str, Any]]]] = {}
+        for load, runs in live.predicted.items():
+            predicted[load] = []
+            for run in runs:
+                predicted[load].append(_predict(run, fits))
+                advance(done := done + 1)
+    for load, each in predicted.items():
         compared.append([comparison for comparison, _ in each])
         about += [dict(known, load=load) for _, known in each]
         found += judge(load, compared[-1])

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
 from experiments.bench.prediction.verdict import Judged
 from experiments.figures.style import BLUE, GREY, INK, VERMILION, canvas, finish, look
 from experiments.serving.replaying import Comparison
 
 __all__ = ["draw"]
+
+_TICKS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 100, 200)
 
 
 def draw(
@@ -43,6 +46,7 @@ def draw(
                     )  # fmt: skip
             axis.axhline(0.0, color=INK, lw=0.8)
             axis.set_yscale("symlog", linthresh=10)
+            axis.yaxis.set_major_locator(FixedLocator(_TICKS))
             axis.yaxis.set_major_formatter("{x:g}")
             names = [f"{one.name.removesuffix('_s')}\np{one.share}" for one in mine]
             axis.set_xticks(range(len(mine)), names)
