@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from c2c.errors import SettingError
@@ -26,7 +26,8 @@ class Result:
     mapping; for predicates what `predicate_holds` takes. `sample`: "in-sample" if the claim, or
     numbers it follows from by arithmetic, were inputs of ours; "identity" if it is arithmetic of
     public inputs alone, such as bytes of a shape, and any model would agree. `by_seed`: what each
-    seed alone gives, in the shape of `ours`; empty if no seed enters or one was used.
+    seed alone gives, in the shape of `ours`; empty if no seed enters or one was used. `by_model`:
+    what each model alone gives, where the paper names none and `ours` is their mean.
     """
 
     claim_id: str
@@ -36,6 +37,7 @@ class Result:
     link_variant: str = ""
     note: str = ""
     by_seed: Sequence[Any] = ()
+    by_model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sample not in get_args(Sample):
@@ -49,12 +51,14 @@ class Comparison:
     `agrees`: within 20% (`within_20`; large shares by their complement, see `compare`), or on the
     right side of a bound, or the predicate holds. `in_band`: a trend that holds for `ours` and not
     with every seed, so that its effect is no larger than what seeds change; it does not agree.
+    `apart`: models of whose mean `ours` agrees and that do not agree alone, so that it does not.
     """
 
     ratio: float | None
     within_20: bool | None
     agrees: bool
     in_band: bool = False
+    apart: tuple[str, ...] = ()
 
 
 def compare(claim: Claim, result: Result) -> Comparison:
@@ -69,7 +73,9 @@ def compare(claim: Claim, result: Result) -> Comparison:
     points, and anything from 76 agree with it. Ours must lie within 20% of the complement or within
     one percentage point, whichever is more. Gains have no such complement and stay numbers.
 
-    A trend (a claim without a number to divide by) must hold with each seed of `by_seed` as well.
+    A trend (a claim without a number to divide by) must hold with each seed of `by_seed` as well,
+    and a mean over models agrees only if each of `by_model` does: what lies between two answers
+    that are both far off is no answer.
 
     Raises:
       SettingError: ids or units differ, or ours has not the shape of the claim's value.
@@ -90,11 +96,20 @@ def compare(claim: Claim, result: Result) -> Comparison:
             for part in _parts(claim.value, ours, claim, f"{claim.id}.by_seed[{seed}]")
         )
     )
+    apart = tuple(
+        model
+        for model, ours in result.by_model.items()
+        for part in _parts(claim.value, ours, claim, f"{claim.id}.by_model[{model}]")
+        if agrees and not part.agrees
+    )
     return Comparison(
         ratio=max(ratios, key=_distance) if ratios else None,
-        within_20=all(p.within_20 for p in parts if p.within_20 is not None) if ratios else None,
-        agrees=agrees and not in_band,
+        within_20=not apart and all(p.within_20 for p in parts if p.within_20 is not None)
+        if ratios
+        else None,
+        agrees=agrees and not in_band and not apart,
         in_band=in_band,
+        apart=apart,
     )
 
 

@@ -73,6 +73,8 @@ class Row:
         parts = [self.result.note if self.result else self.why]
         if self.comparison is not None and self.comparison.in_band:
             parts.append("Not counted: it does not hold with every seed.")
+        if self.comparison is not None and self.comparison.apart:
+            parts.append(f"Not counted: {', '.join(self.comparison.apart)} alone do not agree.")
         if self.missing_members:
             parts.append(f"Not counted: {', '.join(self.missing_members)} do not agree.")
         return " ".join(part for part in parts if part)

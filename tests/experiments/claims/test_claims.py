@@ -275,6 +275,28 @@ def test_a_trend_must_hold_with_every_seed() -> None:
     assert compare(made(2.0), result(2.1, by_seed=[1.0, 2.1, 9.0])).agrees
 
 
+def test_a_mean_over_models_counts_only_if_each_model_agrees() -> None:
+    item = made(2.58)
+    sure = compare(item, result(2.5, by_model={"a": 2.4, "b": 2.6}))
+    assert sure.agrees
+    assert sure.within_20
+    unsure = compare(item, result(2.55, by_model={"a": 0.1, "b": 5.0}))
+    assert (unsure.agrees, unsure.within_20, unsure.apart) == (False, False, ("a", "b"))
+    assert unsure.ratio == pytest.approx(2.55 / 2.58)
+    assert compare(item, result(9.0, by_model={"a": 9.0})).apart == ()  # a miss needs no more
+
+
+def test_means_of_fig13_name_their_models() -> None:
+    name = "c2cserve.fig13.finemoe.before"
+    answer = Result(claim_id=name, ours=2.6, unit="s", sample="out-of-sample",
+                    by_model={"mixtral-8x7b": 0.3, "qwen3-30b-a3b": 4.9})  # fmt: skip
+    (row,) = (r for r in fidelity_rows(load_claims(), [answer], frozenset()) if r.claim.id == name)
+    assert row.is_miss
+    assert row.why
+    assert "mixtral-8x7b, qwen3-30b-a3b alone do not agree" in row.note
+    assert totals([row])["out_of_sample"]["numbers_within_20"] == 0
+
+
 def test_an_order_counts_only_if_its_members_do() -> None:
     order, sizes = "c2cserve.fig14.order", {"default_chunk": 2.83, "random_placement": 1.94}
     answers = [
