@@ -165,10 +165,14 @@ def hashed(key: int, number: int) -> int:
 
 
 @register_jitable
+def _key(seed: int, request: int) -> int:
+    return hashed(hashed(0, seed), request)
+
+
+@register_jitable
 def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
     """Return a number in [0, 1) that only these five determine."""
-    key = hashed(hashed(_mixed((seed + _STEP) & _MASK), request), position)
-    return hashed(hashed(key, layer), k) / _DRAWS
+    return hashed(hashed(hashed(_key(seed, request), position), layer), k) / _DRAWS
 
 
 @register_jitable
@@ -194,4 +198,4 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
 @register_jitable
 def token_key(tables: RouterTables, request: int, layer: int) -> int:
     """Return what the tokens of a request draw from in a layer."""
-    return hashed(hashed(_mixed((tables.seed + _STEP) & _MASK), request), layer)
+    return hashed(_key(tables.seed, request), layer)
