@@ -43,7 +43,7 @@ __all__ = ["has_work", "settle", "start_asked", "wake"]
 _UNLIMITED: Final = 1 << 60  # decode steps of a run that nothing else waits for
 
 
-@inlined
+@jitable
 def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     # Whether the first waiting request could join the batch of instance i now.
     inst = s.instance[i]
@@ -349,20 +349,22 @@ def _next_turn(
 @inlined
 def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Let device `d` turn to an engine with work, if it does nothing and there is one."""
-    i, most = s.device[d].first, _UNLIMITED
-    if not takes_turns(rules.system.turn):
-        if s.device[d].running < 0 and has_work(fleet, rules, s, i):
-            _launch(fleet, rules, s, i, most, now_s)
+    i, most, nth = s.device[d].first, _UNLIMITED, 0
+    is_shared = takes_turns(rules.system.turn)
+    if not is_shared and (s.device[d].running >= 0 or not has_work(fleet, rules, s, i)):
         return
-    nth = 0
-    while i >= 0:
-        i, most = _next_turn(fleet, rules, s, d, nth, now_s)
-        if i >= 0:
-            _launch(fleet, rules, s, i, most, now_s)
+    while True:
+        if is_shared:
+            i, most = _next_turn(fleet, rules, s, d, nth, now_s)
+            if i < 0:
+                return
+        _launch(fleet, rules, s, i, most, now_s)  # in one place: it is a fifth of the loop's code
+        if not is_shared:
+            return
         nth += 1
 
 
-@inlined
+@jitable
 def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     """Start what can start on the devices that the event touched; the last part of every step."""
     k = 0
@@ -375,7 +377,7 @@ def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     s.count[0].events += 1
 
 
-@inlined
+@jitable
 def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     """Requests were queued at instance `i`: start it, or end a run of decode steps for them."""
     inst = s.instance[i]
