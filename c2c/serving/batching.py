@@ -229,7 +229,7 @@ def _best_variant(
     return best, seconds + gb_s * s.link_bytes[best] / 1e9
 
 
-@jitable
+@inlined
 def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> None:
     inst = s.instance[i]
     plan = s.plan[inst.on_device]

@@ -105,7 +105,7 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
     return most
 
 
-@jitable
+@inlined
 def quota_bytes(fleet: Fleet, rules: Rules, s: Serving, i: int, room: float) -> float:
     """Return what of the free HBM of its device the next request of instance `i` may take.
 

@@ -76,7 +76,7 @@ def release_kv(fleet: Fleet, s: Serving, i: int, tokens: int) -> None:
     s.device[inst.on_device].kv_bytes -= freed
 
 
-@jitable
+@inlined
 def finish(fleet: Fleet, s: Serving, i: int, slot: int, now_s: float) -> None:
     """End a request that instance `i` has served; it stands in no batch any more."""
     req = s.request[slot]

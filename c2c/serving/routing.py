@@ -45,7 +45,7 @@ def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
         s.routes[k].ends_s = prompt_s + step_s * req.output
 
 
-@jitable
+@inlined
 def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: bool) -> int:
     """Return the instance that takes a request of model `m`; -1 where the model has to be placed.
 

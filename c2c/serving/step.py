@@ -121,7 +121,7 @@ def _let_die(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> No
         i = following
 
 
-@jitable
+@inlined
 def on_arrival(
     fleet: Fleet,
     rules: Rules,
@@ -409,7 +409,7 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
         _go_elsewhere(fleet, rules, s, m, now_s)
 
 
-@jitable
+@inlined
 def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Device `d` finished the steps it reports: account, control alpha, go on."""
     if not account_step(fleet, rules, s, d):

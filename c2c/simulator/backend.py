@@ -221,7 +221,7 @@ def _lead(
     link.peak = max(link.peak, link_bytes / seconds)
 
 
-@jitable
+@inlined
 def submit(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
     ended: int, now_s: float,
@@ -290,7 +290,7 @@ def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rat
     world.n_timeline[0] = n + 1
 
 
-@jitable
+@inlined
 def end_phase(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import inlined, jitable
+from c2c.policies import inlined
 from c2c.serving import RESOURCES
 from c2c.serving.state import Serving
 from c2c.simulator.chains import Chains, Lanes, new_lanes
@@ -147,7 +147,7 @@ def account(world: World, c: int, now_s: float) -> None:
     link.at_s = now_s
 
 
-@jitable
+@inlined
 def note_ends(state: Serving, world: World, c: int) -> None:
     """Let the next event be found, now that phases of chip `c` end at other times."""
     chip = state.chip[c]
