@@ -2,8 +2,9 @@
 
 Each array that code reads makes Numba look for an implementation that no array has, and then for
 new ones among all modules that could bring any; each size of a type is asked of LLVM through a
-module written for it; each call of LLVM tells the clocks of all functions that are being compiled.
-What is found is the same here. A tenth of the compile time goes.
+module written for it; each call of LLVM tells the clocks of all functions that are being compiled;
+each of four passes finds anew where every variable lives. What is found is the same here, or found
+when it is asked. A tenth of the compile time goes, and three hundredths with the variables.
 """
 
 # ruff: noqa: SLF001
@@ -17,7 +18,7 @@ from llvmlite.binding import ffi
 from numba.core import transforms
 from numba.core.base import BaseContext
 from numba.core.ir import Inst, Loc, Var
-from numba.core.postproc import PostProcessor
+from numba.core.postproc import PostProcessor, VariableLifetime
 
 __all__ = ["install"]
 
@@ -25,8 +26,9 @@ _Context: Final[Any] = BaseContext  # Numba brings no types for it
 _Instruction: Final[Any] = Inst
 _REFRESH: Final[Any] = _Context.refresh
 _SIZE_OF: Final[Any] = _Context.get_abi_sizeof
-_Lifetimes: Final[Any] = PostProcessor
-_POST_PROCESS: Final[Any] = _Lifetimes.run
+_Processor: Final[Any] = PostProcessor
+_Lifetimes: Final[Any] = VariableLifetime
+_POST_PROCESS: Final[Any] = _Processor.run
 _Transforms: Final[Any] = transforms
 _PACKAGE: Final = "c2c."
 _LIST: Final[Any] = _Instruction._rec_list_vars
@@ -69,17 +71,15 @@ def _list_variables(self: Any, value: Any) -> list[Any]:
     return found
 
 
-def _post_process(self: Any, *args: Any, **kwargs: Any) -> None:
+def _post_process(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
     function = self.func_ir
-    if args or kwargs.get("emit_dels") or not is_package_s(function.func_id):
-        _POST_PROCESS(self, *args, **kwargs)
-    else:
-        function.blocks = _Transforms.canonicalize_cfg(function.blocks)
-
-
-def is_package_s(function: Any) -> bool:
-    """Return whether the function that Numba knows so is the package's, and no generator."""
-    return bool(function.modname.startswith(_PACKAGE)) and not function.is_generator
+    known = function.func_id
+    if emit_dels or known.is_generator or not known.modname.startswith(_PACKAGE):
+        _POST_PROCESS(self, emit_dels, extend_lifetimes)
+        return
+    # All but what lives where a block begins, which only Numba's object mode asks.
+    function.blocks = _Transforms.canonicalize_cfg(function.blocks)
+    function.variable_lifetime = _Lifetimes(function.blocks)  # finds what it is asked
 
 
 def install() -> None:
@@ -90,7 +90,7 @@ def install() -> None:
     _Context.refresh = _refresh
     _Context.get_abi_sizeof = _size_of
     _Instruction._rec_list_vars = _list_variables
-    _Lifetimes.run = _post_process
+    _Processor.run = _post_process
     lock: Any = ffi.lib._lock
     for acquire, release in list(lock._cblist):
         ffi.unregister_lock_callback(acquire, release)
