@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from llvmlite.binding import create_new_function_pass_manager
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager
@@ -49,6 +50,7 @@ _PassManager: Final[Any] = PassManager
 _OURS: Final = "_ZN3c2c"
 _PACKAGE: Final = "c2c."
 _FORMULAS: Final = "_ZN3c2c4cost"
+_COUNTING: Final = "NRT_"  # of functions that count references
 
 _PASSES: Final[tuple[Any, ...]] = (
     TranslateByteCode,
@@ -76,7 +78,24 @@ class _NoMachineCode:
         """Do nothing: only the outermost function's environment is ever used."""
 
 
-class _InnerLibrary(_Library):  # type: ignore[misc]
+class _OwnLibrary(_Library):  # type: ignore[misc]
+    """A function whose optimisation waits for the outermost one, except for what makes it small."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        if any(function.name.startswith(_COUNTING) for function in module.functions):
+            super()._optimize_functions(module)  # it counts references, most of them in vain
+            return
+        module.data_layout = self._codegen._data_layout
+        for function in module.functions:
+            if not function.is_declaration:
+                passes = create_new_function_pass_manager()
+                passes.add_sroa_pass()
+                passes.add_instruction_combine_pass()
+                passes.add_simplify_cfg_pass()
+                passes.run(function, self._codegen._pass_builder())
+
+
+class _InnerLibrary(_OwnLibrary):
     """A function that is only linked into others."""
 
     @property
@@ -116,7 +135,7 @@ class _Linked:
         return _module(self._library)
 
 
-class _OuterLibrary(_Library):  # type: ignore[misc]
+class _OuterLibrary(_OwnLibrary):
     """A function that is called from Python: takes in all that it calls, each once."""
 
     def finalize(self) -> None:

@@ -2,8 +2,9 @@
 
 Each array that code reads makes Numba look for an implementation that no array has, and then for
 new ones among all modules that could bring any; each size of a type is asked of LLVM through a
-module written for it; each call of LLVM tells the clocks of all functions that are being compiled.
-What is found is the same here. A tenth of the compile time goes.
+module written for it; each call of LLVM tells the clocks of all functions that are being compiled;
+each of four passes finds anew where every variable lives. What is found is the same here, or found
+when it is asked. A tenth of the compile time goes, and three hundredths with the variables.
 """
 
 # ruff: noqa: SLF001
@@ -14,8 +15,10 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final
 
 from llvmlite.binding import ffi
+from numba.core import transforms
 from numba.core.base import BaseContext
 from numba.core.ir import Inst, Loc, Var
+from numba.core.postproc import PostProcessor, VariableLifetime
 
 __all__ = ["install"]
 
@@ -23,26 +26,28 @@ _Context: Final[Any] = BaseContext  # Numba brings no types for it
 _Instruction: Final[Any] = Inst
 _REFRESH: Final[Any] = _Context.refresh
 _SIZE_OF: Final[Any] = _Context.get_abi_sizeof
+_Processor: Final[Any] = PostProcessor
+_Lifetimes: Final[Any] = VariableLifetime
+_POST_PROCESS: Final[Any] = _Processor.run
+_Transforms: Final[Any] = transforms
+_PACKAGE: Final = "c2c."
 _LIST: Final[Any] = _Instruction._rec_list_vars
 _NO_VARIABLES: Final = {
     str, int, float, bool, type(None), Loc, BuiltinFunctionType, FunctionType,
 }  # fmt: skip
 
 
-def _registered(context: Any) -> list[int]:
-    """Return how many implementations each registry has that a context knows."""
-    return [
-        len(getattr(registry, name))
-        for known in (context._registries, context.typing_context._registries)
-        for registry, loader in known.items()
-        for name in loader.registry_items
-    ]
-
-
 def _refresh(self: Any) -> None:
-    if self.__dict__.get("_c2c_registered") != _registered(self):
-        _REFRESH(self)
-        self._c2c_registered = _registered(self)
+    if "_c2c_registered" not in self.__dict__:
+        _REFRESH(self)  # imports all modules that register anything
+        self._c2c_registered = {}
+    known = self._c2c_registered
+    for context in (self, self.typing_context):
+        for registry, loader in list(context._registries.items()):
+            counts = [len(getattr(registry, name)) for name in loader.registry_items]
+            if known.get(registry) != counts:
+                context.install_registry(registry)
+                known[registry] = counts
 
 
 def _size_of(self: Any, kind: Any) -> int:
@@ -66,6 +71,17 @@ def _list_variables(self: Any, value: Any) -> list[Any]:
     return found
 
 
+def _post_process(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+    function = self.func_ir
+    known = function.func_id
+    if emit_dels or known.is_generator or not known.modname.startswith(_PACKAGE):
+        _POST_PROCESS(self, emit_dels, extend_lifetimes)
+        return
+    # All but what lives where a block begins, which only Numba's object mode asks.
+    function.blocks = _Transforms.canonicalize_cfg(function.blocks)
+    function.variable_lifetime = _Lifetimes(function.blocks)  # finds what it is asked
+
+
 def install() -> None:
     """Put them in place of Numba's own; they answer as before.
 
@@ -74,6 +90,7 @@ def install() -> None:
     _Context.refresh = _refresh
     _Context.get_abi_sizeof = _size_of
     _Instruction._rec_list_vars = _list_variables
+    _Processor.run = _post_process
     lock: Any = ffi.lib._lock
     for acquire, release in list(lock._cblist):
         ffi.unregister_lock_callback(acquire, release)

@@ -347,17 +347,26 @@ def _next_turn(
 
 
 @inlined
+def _next_engine(
+    fleet: Fleet, rules: Rules, s: Serving, d: int, nth: int, now_s: float
+) -> tuple[int, int]:  # fmt: skip
+    # The nth engine that begins now on device d, or -1, and its most steps.
+    if takes_turns(rules.system.turn):
+        i, most = _next_turn(fleet, rules, s, d, nth, now_s)
+        return i, most
+    i = s.device[d].first
+    if nth > 0 or s.device[d].running >= 0 or not has_work(fleet, rules, s, i):
+        return -1, 0
+    return i, _UNLIMITED
+
+
+@inlined
 def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
     """Let device `d` turn to an engine with work, if it does nothing and there is one."""
-    i, most = s.device[d].first, _UNLIMITED
-    if not takes_turns(rules.system.turn):
-        if s.device[d].running < 0 and has_work(fleet, rules, s, i):
-            _launch(fleet, rules, s, i, most, now_s)
-        return
-    nth = 0
+    i, nth = 0, 0
     while i >= 0:
-        i, most = _next_turn(fleet, rules, s, d, nth, now_s)
-        if i >= 0:
+        i, most = _next_engine(fleet, rules, s, d, nth, now_s)
+        if i >= 0:  # in one place: a launch becomes part of the loop, and a fifth of its code
             _launch(fleet, rules, s, i, most, now_s)
         nth += 1
 

@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba.core.compiler import run_frontend
 from numba.core.event import Listener, install_listener
 from numba.core.ir import Inst
+from numba.core.postproc import PostProcessor
 from numba.core.registry import cpu_target
 from numba.extending import overload
 
@@ -19,6 +20,7 @@ from c2c.simulator.core import drive
 from c2c.simulator.events import replay
 
 _Listener: Any = Listener  # Numba brings no types for it
+_Processor: Any = PostProcessor
 WORD: Any = ir.IntType(64)
 KINDS = [
     WORD,
@@ -67,16 +69,15 @@ def test_instructions_name_the_variables_that_numba_lists(
 def test_implementations_are_looked_for_where_there_are_new_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked: list[Any] = []
-    real = lookups._REFRESH
-
-    def note(found: Any) -> None:
-        looked.append(found)
-        real(found)
-
-    monkeypatch.setattr(lookups, "_REFRESH", note)
     context = _context()
-    looked.clear()
+    looked: list[Any] = []
+    real = context.typing_context.install_registry
+
+    def note(registry: Any) -> None:
+        looked.append(registry)
+        real(registry)
+
+    monkeypatch.setattr(context.typing_context, "install_registry", note)
     context.refresh()
     assert not looked
 
@@ -92,6 +93,24 @@ def test_implementations_are_looked_for_where_there_are_new_ones(
 
     assert numba.njit(**OPTIONS)(caller)(4) == 9
     assert looked
+
+
+def test_what_lives_where_blocks_begin_is_found_for_users_functions_only() -> None:
+    def users(x: int) -> int:
+        return x + 1
+
+    frontend: Any = run_frontend
+    for function in (frontend(drive), frontend(users)):
+        function.block_entry_vars.clear()
+        before, processor = dict(function.blocks), _Processor(function)
+        processor.run()
+        ours, found = dict(function.blocks), len(function.block_entry_vars)
+        lifetimes = function.variable_lifetime.livemap
+        function.blocks = before
+        lookups._POST_PROCESS(processor)
+        assert ours == function.blocks
+        assert lifetimes == function.variable_lifetime.livemap
+        assert found == (len(ours) if function.func_id.func is users else 0)
 
 
 def test_calls_of_llvm_tell_no_clock() -> None:
