@@ -138,7 +138,7 @@ def test_killed_with_all_its_processes_it_leaves_an_archive_to_go_on_from(tmp_pa
     again = subprocess.run(
         [
             *command("--out", str(tmp_path / "new"), "--resume", str(archive)),
-            *("--minutes", "0.05"),
+            *("--minutes", "0.3"),  # enough to be asked what it runs on, not for the next test
         ],
         capture_output=True,
         text=True,
