@@ -182,6 +182,21 @@ class RunDir:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    def kept_folder(self, name: str) -> Path:
+        """Return a folder inside for what this run goes on from; it stays when it is made again.
+
+        It is no result, and a journal of its own says that a run made it.
+        """
+        path = self.path / name
+        if name in OWN or not is_inside(name) or Path(name).parent != Path():
+            raise SettingError("name", name, "a name inside the run folder that is not taken")
+        path.mkdir(exist_ok=True)
+        if not own_files(path):
+            if any(path.iterdir()):
+                raise SettingError("out", str(self.path), f"a folder without a {name} of others")
+            write_text(path / JOURNAL, HEADER + "\n")
+        return path
+
     def write_json(self, name: str, value: Any) -> Path:
         """Write `<name>.json`."""
         path = self._result(f"{name}.json")

@@ -200,3 +200,34 @@ def test_figures_have_the_same_bytes_each_time(tmp_path: Path) -> None:
             bytes_of.append([p.read_bytes() for p in run.write_figure("f", figure)])
     assert bytes_of[0] == bytes_of[1]
     assert bytes_of[0][0].startswith(b"\x89PNG")
+
+
+def test_a_kept_folder_stays_when_the_run_is_made_again(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    run = RunDir.open(root, {"a": 1})  # and killed
+    (run.kept_folder("parts") / "first").write_text("done")
+    run.__exit__(None, None, None)
+    (root / "DONE").unlink()
+    with RunDir.open(root, {"a": 1}) as run:
+        assert (run.kept_folder("parts") / "first").read_text() == "done"
+        run.write_text("result.txt", "made")
+    with RunDir.open(root, {"a": 2}, overwrite=True) as run:
+        assert not (root / "result.txt").exists()
+    assert (root / "parts/first").read_text() == "done"
+
+
+def test_a_kept_folder_is_never_anybody_elses(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/mine").write_text("mine")
+    with (
+        RunDir.open(tmp_path, {"a": 1}, overwrite=True) as run,
+        pytest.raises(SettingError, match="parts of others"),
+    ):
+        run.kept_folder("parts")
+    for name in ("../parts", "a/b", "config.yaml", ""):
+        with (
+            RunDir.open(tmp_path / "other", {"a": 1}, resume=False) as run,
+            pytest.raises(SettingError, match="name"),
+        ):
+            run.kept_folder(name)
+    assert [p.name for p in (tmp_path / "parts").iterdir()] == ["mine"]

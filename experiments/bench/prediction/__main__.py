@@ -17,6 +17,7 @@ weights are written there.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -143,6 +144,7 @@ def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str
     from c2c.errors import DataError
 
     if settings.catalog is None:
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped; the same bits again
         found = write_models(settings.shapes, settings.models, settings.seed, folder)
         return folder, tuple(found), min(config_of(s)["vocab_size"] for s in settings.shapes)
     catalog = Path(settings.catalog).expanduser()
@@ -238,7 +240,7 @@ def _predict(run: Path, fits: Mapping[str, StepFit]) -> tuple[list[Comparison], 
 
 def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
     # Runs of other code or settings are other runs.
-    live = _run_live(settings, folder.path / f"live-{folder.key[:12]}")
+    live = _run_live(settings, folder.kept_folder(f"live-{folder.key[:12]}"))
     fits = fitted(live.fit)
     found: list[Judged] = []
     compared: list[list[list[Comparison]]] = []
