@@ -187,9 +187,9 @@ class RunDir:
 
         It is no result, and a journal of its own says that a run made it.
         """
-        path = self.path / name
-        if name in OWN or not is_inside(name) or Path(name).parent != Path():
-            raise SettingError("name", name, "a name inside the run folder that is not taken")
+        path = self._inside(name)
+        if path.parent != self.path:
+            raise SettingError("name", name, "one name, without a folder before it")
         path.mkdir(exist_ok=True)
         if not own_files(path):
             if any(path.iterdir()):
@@ -254,12 +254,15 @@ class RunDir:
             if self._lock is not None:
                 os.close(self._lock)
 
+    def _inside(self, name: str) -> Path:
+        if name in OWN or not is_inside(name):
+            raise SettingError("name", name, "a file name inside the run folder that is not taken")
+        return self.path / name
+
     def _result(self, name: str) -> Path:
         if self.is_complete:
             raise RuntimeError(f"{self.path} is complete: check is_complete before writing {name}")
-        path = self.path / name
-        if name in OWN or not is_inside(name):
-            raise SettingError("name", name, "a file name inside the run folder that is not taken")
+        path = self._inside(name)
         if name not in self._results:
             if path.exists() or path.is_symlink():  # what was this folder's own has been removed
                 raise SettingError("out", str(self.path), f"a folder without a {name} of others")

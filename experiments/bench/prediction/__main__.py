@@ -246,18 +246,15 @@ def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
     compared: list[list[list[Comparison]]] = []
     about: list[dict[str, Any]] = []
     total = sum(len(runs) for runs in live.predicted.values())
-    done = 0
     with progress_bar("predictions", total) as advance:
-        predicted: dict[float, list[tuple[list[Comparison], dict[str, Any]]]] = {}
         for load, runs in live.predicted.items():
-            predicted[load] = []
+            compared.append([])
             for run in runs:
-                predicted[load].append(_predict(run, fits))
-                advance(done := done + 1)
-    for load, each in predicted.items():
-        compared.append([comparison for comparison, _ in each])
-        about += [dict(known, load=load) for _, known in each]
-        found += judge(load, compared[-1])
+                comparison, known = _predict(run, fits)
+                compared[-1].append(comparison)
+                about.append(dict(known, load=load))
+                advance(len(about))
+            found += judge(load, compared[-1])
     first_line = verdict(found)
     out.print(first_line)
     out.print(_table(settings, found))
