@@ -10,9 +10,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from c2c.engine import messages as say
+from c2c.engine.between import Between
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import Doing, Place, requests_in, run_of
 from c2c.engine.record import StepRow
@@ -36,12 +38,14 @@ from c2c.serving.port import (
     Timer,
     Unload,
 )
-from c2c.serving.rows import as_rows, new_row
+from c2c.serving.rows import as_rows, row_type
 from c2c.serving.state import REPORT_DTYPE
 
 __all__ = ["LiveBackend"]
 
 _log = logging.getLogger("c2c.engine")
+_REPORT: Any = row_type(REPORT_DTYPE)
+_PROMPT = 64  # tokens: prompts are of one kind in steps of so many
 
 
 class LiveBackend:
@@ -55,6 +59,7 @@ class LiveBackend:
         *,
         retries: int,
         on_step: Callable[[StepRow], None],
+        between: Between,
         store: Store | None = None,
     ) -> None:
         """Take the workers, which are ready.
@@ -65,11 +70,15 @@ class LiveBackend:
           ledger: of the requests.
           retries: losses in a row, without a token between, that a request in the step survives.
           on_step: takes each step.
+          between: does what no plan waits for, and looks for reports.
           store: of weights that come and go; None: all are there.
         """
         self._prepared, self._places, self._ledger = prepared, places, ledger
         self._fleet = as_rows(prepared.fleet)
         self._retries, self._on_step, self._store = retries, on_step, store
+        self._between = between
+        self._outgoing: dict[int, list[say.Frame]] = {}  # by device, while actions are carried out
+        self._is_submitting = False
         self._names = [d.name for d in prepared.setup.deployments]
         self._gbps = prepared.link_capacity_gbps / len(places)
         self._events: deque[Event] = deque()
@@ -106,29 +115,39 @@ class LiveBackend:
             self._is_taking = False
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
-        """Carry out actions, in this order."""
-        for action in actions:
-            if isinstance(action, RunSteps):
-                self._begin(action, at_s)
-            elif isinstance(action, SetTimer):
-                self._set_timer(action.at_s)
-            elif isinstance(action, Forget | SetAside):
-                self._free(action.request_id)
-            elif isinstance(action, Interrupt):
-                self._interrupt(self._places[action.device])
-            elif isinstance(action, Unload):
-                place = self._places[action.device]
-                place.instances.pop(action.instance, None)
-                if action.instance in place.opened:
-                    place.opened.discard(action.instance)
-                    self._send(place, say.Unload(instance=action.instance))
-            elif isinstance(action, Absent):
-                for model in action.models:
-                    self._drop(self._names[model])
-            else:
-                # Settings of a live engine refuse what would ask for anything else.
-                assert isinstance(action, Load), action
-                self._begin(action, at_s)
+        """Carry out actions, in this order; a worker gets what it is told in one piece."""
+        self._is_submitting = True
+        try:
+            for action in actions:
+                self._do(action, at_s)
+        finally:
+            self._is_submitting = False
+            outgoing, self._outgoing = self._outgoing, {}
+            for device, frames in outgoing.items():
+                self._send(self._places[device], *frames)
+
+    def _do(self, action: Action, at_s: float) -> None:
+        if isinstance(action, RunSteps):
+            self._begin(action, at_s)
+        elif isinstance(action, SetTimer):
+            self._set_timer(action.at_s)
+        elif isinstance(action, Forget | SetAside):
+            self._free(action.request_id)
+        elif isinstance(action, Interrupt):
+            self._interrupt(self._places[action.device])
+        elif isinstance(action, Unload):
+            place = self._places[action.device]
+            place.instances.pop(action.instance, None)
+            if action.instance in place.opened:
+                place.opened.discard(action.instance)
+                self._send(place, say.Unload(instance=action.instance))
+        elif isinstance(action, Absent):
+            for model in action.models:
+                self._drop(self._names[model])
+        else:
+            # Settings of a live engine refuse what would ask for anything else.
+            assert isinstance(action, Load), action
+            self._begin(action, at_s)
 
     def _drop(self, model: str) -> None:
         if self._store is not None and model in {*self._store.here, *self._store.coming}:
@@ -191,8 +210,17 @@ class LiveBackend:
         self._resume(place)
 
     def _send(self, place: Place, *frames: say.Frame) -> None:
-        if place.link is not None:
+        """Send frames: now, or with what else a worker is told, which a plan has sent at once."""
+        if place.link is None:
+            return
+        if self._is_submitting:
+            self._outgoing.setdefault(place.device, []).extend(frames)
+        else:
             place.link.send(*frames)
+
+    def _send_plan(self, place: Place, plan: say.Run | say.Load) -> None:
+        if place.link is not None:
+            place.link.send(*self._outgoing.pop(place.device, ()), plan)
 
     def started(self, place: Place) -> None:
         """Have a worker that has come back take up what its place was doing."""
@@ -215,7 +243,7 @@ class LiveBackend:
         instance = doing.action.instance
         if isinstance(doing.action, Load):
             place.opened.add(instance)
-            self._send(place, say.Load(plan=doing.plan, instance=instance, model=model))
+            self._send_plan(place, say.Load(plan=doing.plan, instance=instance, model=model))
             return
         if instance not in place.opened:  # the process is new: models come as they are needed
             place.opened.add(instance)
@@ -226,9 +254,9 @@ class LiveBackend:
         if run is not None:
             asked = {request: tokens for request, _, tokens in doing.action.prefills}
             doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
-            self._send(place, run)
-            # While it computes.
-            asyncio.get_running_loop().call_soon(self._count_bytes, doing)
+            self._send_plan(place, run)
+            self._between.expect(place.device, self._kind_of(doing))
+            self._between.later(self._count_bytes, doing)  # while it computes
         else:
             doing.done = max(1, doing.done)
             self._end_run(place, self.now_s())
@@ -240,10 +268,11 @@ class LiveBackend:
         if doing is None or getattr(frame, "plan", None) != doing.plan:
             return
         place.has_worked = True
+        self._between.heard(place.device)
         if isinstance(frame, say.Loaded):
             place.doing = None
             now_s = self.now_s()
-            self._record_load(place, doing, frame, now_s)
+            self._between.later(self._record_load, place, doing, frame, now_s)
             self._put_ready(place, now_s)
         elif isinstance(frame, say.Stepped):
             self._stepped(place, doing, frame)
@@ -256,30 +285,32 @@ class LiveBackend:
         over = [request for request, _, why in frame.tokens if why is not None]
         doing.finished += over
         place.held.difference_update(over)
-        scores = {score.request: score for score in frame.scores}
+        scores = {score.request: score for score in frame.scores} if frame.scores else {}
         for request, token, why in frame.tokens:
             self._ledger.deliver(request, token, why, scores.get(request))
         if doing.alone is not None:
+            self._between.catch_up()  # rows are in the order of the steps
             self._record(place, doing, frame, now_s)
             doing.alone = doing.alone[1:]
             self._resume(place)  # ends it, where nobody is left
             return
         # The worker waits for the loop, nobody for what is written down.
-        asyncio.get_running_loop().call_soon(self._record, place, doing, frame, now_s)
+        self._between.later(self._record, place, doing, frame, now_s)
         if frame.is_last:
             self._end_run(place, now_s)
+        else:
+            self._between.expect(place.device, self._kind_of(doing))
 
     def _end_run(self, place: Place, at_s: float) -> None:
         doing = place.doing
         assert doing is not None
         place.doing = None
         steps = doing.done
-        link, hbm, growth = self._count_bytes(doing)
+        link, hbm, growth = doing.moved or self._count_bytes(doing)
         link, hbm = steps * link, steps * hbm + growth * steps * (steps - 1) / 2
         seconds = max(doing.seconds, 1e-9)
         kind = self._prepared.slice_kinds[self._prepared.kind_of[place.device]]
-        report = new_row(
-            REPORT_DTYPE,
+        report = _REPORT(
             steps=steps,
             latency_s=seconds / steps,
             c2c=min(1.0, link / seconds / (self._prepared.link_capacity_gbps * 1e9)),
@@ -303,6 +334,14 @@ class LiveBackend:
                 fleet.costs, pair, plan, int(fleet.layers[arch]), int(plan.alpha)
             )
         return doing.moved
+
+    @staticmethod
+    def _kind_of(doing: Doing) -> Hashable:
+        """Return what is alike in steps that take about as long."""
+        action = doing.action
+        assert isinstance(action, RunSteps)
+        prompt = sum(tokens for _, _, tokens in action.prefills)
+        return action.model, -(-prompt // _PROMPT), len(action.decodes)
 
     def _record(self, place: Place, doing: Doing, frame: say.Stepped, now_s: float) -> None:
         action = doing.action
@@ -353,6 +392,8 @@ class LiveBackend:
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
         """Take note that a place's process is gone, with all that it held."""
         was_told = place.link is not None  # else the process was not even ready
+        self._between.heard(place.device)
+        self._between.catch_up()  # what was done, as it was told to do it
         place.link = None
         place.held.clear()
         place.opened.clear()

@@ -69,8 +69,9 @@ class Connection(asyncio.Protocol):
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
-        """Begin."""
+        """Begin; what is sent goes out at once, not when the loop has its turn."""
         self._transport = transport
+        transport.set_write_buffer_limits(0)
         self._made(self)
 
     def data_received(self, data: bytes) -> None:

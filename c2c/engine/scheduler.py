@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 
 from c2c.engine import messages as say
+from c2c.engine.answers import Answers
 from c2c.engine.backend import LiveBackend
+from c2c.engine.between import Between
 from c2c.engine.catalog import Entry as CatalogEntry
 from c2c.engine.fleet import (
     Options,
@@ -86,14 +88,15 @@ class Engine:
             has_spare=settings.has_spare,
             worker=settings.worker,
         )
-        self.ledger = Ledger(self._told, self._ended)
-        self.tape = Tape(is_kept=settings.is_recorded)
+        self._between = Between(looks=settings.busy_poll)
+        self._answers = Answers(self._between, self._say)
+        self.ledger = Ledger(self._answers.token, self._ended)
+        self._tape = Tape(is_kept=settings.is_recorded)
         self._ends_s: deque[float] = deque(maxlen=_ENDS)
         self.prepared: Prepared | None = None
         self._backend: LiveBackend | None = None
         self._server: asyncio.Server | None = None
         self._front: Connection | None = None
-        self._answers: list[say.Answered] = []  # that the front is about to be told
         self._connections: set[asyncio.Task[None]] = set()
         self._models: dict[str, int] = {}
         self.failure: Exception | None = None  # what ended the loop, which never ends by itself
@@ -175,7 +178,8 @@ class Engine:
             self.places,
             self.ledger,
             retries=self._settings.retries,
-            on_step=self.tape.step,
+            on_step=self._tape.step,
+            between=self._between,
             store=self._store,
         )
         self._begin_keeping()
@@ -299,11 +303,11 @@ class Engine:
         def take(event: Event) -> None:
             if self.failure is not None:
                 return
-            self.tape.event(event, names)
+            self._tape.event(event, names)
             try:
                 now_s, actions, ended = stepping.take(event)
                 for row in ended:
-                    self.tape.record(row)
+                    self._between.later(self._tape.record, row)
                     if row.failure != FAIL_NONE:
                         self.ledger.end(int(row.id), _WHY[int(row.failure)])
                 backend.submit(now_s, actions)
@@ -384,7 +388,7 @@ class Engine:
         is_full = len(self.ledger) >= self._settings.max_open
         if self.is_draining or is_full or ask.model in self._failed:
             why = "draining" if self.is_draining else "overloaded" if is_full else "model_failed"
-            self._tell(say.Ended(request=ask.request, why=why, retry_s=self._next_end_s()))
+            self._answers.end(ask.request, why, self._next_end_s())
             return
         now_s = self._backend.now_s()
         model = self._models[ask.model]
@@ -413,13 +417,9 @@ class Engine:
         if self.ledger.end(request, why):
             self._backend.put(Cancelled(at_s=self._backend.now_s(), request_id=request))
 
-    def _told(self, request: int, token: int, score: say.Scored | None) -> None:
-        scores = () if score is None else (score,)
-        self._tell(say.Tokens(request=request, tokens=(token,), scores=scores))
-
     def _ended(self, request: int, entry: Entry, why: str) -> None:
         self._ends_s.append(time.monotonic())
-        self._tell(say.Ended(request=request, why=why))
+        self._answers.end(request, why)
         if self._store is not None and entry.ask.model in self._store.coming:
             # The loop hears of the end first.
             asyncio.get_running_loop().call_soon(self._stop_vain_load, entry.ask.model)
@@ -433,15 +433,11 @@ class Engine:
             return
         self._backend.stop_loading(model)
 
-    def _tell(self, frame: say.Answered) -> None:
-        """Tell the front, in one piece with what else comes about before the loop has its turn."""
-        if not self._answers:
-            asyncio.get_running_loop().call_soon(self._answer)
-        self._answers.append(frame)
-
-    def _answer(self) -> None:
-        frames, self._answers = self._answers, []
-        self._say(*frames)
+    @property
+    def tape(self) -> Tape:
+        """What the run leaves, up to now."""
+        self._between.catch_up()
+        return self._tape
 
     def live(self) -> dict[str, Any]:
         """Return how things are now, as plain data."""

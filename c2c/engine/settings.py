@@ -34,6 +34,8 @@ class EngineSettings:
       tpot_slo_s: likewise.
       compiled: whether the loop's step is run as machine code, which is made in the background
         where there is none yet; else interpreted.
+      busy_poll: whether the scheduler looks for reports that are due, in place of sleeping, as long
+        as nobody else wants the core.
       worker: module that a worker's process runs.
     """
 
@@ -52,4 +54,5 @@ class EngineSettings:
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2
     compiled: bool = False
+    busy_poll: bool = True
     worker: str = "c2c.engine.worker"

@@ -61,6 +61,7 @@ class OutsideSettings:
       repeats: of each; they take turns.
       system: who decides, of `conf/system`.
       compiled: whether the loop's step is run as machine code, which is made before all else.
+      busy_poll: whether the scheduler looks for reports in place of sleeping.
       pinned: whether the scheduler has the first core to itself and workers the others.
       seed: of lengths and models.
       out: folder of the result; None for a new one in runs/bench.
@@ -77,6 +78,7 @@ class OutsideSettings:
     repeats: int = 3
     system: str = "engine"
     compiled: bool = True
+    busy_poll: bool = True
     pinned: bool = False
     seed: int = 0
     out: str | None = None
@@ -104,6 +106,7 @@ async def measure(settings: OutsideSettings, workers: int) -> dict[str, Any]:
             has_spare=False,
             is_recorded=True,
             compiled=settings.compiled,
+            busy_poll=settings.busy_poll,
             worker="experiments.bench.waiting_worker",
         ),
     )

@@ -76,6 +76,8 @@ class ServeConf:
       ttft_slo_s: target that policies see.
       tpot_slo_s: likewise.
       constants: of the cost model by which policies predict, `conf/calibration`.
+      busy_poll: whether the scheduler looks for a worker's report shortly before and after it
+        is due, in place of sleeping, as long as nobody else wants the core; false: it sleeps.
       out: folder for what was served, and in which steps; null: nothing is kept.
       compiled: whether the loop's step is run as machine code, which is made in the background
         where there is none yet; false: interpreted, where a debugger can look.
@@ -109,6 +111,7 @@ class ServeConf:
     tpot_slo_s: float = 0.2
     constants: str = "gh200"
     compiled: bool = True
+    busy_poll: bool = True
     out: str | None = None
     system: Any = None
 
@@ -203,6 +206,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             ttft_slo_s=given["ttft_slo_s"],
             tpot_slo_s=given["tpot_slo_s"],
             compiled=given["compiled"],
+            busy_poll=given["busy_poll"],
         ),
     )
 

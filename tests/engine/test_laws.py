@@ -20,6 +20,7 @@ from c2c.cost import load_constants
 from c2c.engine import Options, fleet_of
 from c2c.engine import messages as say
 from c2c.engine.backend import LiveBackend
+from c2c.engine.between import Between
 from c2c.engine.catalog import Entry
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry as LedgerEntry
@@ -105,7 +106,7 @@ class World:
         )
         self.backend = LiveBackend(
             prepared, self.places, self.ledger, retries=retries, on_step=lambda row: None,
-            store=self.store,  # type: ignore[arg-type]
+            between=Between(looks=True), store=self.store,  # type: ignore[arg-type]
         )  # fmt: skip
         self.wishes: Counter[int] = Counter()
         self.keeper = Keeper(

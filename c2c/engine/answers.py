@@ -1,0 +1,43 @@
+"""What the front is told of requests: put together and sent once no worker waits for its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from c2c.engine import messages as say
+from c2c.engine.between import Between
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """Tokens and ends, in one piece with what else comes about before the process has its turn."""
+
+    def __init__(self, between: Between, send: Callable[..., None]) -> None:
+        """Take who knows when there is time, and who sends frames to the front."""
+        self._between, self._send = between, send
+        self._held: list[tuple[Any, ...]] = []
+
+    def token(self, request: int, token: int, score: say.Scored | None) -> None:
+        """Tell of a request's new token."""
+        self._hold(request, token, score)
+
+    def end(self, request: int, why: str, retry_s: float = 0.0) -> None:
+        """Tell why a request is over, and when it may be tried again."""
+        self._hold(request, why, retry_s)
+
+    def _hold(self, *answer: Any) -> None:
+        if not self._held:
+            self._between.later(self._tell)
+        self._held.append(answer)
+
+    def _tell(self) -> None:
+        held, self._held = self._held, []
+        self._send(*(_frame(*answer) for answer in held))
+
+
+def _frame(request: int, what: int | str, more: Any) -> say.Answered:
+    if isinstance(what, str):
+        return say.Ended(request=request, why=what, retry_s=more)
+    return say.Tokens(request=request, tokens=(what,), scores=() if more is None else (more,))
