@@ -90,18 +90,29 @@ class Between:
 
     def _turn(self) -> None:
         """Do a piece of work, or look; what has come is taken between two turns."""
+        if not self._work and not self._is_due():
+            self._is_turning = False
+            return
+        asyncio.get_running_loop().call_soon(self._turn)
+        if self._looks:
+            self._let_others()  # a worker that has just got its plan, first of all
         if self._work:
-            asyncio.get_running_loop().call_soon(self._turn)
             for _ in range(1 + len(self._work) // _AT_ONCE):
                 work, args = self._work.popleft()
                 work(*args)
-        elif self._is_due():
-            asyncio.get_running_loop().call_soon(self._turn)
-        else:
-            self._is_turning = False
+
+    def _let_others(self) -> None:
+        """Let others have the core, unless they kept it for long a short time ago."""
+        now_s = self._clock()
+        if now_s < self._rests_until_s:
+            return
+        self._give_way()
+        away_s = self._clock() - now_s
+        if away_s > _AWAY_S:
+            self._rests_until_s = now_s + _REST * away_s
 
     def _is_due(self) -> bool:
-        """Say whether to go on looking; if that is for later, see to it that it begins."""
+        """Say whether to look now; if that is for later, see to it that it begins."""
         if not self._due:
             return False
         now_s = self._clock()
@@ -111,15 +122,11 @@ class Between:
         if begin_s is None:
             self._due.clear()  # they take longer than before
             return False
-        wait_s = max(begin_s, self._rests_until_s) - now_s
-        if wait_s >= _LEAST_S:
-            self._look_in(wait_s)
-            return False
-        self._give_way()
-        away_s = self._clock() - now_s
-        if away_s > _AWAY_S:
-            self._rests_until_s = now_s + _REST * away_s
-        return True
+        rest_s, wait_s = self._rests_until_s - now_s, begin_s - now_s
+        if rest_s <= 0 and wait_s < _LEAST_S:
+            return True
+        self._look_in(max(rest_s, wait_s, _LEAST_S))
+        return False
 
     def _look_in(self, seconds: float) -> None:
         if self._timer is not None:

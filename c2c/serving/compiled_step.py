@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -91,8 +89,8 @@ class CompiledStep:
             if state is not self._state:  # some tables have grown
                 self._hold(state)
             return state, actions
-        asked = iter(self._asked[:n].tolist())
-        has_dropped = next(asked) > 0
+        asked = self._asked[:n].tolist()
+        has_dropped = asked[0] > 0
         done = self._actions(state, asked)
         if has_dropped:
             loop.tell_absent(self._fleet, state, done)
@@ -137,26 +135,33 @@ class CompiledStep:
         )  # fmt: skip
         return True
 
-    def _actions(self, s: Serving, asked: Iterator[int]) -> list[Action]:
+    def _actions(self, s: Serving, asked: list[int]) -> list[Action]:
         actions: list[Action] = []
-        for code in asked:
-            where = next(asked)
+        at, past = 1, len(asked)
+        while at < past:
+            code, where = asked[at], asked[at + 1]
+            at += 2
             if code == ACT_RUN:
-                actions.append(self._run(where, asked))
+                action, at = self._run(where, asked, at)
+                actions.append(action)
             elif code == ACT_INTERRUPT:
                 actions.append(Interrupt(device=where))
             else:
                 actions.append(loop.action_of(s, code, where))
         return actions
 
-    def _run(self, d: int, asked: Iterator[int]) -> RunSteps:
+    def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:
+        """Return a run whose requests stand in `asked` from a place on, and where they end."""
         plan: Any = self._plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
-        prompts, decodes = next(asked), next(asked)
-        return RunSteps(
+        decodes_at = at + 2 + 3 * asked[at]
+        past = decodes_at + asked[at + 1]
+        prompts = iter(asked[at + 2 : decodes_at])
+        run = RunSteps(
             device=d,
             instance=plan.instance,
             model=int(self._models[plan.instance]),
             plan=plan,
-            prefills=tuple((next(asked), next(asked), next(asked)) for _ in range(prompts)),
-            decodes=tuple(islice(asked, decodes)),
+            prefills=tuple(zip(prompts, prompts, prompts, strict=True)),
+            decodes=tuple(asked[decodes_at:past]),
         )
+        return run, past
