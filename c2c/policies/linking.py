@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from llvmlite.binding import create_new_function_pass_manager
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager
@@ -35,13 +34,14 @@ from numba.core.untyped_passes import (
     TranslateByteCode,
 )
 
-from c2c.policies import flags, lookups, operators
+from c2c.policies import flags, lookups, operators, optimising
 
 __all__ = ["InnerCompiler", "OuterCompiler"]
 
 flags.install()
 lookups.install()
 operators.install()
+optimising.install()
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
@@ -82,17 +82,21 @@ class _OwnLibrary(_Library):  # type: ignore[misc]
     """A function whose optimisation waits for the outermost one, except for what makes it small."""
 
     def _optimize_functions(self, module: Any) -> None:
-        if any(function.name.startswith(_COUNTING) for function in module.functions):
-            super()._optimize_functions(module)  # it counts references, most of them in vain
-            return
-        module.data_layout = self._codegen._data_layout
-        for function in module.functions:
-            if not function.is_declaration:
-                passes = create_new_function_pass_manager()
-                passes.add_sroa_pass()
-                passes.add_instruction_combine_pass()
-                passes.add_simplify_cfg_pass()
-                passes.run(function, self._codegen._pass_builder())
+        if _counts_references(module):
+            super()._optimize_functions(module)
+        else:
+            optimising.make_small(module, self._codegen)
+
+    def _optimize_final_module(self) -> None:
+        if _counts_references(self._final_module):
+            super()._optimize_final_module()
+        else:
+            optimising.optimise(self._final_module, self._codegen)
+
+
+def _counts_references(module: Any) -> bool:
+    """Return whether it does, most of the time in vain: Numba's passes find where."""
+    return any(function.name.startswith(_COUNTING) for function in module.functions)
 
 
 class _InnerLibrary(_OwnLibrary):
