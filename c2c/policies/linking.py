@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import PassManager
 from numba.core.typed_passes import (
     NativeLowering,
     NoPythonBackend,
@@ -34,10 +33,11 @@ from numba.core.untyped_passes import (
     TranslateByteCode,
 )
 
-from c2c.policies import flags, lookups, operators, optimising
+from c2c.policies import bookkeeping, flags, lookups, operators, optimising
 
 __all__ = ["InnerCompiler", "OuterCompiler"]
 
+bookkeeping.install()
 flags.install()
 lookups.install()
 operators.install()
@@ -45,7 +45,6 @@ optimising.install()
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
-_PassManager: Final[Any] = PassManager
 # Beginnings of symbols: of the package, and of its small formulas that are inlined as always.
 _OURS: Final = "_ZN3c2c"
 _PACKAGE: Final = "c2c."
@@ -190,7 +189,7 @@ def _few_passes(state: Any) -> Any:
     They have no closures, no objects, no array expressions, no branches on types, and nothing
     that counts references: where variables end, which Numba would write code for, is no matter.
     """
-    made = _PassManager("c2c")
+    made: Any = bookkeeping.LightPasses("c2c")
     for each in _PASSES:
         made.add_pass(each, each.name())
     made.finalize()

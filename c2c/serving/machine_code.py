@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 _USERS = "user"
+_FROZEN = 1000  # objects; Python freezes some hundreds when it starts
 _RULES = 1  # where the rules stand among the arguments of every entry
 
 
@@ -193,7 +194,7 @@ def _no_collections() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_freeze_count() == 0:  # nothing that someone else froze is thawed
+            if gc.get_freeze_count() < _FROZEN:  # what someone else froze is not thawed
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
