@@ -1,10 +1,10 @@
 """What Numba and llvmlite do beside compiling, made light.
 
 Around each statement Numba enters two generators that would add a line to an error, around each
-constraint on a type a filter of warnings, around each pass what tells of it; types ask the machinery
-of abstract classes whether they are one; implementations that there are none of are refused with the
-text of a whole row's type; llvmlite finds that no text is kept by way of an exception for each
-value. Errors, names and texts are as before. A seventh of the compile time goes.
+constraint on a type a filter of warnings, around each pass what tells of it; types ask the
+machinery of abstract classes whether they are one; implementations that there are none of are
+refused with the text of a whole row's type; llvmlite finds that no text is kept by way of an
+exception for each value. Errors, names and texts are as before.
 """
 
 # ruff: noqa: SLF001
@@ -35,6 +35,10 @@ _POST_PROCESS: Final[Any] = _Interpreter.post_process
 _PACKAGE: Final = "c2c."
 _TEXTS: Final[dict[int, tuple[Any, str]]] = {}  # of types of rows, by what they are kept by
 _ROW_TEXT: Final[Any] = Record.__repr__
+_REGISTER: Final[Any] = NameScope.register
+_WRITTEN: Final[Any] = instructions.Instruction.__str__
+_REFERENCED: Final[Any] = values.NamedValue._get_reference
+_VOID: Final[Any] = instructions.types.VoidType
 _REFERENCE: Final = "_StringReferenceCaching__cached_refstr"
 
 
@@ -139,9 +143,6 @@ def _written(self: Any) -> str:
         buffer.append(f"{self.get_reference()} = ")
     self.descr(buffer)
     return "".join(buffer).rstrip()
-
-
-_VOID: Final[Any] = instructions.types.VoidType
 
 
 def install() -> None:
