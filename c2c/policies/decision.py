@@ -280,8 +280,12 @@ class _Compiled(_Dispatcher):  # type: ignore[misc]
     """Type of a function that constants are ordinary arguments of: it is compiled once."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        plain = {name: types.unliteral(kind) for name, kind in kws.items()}
-        return super().get_call_type(context, tuple(map(types.unliteral, args)), plain)
+        plain = tuple(map(types.unliteral, args))
+        named = {name: types.unliteral(kind) for name, kind in kws.items()}
+        known, key = self.__dict__.setdefault("_c2c_known", {}), (plain, *named.items())
+        if key not in known:  # Numba would make a class for each call
+            known[key] = super().get_call_type(context, plain, named)
+        return known[key]
 
 
 register_model(_Compiled)(models.OpaqueModel)

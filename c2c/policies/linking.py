@@ -33,11 +33,13 @@ from numba.core.untyped_passes import (
     TranslateByteCode,
 )
 
-from c2c.policies import bookkeeping, flags, lookups, operators, optimising
+from c2c.policies import bookkeeping, calls, elements, flags, lookups, operators, optimising
 
 __all__ = ["InnerCompiler", "OuterCompiler"]
 
 bookkeeping.install()
+calls.install()
+elements.install()
 flags.install()
 lookups.install()
 operators.install()

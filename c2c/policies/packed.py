@@ -115,12 +115,16 @@ class _Reader:
         context, builder = self._context, self._builder
         model, item = context.data_model_manager[kind], context.get_data_type(kind.dtype)
         data = builder.inttoptr(self.word(), item.as_pointer())
-        shape, strides = ([self.word() for _ in range(kind.ndim)] for _ in range(2))
+        shape = [self.word() for _ in range(kind.ndim)]
+        size = shape[0].type(context.get_abi_sizeof(item))
+        is_row = kind.ndim == 1 and kind.layout == "C"  # whose elements lie side by side
+        strides = [size] if is_row else [self.word() for _ in range(kind.ndim)]
+        self._next += is_row
         items = functools.reduce(lambda n, k: builder.mul(n, k, flags=["nsw"]), shape)
         made = ir.Constant(model.get_value_type(), None)  # nothing owns the memory
         for field, value in (
             ("nitems", items),
-            ("itemsize", items.type(context.get_abi_sizeof(item))),
+            ("itemsize", size),
             ("data", data),
         ):
             made = builder.insert_value(made, value, model.get_field_position(field))
