@@ -99,7 +99,8 @@ def test_only_what_counts_references_goes_through_numbas_passes(
 ) -> None:
     whole: list[str] = []
     theirs: list[str] = []
-    ours, numbas = optimising.optimise, CPUCodeLibrary._optimize_final_module
+    library_type: Any = CPUCodeLibrary
+    ours, numbas = optimising.optimise, library_type._optimize_final_module
 
     def note(module: Any, codegen: Any) -> None:
         whole.append(module.name)
