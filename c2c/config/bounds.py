@@ -10,7 +10,7 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.models import weight_bytes
-from c2c.serving import ServingSetup, chip_places
+from c2c.serving import ServingSetup, chip_places, most_engines
 from c2c.workloads import WorkloadConfig
 
 __all__ = ["check_catalog_size", "check_memory", "check_numbers", "check_workload", "free_bytes"]
@@ -90,13 +90,14 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
         int(weight_bytes(d.spec)) for d in setup.deployments
     )
     homes = setup.superchips * min(len(setup.deployments), max(1, held))
-    batch = system.max_batch * slices_in_all * system.residents
+    engines = max(most_engines(kind, system) for kind in cut)
+    batch = system.max_batch * slices_in_all * engines
     tables = architectures * kinds * COST_ROW_BYTES
     for field, value, needed in (
         ("timeline.rows", timeline_rows, timeline_rows * PHASE_BYTES),
         ("system.chunk_candidates", system.chunk_candidates, tables * max(system.chunk_candidates)),
         ("superchips", setup.superchips, slices_in_all * SLICE_BYTES + homes * HOME_BYTES),
-        ("system.residents", system.residents, slices_in_all * system.residents * SLICE_BYTES),
+        ("system.residents", system.residents, slices_in_all * engines * SLICE_BYTES),
         ("system.max_batch", system.max_batch, batch * BATCH_BYTES + 2 * tables * system.max_batch),
     ):
         _check(field, value, needed, free)

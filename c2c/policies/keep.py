@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import LAYERS, YES_OR_NO
+from c2c.policies.returns import LAYERS, SHARE_OR_NEVER, YES_OR_NO
 
 __all__ = [
     "ByShare",
     "NothingKept",
     "WhileRoom",
+    "displacing_share",
     "engines_kept",
     "keeps_weights",
     "layers_to_keep",
@@ -39,6 +41,19 @@ def engines_kept(policy: Any) -> int:
 
 def _no(policy: Any) -> bool:
     return False
+
+
+def _never_displaces(policy: Any) -> float:
+    return math.inf
+
+
+@decision(default=_never_displaces, returns=SHARE_OR_NEVER)
+def displacing_share(policy: Any) -> float:
+    """Return from which share of its weights on a model takes the room of others' kept layers.
+
+    The share that it then would have in HBM; inf: never. An engine that has done so keeps its room
+    as long as the policy of turns says (`c2c.policies.stay_s`).
+    """
 
 
 @decision(default=_no, returns=YES_OR_NO)
@@ -83,21 +98,29 @@ def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int)
 class WhileRoom(NamedTuple):
     """As many layers as fit beside the KV caches; they go again when a KV cache needs the room.
 
+    Where engines of a slice have no room for each other's weights, one after the other takes it:
+    a copy for many steps costs less than reading everything over the link at each.
+
     Ours.
 
     Attributes:
       spare_bytes: HBM that is left free for the next requests' KV caches.
       engines: of a slice that may have layers in HBM, those that ran last; 0: all.
+      displace: a model that would have this share of its layers in HBM takes the room of other
+        engines' layers, if none of those stays; inf: layers give way to KV caches only.
     """
 
     spare_bytes: float = 1.5e9
     engines: int = 0
+    displace: float = 0.75
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
         _check_spare(self.spare_bytes, where)
         if self.engines < 0:
             raise SettingError(f"{where}.engines", self.engines, "a whole number, at least 0")
+        if not (0.0 < self.displace <= 1.0 or self.displace == math.inf):
+            raise SettingError(f"{where}.displace", self.displace, "a number in (0, 1], or inf")
 
 
 class ByShare(NamedTuple):
@@ -127,6 +150,11 @@ def _share(policy: ByShare) -> bool:
 @layers_to_keep.by(WhileRoom)
 def _while_room(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
     return min(left, max(0, int((room_bytes - policy.spare_bytes) // layer_bytes)))
+
+
+@displacing_share.by(WhileRoom)
+def _displace(policy: WhileRoom) -> float:
+    return policy.displace
 
 
 @engines_kept.by(WhileRoom)

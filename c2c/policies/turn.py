@@ -8,7 +8,13 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision
-from c2c.policies.returns import A_NUMBER, A_SHARE_OR_NONE, SHARE_OR_NEVER, YES_OR_NO
+from c2c.policies.returns import (
+    A_NUMBER,
+    A_SHARE_OR_NONE,
+    SECONDS,
+    SHARE_OR_NEVER,
+    YES_OR_NO,
+)
 
 __all__ = [
     "ENGINE_DTYPE",
@@ -19,6 +25,7 @@ __all__ = [
     "link_gate",
     "protected_share",
     "reads_token_lines",
+    "stay_s",
     "takes_turns",
     "token_due_s",
     "turn_taken",
@@ -45,6 +52,8 @@ ENGINE_DTYPE = np.dtype(
         # that those of its KV caches which lie in host memory take to come; 0 with a link gate
         ("kv_s", "f8"),
         ("is_protected", "i8"),  # 1: among those whose demand is within the protected share
+        ("kept_share", "f8"),  # of its layers that are in HBM
+        ("holds_s", "f8"),  # since it took the room of others' layers; inf: it is not the last to
     ],
     align=True,
 )
@@ -136,6 +145,21 @@ def goes_by_order(policy: Any) -> bool:
     """
 
 
+def _does_not_stay(policy: Any, switch_s: float, kept_share: float) -> float:
+    return 0.0
+
+
+@decision(default=_does_not_stay, returns=SECONDS)
+def stay_s(policy: Any, switch_s: float, kept_share: float) -> float:
+    """Return how long an engine that took the room of others' layers keeps it, if it has work.
+
+    Args:
+      policy: decides.
+      switch_s: what copying its weights takes.
+      kept_share: of its layers that are in HBM.
+    """
+
+
 @decision(default=_yes, returns=YES_OR_NO)
 def reads_token_lines(policy: Any) -> bool:
     """Return whether `token_due_s` of engines' rows is read; it takes a look at every sequence."""
@@ -193,7 +217,8 @@ class GateAndTriage(NamedTuple):
     wait while the running steps demand the link's share `gate`. When the link cannot carry all
     decodes in time, engines are protected in the order of requests served a byte streamed until
     their demand fills `protect` of the link; a request more than `late_s` behind its line counts
-    no more. Every engine gets a step after `stall_s`.
+    no more. Every engine gets a step after `stall_s`. An engine that took the room of other
+    engines' layers decodes on for `stay` times what copying its weights takes, whatever is due.
 
     Ours.
 
@@ -203,6 +228,9 @@ class GateAndTriage(NamedTuple):
       late_s: how far behind its line a sequence is given up; inf: never.
       stall_s: the longest a sequence waits for a token.
       ahead_s: a sequence ahead of its line still gets a token this long after its target.
+      stay: how long an engine that took others' room decodes on, in times of its copy; 0: it does
+        not.
+      stay_share: of its layers that must be in HBM for that.
     """
 
     gate: float = 0.98
@@ -210,6 +238,8 @@ class GateAndTriage(NamedTuple):
     late_s: float = 1.0
     stall_s: float = 2.0
     ahead_s: float = 0.25
+    stay: float = 5.0
+    stay_share: float = 0.75
 
     def check(self, where: str) -> None:
         """Raise SettingError for a setting that cannot work."""
@@ -217,6 +247,10 @@ class GateAndTriage(NamedTuple):
             raise SettingError(f"{where}.gate", self.gate, "a number in (0, 1], or inf")
         if not 0.0 <= self.protect <= 1.0:
             raise SettingError(f"{where}.protect", self.protect, "a number in [0, 1]")
+        if not 0.0 <= self.stay < np.inf:
+            raise SettingError(f"{where}.stay", self.stay, "a number, at least 0")
+        if not 0.0 <= self.stay_share <= 1.0:
+            raise SettingError(f"{where}.stay_share", self.stay_share, "a number in [0, 1]")
         for name in ("late_s", "stall_s", "ahead_s"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(f"{where}.{name}", getattr(self, name), "seconds, at least 0")
@@ -224,9 +258,11 @@ class GateAndTriage(NamedTuple):
 
 @urgency.by(GateAndTriage)
 def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
-    # Five classes, kept apart by amounts that no slack reaches.
+    # Six classes, kept apart by amounts that no slack reaches.
     if row.has_prompt != 0:
         return float(-1e12 + row.prompt_due_s - now_s)
+    if row.holds_s < stay_s(policy, row.switch_s, row.kept_share):
+        return -1e11
     waited_s = now_s - row.last_token_s
     if waited_s > policy.stall_s:
         return float(-1e9 - waited_s)
@@ -245,6 +281,11 @@ def _gate(policy: GateAndTriage) -> float:
 @protected_share.by(GateAndTriage)
 def _protect(policy: GateAndTriage) -> float:
     return policy.protect
+
+
+@stay_s.by(GateAndTriage)
+def _stay(policy: GateAndTriage, switch_s: float, kept_share: float) -> float:
+    return policy.stay * switch_s if kept_share >= policy.stay_share else 0.0
 
 
 @token_due_s.by(GateAndTriage)

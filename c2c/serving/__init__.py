@@ -20,6 +20,7 @@ from c2c.serving.prepare import (
     chip_places,
     expert_bytes,
     expert_layers,
+    most_engines,
     prepare,
 )
 from c2c.serving.state import (
@@ -77,6 +78,7 @@ __all__ = [
     "chip_places",
     "expert_bytes",
     "expert_layers",
+    "most_engines",
     "on_arrival",
     "on_ready",
     "on_step_end",

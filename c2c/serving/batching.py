@@ -11,6 +11,7 @@ from c2c.policies import (
     caches_experts,
     chunk_cost,
     chunk_tokens,
+    displacing_share,
     engines_kept,
     follows_waits,
     horizon_steps,
@@ -26,6 +27,7 @@ from c2c.policies import (
     others_weight,
     prefill_share,
     smallest_chunk,
+    stay_s,
     variant,
 )
 from c2c.serving.actions import ACT_RUN, emit
@@ -35,6 +37,7 @@ from c2c.serving.hbm import (
     drop_older,
     drop_weights,
     idle_weight_bytes,
+    is_in_use,
     kept_bytes,
     pair_of,
     quota_bytes,
@@ -153,7 +156,20 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
 
 
 @inlined
-def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
+def _is_kept_off(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
+    # Whether another engine took the room of others' layers not long ago, and still uses it.
+    dev = s.device[s.instance[i].on_device]
+    if dev.holder < 0 or dev.holder == i or not is_in_use(s, dev.holder):
+        return False
+    holder = s.instance[dev.holder]
+    arch = fleet.deployment[holder.model].arch
+    share = holder.kept / fleet.layers[arch]
+    stays_s = stay_s(rules.system.turn, fleet.switch_s[arch, holder.kind], share)
+    return bool(now_s - dev.held_since_s < stays_s)
+
+
+@inlined
+def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Which layers the step reads from HBM, and which it leaves there for the next ones.
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
@@ -172,12 +188,23 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
     d = inst.on_device
     room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d)
     fill = layers_to_keep(rules.system.keep, room, fleet.layer_bytes[arch], left)
+    displaces = False
+    least = displacing_share(rules.system.keep) * fleet.layers[arch]
+    if fill < left and inst.kept + left >= least:
+        all_room = room_bytes(s, d) + s.device[d].weight_bytes - kept_bytes(fleet, s, i)
+        most = layers_to_keep(rules.system.keep, all_room, fleet.layer_bytes[arch], left)
+        if most > fill and inst.kept + most >= least:
+            displaces = not _is_kept_off(fleet, rules, s, i, now_s)
+        if displaces:
+            fill, room = most, all_room
     if fill == left and fleet.head_bytes[arch] + fill * fleet.layer_bytes[arch] > room:
         fill -= 1  # the head comes with the last layer
     if fill <= 0:
         return
     need = fill * fleet.layer_bytes[arch] + (fleet.head_bytes[arch] if fill == left else 0.0)
-    drop_weights(fleet, rules, s, d, need, True)
+    drop_weights(fleet, rules, s, d, need, not displaces, i)
+    if displaces and s.device[d].holder != i:
+        s.device[d].holder, s.device[d].held_since_s = i, now_s
     before = kept_bytes(fleet, s, i)
     inst.kept += fill
     s.device[inst.on_device].weight_bytes += kept_bytes(fleet, s, i) - before
@@ -315,7 +342,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     plan.parts = 1
     if plan.prefill > 0:
         plan.parts = fleet.parts[fleet.deployment[inst.model].arch]
-    _plan_weights(fleet, rules, s, i)
+    _plan_weights(fleet, rules, s, i, now_s)
     _plan_alpha(fleet, rules, s, i, pair)
     if follows_waits(rules.system.vary):
         variants = len(s.alone_s)

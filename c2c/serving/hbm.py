@@ -177,6 +177,15 @@ def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
     return total
 
 
+@inlined
+def _leave(s: Serving, i: int, layers: int) -> None:
+    # Instance i has so many layers in HBM from now on; without any it holds nobody's room.
+    s.instance[i].kept = layers
+    dev = s.device[s.instance[i].on_device]
+    if layers == 0 and dev.holder == i:
+        dev.holder = -1
+
+
 @jitable
 def drop_older(fleet: Fleet, s: Serving, i: int, most: int) -> None:
     """Drop the kept layers of all engines of a device but `i` and the `most - 1` that ran last."""
@@ -193,16 +202,17 @@ def drop_older(fleet: Fleet, s: Serving, i: int, most: int) -> None:
         if n <= most:
             return
         dev.weight_bytes -= kept_bytes(fleet, s, oldest)
-        s.instance[oldest].kept = 0
+        _leave(s, oldest, 0)
 
 
 @jitable
 def drop_weights(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, need_bytes: float, idle_only: bool
-) -> None:
+    fleet: Fleet, rules: Rules, s: Serving, d: int, need_bytes: float, idle_only: bool,
+    but: int = -1,
+) -> None:  # fmt: skip
     """Drop kept layers of device `d` until so much HBM is free or none is left.
 
-    Idle models' go first, then others', each in the order of eviction. Dropping costs nothing: the
+    Never instance `but`'s. Idle models' go first, then others', each in the order of eviction. Dropping costs nothing: the
     weights are in host memory.
     """
     dev = s.device[d]
@@ -210,7 +220,9 @@ def drop_weights(
         victim = -1
         for i in range(dev.first, dev.first + fleet.residents):
             inst = s.instance[i]
-            if inst.state == FREE or inst.kept == 0 or (idle_only and inst.state != IDLE):
+            if i == but or inst.state == FREE or inst.kept == 0:
+                continue
+            if idle_only and inst.state != IDLE:
                 continue
             if victim < 0:
                 victim = i
@@ -227,5 +239,5 @@ def drop_weights(
         before = kept_bytes(fleet, s, victim)
         layer = fleet.layer_bytes[fleet.deployment[inst.model].arch]
         missing = need_bytes - room_bytes(s, d)
-        inst.kept = max(0, inst.kept - max(1, math.ceil(missing / layer)))
+        _leave(s, victim, max(0, inst.kept - max(1, math.ceil(missing / layer))))
         dev.weight_bytes += kept_bytes(fleet, s, victim) - before

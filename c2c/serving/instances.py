@@ -73,6 +73,8 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     inst.draining = 0
     if dev.last == i:
         dev.last = -1
+    if dev.holder == i:
+        dev.holder = -1
     measure(fleet, s, inst.on_device)
 
 

@@ -50,7 +50,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     dev.service, dev.until_s = GONE, min(float(dev.until_s), now_s)
     if was == LEAVES:
         has_left(s, int(dev.chip))
-    dev.running, dev.last, dev.residents = -1, -1, 0
+    dev.running, dev.last, dev.holder, dev.residents = -1, -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
     if dev.is_held != 0:
         dev.is_held = 0

@@ -152,7 +152,7 @@ def place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
     for i in range(first, first + fleet.residents):
         inst = s.instance[i]
         if inst.state == FREE:
-            if free < 0:
+            if free < 0 and s.device[d].residents < fleet.most_engines[inst.kind]:
                 free = i
         elif inst.model == m:
             if inst.draining == 0 and (fleet.residents > 1 or inst.state == IDLE):

@@ -107,6 +107,8 @@ DEVICE_DTYPE = np.dtype(
         ("kv_bytes", "f8"),  # reserved in its HBM by all its instances
         ("weight_bytes", "f8"),  # kept in its HBM
         ("capacity_bytes", "f8"),  # for both
+        ("holder", "i8"),  # the last instance that took the room of others' layers, or -1
+        ("held_since_s", "f8"),  # when
         ("since_s", "f8"),  # when it came into service; inf: not yet
         ("until_s", "f8"),  # when it went out of service; inf: not yet
     ],
@@ -358,7 +360,8 @@ class Fleet(NamedTuple):
     layer_bytes: Any  # f8[arch] weights of one layer
     head_bytes: Any  # f8[arch] weights of the output projection
     max_batch: int
-    residents: int  # instances a device may hold
+    residents: int  # instances a device has places for
+    most_engines: Any  # i8[kind] of them that may hold a model
     instances: int  # of all devices
     engine_bytes: float  # HBM of each beyond the first
     kv_host_bytes: float  # host memory of a chip for KV caches of engines that do not run
@@ -448,7 +451,7 @@ def new_serving(
     device = _records(DEVICE_DTYPE, n_devices)
     device.chip, device.kind = chip_of, kind_of
     device.first = np.arange(n_devices) * fleet.residents
-    device.running, device.last, device.until_s = -1, -1, np.inf
+    device.running, device.last, device.holder, device.until_s = -1, -1, -1, np.inf
     instance = _records(INSTANCE_DTYPE, n_instances)
     instance.on_device = np.repeat(np.arange(n_devices), fleet.residents)
     instance.chip, instance.kind = chip_of[instance.on_device], kind_of[instance.on_device]

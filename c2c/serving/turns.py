@@ -138,6 +138,9 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
     row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
     row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
+    dev = s.device[inst.on_device]
+    row.holds_s = now_s - dev.held_since_s if dev.holder == i else math.inf
+    row.kept_share = inst.kept / fleet.layers[fleet.deployment[inst.model].arch]
     kept_up = inst.n_wait + inst.n_prefill
     if not reads_token_lines(rules.system.turn):
         return int(kept_up)

@@ -38,6 +38,7 @@ from c2c.serving.prepare.tables import (
     kv_tokens,
     largest_step_chunk,
     layer_bytes,
+    most_engines,
     roles,
     shared_room_bytes,
     switch_s,
@@ -63,6 +64,7 @@ __all__ = [
     "chip_places",
     "expert_bytes",
     "expert_layers",
+    "most_engines",
     "prepare",
 ]
 
@@ -174,6 +176,7 @@ def prepare(setup: ServingSetup) -> Prepared:
             kv_capacity[:, cut], slots[:, cut], demands, budget,
         )  # fmt: skip
 
+    engines = [most_engines(kind, system) for kind in kinds]
     handed = np.full(len(kinds), -1, np.int64)
     if system.layout is not None:
         handed[:] = [system.layout.handed(kinds, k) for k in kinds]
@@ -202,8 +205,9 @@ def prepare(setup: ServingSetup) -> Prepared:
         layer_bytes=np.array([layer_bytes(s) for s in specs]),
         head_bytes=np.array([head_bytes(s) for s in specs]),
         max_batch=system.max_batch,
-        residents=system.residents,
-        instances=setup.superchips * len(per_chip) * system.residents,
+        residents=max(engines),
+        most_engines=np.array(engines, np.int64),
+        instances=setup.superchips * len(per_chip) * max(engines),
         engine_bytes=float(system.engine_bytes),
         kv_host_bytes=float(system.kv_host_bytes),
         folds_turns=swaps_weights(system.load) and len(per_chip) == 1,
@@ -212,7 +216,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         opens_all=system.layout is not None,
         folds_experts=system.expert_misses == "table",
         role=role.astype(np.int64),
-        sure_bytes=_sure_bytes(system, kv_capacity, stacked.kv_bytes),
+        sure_bytes=_sure_bytes(system, engines, kv_capacity, stacked.kv_bytes),
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         costs=stacked,
     )
@@ -243,11 +247,13 @@ def chip_places(setup: ServingSetup) -> ChipLayouts:
     return ChipLayouts(slices=lanes, layouts=(tuple(range(len(lanes))),), changes=())
 
 
-def _sure_bytes(system: SystemSpec, kv_capacity: np.ndarray, token_bytes: np.ndarray) -> np.ndarray:
+def _sure_bytes(
+    system: SystemSpec, engines: Sequence[int], kv_capacity: np.ndarray, token_bytes: np.ndarray
+) -> np.ndarray:
     """Return what KV caches have of a slice of each kind, whichever engines share it."""
     room = kv_capacity * token_bytes.reshape(kv_capacity.shape)
     least = np.where(kv_capacity > 0, room, np.inf).min(axis=0)
-    return np.asarray(least - (system.residents - 1) * system.engine_bytes)
+    return np.asarray(least - (np.array(engines) - 1) * system.engine_bytes)
 
 
 def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
@@ -25,6 +26,7 @@ from c2c.policies import (
     Fixed,
     caches_experts,
     choose_chunk,
+    displacing_share,
     engines_kept,
     fetches_ahead,
     initial_alpha,
@@ -59,6 +61,7 @@ __all__ = [
     "kv_tokens",
     "largest_step_chunk",
     "layer_bytes",
+    "most_engines",
     "roles",
     "shared_room_bytes",
     "switch_s",
@@ -325,12 +328,21 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
     return max((s for s in sizes if s < kind.hbm_bytes - system.hbm_reserve_bytes), default=0.0)
 
 
+def most_engines(kind: Slice, system: SystemSpec) -> int:
+    """Return how many engines a slice may hold: as many as have room in their share of its HBM."""
+    if system.engine_bytes == 0.0:
+        return system.residents
+    room = kind.hbm_bytes * system.engine_share
+    return max(1, min(system.residents, int(room // system.engine_bytes)))
+
+
 def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: float) -> float:
     """Return what turning to an engine takes on a link of its own.
 
     Whether its weights are copied before its first step or by it.
     """
-    if not swaps_weights(system.load) and engines_kept(system.keep) == 0:
+    copied = engines_kept(system.keep) > 0 or displacing_share(system.keep) < math.inf
+    if not swaps_weights(system.load) and not copied:
         return system.turn_s
     rate = min(kind.link_cap_gbps, shared_gbps) * 1e9
     return system.turn_s + float(weight_bytes(spec)) / rate
