@@ -53,7 +53,9 @@ ENGINE_DTYPE = np.dtype(
         ("kv_s", "f8"),
         ("is_protected", "i8"),  # 1: among those whose demand is within the protected share
         ("kept_share", "f8"),  # of its layers that are in HBM
-        ("holds_s", "f8"),  # since it took the room of others' layers; inf: it is not the last to
+        # for how long the engine that last took the room of others' layers still keeps it; below 0:
+        # no longer. The same in all rows of a slice.
+        ("stays_s", "f8"),
     ],
     align=True,
 )
@@ -217,8 +219,9 @@ class GateAndTriage(NamedTuple):
     wait while the running steps demand the link's share `gate`. When the link cannot carry all
     decodes in time, engines are protected in the order of requests served a byte streamed until
     their demand fills `protect` of the link; a request more than `late_s` behind its line counts
-    no more. Every engine gets a step after `stall_s`. An engine that took the room of other
-    engines' layers decodes on for `stay` times what copying its weights takes, whatever is due.
+    no more. Every engine gets a step after `stall_s`. Once an engine took the room of others'
+    layers, engines that have their weights in HBM decode before all others for `stay` times what
+    copying its weights takes.
 
     Ours.
 
@@ -228,9 +231,9 @@ class GateAndTriage(NamedTuple):
       late_s: how far behind its line a sequence is given up; inf: never.
       stall_s: the longest a sequence waits for a token.
       ahead_s: a sequence ahead of its line still gets a token this long after its target.
-      stay: how long an engine that took others' room decodes on, in times of its copy; 0: it does
-        not.
-      stay_share: of its layers that must be in HBM for that.
+      stay: how long what is in HBM decodes before all else once others' room was taken, in times of
+        the copy that took it; 0: it does not.
+      stay_share: of an engine's layers that must be in HBM for that.
     """
 
     gate: float = 0.98
@@ -261,9 +264,9 @@ def _triage(policy: GateAndTriage, own: Any, row: Any, now_s: float) -> float:
     # Six classes, kept apart by amounts that no slack reaches.
     if row.has_prompt != 0:
         return float(-1e12 + row.prompt_due_s - now_s)
-    if row.holds_s < stay_s(policy, row.switch_s, row.kept_share):
-        return -1e11
     waited_s = now_s - row.last_token_s
+    if row.stays_s > 0.0 and row.kept_share >= policy.stay_share:
+        return float(-1e11 + (row.token_due_s - now_s if row.token_due_s < np.inf else -waited_s))
     if waited_s > policy.stall_s:
         return float(-1e9 - waited_s)
     if row.token_due_s == np.inf:

@@ -27,7 +27,6 @@ from c2c.policies import (
     others_weight,
     prefill_share,
     smallest_chunk,
-    stay_s,
     variant,
 )
 from c2c.serving.actions import ACT_RUN, emit
@@ -37,8 +36,8 @@ from c2c.serving.hbm import (
     drop_older,
     drop_weights,
     idle_weight_bytes,
-    is_in_use,
     kept_bytes,
+    left_of_stay_s,
     pair_of,
     quota_bytes,
     request_bytes,
@@ -156,19 +155,6 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
 
 
 @inlined
-def _is_kept_off(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
-    # Whether another engine took the room of others' layers not long ago, and still uses it.
-    dev = s.device[s.instance[i].on_device]
-    if dev.holder < 0 or dev.holder == i or not is_in_use(s, dev.holder):
-        return False
-    holder = s.instance[dev.holder]
-    arch = fleet.deployment[holder.model].arch
-    share = holder.kept / fleet.layers[arch]
-    stays_s = stay_s(rules.system.turn, fleet.switch_s[arch, holder.kind], share)
-    return bool(now_s - dev.held_since_s < stays_s)
-
-
-@inlined
 def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Which layers the step reads from HBM, and which it leaves there for the next ones.
     inst = s.instance[i]
@@ -194,7 +180,8 @@ def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) 
         all_room = room_bytes(s, d) + s.device[d].weight_bytes - kept_bytes(fleet, s, i)
         most = layers_to_keep(rules.system.keep, all_room, fleet.layer_bytes[arch], left)
         if most > fill and inst.kept + most >= least:
-            displaces = not _is_kept_off(fleet, rules, s, i, now_s)
+            is_last = s.device[d].holder == i
+            displaces = is_last or left_of_stay_s(fleet, rules, s, d, now_s) <= 0.0
         if displaces:
             fill, room = most, all_room
     if fill == left and fleet.head_bytes[arch] + fill * fleet.layer_bytes[arch] > room:

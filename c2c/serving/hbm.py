@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from c2c.policies import goes_before, inlined, jitable, kv_ceiling, kv_floor
+from c2c.policies import (
+    displacing_share,
+    goes_before,
+    inlined,
+    jitable,
+    kv_ceiling,
+    kv_floor,
+    stay_s,
+)
 from c2c.serving.state import ASSIGNED, FREE, IDLE, READY, Fleet, Rules, Serving
 
 __all__ = [
@@ -15,6 +23,7 @@ __all__ = [
     "is_in_use",
     "kept_bytes",
     "largest_other",
+    "left_of_stay_s",
     "measure",
     "movable_bytes",
     "only_waits",
@@ -167,6 +176,24 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     return bool(need_bytes <= room - used and largest <= room)
 
 
+@inlined
+def left_of_stay_s(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> float:
+    """Return for how long the engine that last took others' room on device `d` still keeps it.
+
+    At most 0 where it no longer does, or has no work.
+    """
+    if displacing_share(rules.system.keep) == math.inf:
+        return 0.0
+    holder = s.device[d].holder
+    if holder < 0 or not is_in_use(s, holder):
+        return 0.0
+    inst = s.instance[holder]
+    arch = fleet.deployment[inst.model].arch
+    share = inst.kept / fleet.layers[arch]
+    stays_s = stay_s(rules.system.turn, fleet.switch_s[arch, inst.kind], share)
+    return float(s.device[d].held_since_s + stays_s - now_s)
+
+
 @jitable
 def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
     """Return the weights that models without work keep in the HBM of device `d`."""
@@ -212,8 +239,8 @@ def drop_weights(
 ) -> None:  # fmt: skip
     """Drop kept layers of device `d` until so much HBM is free or none is left.
 
-    Never instance `but`'s. Idle models' go first, then others', each in the order of eviction. Dropping costs nothing: the
-    weights are in host memory.
+    Never instance `but`'s. Idle models' go first, then others', each in the order of eviction.
+    Dropping costs nothing: the weights are in host memory.
     """
     dev = s.device[d]
     while dev.weight_bytes > 0.0 and room_bytes(s, d) < need_bytes:

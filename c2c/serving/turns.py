@@ -22,7 +22,14 @@ from c2c.policies import (
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
 from c2c.serving.batching import compose
 from c2c.serving.handover import has_prompt_done
-from c2c.serving.hbm import could_hold, pair_of, quota_bytes, request_bytes, room_bytes
+from c2c.serving.hbm import (
+    could_hold,
+    left_of_stay_s,
+    pair_of,
+    quota_bytes,
+    request_bytes,
+    room_bytes,
+)
 from c2c.serving.instances import make_room_for
 from c2c.serving.state import (
     ASSIGNED,
@@ -138,8 +145,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
     row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
     row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
-    dev = s.device[inst.on_device]
-    row.holds_s = now_s - dev.held_since_s if dev.holder == i else math.inf
+    row.stays_s = left_of_stay_s(fleet, rules, s, inst.on_device, now_s)
     row.kept_share = inst.kept / fleet.layers[fleet.deployment[inst.model].arch]
     kept_up = inst.n_wait + inst.n_prefill
     if not reads_token_lines(rules.system.turn):
