@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -85,7 +86,14 @@ MIXES: dict[str, dict[str, Any]] = {
     | {"residents": 3, "turn_s": 0.002, "admit": WithinQuota(floor=0.2, ceiling=0.6)},
     "triage_1": TURNS | {"residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
     "triage_3": TURNS | {"residents": 3},
-    "parked_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9},
+    "parked_3": TURNS
+    | {
+        "residents": 3,
+        "kv_host_bytes": 1e9,
+        "engine_share": 0.5,
+        "turn": GateAndTriage(stay=0.0),
+        "keep": WhileRoom(spare_bytes=0.05e9, displace=math.inf),
+    },
     "apart_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9, "prompt_share": 0.3},
     "graph_start": {"load": Resident(), "start": START},
     "moves_away": {"preempt": MovesAway(after_s=2.0)},

@@ -315,6 +315,7 @@ def _check_room(prepared: Prepared, state: Serving) -> None:
     is_there = ~np.isin(inst["state"], (FREE, ASSIGNED, NOWHERE))
     room = np.where(is_there, fleet.kv_capacity[arch, inst["kind"]] * token, np.inf)
     engines = is_there.reshape(-1, fleet.residents).sum(axis=1)
+    assert (engines <= fleet.most_engines[prepared.kind_of]).all()
     room = room.reshape(-1, fleet.residents).min(axis=1)
     device = np.asarray(state.device)
     used = device["kv_bytes"] + device["weight_bytes"]

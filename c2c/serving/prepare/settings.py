@@ -74,7 +74,7 @@ class SystemSpec:
       residents: engines a slice may hold.
       engine_bytes: HBM of each engine beyond the first.
       engine_share: of a slice's HBM that engines may take; a slice holds as many as that has room
-        for, at least one and at most `residents`.
+        for, at least one and at most `residents`; inf: as many as `residents` says.
       kv_host_bytes: of a chip's host memory for KV caches of engines that wait for their turn,
         which go there when another engine needs the room; 0: KV caches stay in HBM.
       prompt_share: of the devices, for prompts only; the others decode what these hand over, with
@@ -125,7 +125,7 @@ class SystemSpec:
     max_batch: int = 128
     residents: int = 1
     engine_bytes: float = 0.5e9
-    engine_share: float = 1.0
+    engine_share: float = math.inf
     kv_host_bytes: float = 0.0
     prompt_share: float = 0.0
     hand_over_gbps: float = 50.0
@@ -247,8 +247,10 @@ class SystemSpec:
         for name in (*names, "expert_host_s", "tick_s"):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(where + name, getattr(self, name), "at least 0")
-        if not 0.0 < self.engine_share <= 1.0:
-            raise SettingError(where + "engine_share", self.engine_share, "a number in (0, 1]")
+        if not (0.0 < self.engine_share <= 1.0 or self.engine_share == math.inf):
+            raise SettingError(
+                where + "engine_share", self.engine_share, "a number in (0, 1], or inf"
+            )
         if self.kv_host_bytes > 0.0 and (self.start or self.residents == 1):
             raise SettingError(
                 where + "kv_host_bytes",

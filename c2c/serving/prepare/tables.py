@@ -330,7 +330,7 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
 def most_engines(kind: Slice, system: SystemSpec) -> int:
     """Return how many engines a slice may hold: as many as have room in their share of its HBM."""
-    if system.engine_bytes == 0.0:
+    if system.engine_bytes == 0.0 or system.engine_share == math.inf:
         return system.residents
     room = kind.hbm_bytes * system.engine_share
     return max(1, min(system.residents, int(room // system.engine_bytes)))

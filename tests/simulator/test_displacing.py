@@ -1,0 +1,185 @@
+"""Engines of a slice whose HBM has no room for the weights of all take each other's room."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from c2c.errors import SettingError
+from c2c.hardware import MigConfig
+from c2c.policies import (
+    AtBacklog,
+    ByPriority,
+    Fixed,
+    GateAndTriage,
+    LeastLoaded,
+    Priced,
+    WhereWorkIs,
+    WhileRoom,
+)
+from c2c.serving import ServingSetup, prepare
+from c2c.serving.state import FREE
+from tests.simulator.worlds import random_requests, requests, setup, simulate
+
+ONE_SLICE = MigConfig(name="1x12gb", instances=1, parts=("1g",))
+SHARED: dict[str, Any] = {  # as c2cserve_plus
+    "route": WhereWorkIs(),
+    "scale": AtBacklog(),
+    "preempt": ByPriority(),
+    "mig": ONE_SLICE,
+    "residents": 3,
+    "place": LeastLoaded(),
+    "chunk": Fixed(512),
+    "alpha": Priced(),
+    "turn_s": 0.001,
+    "check_slo": False,
+    "tpot": 0.15,
+}
+TWO = ("llama-3-3b", "llama-3-3b")
+FOR_GOOD = math.inf  # layers never give way to another engine's
+
+
+def shared(
+    *models: str, displace: float = 0.75, stay: float = 5.0, spare_bytes: float = 0.5e9,
+    **changes: Any,
+) -> ServingSetup:  # fmt: skip
+    """Return a slice of 12 GB: the weights of one 3B model (6.4 GB) fit, those of two do not."""
+    keep = WhileRoom(spare_bytes=spare_bytes, displace=displace)
+    policies = {"keep": keep, "turn": GateAndTriage(stay=stay)}
+    return setup(*models, **SHARED | policies | changes)
+
+
+def two_that_decode(output: int = 300) -> Any:
+    return requests([0.0, 0.1], [0, 1], prompt=100, output=output)
+
+
+def test_one_after_the_other_decodes_from_hbm() -> None:
+    """Where layers stay for good, the second engine reads a part of its weights at every step."""
+    took_s, moved = {}, {}
+    for displace in (FOR_GOOD, 0.75):
+        what = shared(*TWO, displace=displace)
+        records, stats, _ = simulate(what, two_that_decode(), compiled=True)
+        took_s[displace] = float(records.finished_s.max())
+        moved[displace] = float(stats.chip_link_bytes[0])
+    assert moved[0.75] < 0.5 * moved[FOR_GOOD]
+    assert took_s[0.75] < took_s[FOR_GOOD]  # a little: the link is all its own
+
+
+def test_both_get_tokens_in_time() -> None:
+    """An engine that stays does not stay for long: both keep their line."""
+    records, _, _ = simulate(shared(*TWO), two_that_decode(), compiled=True)
+    tpot_s = (records.finished_s - records.first_token_s) / (records.output_tokens - 1)
+    assert (tpot_s < 0.15).all()
+    assert abs(tpot_s[0] - tpot_s[1]) < 0.3 * tpot_s.max()
+
+
+def test_copies_are_as_many_as_stays_allow() -> None:
+    """An engine that just took the room keeps it: at most one copy in the time of a stay."""
+    moved, took_s = {}, {}
+    for stay in (0.0, 5.0, 20.0):
+        what = prepare(shared(*TWO, stay=stay))
+        records, stats, _ = simulate(what, two_that_decode(), compiled=True)
+        moved[stay] = float(stats.chip_link_bytes[0])
+        took_s[stay] = float(records.finished_s.max())
+        if stay > 0.0:
+            copies = 2 + took_s[stay] / (stay * float(what.fleet.switch_s[0, 0]))
+            assert moved[stay] <= (copies + 1) * what.fleet.weight_bytes[0]
+    assert moved[20.0] < moved[5.0] < 0.5 * moved[0.0]
+    assert took_s[5.0] < took_s[0.0]
+
+
+def test_a_prompt_runs_meanwhile_and_takes_no_room() -> None:
+    """TTFT does not wait for the end of a stay, and the one that stays goes on from HBM."""
+    block = requests([0.0, 0.1, 3.0], [0, 1, 2], prompt=100, output=[400, 400, 1])
+    what = prepare(shared(*TWO, "llama-3-3b", stay=60.0))
+    records, _, _ = simulate(what, block, compiled=True)
+    stay_s = 60.0 * float(what.fleet.switch_s[0, 0])
+    assert stay_s > 1.0
+    assert records.first_token_s[2] - 3.0 < 0.4
+    _, stats, _ = simulate(
+        what, requests([0.0, 0.1], [0, 1], prompt=100, output=400), compiled=True
+    )
+    _, more, _ = simulate(what, block, compiled=True)
+    extra = more.chip_link_bytes[0] - stats.chip_link_bytes[0]
+    assert extra < 2.5 * what.fleet.weight_bytes[2]
+
+
+def test_what_would_not_fit_takes_no_room() -> None:
+    """Half an 8B model fits a slice of 12 GB: it leaves the smaller model's layers alone."""
+    block = requests([0.0, 0.5], [0, 1], prompt=100, output=[200, 60])
+    both = {}
+    for displace in (FOR_GOOD, 0.75, 0.4):
+        _, stats, _ = simulate(
+            shared("llama-3-3b", "llama-3-8b", displace=displace), block, compiled=True
+        )
+        both[displace] = float(stats.chip_link_bytes[0])
+    assert both[0.75] == both[FOR_GOOD]
+    assert both[0.4] != both[FOR_GOOD]
+
+
+def test_room_for_all_changes_nothing() -> None:
+    block = random_requests(12, 2, 3.0, 1)
+    runs = [
+        simulate(shared(*TWO, displace=d, mig="1x96gb"), block, compiled=True)[0]
+        for d in (FOR_GOOD, 0.75)
+    ]
+    assert runs[0].tobytes() == runs[1].tobytes()
+
+
+def test_compiled_as_interpreted_and_nothing_held_at_the_end() -> None:
+    what = prepare(shared("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-3b"))
+    block = random_requests(16, 4, 3.0, 0)
+    plain, _, simulation = simulate(what, block)
+    fast, _, _ = simulate(what, block, compiled=True)
+    assert plain.tobytes() == fast.tobytes()
+    dev = np.asarray(simulation.state.device)
+    inst = np.asarray(simulation.state.instance)
+    held = dev["holder"][0]
+    assert held < 0 or (inst["state"][held] != FREE and inst["kept"][held] > 0)
+
+
+@pytest.mark.parametrize(
+    ("mig", "share", "engines"),
+    [("7x12gb", 0.125, 3), ("4x24gb", 0.125, 6), ("1x96gb", 0.125, 24), ("7x12gb", 0.01, 1),
+     ("1x96gb", math.inf, 30), ("7x12gb", 1.0, 24)],
+)  # fmt: skip
+def test_a_slice_holds_as_many_engines_as_have_room(mig: str, share: float, engines: int) -> None:
+    what = prepare(shared("llama-3-3b", mig=mig, residents=30, engine_share=share))
+    assert what.fleet.residents == engines
+    assert what.fleet.most_engines.tolist() == [engines]
+
+
+def test_unlike_slices_hold_unlike_numbers() -> None:
+    models = ["llama-3-3b"] * 40
+    what = prepare(shared(*models, mig="3g_4x1g", residents=24, engine_share=0.125))
+    _, _, simulation = simulate(what, random_requests(50, 40, 40.0, 0), compiled=True)
+    there = np.asarray(simulation.state.instance)["state"] != FREE
+    counts = there.reshape(-1, what.fleet.residents).sum(axis=1)
+    most = what.fleet.most_engines[what.kind_of]
+    assert len(set(most.tolist())) == 2
+    assert (counts <= most).all()
+    assert counts.sum() > len(most)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"displace": 0.0}, r"keep.displace=0.0.*a number in \(0, 1\], or inf"),
+        ({"displace": 1.5}, r"keep.displace=1.5"),
+        ({"stay": -1.0}, r"turn.stay=-1.0.*at least 0"),
+        ({"stay": math.inf}, r"turn.stay=inf"),
+        ({"engine_share": 0.0}, r"system.engine_share=0.0.*a number in \(0, 1\], or inf"),
+        ({"engine_share": 2.0}, r"system.engine_share=2.0"),
+    ],
+)
+def test_what_cannot_work_is_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        shared("llama-3-3b", **change)
+
+
+def test_a_share_that_must_stay_is_a_share() -> None:
+    with pytest.raises(SettingError, match=r"turn.stay_share=1.1.*a number in \[0, 1\]"):
+        GateAndTriage(stay_share=1.1).check("turn")
