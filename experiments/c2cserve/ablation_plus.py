@@ -15,7 +15,7 @@ from experiments.claims import improvements_of
 
 __all__ = ["VARIANTS", "compute"]
 
-PLUS = ("system=c2cserve_plus", "mig=7x12gb")
+PLUS = ("system=c2cserve_plus",)
 WHOLE = "plus"
 ONE_EACH = "one engine a slice"  # as the paper has it
 # What is changed -> settings. The first is the whole system.
@@ -23,8 +23,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     WHOLE: (),
     ONE_EACH: ("system.residents=1",),
     "two engines a slice": ("system.residents=2",),
-    "eight engines a slice": ("system.residents=8",),
+    "eight engines a slice": ("system.residents=8", "system.engine_share=inf"),
     "no weights kept": ("system/keep=nothing_kept",),
+    "no layers displaced": ("system.keep.displace=inf",),
+    "turns: nobody stays": ("system.turn.stay=0",),
     "turns: round robin": ("system/turn=round_robin",),
     "turns: no gate": ("system.turn.gate=inf",),
     "turns: no triage": ("system.turn.protect=0", "system.turn.late_s=inf"),
@@ -45,16 +47,17 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "a turn costs 0 ms": ("system.turn_s=0",),
     "a turn costs 5 ms": ("system.turn_s=0.005",),
     "an engine takes 0 GB": ("system.engine_bytes=0",),
-    "an engine takes 1 GB": ("system.engine_bytes=1e9",),
+    "an engine takes 1 GB": ("system.engine_bytes=1e9", "system.engine_share=0.25"),
 }
 # Variants that differ in numbers alone: another policy is another program to compile.
 QUICK_VARIANTS = (
-    WHOLE, ONE_EACH, "eight engines a slice", "turns: no triage", "chunk: 512",
+    WHOLE, ONE_EACH, "eight engines a slice", "no layers displaced", "turns: no triage", "chunk: 512",
     "a turn costs 5 ms", "an engine takes 1 GB",
 )  # fmt: skip
 LEAST_POINTS = 0.01  # of attainment: two or three requests, which is no difference
-# Models, compression: a fleet under load, and one that leaves slices and link idle.
-POINTS = ((16, 8.0), (6, 3.0))
+# Models, compression, layout: a fleet under load, one that leaves slices and link idle, and bursts
+# whose models do not fit HBM together.
+POINTS = ((16, 8.0, "7x12gb"), (6, 3.0, "7x12gb"), (16, 60.0, "4x24gb"))
 SHOWN = (
     ("both_percent", "both met %", 2), ("worst_percent", "worst model %", 1),
     ("ttft_p50_s", "TTFT p50 s", 3), ("ttft_p99_s", "p99", 3),
@@ -69,15 +72,15 @@ def compute(context: Context) -> Computed:
     runs = [(p, name, seed) for p in points for name in names for seed in context.seeds]
     rows: list[dict[str, Any]] = []
     link_gbps = 0.0
-    for done, ((models, compression), name, seed) in enumerate(runs):
-        settings = [*catalog(models), *PLUS, *VARIANTS[name]]
+    for done, ((models, compression, mig), name, seed) in enumerate(runs):
+        settings = [*catalog(models), *PLUS, f"mig={mig}", *VARIANTS[name]]
         if context.quick:
             settings.append(f"workload.max_requests={QUICK_REQUESTS}")
         got = replay(context, compression, settings, seed)
         link_gbps = got.stats.link_capacity_gbps
         rows.append(
             {
-                "point": f"{models} models, compression {compression:g}",
+                "point": f"{models} models, compression {compression:g}, {mig}",
                 "variant": name,
                 "seed": seed,
                 **measures(got),
@@ -87,7 +90,7 @@ def compute(context: Context) -> Computed:
             context.progress(done + 1, len(runs))
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
     caption = (
-        f"{describe(context, points[0][1])}{part}; one GH200, 7x12gb, half of the models Llama-3 "
+        f"{describe(context, points[0][1])}{part}; one GH200, half of the models Llama-3 "
         f"3B, half 8B; {context.link_text(link_gbps)}. Each row changes one part of c2cserve_plus "
         "and leaves the rest. Dots: mean over seeds, lines: range, blue: the whole system. "
         f"{_worth(rows)}"
