@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -285,9 +286,20 @@ class RunDir:
                 "exception": type(error).__name__,
                 "message": str(error),
                 "traceback": traceback.format_exception(error),
-                "config": self._config,
+                "config": _as_json(self._config),
             },
         )
+
+
+def _as_json(value: Any) -> Any:
+    # JSON has no infinity and no NaN; they stand as text there, as YAML writes them.
+    if isinstance(value, Mapping):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return yaml.safe_dump(value, explicit_end=False).split()[0]
+    return value
 
 
 def _is_complete(root: Path, key: str) -> bool:

@@ -31,7 +31,9 @@ def grow_requests(state: Serving, extra: int) -> Serving:
     free[:extra] = np.arange(old + extra - 1, old - 1, -1)
     free[extra : extra + n_free] = state.free_slots[:n_free]
     state.count[0].free_slots = n_free + extra
-    return state._replace(request=request, free_slots=free)
+    actions = np.zeros((len(state.actions) + extra, 2), np.int64)
+    actions[: len(state.actions)] = state.actions
+    return state._replace(request=request, free_slots=free, actions=actions)
 
 
 def grow_records(state: Serving, extra: int) -> Serving:

@@ -377,10 +377,7 @@ class Fleet(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Who decides: the policies, the arrays of their own, and the seed of random choices.
-
-    `apart` are addresses of compiled code, see `c2c.policies.apart`.
-    """
+    """Who decides: policies, the arrays of their own, a seed; `apart`: `c2c.policies.apart`."""
 
     system: System
     own: Own
@@ -404,7 +401,7 @@ class Serving(NamedTuple):
     prefilling: Any  # i8[I, B] request slots, first come first; B >= max_batch, `spread_rows`
     decoding: Any  # i8[I, B, 3]: SLOT, ENDS_AT, LENGTH of each; a step reads these of all
     count: Any  # i8[0].size
-    actions: Any  # i8[n, 2], see `c2c.serving.actions`
+    actions: Any  # i8[n, 2]; an event may hand over every request, see `c2c.serving.actions`
     asked: Any  # i8[devices] that look for work when the event is taken in
     records: Any  # RECORD_DTYPE buffer
     routes: Any  # scratch
@@ -449,8 +446,8 @@ def new_serving(
     n_devices, n_chips = len(chip_of), int(chip_of[-1]) + 1
     n_instances = n_devices * fleet.residents
     device = _records(DEVICE_DTYPE, n_devices)
-    device.chip, device.kind = chip_of, kind_of
-    device.first = np.arange(n_devices) * fleet.residents
+    first = np.arange(n_devices) * fleet.residents
+    device.chip, device.kind, device.first = chip_of, kind_of, first
     device.running, device.last, device.holder, device.until_s = -1, -1, -1, np.inf
     instance = _records(INSTANCE_DTYPE, n_instances)
     instance.on_device = np.repeat(np.arange(n_devices), fleet.residents)
@@ -489,7 +486,7 @@ def new_serving(
         prefilling=np.zeros((n_instances, spread_rows(8, fleet.max_batch)), np.int64),
         decoding=np.zeros((n_instances, spread_rows(24, fleet.max_batch), 3), np.int64),
         count=count,
-        actions=np.zeros((4 * n_instances + fleet.max_batch + 16, 2), np.int64),
+        actions=np.zeros((4 * n_instances + fleet.max_batch + slots + 16, 2), np.int64),
         asked=np.zeros(n_devices, np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
         routes=_records(ROUTE_DTYPE, n_instances),

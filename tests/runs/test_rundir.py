@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
@@ -104,6 +105,17 @@ def test_crash_is_recorded_and_run_again(tmp_path: Path) -> None:
     assert not (tmp_path / "DONE").exists()
     assert run_once(tmp_path)
     assert not (tmp_path / "crash.json").exists()
+
+
+def test_a_crash_with_settings_that_json_lacks_is_recorded(tmp_path: Path) -> None:
+    def crash() -> None:
+        with RunDir.open(tmp_path, {"gate": np.inf, "parts": [{"low": -np.inf}, 1.5]}):
+            1 / 0  # noqa: B018
+
+    with pytest.raises(ZeroDivisionError):
+        crash()
+    found = json.loads((tmp_path / "crash.json").read_text())
+    assert found["config"] == {"gate": ".inf", "parts": [{"low": "-.inf"}, 1.5]}
 
 
 def test_a_signal_while_a_file_is_opened_leaves_no_part_of_it(

@@ -19,6 +19,7 @@ from c2c.policies import (
     WhereWorkIs,
 )
 from c2c.serving import ServingSetup, prepare
+from c2c.serving.growing import grow_requests
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 APART: dict[str, Any] = {
@@ -160,3 +161,11 @@ def test_roles_that_cannot_be_are_refused_by_name(changes: dict[str, Any], field
 def test_cells_and_roles_do_not_go_together() -> None:
     with pytest.raises(SettingError, match="cells"):
         prepare(replace(apart(), cells=2))
+
+
+def test_there_is_room_for_an_event_that_hands_over_every_request() -> None:
+    """Of a slice for prompts that has waited for room; the list of actions was too short for it."""
+    state = prepare(apart()).new_serving(slots=1000)
+    assert len(state.actions) > len(state.request)
+    grown = grow_requests(state, 5000)
+    assert len(grown.actions) > len(grown.request) == 6000
