@@ -19,6 +19,7 @@ from numba.core import types
 from numba.core.typing.templates import infer_global
 from numba.extending import models, overload, register_model
 
+from c2c.compiling.linking import InnerCompiler, OuterCompiler
 from c2c.errors import PolicyError
 from c2c.policies.guard import (
     Returns,
@@ -28,7 +29,6 @@ from c2c.policies.guard import (
     is_outside,
 )
 from c2c.policies.linked import Linked, Signature, call_linked, settled
-from c2c.policies.linking import InnerCompiler, OuterCompiler
 
 __all__ = [
     "BY_ADDRESS",

@@ -21,7 +21,9 @@ __all__ = [
     "drop_weights",
     "idle_weight_bytes",
     "is_in_use",
+    "keep_layers",
     "kept_bytes",
+    "kept_share",
     "largest_other",
     "left_of_stay_s",
     "measure",
@@ -177,6 +179,13 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
 
 
 @inlined
+def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
+    """Return the share of its layers that instance `i` has in HBM, 0 to 1."""
+    inst = s.instance[i]
+    return float(inst.kept / fleet.layers[fleet.deployment[inst.model].arch])
+
+
+@inlined
 def left_of_stay_s(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> float:
     """Return for how long the engine that last took others' room on device `d` still keeps it.
 
@@ -188,9 +197,8 @@ def left_of_stay_s(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float)
     if holder < 0 or not is_in_use(s, holder):
         return 0.0
     inst = s.instance[holder]
-    arch = fleet.deployment[inst.model].arch
-    share = inst.kept / fleet.layers[arch]
-    stays_s = stay_s(rules.system.turn, fleet.switch_s[arch, inst.kind], share)
+    switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
+    stays_s = stay_s(rules.system.turn, switch_s, kept_share(fleet, s, holder))
     return float(s.device[d].held_since_s + stays_s - now_s)
 
 
@@ -205,8 +213,8 @@ def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
 
 
 @inlined
-def _leave(s: Serving, i: int, layers: int) -> None:
-    # Instance i has so many layers in HBM from now on; without any it holds nobody's room.
+def keep_layers(s: Serving, i: int, layers: int) -> None:
+    """Keep so many layers of instance `i` in HBM; without any it holds nobody's room."""
     s.instance[i].kept = layers
     dev = s.device[s.instance[i].on_device]
     if layers == 0 and dev.holder == i:
@@ -229,7 +237,7 @@ def drop_older(fleet: Fleet, s: Serving, i: int, most: int) -> None:
         if n <= most:
             return
         dev.weight_bytes -= kept_bytes(fleet, s, oldest)
-        _leave(s, oldest, 0)
+        keep_layers(s, oldest, 0)
 
 
 @jitable
@@ -266,5 +274,5 @@ def drop_weights(
         before = kept_bytes(fleet, s, victim)
         layer = fleet.layer_bytes[fleet.deployment[inst.model].arch]
         missing = need_bytes - room_bytes(s, d)
-        _leave(s, victim, max(0, inst.kept - max(1, math.ceil(missing / layer))))
+        keep_layers(s, victim, max(0, inst.kept - max(1, math.ceil(missing / layer))))
         dev.weight_bytes += kept_bytes(fleet, s, victim) - before

@@ -7,6 +7,7 @@ from c2c.serving.actions import ACT_UNLOAD, emit
 from c2c.serving.hbm import (
     could_hold,
     drop_weights,
+    keep_layers,
     kept_bytes,
     largest_other,
     measure,
@@ -66,15 +67,13 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
     if inst.comes_from >= 0:
         s.instance[inst.comes_from].goes_to = -1
     inst.goes_to, inst.comes_from = -1, -1
-    inst.kept = 0
+    keep_layers(s, i, 0)
     inst.next_same = -1
     inst.model = -1
     inst.state = FREE
     inst.draining = 0
     if dev.last == i:
         dev.last = -1
-    if dev.holder == i:
-        dev.holder = -1
     measure(fleet, s, inst.on_device)
 
 

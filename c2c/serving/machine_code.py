@@ -58,7 +58,7 @@ def _sources() -> list[Path]:
     package = Path(__file__).resolve().parent.parent
     files = [package / "cost" / name for name in ("attention.py", "contention.py")]
     files.append(package / "workloads" / "routing.py")
-    for folder in ("policies", "serving", "simulator"):
+    for folder in ("compiling", "policies", "serving", "simulator"):
         files += sorted((package / folder).glob("*.py"))
     return files
 

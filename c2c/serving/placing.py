@@ -13,7 +13,7 @@ from c2c.policies import (
     reads_promises,
     should_drain,
 )
-from c2c.serving.hbm import is_in_use, movable_bytes, room_bytes
+from c2c.serving.hbm import is_in_use, kept_share, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of
 from c2c.serving.queues import take_pending
@@ -215,7 +215,7 @@ def _add_candidates(
             row.fits_now = 1 if s.device[d].residents == 0 or need <= free else 0
             row.load_s, row.turns_s = _work_s(fleet, s, m, d)
             if row.is_resident != 0:
-                row.kept_share = inst.kept / fleet.layers[arch]
+                row.kept_share = kept_share(fleet, s, i)
         n += 1
     return n
 

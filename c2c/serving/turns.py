@@ -24,6 +24,7 @@ from c2c.serving.batching import compose
 from c2c.serving.handover import has_prompt_done
 from c2c.serving.hbm import (
     could_hold,
+    kept_share,
     left_of_stay_s,
     pair_of,
     quota_bytes,
@@ -145,8 +146,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     row.switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
     row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
     row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
-    row.stays_s = left_of_stay_s(fleet, rules, s, inst.on_device, now_s)
-    row.kept_share = inst.kept / fleet.layers[fleet.deployment[inst.model].arch]
+    row.kept_share = kept_share(fleet, s, i)
     kept_up = inst.n_wait + inst.n_prefill
     if not reads_token_lines(rules.system.turn):
         return int(kept_up)
@@ -166,9 +166,8 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
 @inlined
 def _streamed_gbps(fleet: Fleet, s: Serving, i: int) -> float:
     # The link rate that decoding on instance i within its target takes; kept layers take none.
-    inst = s.instance[i]
-    share = 1.0 - inst.kept / fleet.layers[fleet.deployment[inst.model].arch]
-    return float(fleet.deployment[inst.model].demand_gbps * share)
+    demand_gbps = fleet.deployment[s.instance[i].model].demand_gbps
+    return float(demand_gbps * (1.0 - kept_share(fleet, s, i)))
 
 
 @inlined
@@ -181,6 +180,7 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s:
     share = protected_share(rules.system.turn)
     is_brief = goes_by_order(rules.system.turn)
     n, begin, end = 0, s.device[d].first, s.device[d].first + fleet.residents
+    stayed_on, stays_s = -1, 0.0
     if of_chip or share > 0.0:
         begin, end = first, first + (chip.last - chip.first) * fleet.residents
     for i in range(begin, end):
@@ -196,10 +196,14 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s:
         if is_brief:
             continue
         row.is_last = 1 if i == last else 0
+        if stayed_on != inst.on_device:
+            stayed_on = inst.on_device
+            stays_s = left_of_stay_s(fleet, rules, s, stayed_on, now_s)
+        row.stays_s = stays_s
         _watch_prompts(fleet, rules, s, i, i - first)
         kept_up = _watch_decodes(fleet, rules, s, i, i - first, now_s)
         if share > 0.0 and kept_up > 0:
-            if inst.kept == fleet.layers[fleet.deployment[inst.model].arch]:
+            if row.kept_share == 1.0:
                 row.is_protected = 1  # it draws nothing from the link
                 continue
             value = kept_up / max(_streamed_gbps(fleet, s, i), 1e-9)

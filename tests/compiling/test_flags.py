@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba.core.compiler import Flags
 
-import c2c.policies.linking  # noqa: F401  puts ours in place
+import c2c.compiling.linking  # noqa: F401  puts ours in place
 
 SETTINGS = st.dictionaries(
     st.sampled_from(["boundscheck", "nrt", "release_gil", "no_compile", "debuginfo"]), st.booleans()

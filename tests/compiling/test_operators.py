@@ -11,7 +11,7 @@ from numba.core.errors import TypingError
 from numba.core.event import Listener, install_listener
 from numba.core.registry import cpu_target
 
-from c2c.policies import operators
+from c2c.compiling import operators
 from c2c.policies.decision import OPTIONS  # puts ours in place
 
 types: Any = numba.types

@@ -15,7 +15,7 @@ from llvmlite.ir.values import NamedValue
 from numba.core import errors, types
 from numba.core.codegen import CPUCodeLibrary
 
-from c2c.policies import bookkeeping, optimising
+from c2c.compiling import bookkeeping, optimising
 from c2c.policies.decision import _USERS, OPTIONS
 from c2c.simulator.phases import span_s
 

@@ -10,11 +10,11 @@ import pytest
 from numba.core.event import Listener, install_listener
 from numba.core.itanium_mangler import mangle
 
+from c2c.compiling.linking import _PASSES, _InnerLibrary
 from c2c.errors import PolicyError
 from c2c.policies import decision, jitable
 from c2c.policies.decision import OPTIONS
 from c2c.policies.guard import Returns
-from c2c.policies.linking import _PASSES, _InnerLibrary
 from c2c.policies.packed import pack
 from c2c.simulator.phases import span_s
 

@@ -14,6 +14,8 @@ from numba.core.cgutils import unpack_tuple
 from numba.core.imputils import lower_builtin
 from numba.np import arrayobj
 
+from c2c.compiling.ours import SYMBOLS
+
 __all__ = ["install"]
 
 # Numba has no types for most of what it offers.
@@ -21,14 +23,13 @@ types: Any = numba.types
 _lower: Final[Any] = lower_builtin
 _arrays: Final[Any] = arrayobj
 _unpacked: Final[Any] = unpack_tuple
-_OURS: Final = "_ZN3c2c"  # how symbols of the package begin
 _NUMBERS: Final[Any] = (types.Number, types.Boolean)
 
 
 def _is_plain(context: Any, builder: Any, array: Any, indices: Any) -> bool:
     """Return whether it is one element of a contiguous array, and nobody asks for its bounds."""
     return (
-        builder.function.name.startswith(_OURS)
+        builder.function.name.startswith(SYMBOLS)
         and not context.enable_boundscheck
         and array.layout == "C"
         and array.ndim == len(indices)
@@ -87,7 +88,7 @@ def _set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    if not builder.function.name.startswith(_OURS):
+    if not builder.function.name.startswith(SYMBOLS):
         return _arrays.array_len(context, builder, sig, args)
     model = context.data_model_manager[sig.args[0]]
     return builder.extract_value(args[0], [model.get_field_position("shape"), 0])

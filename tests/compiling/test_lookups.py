@@ -14,7 +14,7 @@ from numba.core.postproc import PostProcessor
 from numba.core.registry import cpu_target
 from numba.extending import overload
 
-from c2c.policies import lookups
+from c2c.compiling import lookups
 from c2c.policies.decision import OPTIONS  # puts ours in place
 from c2c.simulator.core import drive
 from c2c.simulator.events import replay

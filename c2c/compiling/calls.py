@@ -14,6 +14,8 @@ from typing import Any, Final
 from numba.core.base import BaseContext
 from numba.core.callconv import RETCODE_NONE, RETCODE_OK, CPUCallConv, Status
 
+from c2c.compiling.ours import SYMBOLS
+
 __all__ = ["install"]
 
 _Context: Final[Any] = BaseContext  # Numba brings no types for it
@@ -21,11 +23,10 @@ _Convention: Final[Any] = CPUCallConv
 _STATUS: Final[Any] = _Convention._get_return_status
 _PROPAGATE: Final[Any] = _Convention.return_status_propagate
 _PACKER: Final[Any] = _Context.get_arg_packer
-_OURS: Final = "_ZN3c2c"  # how symbols of the package begin
 
 
 def _status(self: Any, builder: Any, code: Any, raised: Any) -> Any:
-    if not builder.function.name.startswith(_OURS):
+    if not builder.function.name.startswith(SYMBOLS):
         return _STATUS(self, builder, code, raised)
     some = builder.icmp_signed("!=", code, RETCODE_OK)
     failed = builder.and_(some, builder.icmp_signed("!=", code, RETCODE_NONE))
@@ -34,7 +35,7 @@ def _status(self: Any, builder: Any, code: Any, raised: Any) -> Any:
 
 
 def _propagate(self: Any, builder: Any, status: Any) -> None:
-    if not builder.function.name.startswith(_OURS):
+    if not builder.function.name.startswith(SYMBOLS):
         _PROPAGATE(self, builder, status)
         return
     builder.store(status.excinfoptr, self._get_excinfo_argument(builder.function))

@@ -21,6 +21,8 @@ from numba.core.event import trigger_event
 from numba.core.postproc import PostProcessor
 from numba.core.types import Record, Type
 
+from c2c.compiling.ours import MODULES
+
 __all__ = ["LightPasses", "install"]
 
 _Manager: Final[Any] = PassManager  # Numba brings no types for it
@@ -32,12 +34,8 @@ _trigger: Final[Any] = trigger_event
 _errors: Final[Any] = errors
 _PROPAGATE: Final[Any] = _Network.propagate
 _POST_PROCESS: Final[Any] = _Interpreter.post_process
-_PACKAGE: Final = "c2c."
 _TEXTS: Final[dict[int, tuple[Any, str]]] = {}  # of types of rows, by what they are kept by
 _ROW_TEXT: Final[Any] = Record.__repr__
-_REGISTER: Final[Any] = NameScope.register
-_WRITTEN: Final[Any] = instructions.Instruction.__str__
-_REFERENCED: Final[Any] = values.NamedValue._get_reference
 _VOID: Final[Any] = instructions.types.VoidType
 _REFERENCE: Final = "_StringReferenceCaching__cached_refstr"
 
@@ -77,7 +75,7 @@ class _ErrorContext:
 
 def _propagate(self: Any, inference: Any) -> list[Any]:
     known = inference.func_id
-    if not known.modname.startswith(_PACKAGE):
+    if not known.modname.startswith(MODULES):
         found: list[Any] = _PROPAGATE(self, inference)
         return found
     failed: list[Any] = []
@@ -94,7 +92,7 @@ def _propagate(self: Any, inference: Any) -> list[Any]:
 
 
 def _post_process(self: Any, peepholes: Any, function: Any) -> Any:
-    if self.func_id.modname.startswith(_PACKAGE):
+    if self.func_id.modname.startswith(MODULES):
         # The others are for `with`, calls of many names, dictionaries and lists put together.
         peepholes = [each for each in peepholes if each.__name__ == "peep_hole_list_to_tuple"]
     return _POST_PROCESS(self, peepholes, function)

@@ -20,6 +20,8 @@ from numba.core.base import BaseContext
 from numba.core.ir import Inst, Loc, Var
 from numba.core.postproc import PostProcessor, VariableLifetime
 
+from c2c.compiling.ours import MODULES
+
 __all__ = ["install"]
 
 _Context: Final[Any] = BaseContext  # Numba brings no types for it
@@ -30,7 +32,6 @@ _Processor: Final[Any] = PostProcessor
 _Lifetimes: Final[Any] = VariableLifetime
 _POST_PROCESS: Final[Any] = _Processor.run
 _Transforms: Final[Any] = transforms
-_PACKAGE: Final = "c2c."
 _LIST: Final[Any] = _Instruction._rec_list_vars
 _NO_VARIABLES: Final = {
     str, int, float, bool, type(None), Loc, BuiltinFunctionType, FunctionType,
@@ -74,7 +75,7 @@ def _list_variables(self: Any, value: Any) -> list[Any]:
 def _post_process(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
     function = self.func_ir
     known = function.func_id
-    if emit_dels or known.is_generator or not known.modname.startswith(_PACKAGE):
+    if emit_dels or known.is_generator or not known.modname.startswith(MODULES):
         _POST_PROCESS(self, emit_dels, extend_lifetimes)
         return
     # All but what lives where a block begins, which only Numba's object mode asks.

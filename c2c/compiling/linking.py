@@ -33,7 +33,8 @@ from numba.core.untyped_passes import (
     TranslateByteCode,
 )
 
-from c2c.policies import bookkeeping, calls, elements, flags, lookups, operators, optimising
+from c2c.compiling import bookkeeping, calls, elements, flags, lookups, operators, optimising
+from c2c.compiling.ours import MODULES, SYMBOLS
 
 __all__ = ["InnerCompiler", "OuterCompiler"]
 
@@ -47,10 +48,8 @@ optimising.install()
 
 _Library: Final[Any] = JITCodeLibrary  # Numba brings no types for it
 _Compiler: Final[Any] = CompilerBase
-# Beginnings of symbols: of the package, and of its small formulas that are inlined as always.
-_OURS: Final = "_ZN3c2c"
-_PACKAGE: Final = "c2c."
-_FORMULAS: Final = "_ZN3c2c4cost"
+# How symbols of small formulas begin, which are inlined as always.
+_FORMULAS: Final = f"{SYMBOLS}4cost"
 _COUNTING: Final = "NRT_"  # of functions that count references
 
 _PASSES: Final[tuple[Any, ...]] = (
@@ -159,7 +158,7 @@ def _kept_apart(module: Any) -> Any:
     of the machine code, and of the time to make it, would be copies of eviction and placement.
     """
     for function in module.functions:
-        is_ours = function.name.startswith(_OURS) and not function.name.startswith(_FORMULAS)
+        is_ours = function.name.startswith(SYMBOLS) and not function.name.startswith(_FORMULAS)
         if is_ours and not function.is_declaration:
             attributes = b" ".join(function.attributes)
             if b"alwaysinline" not in attributes and b"noinline" not in attributes:
@@ -185,7 +184,7 @@ def _called(library: Any) -> Iterator[Any]:
             waiting += found._linking_libraries
 
 
-def _few_passes(state: Any) -> Any:
+def _few_passes(state: Any) -> Any:  # noqa: ARG001
     """Return the passes that the package's own functions need, half of Numba's.
 
     They have no closures, no objects, no array expressions, no branches on types, and nothing
@@ -205,7 +204,7 @@ class _OwnCompiler(_Compiler):  # type: ignore[misc]
         state = self.state
         state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
-        if state.func_id.modname.startswith(_PACKAGE):
+        if state.func_id.modname.startswith(MODULES):
             return [_few_passes(state)]
         builder: Any = DefaultPassBuilder
         return [builder.define_nopython_pipeline(state)]
