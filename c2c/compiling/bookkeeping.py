@@ -36,6 +36,10 @@ _PROPAGATE: Final[Any] = _Network.propagate
 _POST_PROCESS: Final[Any] = _Interpreter.post_process
 _TEXTS: Final[dict[int, tuple[Any, str]]] = {}  # of types of rows, by what they are kept by
 _ROW_TEXT: Final[Any] = Record.__repr__
+# What stood in the places of those below; tests hold ours against them.
+_REGISTER: Final[Any] = NameScope.register
+_WRITTEN: Final[Any] = instructions.Instruction.__str__
+_REFERENCED: Final[Any] = values.NamedValue._get_reference
 _VOID: Final[Any] = instructions.types.VoidType
 _REFERENCE: Final = "_StringReferenceCaching__cached_refstr"
 
