@@ -90,7 +90,7 @@ def compute(context: Context) -> Computed:
             context.progress(done + 1, len(runs))
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
     caption = (
-        f"{describe(context, points[0][1])}{part}; one GH200, half of the models Llama-3 "
+        f"{describe(context, *dict.fromkeys(load for _, load, _ in points))}{part}; one GH200, half of the models Llama-3 "
         f"3B, half 8B; {context.link_text(link_gbps)}. Each row changes one part of c2cserve_plus "
         "and leaves the rest. Dots: mean over seeds, lines: range, blue: the whole system. "
         f"{_worth(rows)}"

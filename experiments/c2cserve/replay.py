@@ -98,8 +98,8 @@ def busy_share(got: SimulationResult) -> float:
     return float(np.mean(got.stats.busy_s) / got.stats.end_s)
 
 
-def describe(context: Context, compression: float) -> str:
-    """Return the part of a caption that says what is replayed."""
+def describe(context: Context, *compressions: float) -> str:
+    """Return the part of a caption that says what is replayed, at which loads."""
     if _files(context) is not None:
         what = "GenTD26's public arrivals with ShareGPT lengths"
     else:
@@ -107,7 +107,8 @@ def describe(context: Context, compression: float) -> str:
             f"our generator's arrivals ({SYNTHETIC_REQUESTS:,} requests over {SYNTHETIC_DAYS} "
             "days; the public traces are not at hand) with synthetic lengths"
         )
-    return f"{what}, time compressed {compression:g} times; seeds {list(context.seeds)}"
+    times = " or ".join(f"{each:g}" for each in compressions)
+    return f"{what}, time compressed {times} times; seeds {list(context.seeds)}"
 
 
 def _files(context: Context) -> tuple[Path, Path] | None:
