@@ -92,8 +92,8 @@ def compute(context: Context) -> Computed:
     loads = dict.fromkeys(load for _, load, _ in points)
     caption = (
         f"{describe(context, *loads)}{part}; one GH200, half of the models Llama-3 3B, half 8B; "
-        f"{context.link_text(link_gbps)}. Each row changes one part of c2cserve_plus and leaves the "
-        "rest. Dots: mean over seeds, lines: range, blue: the whole system. "
+        f"{context.link_text(link_gbps)}. Each row changes one part of c2cserve_plus and leaves "
+        "the rest. Dots: mean over seeds, lines: range, blue: the whole system. "
         f"{_worth(rows)}"
     )
     return Computed(
