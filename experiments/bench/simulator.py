@@ -199,7 +199,7 @@ def by_cells(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_turns(settings: BenchSettings) -> list[list[str]]:
-    """Return the points where several busy engines share a slice."""
+    """Return the points where engines share slices, few of them busy and many."""
     return [
         [
             "catalog=dense16",
@@ -207,10 +207,10 @@ def by_turns(settings: BenchSettings) -> list[list[str]]:
             "system=c2cserve_plus",
             f"seed={settings.seed}",
             "workload.models=16",
-            f"workload.requests={max(1, settings.requests // 100)}",
+            f"workload.requests={max(1, settings.requests // 35)}",
             f"workload.compression={compression}",
         ]
-        for compression in (1.0, 8.0)
+        for compression in (8.0, 100.0, 200.0)
     ]
 
 
@@ -304,7 +304,7 @@ def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
     cells = [measure_point(overrides) for overrides in by_cells(settings)]
     out.print(_table("the same in cells of one superchip, simulated one after another", cells))
     turns = [measure_point(overrides) for overrides in by_turns(settings)]
-    out.print(_table("several engines a slice that take turns: every step is walked", turns))
+    out.print(_table("engines of a slice that take turns, few and many of them busy", turns))
     return {
         "start": start,
         "by_requests": sizes,
