@@ -10,7 +10,7 @@ import pytest
 
 from pallas_kernels import cli
 from pallas_kernels.repository import Repository
-from tests.compiling import needs_compiler
+from tests.compiler import needs_compiler
 from tests.pallas_kernels.repository.test_repository import program
 
 ROOT = Path(__file__).parents[2]

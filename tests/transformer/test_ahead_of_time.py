@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.compiling import needs_compiler, run
+from tests.compiler import needs_compiler, run
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 

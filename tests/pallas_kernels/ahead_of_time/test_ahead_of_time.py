@@ -16,7 +16,7 @@ from pallas_kernels.ahead_of_time import TARGETS
 from pallas_kernels.ahead_of_time.record import TARGETS as RECORDED
 from pallas_kernels.ahead_of_time.record import unchecked
 from pallas_kernels.ops import OPS, programs
-from tests.compiling import needs_compiler, run
+from tests.compiler import needs_compiler, run
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 

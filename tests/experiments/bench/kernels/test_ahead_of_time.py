@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiling import needs_compiler, run
+from tests.compiler import needs_compiler, run
 
 
 @pytest.mark.slow

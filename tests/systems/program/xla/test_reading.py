@@ -12,7 +12,7 @@ from c2c.errors import DataError, SettingError
 from c2c.hardware import load_platform
 from c2c.systems.program import Launch, entries_of
 from c2c.systems.program.xla import TARGETS, StepShape, read_dump
-from tests.compiling import needs_compiler, run
+from tests.compiler import needs_compiler, run
 from tests.systems.program.xla import make
 from tests.systems.program.xla.make import DECODE, SHAPE
 
