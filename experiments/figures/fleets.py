@@ -140,6 +140,8 @@ def _spread(
     """Mark the mean over seeds of each variant, with its range; the whole system is a line."""
     for at, name in enumerate(variants):
         values = [r[column] for r in rows if r["variant"] == name]
+        if not values:
+            continue  # not asked for at this load
         colour = BLUE if at == 0 else GREY
         axes.plot([min(values), max(values)], [at, at], color=INK, linewidth=1.2)
         axes.plot(float(np.mean(values)), at, "o", color=colour, markersize=6)
