@@ -20,6 +20,7 @@ from experiments.bench.simulator import (
     by_instances,
     by_size,
     by_system,
+    by_turns,
     main,
     measure_point,
 )
@@ -79,7 +80,10 @@ def test_the_whole_benchmark_leaves_its_numbers(
     found = json.loads((out / "simulator.json").read_text())
     assert [p["requests"] for p in found["by_requests"]] == [40, 400, 4000]
     assert found["start"]["peak_mb"] < 500
-    assert pq.read_table(out / "points.parquet").num_rows == 8 + len(systems)
+    points = sum(len(found[over]) for over in found if over != "start")
+    assert pq.read_table(out / "points.parquet").num_rows == points
+    # one fleet in proportion, with the same work and in cells
+    assert points == 3 + len(systems) + 3 + len(by_turns(BenchSettings()))
     assert [p["system"] for p in found["by_system"]] == systems
     assert all(p["walked"] <= p["steps"] for p in found["by_requests"])
     assert found["by_turns"][0]["walked"] > 0
