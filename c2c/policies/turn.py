@@ -21,6 +21,7 @@ __all__ = [
     "GateAndTriage",
     "One",
     "RoundRobin",
+    "given_up_s",
     "goes_by_order",
     "link_gate",
     "protected_share",
@@ -90,10 +91,13 @@ def _none_protected(policy: Any) -> float:
 
 
 def _on_the_line(
-    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
-    now_s: float,
-) -> float:  # fmt: skip
+    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float
+) -> float:
     return first_token_s + generated * tpot_slo_s
+
+
+def _never(policy: Any, first_token_s: float, generated: int, tpot_slo_s: float) -> float:
+    return np.inf
 
 
 def _not_noted(
@@ -169,10 +173,9 @@ def reads_token_lines(policy: Any) -> bool:
 
 @decision(default=_on_the_line, returns=A_NUMBER)
 def token_due_s(
-    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float,
-    now_s: float,
-) -> float:  # fmt: skip
-    """Return when a sequence's next token is due; inf: it is so late that it is given up.
+    policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float
+) -> float:
+    """Return when a sequence's next token is due. It is asked anew when the sequence got a token.
 
     Args:
       policy: decides.
@@ -180,7 +183,18 @@ def token_due_s(
       generated: tokens so far.
       last_token_s: when the last came.
       tpot_slo_s: its target, seconds a token.
-      now_s: the time.
+    """
+
+
+@decision(default=_never, returns=A_NUMBER)
+def given_up_s(policy: Any, first_token_s: float, generated: int, tpot_slo_s: float) -> float:
+    """Return the time after which a sequence without its next token is given up; inf: it is never.
+
+    Args:
+      policy: decides.
+      first_token_s: when its first token came.
+      generated: tokens so far.
+      tpot_slo_s: its target, seconds a token.
     """
 
 
@@ -294,9 +308,14 @@ def _stay(policy: GateAndTriage, switch_s: float, kept_share: float) -> float:
 @token_due_s.by(GateAndTriage)
 def _due(
     policy: GateAndTriage, first_token_s: float, generated: int, last_token_s: float,
-    tpot_slo_s: float, now_s: float,
+    tpot_slo_s: float,
 ) -> float:  # fmt: skip
     line_s = first_token_s + generated * tpot_slo_s
-    if line_s < now_s - policy.late_s:
-        return np.inf
     return min(line_s, last_token_s + tpot_slo_s + policy.ahead_s)
+
+
+@given_up_s.by(GateAndTriage)
+def _given_up(
+    policy: GateAndTriage, first_token_s: float, generated: int, tpot_slo_s: float
+) -> float:
+    return first_token_s + generated * tpot_slo_s + policy.late_s

@@ -30,7 +30,7 @@ from c2c.policies import (
     variant,
 )
 from c2c.serving.actions import ACT_RUN, emit
-from c2c.serving.costs import step_alone_s, step_bytes
+from c2c.serving.costs import depends_on_alpha, step_alone_s, step_bytes
 from c2c.serving.handover import has_prompt_done, join_decodes
 from c2c.serving.hbm import (
     drop_older,
@@ -225,9 +225,14 @@ def _best_variant(
     if not knows_costs(rules.system.alpha):
         first = alpha_index(inst.alpha, variants)
         last = first + 1
+    differ = depends_on_alpha(fleet.costs, plan, layers)
     for a in range(first, last):
-        s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
-        s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
+        if a == first or differ:
+            s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
+            s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
+        else:
+            s.alone_s[a] = s.alone_s[first]
+            s.link_bytes[a] = s.link_bytes[first]
     if first + 1 == last:
         return first, max(s.alone_s[first], s.link_bytes[first] / (report.available_gbps * 1e9))
     link_gbps = s.chip[inst.chip].link_gbps

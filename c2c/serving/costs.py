@@ -14,6 +14,7 @@ __all__ = [
     "CostTables",
     "KeptTables",
     "decode_alone_s",
+    "depends_on_alpha",
     "prompt_alone_s",
     "stack_tables",
     "step_alone_s",
@@ -156,6 +157,13 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
         gemms = _mixed(costs, pair, plan, layers, 0, body, head)
     attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
     return float(gemms + attention)
+
+
+@inlined
+def depends_on_alpha(costs: CostTables, plan: Any, layers: int) -> bool:
+    """Return whether a step reads any weights from where they stream, and so alpha matters."""
+    is_spread = len(costs.spread_body) > 0 and plan.kept < layers
+    return bool(plan.kept + plan.copied < layers or is_spread)
 
 
 @jitable

@@ -38,6 +38,7 @@ def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
     s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + left
     s.decoding[i, inst.n_decode, LENGTH] = req.prompt + req.output
     inst.n_decode += 1
+    inst.looked_at = -1
 
 
 @jitable

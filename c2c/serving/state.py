@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, Apart, Own, System
+from c2c.policies import Apart, Own, System
 from c2c.serving.costs import CostTables
-from c2c.serving.lines import spread_rows
 
 __all__ = [
     "ABSENT",
@@ -50,7 +49,6 @@ __all__ = [
     "Fleet",
     "Rules",
     "Serving",
-    "new_serving",
 ]
 
 # Life of an instance.
@@ -143,6 +141,11 @@ INSTANCE_DTYPE = np.dtype(
         ("kept", "i8"),  # layers whose weights are in HBM
         ("decode_clock", "i8"),  # decode steps this instance has taken
         ("last_step_s", "f8"),  # when its last step ended
+        # what `turns` found of its decodes, as long as they are the same
+        ("looked_at", "i8"),  # how many there were; -1: they are others, or have other tokens
+        ("kept_up", "i8"),  # that are not given up
+        ("line_due_s", "f8"),  # the earliest token that is due of these
+        ("line_until_s", "f8"),  # when the first of these is given up
         ("cold", "i8"),
         ("alpha", "f8"),
         ("seen_latency_s", "f8"),
@@ -412,89 +415,3 @@ class Serving(NamedTuple):
     link_bytes: Any  # scratch f8[A]
     drawn_gbps: Any  # scratch f8, a place a device of a chip
     share_gbps: Any  # scratch, likewise
-
-
-def _records(dtype: np.dtype[Any], size: int) -> Any:
-    return np.zeros(size, dtype).view(np.recarray)
-
-
-def new_serving(
-    fleet: Fleet,
-    chip_of: np.ndarray,
-    kind_of: np.ndarray,
-    *,
-    link_gbps: float,
-    budget_gbps: float,
-    host_bytes: float,
-    held: np.ndarray,
-    present: np.ndarray | None = None,
-    slots: int = 1024,
-    buffer: int = 65536,
-) -> Serving:
-    """Return the state before the first event.
-
-    Args:
-      chip_of: [devices] ascending chip of each device; kind_of: its slice type.
-      link_gbps: what each chip's link carries.
-      budget_gbps: of which placement may promise this.
-      host_bytes: host memory of each chip for weights.
-      held: [homes] whether a home's weights are there at the start (else on disk).
-      present: [devices] which are part of their chip's first layout; None: all are.
-      slots: request slots to start with; `grow_requests` adds more.
-      buffer: records held before they must be taken out.
-    """
-    n_devices, n_chips = len(chip_of), int(chip_of[-1]) + 1
-    n_instances = n_devices * fleet.residents
-    device = _records(DEVICE_DTYPE, n_devices)
-    first = np.arange(n_devices) * fleet.residents
-    device.chip, device.kind, device.first = chip_of, kind_of, first
-    device.running, device.last, device.holder, device.until_s = -1, -1, -1, np.inf
-    instance = _records(INSTANCE_DTYPE, n_instances)
-    instance.on_device = np.repeat(np.arange(n_devices), fleet.residents)
-    instance.chip, instance.kind = chip_of[instance.on_device], kind_of[instance.on_device]
-    for field in ("model", "next_same", "wait_head", "wait_tail", "goes_to", "comes_from"):
-        instance[field] = -1
-    if present is not None:
-        device.service[~present], device.since_s[~present] = OUT, np.inf
-        instance.state[~present[instance.on_device]] = NOWHERE
-    chip = _records(CHIP_DTYPE, n_chips)
-    chip.first = np.searchsorted(chip_of, np.arange(n_chips), side="left")
-    chip.last = np.searchsorted(chip_of, np.arange(n_chips), side="right")
-    chip.link_gbps, chip.budget_gbps, chip.claim = link_gbps, budget_gbps, -1
-    model = _records(MODEL_DTYPE, len(fleet.deployment))
-    for field in ("active", "wait_head", "wait_tail", "claim_chip"):
-        model[field] = -1
-    chip.host_bytes, chip.kv_room_bytes = host_bytes, fleet.kv_host_bytes
-    hold = _records(HOLD_DTYPE, len(fleet.home_chip))
-    hold.state = np.where(held, HELD, ABSENT)
-    held_bytes = fleet.weight_bytes[fleet.home_model] * held
-    chip.free_bytes = host_bytes - np.bincount(fleet.home_chip, held_bytes, n_chips)
-    count = _records(COUNT_DTYPE, 1)
-    count[0].free_slots, count[0].events, count[0].timer_s = slots, 1, np.inf
-    widest = int((chip.last - chip.first).max()) * fleet.residents
-    return Serving(
-        device=device,
-        instance=instance,
-        plan=_records(PLAN_DTYPE, n_devices),
-        report=_records(REPORT_DTYPE, n_devices),
-        chip=chip,
-        hold=hold,
-        model=model,
-        waiting=np.zeros(len(fleet.home_chip), np.int64),
-        request=_records(REQUEST_DTYPE, slots),
-        free_slots=np.arange(slots - 1, -1, -1, dtype=np.int64),
-        prefilling=np.zeros((n_instances, spread_rows(8, fleet.max_batch)), np.int64),
-        decoding=np.zeros((n_instances, spread_rows(24, fleet.max_batch), 3), np.int64),
-        count=count,
-        actions=np.zeros((4 * n_instances + fleet.max_batch + slots + 16, 2), np.int64),
-        asked=np.zeros(n_devices, np.int64),
-        records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
-        routes=_records(ROUTE_DTYPE, n_instances),
-        candidates=_records(CANDIDATE_DTYPE, n_devices),
-        engines=_records(ENGINE_DTYPE, widest),
-        ranked=np.zeros((widest, 2)),
-        alone_s=np.zeros(fleet.costs.body_s.shape[2]),
-        link_bytes=np.zeros(fleet.costs.body_s.shape[2]),
-        drawn_gbps=np.zeros(widest),
-        share_gbps=np.zeros(widest),
-    )

@@ -384,6 +384,7 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     i = int(plan.instance)
     inst = s.instance[i]
     inst.last_step_s = now_s
+    inst.looked_at = -1
     if plan.decodes > 0:
         inst.decode_clock += s.report[d].steps
         _end_decodes(fleet, rules, s, i, now_s)

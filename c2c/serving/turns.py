@@ -7,6 +7,7 @@ from typing import Final
 
 from c2c.policies import (
     apart,
+    given_up_s,
     goes_by_order,
     inlined,
     jitable,
@@ -131,6 +132,28 @@ def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
 
 
 @inlined
+def _look_at_lines(rules: Rules, s: Serving, i: int, tpot_s: float, now_s: float) -> None:
+    # Notes the earliest due token of instance i, how many sequences are kept up and until when.
+    inst = s.instance[i]
+    inst.looked_at = inst.n_decode
+    inst.kept_up = 0
+    inst.line_due_s = math.inf
+    inst.line_until_s = math.inf
+    for k in range(inst.n_decode):
+        req = s.request[s.decoding[i, k, SLOT]]
+        generated = req.output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)
+        until_s = given_up_s(rules.system.turn, req.first_token_s, generated, tpot_s)
+        if now_s > until_s:
+            continue
+        due_s = token_due_s(
+            rules.system.turn, req.first_token_s, generated, inst.last_step_s, tpot_s
+        )
+        inst.kept_up += 1
+        inst.line_due_s = min(inst.line_due_s, due_s)
+        inst.line_until_s = min(inst.line_until_s, until_s)
+
+
+@inlined
 def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s: float) -> int:
     # Earliest due token of instance i, less a step; returns how many sequences are kept up.
     inst, row = s.instance[i], s.engines[e]
@@ -150,17 +173,10 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s
     kept_up = inst.n_wait + inst.n_prefill
     if not reads_token_lines(rules.system.turn):
         return int(kept_up)
-    for k in range(inst.n_decode):
-        req = s.request[s.decoding[i, k, SLOT]]
-        generated = req.output - (s.decoding[i, k, ENDS_AT] - inst.decode_clock)
-        due_s = token_due_s(
-            rules.system.turn, req.first_token_s, generated, inst.last_step_s, tpot_s, now_s
-        )
-        if due_s < math.inf:
-            kept_up += 1
-            row.token_due_s = min(row.token_due_s, due_s)
-    row.token_due_s -= fleet.costs.decode_s[pair_of(fleet, s, i)]
-    return int(kept_up)
+    if inst.looked_at != inst.n_decode or now_s > inst.line_until_s:
+        _look_at_lines(rules, s, i, tpot_s, now_s)
+    row.token_due_s = inst.line_due_s - costs.decode_s[pair]
+    return int(kept_up + inst.kept_up)
 
 
 @inlined

@@ -12,7 +12,12 @@ from c2c.config import config_dir, load
 from c2c.errors import SettingError
 from experiments.simulation.help import help_text
 from experiments.simulation.own_settings import with_own_settings
-from experiments.simulation.point import check_shared, objective_setting, simulate_point
+from experiments.simulation.point import (
+    check_shared,
+    objective_setting,
+    simulate_alone,
+    simulate_point,
+)
 from experiments.simulation.report import console
 from experiments.simulation.runs_table import print_sweep
 from experiments.sweeping import (
@@ -57,6 +62,9 @@ def run_command_line(given: Sequence[str]) -> int:
         return 0
     if is_sweep(arguments):
         return _sweep(arguments)
+    if not any(a.startswith("-") or "hydra" in a for a in arguments):
+        simulate_alone(load(arguments))  # Hydra's own main composes twice, to learn its mode
+        return 0
     hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()
     if raised:
         raise raised[0]

@@ -26,7 +26,7 @@ from experiments.simulation.report import console, print_folder, print_outcome, 
 from experiments.stopping import told_to_stop
 from experiments.sweeping import PointRecord, begin, fail, finish
 
-__all__ = ["check_shared", "objective_setting", "simulate_point"]
+__all__ = ["check_shared", "objective_setting", "simulate_alone", "simulate_point"]
 
 BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 POLL_S = 0.2
@@ -42,12 +42,17 @@ def simulate_point(cfg: DictConfig) -> Any:
     """
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
-        check_shared(cfg)
-        check_disk(cfg)
-        outcome = _run(build(cfg), console(), terse=False)
-        return _told(outcome, objective_setting(cfg))
+        return simulate_alone(cfg)
     point = begin(Path(hydra.runtime.output_dir), int(hydra.job.num), list(hydra.overrides.task))
     return _swept(cfg, point, terse=str(hydra.launcher._target_) != BASIC_LAUNCHER)
+
+
+def simulate_alone(cfg: DictConfig) -> Any:
+    """Simulate what a configuration says, which is no point of a sweep; as `simulate_point`."""
+    check_shared(cfg)
+    check_disk(cfg)
+    outcome = _run(build(cfg), console(), terse=False)
+    return _told(outcome, objective_setting(cfg))
 
 
 def objective_setting(cfg: DictConfig) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from c2c.policies import given_up_s, token_due_s
 from c2c.serving import FAIL_NONE, Prepared, Serving
 from c2c.serving.loop import step
 from c2c.serving.port import (
@@ -36,7 +38,7 @@ from c2c.serving.port import (
 )
 from c2c.serving.roles import DECODES
 from c2c.serving.rows import as_records, as_rows
-from c2c.serving.state import ABSENT, ASSIGNED, FREE, NOWHERE, OUT, RUNNING
+from c2c.serving.state import ABSENT, ASSIGNED, ENDS_AT, FREE, NOWHERE, OUT, RUNNING, SLOT, Rules
 
 __all__ = ["Watch", "serve"]
 
@@ -274,6 +276,7 @@ def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
         watch.actions(actions)
         _check_room(prepared, state)
         _check_pools(prepared, state)
+        _check_lines(prepared, rules, state)
         backend.submit(float(state.count[0].now_s), actions)
     watch.end()
     ended = sorted(state.records[: state.count[0].out], key=lambda row: row.id)
@@ -305,6 +308,26 @@ def _check_pools(prepared: Prepared, state: Serving) -> None:
         assert held <= chips["host_bytes"][c]
         in_host = (inst["parked_bytes"] + inst["coming_bytes"])[inst["chip"] == c]
         assert chips["kv_room_bytes"][c] == fleet.kv_host_bytes - in_host.sum() >= 0.0
+
+
+def _check_lines(prepared: Prepared, rules: Rules, state: Serving) -> None:
+    # What an instance was found to owe its decodes is what would be found now.
+    turn, now_s = rules.system.turn, float(state.count[0].now_s)
+    for i, inst in enumerate(state.instance):
+        if inst.looked_at != inst.n_decode or now_s > inst.line_until_s:
+            continue
+        tpot_s = prepared.fleet.deployment[inst.model].tpot_slo_s
+        kept_up, due_s, until_s = 0, math.inf, math.inf
+        for k in range(inst.n_decode):
+            req = state.request[state.decoding[i, k, SLOT]]
+            made = req.output - (state.decoding[i, k, ENDS_AT] - inst.decode_clock)
+            ends_s = given_up_s(turn, req.first_token_s, made, tpot_s)
+            if now_s <= ends_s:
+                kept_up += 1
+                until_s = min(until_s, ends_s)
+                line_s = token_due_s(turn, req.first_token_s, made, inst.last_step_s, tpot_s)
+                due_s = min(due_s, line_s)
+        assert (inst.kept_up, inst.line_due_s, inst.line_until_s) == (kept_up, due_s, until_s)
 
 
 def _check_room(prepared: Prepared, state: Serving) -> None:

@@ -15,6 +15,7 @@ from c2c.hardware import Slice, link_gbps
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import ChunkChoice, link_headroom, step_parts, swaps_weights
 from c2c.serving.costs import stack_tables
+from c2c.serving.new_state import new_serving
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
 from c2c.serving.prepare.lanes import DRAWS, Chain, Lane, StepLayout, WorkCosts
@@ -43,7 +44,7 @@ from c2c.serving.prepare.tables import (
     shared_room_bytes,
     switch_s,
 )
-from c2c.serving.state import Fleet, Rules, Serving, new_serving
+from c2c.serving.state import Fleet, Rules, Serving
 
 __all__ = [
     "DRAWS",
@@ -101,7 +102,7 @@ class Prepared:
         active: bool = True,
         rules: Rules | None = None,
     ) -> Serving:
-        """Return the state before the first event; see `c2c.serving.state.new_serving`.
+        """Return the state before the first event; see `c2c.serving.new_state.new_serving`.
 
         Args:
           models: those that may be active at the start; None for all.
