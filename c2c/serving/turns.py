@@ -154,29 +154,35 @@ def _look_at_lines(rules: Rules, s: Serving, i: int, tpot_s: float, now_s: float
 
 
 @inlined
-def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int, now_s: float) -> int:
-    # Earliest due token of instance i, less a step; returns how many sequences are kept up.
+def _kept_up(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> int:
+    # How many sequences of instance i are not given up.
+    inst = s.instance[i]
+    n = inst.n_wait + inst.n_prefill
+    if not reads_token_lines(rules.system.turn):
+        return int(n)
+    if inst.looked_at != inst.n_decode or now_s > inst.line_until_s:
+        _look_at_lines(rules, s, i, fleet.deployment[inst.model].tpot_slo_s, now_s)
+    return int(n + inst.kept_up)
+
+
+@inlined
+def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> None:
+    # Earliest due token of instance i, less a step, and what its decodes take.
     inst, row = s.instance[i], s.engines[e]
-    tpot_s = fleet.deployment[inst.model].tpot_slo_s
-    row.token_due_s = math.inf
-    row.last_token_s = inst.last_step_s
     pair, n, costs = pair_of(fleet, s, i), inst.n_decode, fleet.costs
+    row.token_due_s = math.inf
+    if reads_token_lines(rules.system.turn):
+        row.token_due_s = inst.line_due_s - costs.decode_s[pair]
+    row.last_token_s = inst.last_step_s
     if inst.n_wait > 0 and has_prompt_done(s, inst.wait_head):
         n = min(n + inst.n_wait, fleet.max_batch)  # they join with its turn
     row.decodes = n
     row.decode_clock = inst.decode_clock
-    row.tpot_slo_s = tpot_s
+    row.tpot_slo_s = fleet.deployment[inst.model].tpot_slo_s
     row.switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
     row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
     row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
     row.kept_share = kept_share(fleet, s, i)
-    kept_up = inst.n_wait + inst.n_prefill
-    if not reads_token_lines(rules.system.turn):
-        return int(kept_up)
-    if inst.looked_at != inst.n_decode or now_s > inst.line_until_s:
-        _look_at_lines(rules, s, i, tpot_s, now_s)
-    row.token_due_s = inst.line_due_s - costs.decode_s[pair]
-    return int(kept_up + inst.kept_up)
 
 
 @inlined
@@ -211,18 +217,21 @@ def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s:
         row.order = (i - last - 1) % fleet.residents if last >= 0 else 0
         if is_brief:
             continue
-        row.is_last = 1 if i == last else 0
-        if stayed_on != inst.on_device:
-            stayed_on = inst.on_device
-            stays_s = left_of_stay_s(fleet, rules, s, stayed_on, now_s)
-        row.stays_s = stays_s
-        _watch_prompts(fleet, rules, s, i, i - first)
-        kept_up = _watch_decodes(fleet, rules, s, i, i - first, now_s)
+        kept_up = _kept_up(fleet, rules, s, i, now_s)
+        if s.device[inst.on_device].running < 0:  # else nobody asks how urgent it is
+            row.is_last = 1 if i == last else 0
+            if stayed_on != inst.on_device:
+                stayed_on = inst.on_device
+                stays_s = left_of_stay_s(fleet, rules, s, stayed_on, now_s)
+            row.stays_s = stays_s
+            _watch_prompts(fleet, rules, s, i, i - first)
+            _watch_decodes(fleet, rules, s, i, i - first)
         if share > 0.0 and kept_up > 0:
-            if row.kept_share == 1.0:
+            demand = _streamed_gbps(fleet, s, i)
+            if demand == 0.0:
                 row.is_protected = 1  # it draws nothing from the link
                 continue
-            value = kept_up / max(_streamed_gbps(fleet, s, i), 1e-9)
+            value = kept_up / max(demand, 1e-9)
             k = n
             while k > 0 and s.ranked[k - 1, 0] < value:
                 s.ranked[k, 0] = s.ranked[k - 1, 0]
