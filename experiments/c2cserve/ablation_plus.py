@@ -98,11 +98,12 @@ def compute(context: Context) -> Computed:
         if context.progress is not None:
             context.progress(done + 1, len(runs))
     part = f" (its first {QUICK_REQUESTS:,} requests)" if context.quick else ""
+    left_out = "" if context.quick else "; under the bursts only what matters there"
     loads = dict.fromkeys(load for _, load, _ in points)
     caption = (
         f"{describe(context, *loads)}{part}; one GH200, half of the models Llama-3 3B, half 8B; "
         f"{context.link_text(link_gbps)}. Each row changes one part of c2cserve_plus and leaves "
-        "the rest. Dots: mean over seeds, lines: range, blue: the whole system. "
+        f"the rest{left_out}. Dots: mean over seeds, lines: range, blue: the whole system. "
         f"{_worth(rows)}"
     )
     return Computed(
