@@ -19,8 +19,10 @@ from pallas_kernels.attention.partial import Partial
 from pallas_kernels.attention.specs import array_type
 
 QUERY_BLOCK = 128
-KEY_BLOCK = 256
-DECODE_KEY_BLOCK = 128  # stays in a CPU's cache between what is done to it
+KEY_BLOCK = 128  # stays in a CPU's cache between what is done to it
+UNROLLED = (
+    4  # blocks of queries that are written out one after another: a loop copies their results
+)
 
 Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 """Number of a block -> (k, v of [batch, keys, kv_heads, dim], position of the first key)."""
@@ -76,7 +78,7 @@ def paged_prefill(
       scale: factor of the scores.
     """
     page = k_pages.shape[1]
-    fetch, block = _from_pages(k_pages, v_pages, tables, KEY_BLOCK)
+    fetch, block = _from_pages(k_pages, v_pages, tables)
     keys = tables.shape[1] * page
     return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=True, scale=scale)
 
@@ -99,12 +101,13 @@ def _by_tiles(
     padded = jnp.pad(q, ((0, 0), (0, tiles * QUERY_BLOCK - queries), (0, 0), (0, 0)))
     split = padded.reshape(q.shape[0], tiles, QUERY_BLOCK, *q.shape[2:]).swapaxes(0, 1)
 
-    def tile(item: tuple[jax.Array, jax.Array]) -> Partial:
-        return _attend(
+    def tile(_: None, item: tuple[jax.Array, jax.Array]) -> tuple[None, Partial]:
+        return None, _attend(
             item[0], fetch, bounds, item[1], keys=keys, block=block, causal=causal, scale=scale
         )
 
-    done = lax.map(tile, (split, jnp.arange(tiles, dtype=jnp.int32) * QUERY_BLOCK))
+    firsts = jnp.arange(tiles, dtype=jnp.int32) * QUERY_BLOCK
+    done = lax.scan(tile, None, (split, firsts), unroll=min(tiles, UNROLLED))[1]
 
     def whole(x: jax.Array) -> jax.Array:
         return x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :queries]
@@ -131,7 +134,7 @@ def decode(
       bounds: position, length and window of each sequence, as the kernels take them.
       scale: factor of the scores.
     """
-    fetch, block = _from_pages(k_pages, v_pages, tables, DECODE_KEY_BLOCK)
+    fetch, block = _from_pages(k_pages, v_pages, tables)
     done = _attend(
         q[:, None],
         fetch,
@@ -145,14 +148,12 @@ def decode(
     return Partial(out=done.out[:, 0], lse=done.lse[:, 0])
 
 
-def _from_pages(
-    k_pages: jax.Array, v_pages: jax.Array, tables: jax.Array, most: int
-) -> tuple[Fetch, int]:
-    """Return what fetches blocks of keys from pages, and the keys of a block: about `most`."""
+def _from_pages(k_pages: jax.Array, v_pages: jax.Array, tables: jax.Array) -> tuple[Fetch, int]:
+    """Return what fetches blocks of keys from pages, and the keys of a block."""
     page, held = k_pages.shape[1], tables.shape[1]
     # clipped here, where it is cheap: entries beyond a sequence's length may be anything
     tables = jnp.clip(tables, 0, k_pages.shape[0] - 1)
-    many = min(max(1, most // page), held)
+    many = min(max(1, KEY_BLOCK // page), held)
 
     def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         begin = jnp.minimum(number * many, held - many)  # the last one overlaps the one before
@@ -190,11 +191,18 @@ def _attend(
     begin = jnp.clip(jnp.min(bottom), 0, keys) // block
     end = -(-jnp.clip(jnp.max(top), 0, keys) // block)
 
+    # shapes of the state follow from those of a block, without computing one
+    kv_heads = jax.eval_shape(fetch, array_type((), jnp.int32))[0].shape[2]
+    group = heads // kv_heads
+    rows = (batch, kv_heads, group, queries)
+    grouped = (scale * q.astype(jnp.float32)).reshape(batch, queries, kv_heads, group, dim)
+    how = "btkgd,bskd->bkgts"  # XLA reads keys where they lie: the best for one query
+    if queries > 1:  # with the queries of a KV head together, it puts its keys together as well
+        grouped, how = grouped.transpose(0, 2, 3, 1, 4), "bkgtd,bskd->bkgts"
+
     def visit(number: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         acc, maximum, total = state
         k, v, start = fetch(number)
-        kv_heads = k.shape[2]
-        grouped = q.reshape(batch, queries, kv_heads, heads // kv_heads, dim)
         key = start + jnp.arange(block, dtype=jnp.int32)
         inside = (key < length[:, None]) & (key >= number * block)
         visible = inside[:, None]
@@ -204,7 +212,7 @@ def _attend(
             visible &= key > (position - window[:, None])[..., None]
         # A weight of 0 times what was never written may be NaN
         v = jnp.where(inside[..., None, None], v, 0)
-        scores = scale * _product("btkgd,bskd->bkgts", grouped, k)
+        scores = _product(how, grouped, k)
         scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
         higher = jnp.maximum(maximum, scores.max(axis=-1))
         base = jnp.where(higher == -jnp.inf, 0.0, higher)
@@ -213,9 +221,6 @@ def _attend(
         acc = acc * factor[..., None] + _product("bkgts,bskd->bkgtd", weights, v)
         return acc, higher, total * factor + weights.sum(axis=-1)
 
-    # shapes of the state follow from those of a block, without computing one
-    kv_heads = jax.eval_shape(fetch, array_type((), jnp.int32))[0].shape[2]
-    rows = (batch, kv_heads, heads // kv_heads, queries)
     state = (
         jnp.zeros((*rows, dim), jnp.float32),
         jnp.full(rows, -jnp.inf, jnp.float32),
