@@ -133,6 +133,11 @@ def _measure(server: Server, requests: Sequence[Request]) -> tuple[dict[str, Any
 def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
     requests = trace(_mix(settings), settings.requests, settings.rate, settings.seed)
     rows: list[dict[str, Any]] = []
+    versions = {
+        name: version_of(PEERS[name], Path(getattr(settings, PEERS[name].setting)))
+        for name in settings.peers
+    }
+    told = {"settings": asdict(settings), "versions": versions, "rows": rows}
     context = settings.prompt[1] + settings.new[1]
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
@@ -158,13 +163,11 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
                     texts.append([answer.tokens for answer in answers])
                     row["equal"] = sum(a == b for a, b in zip(texts[0], texts[-1], strict=True))
                     rows.append(row)
+                    folder.write_json(
+                        "servers", told
+                    )  # a peer's start may take a quarter of an hour
                     advance(len(rows))
     out.print(_table(settings, rows))
-    versions = {
-        name: version_of(PEERS[name], Path(getattr(settings, PEERS[name].setting)))
-        for name in settings.peers
-    }
-    folder.write_json("servers", {"settings": asdict(settings), "versions": versions, "rows": rows})
 
 
 def _short(value: float) -> str:

@@ -376,6 +376,33 @@ def test_peers_that_are_installed_take_turns_and_texts_are_compared(
     assert "12/12" in table
 
 
+def test_what_was_measured_stays_when_a_later_turn_fails(
+    given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Once(Quoting):
+        starts = 0
+
+        def start(self) -> None:
+            Once.starts += 1
+            if Once.starts > 1:
+                raise DataError("engine", "the second start failed")
+
+    monkeypatch.setattr(command, "Engine", Once)
+    monkeypatch.setattr(command, "write_models", lambda *_: {f"model{k}": Path() for k in (0, 1)})
+    monkeypatch.setattr(
+        "experiments.bench.servers.peers.write_gguf", lambda _, to: to.with_suffix("")
+    )
+    out = given.folder / "out"
+    settings = [
+        "models=2", "requests=4", "rate=200", "prompt=[2,3]", "new=[4,4]", "repeats=2",
+        f"out={out}", f"llama_cpp={given.python}", "transformers=nowhere", "vllm=nowhere",
+    ]  # fmt: skip
+    assert command.main(settings) != 0
+    rows = json.loads((out / "servers.json").read_text())["rows"]
+    assert [row["server"] for row in rows] == ["engine", "llama.cpp"]
+    assert not (out / "DONE").exists()
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
