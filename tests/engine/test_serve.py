@@ -308,6 +308,9 @@ def test_other_refusals(live: Live) -> None:
         json={"model": "one", "prompt": [1] * 100, "max_tokens": 200},
     )  # fmt: skip
     assert late.status_code == 408
+    counted = live.client.get("/metrics").text
+    assert 'outcome="deadline"' in counted
+    assert 'outcome="failed"' not in counted
     wrong = client.post(
         "/v1/completions", headers={"x-deadline-s": "soon"}, json={"model": "one", "prompt": [1]}
     )
@@ -328,6 +331,8 @@ def test_a_client_that_goes_away_frees_what_it_held(live: Live) -> None:
         lambda state: not state["open"] and not sum(w["held"] for w in state["workers"])
     )
     assert state["outcomes"]["cancelled"] == before + 1
+    counted = live.client.get("/metrics").text
+    assert f'c2c_requests_total{{model="two",outcome="cancelled"}} {before + 1:.1f}' in counted
 
 
 def test_killed_workers_lose_no_token(live: Live, models: dict[str, Model]) -> None:

@@ -268,7 +268,7 @@ class Front:
 
     def _over(self, model: str, choices: Sequence[Choice]) -> None:
         for choice in choices:
-            self._metrics.requests.labels(model, choice.finish or "failed").inc()
+            self._metrics.requests.labels(model, choice.outcome).inc()
             self._metrics.tokens.labels(model).inc(choice.drawn)
             if choice.times_s:
                 first, last = choice.times_s

@@ -56,6 +56,7 @@ class Choice:
         self.offset = 0
         self.drawn = 0
         self.finish: str | None = None
+        self._failure = "cancelled"
         self.begun_s = time.monotonic()
         self.times_s: list[float] = []
         self._link, self._eos = link, eos
@@ -65,6 +66,11 @@ class Choice:
         self._stop = StopText(stops)
         self._number, self._answers = link.ask(**fields)
         self._is_over = False
+
+    @property
+    def outcome(self) -> str:
+        """How the request ended: `finish`, or why there is no whole text."""
+        return self.finish or self._failure
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield what is new; afterwards `finish` says why it is over.
@@ -110,6 +116,7 @@ class Choice:
 
     def _end(self, frame: say.Ended) -> None:
         if frame.why not in ("stop", "length"):
+            self._failure = frame.why
             raise after_end(frame.why, frame.retry_s)
         self.finish = frame.why
 
