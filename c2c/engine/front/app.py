@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from c2c.engine.front.answers import Shape
 from c2c.engine.front.choices import Choice, Piece
+from c2c.engine.front.documented import STREAM, Documented, errors
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
@@ -42,24 +43,27 @@ def make_app(link: Link, *, key: str | None) -> FastAPI:
       key: that requests must bear; None: none.
     """
     front = Front(link)
-    app = FastAPI(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
+    app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(ApiError, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Guard, key=key)
-    app.get("/v1/models")(front.models)
-    app.get("/v1/models/{model:path}")(front.model)
-    app.post("/v1/completions")(front.completions)
-    app.post("/v1/chat/completions")(front.chat)
+    asked = STREAM | errors(400, 401, 404, 408, 413, 429, 499, 503)
+    gone = errors(401, 503)
+    app.get("/v1/models", responses=errors(401))(front.models)
+    app.get("/v1/models/{model:path}", responses=errors(401, 404))(front.model)
+    app.post("/v1/completions", responses=asked)(front.completions)
+    app.post("/v1/chat/completions", responses=asked)(front.chat)
     app.get("/health")(front.health)
-    app.get("/ready")(front.ready)
-    app.get("/metrics")(front.metrics_text)
-    app.get("/live")(front.live)
-    app.post("/admin/drain")(front.drain)
-    app.post("/admin/resume")(front.resume)
+    app.get("/ready", responses={503: {"description": "not now"}})(front.ready)
+    app.get("/metrics", responses=gone, response_class=PlainTextResponse)(front.metrics_text)
+    app.get("/live", responses=STREAM | gone)(front.live)
+    app.post("/admin/drain", responses=gone)(front.drain)
+    app.post("/admin/resume", responses=gone)(front.resume)
     for what in ("load", "unload", "pin", "unpin"):
-        app.post(f"/admin/{what}", name=what)(front.managing(what))
-    app.get("/")(front.page)
+        responses = errors(400, 401, 404, 409, 413, 503)
+        app.post(f"/admin/{what}", name=what, responses=responses)(front.managing(what))
+    app.get("/", responses=errors(401), response_class=HTMLResponse)(front.page)
     return app
 
 

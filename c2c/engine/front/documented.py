@@ -1,0 +1,69 @@
+"""What endpoints may answer, as the OpenAPI document says it (`/openapi.json`)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+__all__ = ["STREAM", "Documented", "errors"]
+
+
+class Problem(BaseModel):
+    """What went wrong, in OpenAI's form."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Failed(BaseModel):
+    """The body of every error."""
+
+    error: Problem
+
+
+_SAID: Final = {
+    400: "the request is not one that can be served: `param` names the field",
+    401: "a key is asked for, and this is none",
+    404: "no such model",
+    408: "the deadline has passed",
+    409: "something is in the way: requests under way, a pin, no room",
+    413: "the body is too large",
+    429: "too many requests are open: `retry-after` says when to come again",
+    499: "the client went away",
+    503: "not served now: draining, a lost worker, a model that cannot be loaded, no engine",
+}
+
+STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}}}
+}
+"""An answer that is JSON or, where that is asked for, a stream of events."""
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of an endpoint, for its documentation: JSON, whatever else it answers."""
+    body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Failed.__name__}"}}}
+    return {status: {"description": _SAID[status], "content": body} for status in statuses}
+
+
+class Documented(FastAPI):
+    """An application whose invalid requests are answered with 400, and documented so."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document, without the status that FastAPI would give invalid requests."""
+        found = super().openapi()
+        schemas = found["components"]["schemas"]
+        for path in found["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        of_failed = models_json_schema(
+            [(Failed, "serialization")], ref_template="#/components/schemas/{model}"
+        )
+        schemas.update(of_failed[1]["$defs"])
+        return found
