@@ -195,14 +195,16 @@ def _attend(
     kv_heads = jax.eval_shape(fetch, array_type((), jnp.int32))[0].shape[2]
     group = heads // kv_heads
     rows = (batch, kv_heads, group, queries)
-    grouped = (scale * q.astype(jnp.float32)).reshape(batch, queries, kv_heads, group, dim)
-    how = "btkgd,bskd->bkgts"  # XLA reads keys where they lie: the best for one query
-    if queries > 1:  # with the queries of a KV head together, it puts its keys together as well
-        grouped, how = grouped.transpose(0, 2, 3, 1, 4), "bkgtd,bskd->bkgts"
+    # Keys of one query are best read where they lie; with the queries of a KV head together, XLA
+    # puts its keys together as well.
+    how = "btkgd,bskd->bkgts" if queries == 1 else "bkgtd,bskd->bkgts"
 
     def visit(number: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         acc, maximum, total = state
         k, v, start = fetch(number)
+        grouped = q.reshape(batch, queries, kv_heads, group, dim)
+        if queries > 1:
+            grouped = grouped.transpose(0, 2, 3, 1, 4)
         key = start + jnp.arange(block, dtype=jnp.int32)
         inside = (key < length[:, None]) & (key >= number * block)
         visible = inside[:, None]
@@ -212,7 +214,7 @@ def _attend(
             visible &= key > (position - window[:, None])[..., None]
         # A weight of 0 times what was never written may be NaN
         v = jnp.where(inside[..., None, None], v, 0)
-        scores = _product(how, grouped, k)
+        scores = scale * _product(how, grouped, k)
         scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
         higher = jnp.maximum(maximum, scores.max(axis=-1))
         base = jnp.where(higher == -jnp.inf, 0.0, higher)
