@@ -20,9 +20,7 @@ from pallas_kernels.attention.specs import array_type
 
 QUERY_BLOCK = 128
 KEY_BLOCK = 128  # stays in a CPU's cache between what is done to it
-UNROLLED = (
-    4  # blocks of queries that are written out one after another: a loop copies their results
-)
+UNROLLED = 4  # blocks of queries written out one after another: a loop copies their results
 
 Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 """Number of a block -> (k, v of [batch, keys, kv_heads, dim], position of the first key)."""

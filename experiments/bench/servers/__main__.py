@@ -163,9 +163,8 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
                     texts.append([answer.tokens for answer in answers])
                     row["equal"] = sum(a == b for a, b in zip(texts[0], texts[-1], strict=True))
                     rows.append(row)
-                    folder.write_json(
-                        "servers", told
-                    )  # a peer's start may take a quarter of an hour
+                    # now, as a peer's start may take a quarter of an hour
+                    folder.write_json("servers", told)
                     advance(len(rows))
     out.print(_table(settings, rows))
 

@@ -347,19 +347,27 @@ class Quoting:
         """Go away."""
 
 
-def test_peers_that_are_installed_take_turns_and_texts_are_compared(
-    given: Given, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "Engine", Quoting)
+def beside_llama_cpp(
+    given: Given, monkeypatch: pytest.MonkeyPatch, engine: type, *, requests: int
+) -> tuple[list[str], Path]:
+    """Settings and folder of a run of two turns of such an engine and llama.cpp's stand-in."""
+    monkeypatch.setattr(command, "Engine", engine)
     monkeypatch.setattr(command, "write_models", lambda *_: {f"model{k}": Path() for k in (0, 1)})
     monkeypatch.setattr(
         "experiments.bench.servers.peers.write_gguf", lambda _, to: to.with_suffix("")
     )
     out = given.folder / "out"
     settings = [
-        "models=2", "requests=12", "rate=200", "prompt=[2,3]", "new=[4,4]", "repeats=2",
+        "models=2", f"requests={requests}", "rate=200", "prompt=[2,3]", "new=[4,4]", "repeats=2",
         f"out={out}", f"llama_cpp={given.python}", "transformers=nowhere", "vllm=nowhere",
     ]  # fmt: skip
+    return settings, out
+
+
+def test_peers_that_are_installed_take_turns_and_texts_are_compared(
+    given: Given, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, out = beside_llama_cpp(given, monkeypatch, Quoting, requests=12)
     assert command.main(settings) == 0
     result = json.loads((out / "servers.json").read_text())
     assert result["settings"]["peers"] == ["llama.cpp"]
@@ -387,16 +395,7 @@ def test_what_was_measured_stays_when_a_later_turn_fails(
             if Once.starts > 1:
                 raise DataError("engine", "the second start failed")
 
-    monkeypatch.setattr(command, "Engine", Once)
-    monkeypatch.setattr(command, "write_models", lambda *_: {f"model{k}": Path() for k in (0, 1)})
-    monkeypatch.setattr(
-        "experiments.bench.servers.peers.write_gguf", lambda _, to: to.with_suffix("")
-    )
-    out = given.folder / "out"
-    settings = [
-        "models=2", "requests=4", "rate=200", "prompt=[2,3]", "new=[4,4]", "repeats=2",
-        f"out={out}", f"llama_cpp={given.python}", "transformers=nowhere", "vllm=nowhere",
-    ]  # fmt: skip
+    settings, out = beside_llama_cpp(given, monkeypatch, Once, requests=4)
     assert command.main(settings) != 0
     rows = json.loads((out / "servers.json").read_text())["rows"]
     assert [row["server"] for row in rows] == ["engine", "llama.cpp"]
