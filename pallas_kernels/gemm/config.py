@@ -13,6 +13,7 @@ from pallas_kernels.hopper import (
     BARRIER_BYTES,
     CLUSTERS,
     MOST_BARRIERS,
+    SWIZZLE_BYTES,
     TMA_BOX,
     WGMMA_ROWS,
     Epilogue,
@@ -32,7 +33,6 @@ SUM_BYTES = 4  # of a partial sum, float32
 _K_TILES = (64, 128, 256)
 _ALIGNMENT = 1024  # of each ring in shared memory
 _ALIGNED_FLOATS = 32  # float32 numbers in 128 bytes
-_STORE_ROWS = 64  # rows of O in one store of a transposed tile
 _TWO_ACCUMULATORS = (
     128 * 64
 )  # outputs of a warpgroup with a sum and a partial sum: 64 + 64 registers
@@ -170,7 +170,7 @@ def o_epilogue(config: Config, gemm: Gemm) -> Epilogue:
     """Return how a warpgroup stores its part of a tile of O: pieces of its accumulator."""
     if not gemm.transposed:
         return epilogue(config.warpgroup_rows, config.tn, gemm.out_itemsize)
-    rows = min(config.tm, _STORE_ROWS)
+    rows = min(config.tm, SWIZZLE_BYTES // gemm.out_itemsize)  # a slot has the bytes of one of sums
     pieces = config.tm // rows * (config.warpgroup_columns // WGMMA_ROWS)
     return Epilogue(WGMMA_ROWS, rows, 2 if pieces % 2 == 0 else 1, pieces)
 

@@ -28,7 +28,13 @@ from pallas_kernels.gemm import (
     smallest_cluster,
     sums_shape,
 )
-from pallas_kernels.gemm.config import o_epilogue, sums_apart, sums_epilogue
+from pallas_kernels.gemm.config import (
+    ROW_TILES,
+    SUM_BYTES,
+    o_epilogue,
+    sums_apart,
+    sums_epilogue,
+)
 from pallas_kernels.gemm.heuristics import candidates
 from pallas_kernels.gemm.rows import OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, first_pass, passes
@@ -126,14 +132,24 @@ def test_sums_have_room_for_every_strip_at_work(
     assert (rows, columns) == (sizes.row_tiles * config.tm, config.tn)
 
 
-@pytest.mark.parametrize("quantised", [None, Quantised()])
-@pytest.mark.parametrize("name", FAMILY)
-def test_a_warpgroups_sums_have_the_bytes_of_its_o(name: str, quantised: Quantised | None) -> None:
-    """So that one warpgroup can store O while another still adds sums."""
-    gemm = Gemm(m=512, k=4096, n=4096, quantised=quantised, w_layout="nk")
-    config = FAMILY[name] if quantised is None else choose(replace(gemm, m=4096), cluster=1)
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("tm", [tm for tm in ROW_TILES if tm >= 64])
+@pytest.mark.parametrize("kind", [None, "int8", "int4"])
+def test_a_slot_has_as_many_bytes_for_sums_as_for_o(
+    kind: str | None, tm: int, out_dtype: str
+) -> None:
+    """A store of sums is still under way when the next slot takes O."""
+    quantised = None if kind is None else Quantised(kind=kind)
+    gemm = Gemm(
+        m=512, k=4096, n=4096, quantised=quantised, w_layout="nk", out_dtype=out_dtype,
+        experts=8 if quantised is None else None,
+    )  # fmt: skip
+    config = Config(tm=tm, tk=64 if quantised is None else 128)
+    sums, o = sums_epilogue(config, gemm), o_epilogue(config, gemm)
     assert sums_apart(config, gemm)
-    assert o_epilogue(config, gemm).nbytes(2) == sums_epilogue(config, gemm).nbytes(4)
+    assert sums.rows * sums.columns * SUM_BYTES == o.rows * o.columns * gemm.out_itemsize
+    assert sums.slots == o.slots
+    assert (sums.pieces % sums.slots, o.pieces % o.slots) == (0, 0)
 
 
 @given(launches())
