@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 
 from pallas_kernels.gemm import (
     CLUSTERS,
-    FAMILY,
     MODEL_PROJECTIONS,
     ROWS,
     Config,
     Gemm,
     Quantised,
     check_fits,
-    choose,
     machine_for,
     plan_launch,
     sharing,
