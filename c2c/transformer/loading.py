@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +21,7 @@ from c2c.transformer.model import Model
 from c2c.transformer.weights.checkpoint import expected_params, load_params
 from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.weights.fused_experts import split_experts
-from c2c.transformer.weights.layout import FAMILIES, check_supported
+from c2c.transformer.weights.layout import EMBEDDING, FAMILIES, HEAD, check_supported
 from c2c.transformer.weights.leaves import Source
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
@@ -219,13 +219,18 @@ def _open_folder(path: Path, config: Path) -> _Opened:
     spec = _spec(read_json_object(config), path.resolve().name, config)
     source = SafetensorsCheckpoint(path)
     split_experts(source, spec.family)
+    if spec.tie_embeddings and HEAD in source.names and not source.are_equal(HEAD, EMBEDDING):
+        # Transformers 5 computes with the head, too, where the file has one of its own values.
+        spec = replace(spec, tie_embeddings=False)
 
     def texts() -> tuple[Tokenizer | None, tuple[int, ...]]:
         from c2c.transformer.text.eos import eos_ids
         from c2c.transformer.text.tokenizer import tokenizer_from_folder
 
-        has_one = (path / "tokenizer.json").is_file()
-        return tokenizer_from_folder(path) if has_one else None, eos_ids(path)
+        if not (path / "tokenizer.json").is_file():
+            return None, eos_ids(path)
+        tokenizer = tokenizer_from_folder(path)
+        return tokenizer, tokenizer.eos_ids
 
     return _Opened(spec=spec, source=source, texts=texts)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import DataError, SettingError
-from c2c.transformer import Hybrid, Reference, Staged, load
+from c2c.transformer import Hybrid, Reference, Staged, describe, load
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 from tests.transformer.random_checkpoints import CONFIGS, config_of, shapes_of, tensors_of, write
 
@@ -96,6 +96,24 @@ def test_a_tied_head_and_old_rotary_buffers_may_be_stored(tmp_path: Path) -> Non
     np.testing.assert_array_equal(
         load(write(tmp_path / "more", config, tensors)).logits(IDS), plain
     )
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_head_of_its_own_values_counts_where_the_config_says_tied(
+    tmp_path: Path, shards: int
+) -> None:
+    untied = config_of("qwen3", tie_word_embeddings=False)
+    tensors = tensors_of(untied)
+    expected = load(write(tmp_path / "untied", untied, tensors)).logits(IDS)
+    folder = write(tmp_path / "tied", config_of("qwen3"), tensors, shards=shards)
+    assert not describe(folder).spec.tie_embeddings
+    np.testing.assert_array_equal(load(folder).logits(IDS), expected)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    folder = write(tmp_path / "same", config_of("qwen3"), tensors, shards=shards)
+    assert describe(folder).spec.tie_embeddings
+    tensors["lm_head.weight"] = tensors["lm_head.weight"][:-1]
+    with pytest.raises(DataError, match=r"shapes .*lm_head.weight \[95, 32\] instead of"):
+        load(write(tmp_path / "short", config_of("qwen3"), tensors, shards=shards))
 
 
 def test_tensors_that_do_not_fit_the_config_are_named(tmp_path: Path) -> None:

@@ -141,11 +141,13 @@ def test_special_tokens_in_the_files_of_both_versions(tmp_path: Path) -> None:
     assert tokenizer.chat_template is None
     with pytest.raises(DataError, match="no chat template"):
         tokenizer.apply_chat([{"role": "user", "content": "x"}])
-    # What generation stops at goes before what the tokenizer calls the end.
+    # The tokenizer's end token counts, too, after those at which generation stops.
     folder_of(tmp_path, {}, generation_config={"eos_token_id": [7, end]})
     assert tokenizer_from_folder(folder).eos_ids == (7, end)
     folder_of(tmp_path, {}, generation_config={}, config={"eos_token_id": 9})
-    assert tokenizer_from_folder(folder).eos_ids == (9,)
+    assert tokenizer_from_folder(folder).eos_ids == (9, end)
+    folder_of(tmp_path, {"eos_token": "<|a|>"}, generation_config={"eos_token_id": 7})
+    assert tokenizer_from_folder(folder).eos_ids == (7, a)
 
 
 def test_chat_templates_in_the_files_of_both_versions(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What ends a text, as the files of a checkpoint say it."""
+"""The tokens that end a text, as the files of a checkpoint beside its tokenizer name them."""
 
 from __future__ import annotations
 

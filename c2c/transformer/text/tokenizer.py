@@ -130,14 +130,11 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
     names = {**_json(folder / "special_tokens_map.json"), **config}
     special = {name: text for name in _NAMED if (text := _text(names.get(name))) is not None}
     ids = {name: backend.token_to_id(text) for name, text in special.items()}
-    eos = eos_ids(folder)
-    named = ids.get("eos_token")
-    if not eos and named is not None:
-        eos = (named,)
+    ends = (*eos_ids(folder), ids.get("eos_token"))
     return Tokenizer(
         backend=backend,
         bos_id=ids.get("bos_token"),
-        eos_ids=eos,
+        eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
         pad_id=ids.get("pad_token"),
         chat_template=_chat_template(folder, config, special),
     )

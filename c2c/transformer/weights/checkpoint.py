@@ -23,7 +23,7 @@ from c2c.models import ModelSpec
 from c2c.transformer.embedding import Table
 from c2c.transformer.params import Params, Placement
 from c2c.transformer.weights.formats import Quantization
-from c2c.transformer.weights.layout import check_supported, layout
+from c2c.transformer.weights.layout import HEAD, check_supported, layout
 from c2c.transformer.weights.leaves import Leaf, Source, leaves
 from c2c.transformer.weights.random_source import RandomSource
 from pallas_kernels.host_memory import HostArray, SharedPool, TensorSpec
@@ -180,7 +180,8 @@ def _abstract(
 def check_tensors(source: Source, spec: ModelSpec) -> None:
     """Return if a checkpoint has exactly the tensors that the model needs.
 
-    Left aside: rotary frequencies that old checkpoints store, and the head where it is tied.
+    Left aside: rotary frequencies that old checkpoints store, and the head where it is tied:
+    `load` has seen that it holds the embedding's values.
 
     Raises:
       DataError: some are missing, superfluous or of other shapes; names the first few.
@@ -197,7 +198,7 @@ def check_tensors(source: Source, spec: ModelSpec) -> None:
     found = set(source.names)
     ignored = {name for name in found if name.endswith("rotary_emb.inv_freq")}
     if spec.tie_embeddings:
-        ignored.add("lm_head.weight")
+        ignored.add(HEAD)
     where = str(source.path)
     if missing := [name for name in wanted if name not in found]:
         raise DataError(

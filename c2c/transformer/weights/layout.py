@@ -15,8 +15,10 @@ from c2c.transformer.activations import ACTIVATIONS
 from c2c.transformer.rope import KINDS as ROPE_KINDS
 
 __all__ = [
+    "EMBEDDING",
     "EXPERTS",
     "FAMILIES",
+    "HEAD",
     "Part",
     "Stack",
     "check_supported",
@@ -24,6 +26,7 @@ __all__ = [
     "layout",
 ]
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 
 # (gate, up, down) of an expert, and where the experts and their router stand
@@ -113,7 +116,7 @@ def layout(spec: ModelSpec) -> tuple[Stack, ...]:
     """Return every array of parameters, the embedding first; `head` only if it is not tied."""
     h, vocab = spec.hidden, spec.vocab
     stacks = [
-        _single("embed", "model.embed_tokens.weight", (vocab, h)),
+        _single("embed", EMBEDDING, (vocab, h)),
         _single("final_norm", "model.norm.weight", (h,)),
         *_norms(spec),
         *_attention(spec),
@@ -121,7 +124,7 @@ def layout(spec: ModelSpec) -> tuple[Stack, ...]:
         *(_feed_forward(spec) if spec.dense_layers or not spec.experts else ()),
     ]
     if not spec.tie_embeddings:
-        stacks.append(_single("head", "lm_head.weight", (vocab, h), projection=True))
+        stacks.append(_single("head", HEAD, (vocab, h), projection=True))
     return tuple(stacks)
 
 

@@ -147,6 +147,18 @@ class SafetensorsCheckpoint:
                 _check_finite(chunk, tensor.dtype, file, name)
                 yield first, chunk
 
+    def are_equal(self, name: str, other: str) -> bool:
+        """Return whether two tensors are there, of one type and shape, and of the same bits.
+
+        Raises:
+          DataError: as `read` does.
+        """
+        found = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
+        if len({(tensor.dtype, tensor.shape) for tensor in found}) != 1 or len(found) != 2:
+            return False
+        pairs = zip(self.rows(name), self.rows(other), strict=True)
+        return all(a.tobytes() == b.tobytes() for (_, a), (_, b) in pairs)
+
     def stored(self, name: str) -> None:
         """Return None: these tensors are floats."""
 
