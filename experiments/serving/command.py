@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from c2c.config import load
 from c2c.engine import Engine, find_models, run_in_loop, settle_memory
+from c2c.engine.log import log_to_stderr
 from c2c.errors import DataError, SettingError
 from experiments.serving.record import write_record
 from experiments.serving.settings import Settings, check_system, overrides_of, register, settings_of
@@ -36,7 +36,7 @@ def serve(arguments: Sequence[str]) -> int:
     register()
     check_system(arguments)
     settings = settings_of(load(overrides_of(arguments), "serve"))
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     if settings.out is not None and settings.out.exists() and any(settings.out.iterdir()):
         raise SettingError("out", str(settings.out), "a new or empty folder")
     if settings.out is not None:

@@ -10,6 +10,7 @@ import uvicorn
 
 from c2c.engine.front.app import make_app
 from c2c.engine.front.link import Link
+from c2c.engine.log import log_to_stderr
 
 _ENDING_S = 3  # that answers may take which say that the engine is gone
 
@@ -20,10 +21,11 @@ def main(arguments: list[str]) -> int:
     def end() -> None:
         server.should_exit = True
 
+    log_to_stderr()
     app = make_app(Link(socket, end), key=os.environ.get("C2C_KEY") or None)
     server = uvicorn.Server(
         uvicorn.Config(
-            app, host=host, port=int(port), log_level="warning", access_log=False,
+            app, host=host, port=int(port), log_config=None, log_level="warning", access_log=False,
             timeout_graceful_shutdown=_ENDING_S,
         )
     )  # fmt: skip

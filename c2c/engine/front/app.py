@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any
@@ -17,14 +18,16 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Str
 from starlette.exceptions import HTTPException
 
 from c2c.engine.front.answers import Shape
+from c2c.engine.front.body import BodyRoute
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.documented import STREAM, Documented, errors
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
 from c2c.engine.front.served import Served, served_models
+from c2c.engine.messages import ModelInfo
 from c2c.transformer.drawing import BARRED
 
 __all__ = ["make_app"]
@@ -33,6 +36,8 @@ _log = logging.getLogger("c2c.engine.front")
 _DEFAULT_TOKENS = 16  # OpenAI's, of a text; a chat goes on to the end of its context
 _MOST_CHUNKS = 64  # of a stream that wait for the client, beside what the link holds
 _LIVE_S = 0.5
+_MOST_NAME = 64  # characters of a client's that are told
+_MOST_IGNORED = 32  # unknown fields that are told of
 
 
 def make_app(link: Link, *, key: str | None) -> FastAPI:
@@ -44,10 +49,10 @@ def make_app(link: Link, *, key: str | None) -> FastAPI:
     """
     front = Front(link)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
-    app.add_exception_handler(ApiError, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Guard, key=key)
+    app.router.route_class = BodyRoute
     asked = STREAM | errors(400, 401, 404, 408, 413, 429, 499, 503)
     gone = errors(401, 503)
     app.get("/v1/models", responses=errors(401))(front.models)
@@ -67,28 +72,24 @@ def make_app(link: Link, *, key: str | None) -> FastAPI:
     return app
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    headers = {} if error.retry_s is None else {"retry-after": str(math.ceil(error.retry_s))}
-    return JSONResponse(error.body(), error.status, headers)
-
-
 async def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return await _failed(_request, ApiError(400, f"the body is no JSON: {first['msg']}"))
     # A field that may be of several types fails as each: what is wrong with the right one is said.
     same = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
     first = next((e for e in same if not e["type"].endswith("_type")), first)
     names = [str(part) for part in first["loc"][1:2]]
     param = names[0] if names else None
-    return await _failed(_request, ApiError(400, f"{param or 'body'}: {first['msg']}", param=param))
+    return ApiError(400, f"{param or 'body'}: {first['msg']}", param=param).response()
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return await _failed(_request, ApiError(error.status_code, str(error.detail)))
+    if isinstance(error, ApiError):
+        return error.response()
+    answer = ApiError(error.status_code, str(error.detail)).response()
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 class Front:
@@ -133,7 +134,8 @@ class Front:
     def _find(self, model: str) -> Served:
         for info in self._link.models:
             if info.name == model and info.failed:
-                raise ApiError(503, f"{model} cannot be served: {info.failed}", code="model_failed")
+                why = without_paths(info.failed, info.path)
+                raise ApiError(503, f"{model} cannot be served: {why}", code="model_failed")
         if model not in self._served:
             raise _unknown(model)
         return self._served[model]
@@ -147,10 +149,7 @@ class Front:
         *,
         default: int | None,
     ) -> Response:
-        for name in asked.unknown:
-            if name not in self._ignored:
-                self._ignored.add(name)
-                _log.warning("the field %s is ignored", name)
+        self._tell_ignored(asked.unknown)
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
         headers = _headers(request)
         eos = frozenset() if asked.ignore_eos else served.eos
@@ -199,6 +198,15 @@ class Front:
         texts = await self._whole(request, asked.model, choices)
         return JSONResponse(shape.whole(choices, texts, prompt))
 
+    def _tell_ignored(self, fields: Sequence[str]) -> None:
+        """Write to the log which fields are ignored, each once, and of the first ones only."""
+        names = {name[:_MOST_NAME] for name in fields[:_MOST_IGNORED]} - self._ignored
+        for name in sorted(names)[: _MOST_IGNORED - len(self._ignored)]:
+            self._ignored.add(name)
+            _log.warning("the field %s is ignored", name)
+            if len(self._ignored) == _MOST_IGNORED:
+                _log.warning("further fields are ignored, too, and not told of")
+
     async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> list[str]:
         """Return the texts of all choices; a client that goes away ends them."""
 
@@ -231,7 +239,7 @@ class Front:
         Raises:
           ApiError: the first that came of any choice is its failure.
         """
-        ready: asyncio.Queue[bytes | ApiError | None] = asyncio.Queue(_MOST_CHUNKS)
+        ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_MOST_CHUNKS)
 
         async def follow(choice: Choice) -> None:
             is_first = True
@@ -242,7 +250,7 @@ class Front:
                     await ready.put(_event(chunk))
                 end = Piece("", [], [])
                 await ready.put(_event(shape.chunk(choice, end, is_first=is_first, is_last=True)))
-            except ApiError as error:
+            except Exception as error:  # noqa: BLE001 (raised where the stream is)
                 await ready.put(error)
             await ready.put(None)
 
@@ -254,8 +262,8 @@ class Front:
                 if event is None:
                     left -= 1
                     continue
-                if isinstance(event, ApiError):
-                    if not has_begun:
+                if isinstance(event, Exception):
+                    if not has_begun or not isinstance(event, ApiError):
                         raise event
                     event = _event(event.body())
                 has_begun = True
@@ -315,14 +323,16 @@ class Front:
         """Return the endpoint that does something about a model's weights."""
 
         async def manage(asked: ManageRequest) -> dict[str, str]:
-            if all(info.name != asked.model for info in self._link.models):
+            info = next((i for i in self._link.models if i.name == asked.model), None)
+            if info is None:
                 raise _unknown(asked.model)
             try:
                 refused = await self._link.manage(asked.model, what)
             except ConnectionError as error:
-                raise ApiError(503, str(error), code="engine_gone") from None
+                raise after_end("gone") from error
             if refused:
-                raise ApiError(409, f"{asked.model}: {refused}", param="model", code="conflict")
+                why = without_paths(refused, info.path)
+                raise ApiError(409, f"{asked.model}: {why}", param="model", code="conflict")
             return {"status": "ok"}
 
         return manage
@@ -331,9 +341,10 @@ class Front:
         """Stream how things are, twice a second."""
 
         async def states() -> AsyncIterator[bytes]:
-            while self._link.is_up:
-                yield _event(await self._now())
-                await asyncio.sleep(_LIVE_S)
+            with contextlib.suppress(ConnectionError):  # the engine ends, and this with it
+                while self._link.is_up:
+                    yield _event(await self._link.live())
+                    await asyncio.sleep(_LIVE_S)
 
         return StreamingResponse(states(), media_type="text/event-stream")
 
@@ -341,7 +352,7 @@ class Front:
         try:
             return await self._link.live()
         except ConnectionError as error:
-            raise ApiError(503, str(error), code="engine_gone") from None
+            raise after_end("gone") from error
 
     async def page(self) -> Response:
         """Show how things are."""
@@ -386,16 +397,16 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _shown(info: Any) -> dict[str, Any]:
+def _shown(info: ModelInfo) -> dict[str, Any]:
     shown = {
         "id": info.name, "object": "model", "created": 0, "owned_by": "c2c",
         "max_model_len": info.context, "status": "failed" if info.failed else "ready",
     }  # fmt: skip
-    return shown | ({"reason": info.failed} if info.failed else {})
+    return shown | ({"reason": without_paths(info.failed, info.path)} if info.failed else {})
 
 
 def _unknown(model: str) -> ApiError:
-    return ApiError(404, f"no model {model!r}", param="model", code="model_not_found")
+    return ApiError(404, f"no model {model[:_MOST_NAME]!r}", param="model", code="model_not_found")
 
 
 def _headers(request: Request) -> dict[str, Any]:
@@ -409,7 +420,7 @@ def _headers(request: Request) -> dict[str, Any]:
         if not 0 < found["deadline_s"] < math.inf:
             raise ApiError(400, "expected seconds above 0", param="x-deadline-s")
     if (text := request.headers.get("x-priority")) is not None:
-        if not text.removeprefix("-").isdigit() or abs(int(text)) >= 2**31:
+        if not re.fullmatch("-?[0-9]{1,10}", text) or abs(int(text)) >= 2**31:
             raise ApiError(400, "expected a whole number", param="x-priority")
         found["priority"] = int(text)
     return found

@@ -35,6 +35,7 @@ _SAID: Final = {
     413: "the body is too large",
     429: "too many requests are open: `retry-after` says when to come again",
     499: "the client went away",
+    500: "nobody foresaw it: the server's log has it under the answer's `x-request-id`",
     503: "not served now: draining, a lost worker, a model that cannot be loaded, no engine",
 }
 
@@ -47,7 +48,8 @@ STREAM: Final[dict[int | str, dict[str, Any]]] = {
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the errors of an endpoint, for its documentation: JSON, whatever else it answers."""
     body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Failed.__name__}"}}}
-    return {status: {"description": _SAID[status], "content": body} for status in statuses}
+    found = sorted((*statuses, 500))
+    return {status: {"description": _SAID[status], "content": body} for status in found}
 
 
 class Documented(FastAPI):

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+from pathlib import Path
 from typing import Any
 
-__all__ = ["ApiError", "after_end"]
+from fastapi import Response
+from starlette.exceptions import HTTPException
+
+__all__ = ["ApiError", "after_end", "without_paths"]
+
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\",;()]+/)*(?=[^\s/:'\",;()])")
 
 
-class ApiError(Exception):
-    """An answer that is an error."""
+class ApiError(HTTPException):
+    """An answer that is an error.
+
+    A client that repeats by itself is told in how many seconds it may (`retry_s`), or that the
+    same will come of it.
+    """
 
     def __init__(
         self,
@@ -19,21 +32,29 @@ class ApiError(Exception):
         code: str | None = None,
         retry_s: float | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
-        self.retry_s = retry_s
+        again = {"x-should-retry": "false"}
+        if retry_s is not None:
+            again = {"retry-after": str(math.ceil(retry_s))}
+        scheme = {"www-authenticate": "Bearer"} if status == 401 else {}
+        super().__init__(status, message, again | scheme)
+        self.param, self.code = param, code
 
     def body(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
         return {
             "error": {
-                "message": self.message,
+                "message": self.detail,
                 "type": kind,
                 "param": self.param,
                 "code": self.code,
             }
         }
+
+    def response(self) -> Response:
+        """Return the answer; halves of characters, which UTF-8 has not, are question marks."""
+        body = json.dumps(self.body(), ensure_ascii=False).encode(errors="replace")
+        return Response(body, self.status_code, self.headers, "application/json")
 
 
 _AFTER = {
@@ -48,11 +69,26 @@ _AFTER = {
         400, "prompt and answer are longer than the context", "context_length_exceeded",
     ),
 }  # fmt: skip
+_PASSING = ("overloaded", "draining", "worker_lost", "gone")  # what a later try may find over
 
 
 def after_end(why: str, retry_s: float = 0.0) -> ApiError:
     """Return the error of a request that ended otherwise than by its text."""
     status, message, code = _AFTER[why]
-    return ApiError(
-        status, message, code=code, retry_s=max(1.0, retry_s) if status in (429, 503) else None
-    )
+    retry = max(1.0, retry_s) if why in _PASSING else None
+    return ApiError(status, message, code=code, retry_s=retry)
+
+
+def without_paths(reason: str, path: str) -> str:
+    """Return why a model is not served, for clients: files by their names, not where they are.
+
+    >>> without_paths("/data/my models/a/config.json: no 'x' (of /tmp/b)", "/data/my models/a")
+    "a/config.json: no 'x' (of b)"
+
+    Args:
+      reason: as the log has it.
+      path: of the model.
+    """
+    for folder in {Path(path).parent, Path(path).resolve().parent}:
+        reason = reason.replace(f"{folder}/", "")
+    return _FOLDERS.sub("", reason)

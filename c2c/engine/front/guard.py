@@ -1,54 +1,114 @@
-"""What every request passes first: the key, and how large a body may be."""
+"""What every request passes first: the key, and how large a body may be; and every answer last."""
 
 from __future__ import annotations
 
 import hmac
+import logging
+import uuid
 from typing import Any
 
-from fastapi.responses import JSONResponse
+import msgspec
 
 from c2c.engine.front.failures import ApiError
 
 __all__ = ["Guard"]
 
+_log = logging.getLogger("c2c.engine.front")
 _MOST_BODY_BYTES = 1 << 25
+_MOST_DIGITS = 16  # of its length
 _OPEN = ("/health", "/ready")  # who asks whether this lives has no key
 
 
 class Guard:
-    """Around the application, in ASGI's form: streams pass through it untouched."""
+    """Around the application, in ASGI's form: streams pass through it untouched.
+
+    An answer bears the id under which the log has what nobody foresaw.
+    """
 
     def __init__(self, app: Any, key: str | None) -> None:
         """Take the application and the key; None: none is asked for."""
         self._app, self._key = app, key
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Refuse a request, or pass it on."""
+        """Refuse a request, or pass it on; HEAD is GET without the body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        is_head = scope["method"] == "HEAD"
+        answer = _Answer(send, is_head=is_head)
+        if is_head:
+            scope = {**scope, "method": "GET"}
         headers = dict(scope["headers"])
         try:
             self._check_key(scope["path"], headers.get(b"authorization", b""))
             if scope["method"] == "POST":
                 receive = await _limited(headers.get(b"content-length", b""), receive)
+            await self._app(scope, receive, answer.send)
+        except _HeadIsOver:
+            pass
         except ApiError as error:
-            await JSONResponse(error.body(), error.status)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+            await error.response()(scope, receive, answer.send)
+        except Exception as error:
+            _log.exception("%s: %s %.200s failed", answer.id, scope["method"], scope["path"])
+            problem = ApiError(500, f"internal error; the server's log has it under {answer.id}")
+            if not answer.has_begun:
+                await problem.response()(scope, receive, answer.send)
+            elif answer.is_stream:
+                await answer.end_stream(problem)
+            else:
+                raise ConnectionError("an answer ended early") from error
 
     def _check_key(self, path: str, given: bytes) -> None:
         if self._key is None or path in _OPEN:
             return
-        if not hmac.compare_digest(given.removeprefix(b"Bearer "), self._key.encode()):
+        scheme, _, key = given.partition(b" ")
+        is_bearer = scheme.lower() == b"bearer"
+        if not (hmac.compare_digest(key.strip(), self._key.encode()) and is_bearer):
             raise ApiError(401, "no such key", code="invalid_api_key")
+
+
+class _HeadIsOver(Exception):
+    """The rest of a stream is not wanted: only its head was asked for."""
+
+
+class _Answer:
+    """What is sent to a client.
+
+    Attributes:
+      id: of the request.
+      has_begun: whether the status is sent.
+      is_stream: whether events are.
+    """
+
+    def __init__(self, send: Any, *, is_head: bool) -> None:
+        self.id = f"req-{uuid.uuid4().hex}"
+        self.has_begun, self.is_stream = False, False
+        self._send, self._is_head = send, is_head
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = [*message["headers"], (b"x-request-id", self.id.encode())]
+            kind = dict(headers).get(b"content-type", b"")
+            self.is_stream = kind.startswith(b"text/event-stream")
+            message = {**message, "headers": headers}
+        elif self._is_head:
+            await self._send({"type": "http.response.body"})
+            if message.get("more_body", False):
+                raise _HeadIsOver
+            return
+        await self._send(message)
+
+    async def end_stream(self, problem: ApiError) -> None:
+        event = b"data: " + msgspec.json.encode(problem.body()) + b"\n\n"
+        await self._send({"type": "http.response.body", "body": event})
 
 
 async def _limited(length: bytes, receive: Any) -> Any:
     """Return where the body comes from, once it is known to be within its limit."""
     too_large = ApiError(413, f"expected a body of at most {_MOST_BODY_BYTES} bytes")
     if length.isdigit():
-        if int(length) > _MOST_BODY_BYTES:
+        if len(length) > _MOST_DIGITS or int(length) > _MOST_BODY_BYTES:
             raise too_large
         return receive  # the server holds the client to what it said
     body, more = bytearray(), True

@@ -62,8 +62,10 @@ class Link:
         self.is_up = False
         for request in tuple(self._answers):
             self._answer(say.Ended(request=request, why="gone"))
-        for waiting in self._waiting.values():
-            waiting.cancel()
+        for number in tuple(self._waiting):
+            waiting = self._waiting.pop(number)
+            if not waiting.done():
+                waiting.set_exception(ConnectionError("the engine is gone"))
         self._ended()
 
     def _answer_number(self, number: int, answer: Any) -> None:

@@ -1,0 +1,73 @@
+"""Bodies of requests: JSON in UTF-8, of whole characters."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from c2c.engine.front.failures import ApiError
+
+__all__ = ["BodyRoute", "parsed"]
+
+_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, as JSON escapes it
+
+
+class _BodyRequest(Request):
+    async def json(self) -> Any:
+        return parsed(await self.body())
+
+
+class BodyRoute(APIRoute):
+    """A route whose bodies are read by `parsed`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request."""
+        answer = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await answer(_BodyRequest(request.scope, request.receive))
+
+        return handler
+
+
+def parsed(body: bytes) -> Any:
+    """Return what a body says.
+
+    Raises:
+      ApiError: it is no JSON, no UTF-8, or has half of a surrogate pair somewhere: JavaScript cuts
+        texts so, and no tokenizer takes that for a text.
+    """
+    try:
+        value = json.loads(body.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"the body is no UTF-8 (at byte {error.start})") from None
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is no JSON: {error}") from None
+    if _MAY_BE_HALF.search(body) and (at := _half(value)) is not None:
+        raise ApiError(
+            400, f"{'.'.join(map(str, at))}: half of a surrogate pair, expected whole characters",
+            param=str(at[0]) if at else None,
+        )  # fmt: skip
+    return value
+
+
+def _half(value: Any) -> tuple[str | int, ...] | None:
+    """Return where a text has half of a surrogate pair; None: nowhere."""
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while waiting:
+        at, each = waiting.pop()
+        if isinstance(each, str):
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                return at
+        elif isinstance(each, dict):
+            waiting += [((*at, key), part) for key, value in each.items() for part in (key, value)]
+        elif isinstance(each, list):
+            waiting += [((*at, number), part) for number, part in enumerate(each)]
+    return None

@@ -1,0 +1,39 @@
+"""What the engine's processes write to standard error: a record is a line, whatever is in it."""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["LineFormatter", "log_to_stderr"]
+
+_MOST = 2000  # characters of a line
+
+
+class LineFormatter(logging.Formatter):
+    """A level and a message as one line, escaped and cut; lines of a traceback are set off.
+
+    So no text of a client can be taken for a record, nor fill the log.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        lines = [f"{record.levelname} {_printable(record.getMessage())}"]
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            lines += [f"  | {_printable(line)}" for line in trace.split("\n")]
+        return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    found = text if len(text) <= _MOST else f"{text[:_MOST]}..."
+    if found.isprintable():
+        return found
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in found)
+    return "".join(escaped)
+
+
+def log_to_stderr() -> None:
+    """Have warnings and errors of this process written so."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
