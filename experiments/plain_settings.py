@@ -21,14 +21,20 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
 
     Args:
       schema: dataclass of the settings, with their defaults.
-      arguments: key=value.
+      arguments: key=value; with `--help` among them all settings are printed and the command ends.
 
     Raises:
+      SystemExit: after the help.
       SettingError: a list where a mapping is wanted, or the reverse: OmegaConf does not say which
         setting it is. Or a list has something else than values in it: YAML takes `[random:]` for
         a mapping in a list, and OmegaConf lets that pass as text. What is wrong otherwise
         OmegaConf says itself.
     """
+    if {"--help", "-h"} & set(arguments):
+        from experiments.simulation.help import plain_help  # what it imports takes long
+
+        print(plain_help(schema))
+        raise SystemExit(0)
     defaults = OmegaConf.structured(schema)
     try:
         merged = OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(arguments)))

@@ -41,10 +41,6 @@ def main() -> int:
     """Run what the command line says; return the exit status."""
 
     def run() -> int:
-        if {"--help", "-h"} & set(sys.argv[1:]):
-            print(__doc__)
-            print(ReplaySettings.__doc__)
-            return 0
         return _replay(sys.argv[1:])
 
     return command(run, goes_on=False)

@@ -1,7 +1,12 @@
-"""The checkpoints of a folder: a folder or GGUF file each, served under its name."""
+"""The checkpoints of a folder: a folder or GGUF file each, served under its name.
+
+The folder may be Hugging Face's cache, or have a folder for each organisation.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +16,9 @@ from c2c.transformer import describe
 from c2c.transformer.rope import context_tokens, depends_on_length
 
 __all__ = ["Entry", "find_models"]
+
+_CACHED = "models--"  # of a folder of Hugging Face's cache, and -- for each / of the name
+_MOST_SKIPPED = 8  # that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,37 +32,77 @@ class Entry:
     failed: str = ""
 
 
-def find_models(catalog: Path) -> tuple[Entry, ...]:
+def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
     """Return the models of a catalog, by name; weights are not read.
+
+    A checkpoint of the folder is named as its own folder or file; one of a folder in it
+    `folder/name`; one of Hugging Face's cache `org/name`, of the snapshot that `refs/main` names,
+    else of the newest.
 
     Args:
       catalog: a folder of checkpoints, one checkpoint's folder, or a GGUF file.
+      note: is told, in one line, of folders without a checkpoint.
 
     Raises:
       SettingError: there are none, two have one name, or one lies outside the folder.
     """
     if not catalog.exists():
         raise SettingError("catalog", str(catalog), "a folder of checkpoints, or a checkpoint")
-    if catalog.is_file() or (catalog / "config.json").is_file():
-        return (_entry(catalog),)
+    root = Path(os.path.abspath(catalog))  # noqa: PTH100 (links are not followed: its name counts)
+    if root.name == "snapshots" and _is_cached(root.parent):
+        root = root.parent
+    if root.is_file() or _is_checkpoint(root):
+        is_snapshot = _is_cached(root.parent.parent) and root.parent.name == "snapshots"
+        return (_entry(_cached_name(root.parent.parent) if is_snapshot else _name(root), root),)
     found: dict[str, Path] = {}
-    for path in sorted(p for p in catalog.iterdir() if _is_checkpoint(p)):
-        name = _name(path)
+    skipped: list[str] = []
+    for name, path in _checkpoints(root, skipped):
         if name in found:
             raise SettingError(
-                "catalog", str(catalog), f"models of different names; {found[name].name} and "
-                f"{path.name} are both {name}",
+                "catalog", str(catalog), "models of different names; "
+                f"{found[name].relative_to(root)} and {path.relative_to(root)} are both {name}",
             )  # fmt: skip
-        if not path.resolve().is_relative_to(catalog.resolve()):
+        if not path.resolve().is_relative_to(root.resolve()):
             raise SettingError(
                 f"catalog.{name}", str(path), f"inside {catalog}; it leads to {path.resolve()}"
             )
         found[name] = path
+    if skipped:
+        rest = len(skipped) - _MOST_SKIPPED
+        note(
+            f"no checkpoint that can be named in {', '.join(skipped[:_MOST_SKIPPED])}"
+            + (f" and {rest} more" if rest > 0 else "")
+        )
     if not found:
         raise SettingError(
             "catalog", str(catalog), "a folder with checkpoints (config.json) or GGUF files in it"
         )
-    return tuple(_entry(path) for path in found.values())
+    return tuple(_entry(name, path) for name, path in found.items())
+
+
+def _checkpoints(folder: Path, skipped: list[str], within: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield the checkpoints of a folder and of the folders in it, by their names.
+
+    Args:
+      folder: where.
+      skipped: takes the folders that have none.
+      within: what precedes the names; "" for those of the catalog itself.
+    """
+    for path in [folder] if _is_cached(folder) else sorted(folder.iterdir()):
+        own = f"{within}{_name(path)}"
+        found: list[tuple[str, Path]] = []
+        inner: list[str] = []
+        if _is_cached(path):
+            found = [(_cached_name(path), snapshot) for snapshot in _snapshot(path)]
+        elif _is_checkpoint(path):
+            found = [(own, path)]
+        elif path.is_dir() and not within and not path.name.startswith("."):
+            found = list(_checkpoints(path, inner, f"{path.name}/"))
+        elif not path.is_dir() or path.name.startswith("."):
+            continue
+        named = [(name, at) for name, at in found if _is_utf8(str(at))]
+        skipped += inner if named else [own.encode(errors="backslashreplace").decode()]
+        yield from named
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -65,8 +113,40 @@ def _name(path: Path) -> str:
     return path.stem if path.is_file() else path.name
 
 
-def _entry(path: Path) -> Entry:
-    name = _name(path.resolve())
+def _is_cached(path: Path) -> bool:
+    return path.name.startswith(_CACHED) and path.is_dir()
+
+
+def _cached_name(path: Path) -> str:
+    return path.name.removeprefix(_CACHED).replace("--", "/", 1)
+
+
+def _snapshot(cached: Path) -> list[Path]:
+    """Return the checkpoint of a repository in the cache, if there is one."""
+    found: dict[str, Path] = {}
+    for folder in cached.glob("snapshots/*"):
+        files = list(folder.glob("*.gguf"))
+        if _is_checkpoint(folder):
+            found[folder.name] = folder
+        elif len(files) == 1:
+            found[folder.name] = files[0]
+    if not found:
+        return []
+    main = cached / "refs" / "main"
+    commit = main.read_text("utf-8").strip() if main.is_file() else ""
+    newest = max(found, key=lambda name: (cached / "snapshots" / name).stat().st_mtime_ns)
+    return [found.get(commit, found[newest])]
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _entry(name: str, path: Path) -> Entry:
     try:
         found = describe(path)
     except DataError as error:

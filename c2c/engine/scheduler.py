@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -292,7 +293,8 @@ class Engine:
             return None
         folder = self._settings.pools or self._folder.path / "weights"
         folder.mkdir(parents=True, exist_ok=True)
-        return str(folder / f"{name}.{self._settings.options.dtype}.pool")
+        file = f"{quote(name, safe='')}.{self._settings.options.dtype}.pool"  # names may have a /
+        return str(folder / file)
 
     async def _begin_serving(self, stepping: Stepping) -> None:
         """Serve from now on: for each event the pure step, and its actions."""

@@ -55,7 +55,7 @@ async def _serve(settings: Settings) -> int:
         catalog = default_checkpoint()
     else:
         catalog = settings.catalog
-    entries = find_models(catalog)
+    entries = find_models(catalog, _say)
     engine = Engine(entries, settings.engine)
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,11 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
         listed = json.loads((run / CATALOG).read_text("utf-8"))["models"]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(str(run), f"no record of a live run ({error})") from None
-    entries = [entry for model in listed for entry in find_models(Path(model["path"]))]
+    entries = [
+        replace(entry, name=model["name"])
+        for model in listed
+        for entry in find_models(Path(model["path"]))
+    ]
     for entry in entries:
         if entry.failed:
             raise DataError(str(entry.path), entry.failed)

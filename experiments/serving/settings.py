@@ -43,7 +43,8 @@ class ServeConf:
 
     Attributes:
       catalog_folder: `catalog=` on the command line; checkpoints (folders with a config.json
-        in them, or GGUF files), or one of them; null for SmolLM2, fetched once.
+        in them, or GGUF files), folders of those, Hugging Face's cache, or one checkpoint; null
+        for SmolLM2, fetched once.
       host: address to listen at; any but this machine's own needs a key.
       port: to listen at; 0 for any.
       key: that requests must bear; null: none.

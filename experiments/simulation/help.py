@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -20,7 +21,7 @@ from c2c.policies import DECISIONS
 from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
 
-__all__ = ["descriptions", "help_text"]
+__all__ = ["descriptions", "help_text", "plain_help"]
 
 # Groups of `conf/`, and of which dataclass their settings are; None: the file explains itself.
 GROUPS: Mapping[str, type | None] = {
@@ -80,6 +81,15 @@ def descriptions(schema: type) -> dict[str, str]:
     section = (inspect.getdoc(schema) or "").partition("Attributes:\n")[2]
     found = dict(_entries(section))
     return {f.name: found.get(f.name, "") for f in fields(schema)}
+
+
+def plain_help(schema: type) -> str:
+    """Return the help of a command with one dataclass of settings: its module's text, and they."""
+    defaults = OmegaConf.structured(schema)
+    lines = [sys.modules[schema.__module__].__doc__ or "", "Settings, as name=value:"]
+    for name, text in descriptions(schema).items():
+        lines += _entry(f"{name}={_shown(defaults[name])}", text)
+    return "\n".join(lines)
 
 
 def _entries(section: str) -> Iterator[tuple[str, str]]:

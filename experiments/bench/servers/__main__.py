@@ -145,7 +145,7 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
         servers: list[Server] = [
             Engine(
                 here / "models", here / "engine.log",
-                (f"workers={settings.cores}", f"rows=[1,{settings.slots}]", f"context={context}"),
+                (f"workers={settings.cores}", f"rows={_rows(settings)}", f"context={context}"),
             )
         ]  # fmt: skip
         for name in settings.peers:
@@ -167,6 +167,11 @@ def _run(settings: ServersSettings, folder: RunDir, out: Console) -> None:
                     folder.write_json("servers", told)
                     advance(len(rows))
     out.print(_table(settings, rows))
+
+
+def _rows(settings: ServersSettings) -> list[int]:
+    """Return the engine's row classes."""
+    return sorted({1, settings.slots})
 
 
 def _short(value: float) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from c2c.engine import Options
 from c2c.errors import DataError
 from c2c.models import from_hf_config
 from c2c.transformer.gguf.file import GgufCheckpoint
@@ -421,3 +422,9 @@ def test_settings_that_cannot_work_are_named(
 ) -> None:
     assert command.main(wrong.split()) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_the_engine_takes_any_number_of_slots(slots: int) -> None:
+    rows = command._rows(command.ServersSettings(slots=slots))
+    assert Options(rows=tuple(rows)).rows[-1] == slots

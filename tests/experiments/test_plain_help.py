@@ -1,0 +1,46 @@
+"""`--help` of the commands whose settings are one dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib import import_module
+
+import pytest
+
+from experiments.plain_settings import read_settings
+from experiments.simulation.help import descriptions
+
+COMMANDS = {
+    "bench.decode": "DecodeSettings",
+    "bench.measured.__main__": "MeasuredSettings",
+    "bench.outside": "OutsideSettings",
+    "bench.peers.side_by_side": "SideBySideSettings",
+    "bench.prediction.__main__": "PredictionSettings",
+    "bench.scheduler": "SchedulerSettings",
+    "bench.servers.__main__": "ServersSettings",
+    "bench.simulator": "BenchSettings",
+    "bench.start": "StartSettings",
+    "medusa.ranks": "RanksSettings",
+    "medusa.restore": "RestoreSettings",
+    "medusa.steps": "StepsSettings",
+    "replay": "ReplaySettings",
+    "tessera.beyond": "BeyondSettings",
+    "tessera.planner": "PlannerSettings",
+    "tessera.ways": "WaysSettings",
+}
+
+
+@pytest.mark.parametrize(("module", "name"), COMMANDS.items())
+def test_help_tells_every_setting(
+    module: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = import_module(f"experiments.{module}")
+    schema = getattr(command, name)
+    with pytest.raises(SystemExit) as ended:
+        read_settings(schema, ["whatever=1", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert told.startswith((command.__doc__ or "").splitlines()[0])
+    for field in fields(schema):
+        assert f"  {field.name}=" in told
+    assert all(len(text) > 3 for text in descriptions(schema).values()), descriptions(schema)
