@@ -82,7 +82,7 @@ def after_end(why: str, retry_s: float = 0.0) -> ApiError:
 def without_paths(reason: str, path: str) -> str:
     """Return why a model is not served, for clients: files by their names, not where they are.
 
-    >>> without_paths("/data/my models/a/config.json: no 'x' (of /tmp/b)", "/data/my models/a")
+    >>> without_paths("/data/my models/a/config.json: no 'x' (of /srv/b)", "/data/my models/a")
     "a/config.json: no 'x' (of b)"
 
     Args:
