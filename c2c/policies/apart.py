@@ -35,9 +35,10 @@ class Apart(NamedTuple):
     start_experts: int = 0
     share_works: int = 0
     follow_works: int = 0
-    begin_chain: int = 0
-    stop_chain: int = 0
-    end_chain: int = 0
+    begin_start: int = 0
+    begin_steps: int = 0
+    stop_works: int = 0
+    end_works: int = 0
 
 
 class Part(NamedTuple):

@@ -12,12 +12,16 @@ from c2c.serving.actions import ACT_HAND, ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, AC
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.carrying import move_kv, send_kv
-from c2c.simulator.chains import CHAIN
 from c2c.simulator.experts import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
-from c2c.simulator.graphs import begin_chain, end_chain, share_among_works, stop_chain
+from c2c.simulator.graphs import (
+    begin_start,
+    begin_steps,
+    end_works,
+    share_among_works,
+    stop_works,
+)
 from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
-from c2c.simulator.works import begin_works
 from c2c.simulator.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
 
 __all__ = ["end_phase", "submit"]
@@ -79,24 +83,9 @@ def _begin(world: World, state: Serving, d: int, now_s: float) -> None:
 
 
 @jitable
-def _begin_works(
-    machine: Machine, state: Serving, world: World, d: int, m: int, is_cold: int, now_s: float
+def _begin_load(
+    rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> None:
-    dev, p = state.device[d], world.phase[d]
-    p.base_s = 0.0
-    p.link_bytes = 0.0
-    p.hbm_bytes = 0.0
-    if begin_works(machine.starts, world.works, d, is_cold, now_s) > 0:
-        p.is_graph = 1
-        world.link[dev.chip].graphs += 1
-        p.link_bytes = machine.starts.link_bytes[m, dev.kind, is_cold]
-        p.hbm_bytes = p.link_bytes
-    _begin(world, state, d, now_s)
-    p.demand = 0.0
-
-
-@jitable
-def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: float) -> None:
     dev, p = state.device[d], world.phase[d]
     inst = state.instance[state.plan[d].instance]
     m = inst.model
@@ -105,8 +94,11 @@ def _begin_load(machine: Machine, state: Serving, world: World, d: int, now_s: f
     p.steps = 1
     p.slope_s = 0.0
     p.hbm_growth = 0.0
-    if len(machine.starts.after) > 0:
-        _begin_works(machine, state, world, d, m, inst.cold, now_s)
+    if len(machine.start_plan) > 0:
+        p.base_s = 0.0
+        p.link_bytes = 0.0
+        _begin(world, state, d, now_s)
+        begin_start(rules, machine, state, world, d, now_s)
         return
     p.hbm_bytes = machine.load_link_bytes[m, dev.kind]
     p.link_bytes = machine.load_link_bytes[m, dev.kind]
@@ -165,12 +157,13 @@ def _begin_run(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
     d: int, now_s: float,
 ) -> None:  # fmt: skip
-    if len(machine.chains.prefill_s) > 0:
-        begin_chain(fleet, rules, machine, state, world, d, now_s)
-        world.link[state.device[d].chip].graphs += 1
-        _begin(world, state, d, now_s)
-        return
     plan, p = state.plan[d], world.phase[d]
+    if len(machine.step_plan) > 0:
+        p.is_load = 0
+        p.steps = plan.steps
+        _begin(world, state, d, now_s)
+        begin_steps(fleet, rules, machine, state, world, d, now_s)
+        return
     costs = fleet.costs
     arch = fleet.deployment[state.instance[plan.instance].model].arch
     pair = arch * costs.kinds + state.device[d].kind
@@ -236,13 +229,13 @@ def submit(
         if code == ACT_INTERRUPT:
             p, link = world.phase[d], world.link[state.device[d].chip]
             link.dirty = max(link.dirty, ENDS)
-            if p.is_graph == CHAIN:
-                world.end_s[d] = stop_chain(rules, world, d, now_s)
+            if p.works != 0:
+                world.end_s[d] = stop_works(rules, world, d, now_s)
                 continue
             stop_at_boundary(p, now_s)
             world.end_s[d] = p.at_s + remaining_s(p)
         elif code == ACT_LOAD:
-            _begin_load(machine, state, world, d, now_s)
+            _begin_load(rules, machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
             if caches_experts(rules.system.experts):
                 experts_of_start(fleet, rules, machine.misses, experts, m, kind, d)
@@ -329,10 +322,8 @@ def end_phase(
     if world.n_timeline[0] < len(world.timeline):
         _write_timeline(state, world, d, now_s, chip_rate)
     world.busy[d] = 0
-    if p.is_graph != 0:
-        if p.is_graph == CHAIN:
-            end_chain(rules, world, c, d, now_s)
-        p.is_graph = 0
+    if p.works != 0:
+        end_works(rules, world, c, d, now_s)
         link.graphs -= 1
     link.dirty = SHARES
     world.end_s[d] = np.inf

@@ -102,7 +102,7 @@ def drive(
             n = until[cursor[1]]
             root = world.tournament.roots[cursor[1]]
             continue
-        elif world.phase[d].is_graph != 0 and follow_works(rules, machine, state, world, d, now_s):
+        elif world.phase[d].works > 1 and follow_works(rules, machine, state, world, d, now_s):
             continue
         elif end_phase(rules, machine, state, world, d, now_s):
             on_ready(fleet, rules, state, d, now_s)

@@ -1,36 +1,36 @@
-"""Phases that are made of works: starts and steps as graphs; compiled if a fleet has any."""
+"""Starts and steps that are graphs of works; compiled if a fleet has any."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from c2c.policies import apart
+from c2c.policies import apart, jitable
 from c2c.serving.state import Fleet, Rules, Serving
-from c2c.simulator.chains import (
-    CHAIN,
-    begin_lane,
-    end_lane,
-    follow_lane,
-    gather_lane,
-    in_use_beside,
-    spread_lane,
-    stop_lane,
+from c2c.simulator.sharing import share_rows
+from c2c.simulator.works import (
+    LINK,
+    begin_run,
+    end_run,
+    follow_run,
+    link_amount,
+    stop_run,
+    write_plan,
 )
-from c2c.simulator.phases import advance, remaining_s
-from c2c.simulator.resources import DRAWS, share
-from c2c.simulator.works import DISK, LINK, gather_works, next_works, spread_works
 from c2c.simulator.world import Machine, World, account, note_ends
 
-__all__ = ["begin_chain", "end_chain", "follow_works", "share_among_works", "stop_chain"]
-
-
-def _has_chains(values: Mapping[type, Any]) -> bool:
-    return len(values[Machine].chains.prefill_s) > 0
+__all__ = [
+    "begin_start",
+    "begin_steps",
+    "end_works",
+    "follow_works",
+    "share_among_works",
+    "stop_works",
+]
 
 
 def _has_works(values: Mapping[type, Any]) -> bool:
-    return len(values[Machine].starts.after) > 0 or _has_chains(values)
+    return len(values[Machine].plans.count) > 0
 
 
 @apart("share_works", needed=_has_works)
@@ -42,57 +42,13 @@ def share_among_works(
     c: int,
     now_s: float,
 ) -> None:
-    """Share what is on chip `c` and re-time its phases, some of which are made of works.
-
-    These use the link, the disk or what a layout lies over, beside phases that use the link alone.
-    """
-    r, starts = world.resources, machine.starts
-    r.capacity[LINK] = machine.capacity
-    r.capacity[DISK] = machine.disk
-    n = 0
-    for i in range(state.chip[c].first, state.chip[c].last):
-        p = world.phase[i]
-        if p.is_graph == CHAIN:
-            others = in_use_beside(world.lanes, world.phase, state.chip[c], i)
-            n = gather_lane(machine.chains, world.lanes, i, others, now_s, r, n)
-        elif p.is_graph != 0:
-            m = state.instance[state.plan[i].instance].model
-            n = gather_works(starts, world.works, i, m, state.device[i].kind, now_s, r, n)
-        elif world.busy[i] != 0:
-            r.demand[n] = p.demand
-            r.rank[n] = 0
-            r.on[n, 0] = LINK
-            r.per[n, 0] = 1.0
-            for u in range(1, DRAWS):
-                r.on[n, u] = -1
-            n += 1
-    share(r, n)
-    n = 0
-    total = 0.0
-    for i in range(state.chip[c].first, state.chip[c].last):
-        p = world.phase[i]
-        if p.is_graph == CHAIN:
-            world.end_s[i] = spread_lane(world.lanes, i, r, n)
-            n += 1
-        elif p.is_graph != 0:
-            m = state.instance[state.plan[i].instance].model
-            n, end_s, p.rate = spread_works(
-                starts, world.works, i, m, state.device[i].kind, now_s, r, n
-            )
-            p.demand = p.rate
-            world.end_s[i] = end_s
-        elif world.busy[i] != 0:
-            advance(p, now_s)
-            p.rate = r.flow[n]
-            # Steps that a higher rank leaves nothing stand still until shares are found again.
-            p.limit_s = 0.0 if p.rate >= p.demand else p.link_bytes / max(p.rate, 1.0)
-            world.end_s[i] = p.at_s + remaining_s(p)
-            n += 1
-        if world.busy[i] != 0:
-            total += p.rate
-    link = world.link[c]
-    link.rate = total
-    link.peak = max(link.peak, total)
+    """Share what is on chip `c` and re-time its phases, some of which are made of works."""
+    chip, link = state.chip[c], world.link[c]
+    link.rate = share_rows(
+        world.works, world.phase, world.busy, world.end_s, chip.first, chip.last, LINK,
+        machine.by_age, now_s, world.resources,
+    )  # fmt: skip
+    link.peak = max(link.peak, link.rate)
     note_ends(state, world, c)
 
 
@@ -101,18 +57,31 @@ def follow_works(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
     """Take the end of a work on device `d`; False if its phase has ended with it."""
-    if world.phase[d].is_graph == CHAIN:
-        if not follow_lane(world.lanes, d, now_s):
-            return False
-    elif next_works(machine.starts, world.works, d, now_s) == 0:
+    if not follow_run(world.works, d, world.phase[d], now_s):
         return False
     account(world, state.device[d].chip, now_s)
     share_among_works(rules, machine, state, world, state.device[d].chip, now_s)
     return True
 
 
-@apart("begin_chain", needed=_has_chains)
-def begin_chain(
+@apart("begin_start", needed=_has_works)
+def begin_start(
+    rules: Rules,  # noqa: ARG001 (among which the address is)
+    machine: Machine,
+    state: Serving,
+    world: World,
+    d: int,
+    now_s: float,
+) -> None:
+    """Begin the start that device `d` is told; without works of its own it is over at once."""
+    inst = state.instance[state.plan[d].instance]
+    number = machine.start_plan[inst.model, state.device[d].kind, inst.cold]
+    write_plan(machine.plans, world.works, d, number, 0, 0)
+    _begin(state, world, d, now_s, 0.0, True)
+
+
+@apart("begin_steps", needed=_has_works)
+def begin_steps(
     fleet: Fleet,
     rules: Rules,  # noqa: ARG001 (among which the address is)
     machine: Machine,
@@ -121,24 +90,44 @@ def begin_chain(
     d: int,
     now_s: float,
 ) -> None:
-    """Begin the steps that device `d` is told to run, as chains of works."""
-    begin_lane(machine.chains, world.lanes, fleet, state, d, world.phase[d], now_s)
+    """Begin the run of steps that device `d` is told to take."""
+    plan, kind, step = state.plan[d], state.device[d].kind, world.works.step[d]
+    pair = fleet.deployment[state.instance[plan.instance].model].arch * fleet.costs.kinds + kind
+    # A batch that goes on is as old as it was; one that hands its prompts on begins anew, and so
+    # does one whose steps change: steps of the variant before end first, and their batch with them.
+    changes = step.variant > 0 and step.variant != plan.alpha + 1
+    step.variant = plan.alpha + 1
+    number = machine.step_plan[pair, plan.alpha]
+    write_plan(machine.plans, world.works, d, number, plan.prefill, plan.decodes)
+    stands_s = machine.switch_s if changes else 0.0
+    _begin(state, world, d, now_s, stands_s, not changes and fleet.hands_to[kind] < 0)
 
 
-@apart("stop_chain", needed=_has_chains)
-def stop_chain(
+@jitable
+def _begin(
+    state: Serving, world: World, d: int, now_s: float, stands_s: float, is_old: bool
+) -> None:
+    p = world.phase[d]
+    begin_run(world.works, d, p, now_s, stands_s, is_old)
+    p.link_bytes = link_amount(world.works, d, LINK)
+    p.hbm_bytes = p.link_bytes
+    p.hbm_growth = 0.0
+    world.link[state.device[d].chip].graphs += 1 if p.works > 0 else 0
+
+
+@apart("stop_works", needed=_has_works)
+def stop_works(
     rules: Rules,  # noqa: ARG001 (among which the address is)
     world: World,
     d: int,
     now_s: float,
 ) -> float:
-    """Let the run of device `d` end with the step under way; returns when, as things are."""
-    world.phase[d].steps, end_s = stop_lane(world.lanes, d, now_s)
-    return end_s
+    """Let the run of device `d` end with the step under way; returns its next event."""
+    return stop_run(world.works, d, world.phase[d], world.end_s[d], now_s)
 
 
-@apart("end_chain", needed=_has_chains)
-def end_chain(
+@apart("end_works", needed=_has_works)
+def end_works(
     rules: Rules,  # noqa: ARG001 (among which the address is)
     world: World,
     c: int,
@@ -146,4 +135,4 @@ def end_chain(
     now_s: float,
 ) -> None:
     """Account what the run of device `d` on chip `c` used; it ends now."""
-    end_lane(world.lanes, c, d, now_s >= world.end_s[d], now_s)
+    end_run(world.works, c, d, world.phase[d], now_s >= world.end_s[d], now_s)

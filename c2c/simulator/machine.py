@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,19 @@ from c2c.cost import kernel_link_gbps
 from c2c.models import weight_bytes
 from c2c.policies import caches_experts, fetches_ahead, swaps_weights, weights_in
 from c2c.serving import (
-    DRAWS,
     RESOURCES,
-    START_WHEN,
+    Chain,
     Prepared,
     Serving,
+    StartWork,
     expert_bytes,
     expert_layers,
 )
-from c2c.simulator.chains import Chains, no_chains
+from c2c.serving.plans import Cost, Work, tables
 from c2c.simulator.compiled import is_compiled
 from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
 from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
 from c2c.simulator.traces import Traces
-from c2c.simulator.works import Starts
 from c2c.simulator.world import Machine
 from c2c.workloads import ClosedLoop, RequestBlock, router_tables
 
@@ -56,6 +56,11 @@ def build_machine(prepared: Prepared) -> Machine:
         prepared.tables[0][k].link_cap_gbps if where == "host" else min(s.link_cap_gbps, shared)
         for k, s in enumerate(kinds)
     ]
+    layout = setup.system.layout
+    resources = () if layout is None else layout.resources
+    plans: list[tuple[Work, ...]] = []
+    start_plan = _start_plans(prepared, plans, weights, np.array(cap))
+    step_plan = _step_plans(prepared, plans)
     return Machine(
         capacity=shared * 1e9,
         hbm=np.array([k.hbm_gbps * 1e9 for k in kinds]),
@@ -72,44 +77,52 @@ def build_machine(prepared: Prepared) -> Machine:
         is_ahead=_are_ahead(prepared, weights),
         between=float(setup.system.hand_over_gbps) * 1e9,
         tick_s=float(setup.system.tick_s),
-        starts=_starts(prepared, weights, np.array(cap)),
         misses=_misses(prepared),
-        chains=_chains(prepared),
+        plans=tables(plans, (*RESOURCES, *resources)),
+        start_plan=start_plan,
+        step_plan=step_plan,
+        lanes=len(resources),
+        by_age=layout is not None and layout.by_age,
+        switch_s=0.0 if layout is None else layout.switch_s,
     )
 
 
-def _chains(prepared: Prepared) -> Chains:
-    """Return the works of each (model, kind of lane)'s step, and none where a step is one work."""
+def _step_plans(prepared: Prepared, plans: list[tuple[Work, ...]]) -> np.ndarray:
+    """Add the plans of each (model, kind of lane, variant)'s step; return their numbers."""
     layout = prepared.setup.system.layout
     if layout is None:
-        return no_chains()
+        return np.zeros((0, 0), np.int64)
     largest = prepared.tables[0][0].max_tokens
-    found = [
-        layout.chains_of(kind, spec.name)
-        for spec in prepared.architectures
-        for kind in prepared.slice_kinds
-    ]
-    works = max(
-        part.alone_s.shape[1] for chains in found for c in chains for part in (c.prefill, c.decode)
+    numbers = []
+    for spec in prepared.architectures:
+        for kind in prepared.slice_kinds:
+            chains = layout.chains_of(kind, spec.name)
+            numbers.append(np.arange(len(chains)) + len(plans))
+            plans += [_chained(chain, layout.resources, largest) for chain in chains]
+    return np.array(numbers)
+
+
+def _chained(chain: Chain, resources: Sequence[str], largest: int) -> tuple[Work, ...]:
+    (prefill_s, prefill_use), (decode_s, decode_use) = (
+        part.upto(largest) for part in (chain.prefill, chain.decode)
     )
+    none = np.zeros(1)
 
-    def table(part: str, which: int) -> np.ndarray:
-        made = [[getattr(chain, part).upto(largest)[which] for chain in chains] for chains in found]
-        shape = made[0][0].shape[1:]
-        every = np.zeros((len(found), layout.variants, works, *shape))
-        for k, chains in enumerate(made):
-            for v, one in enumerate(chains):
-                every[k, v, : len(one)] = one
-        return every
+    def cost(of_prefill: Any, of_decode: Any, *at: int) -> Cost:
+        return Cost(*(t[at] if at[0] < len(t) else none for t in (of_prefill, of_decode)))
 
-    return Chains(
-        prefill_s=table("prefill", 0),
-        decode_s=table("decode", 0),
-        prefill_use=table("prefill", 1),
-        decode_use=table("decode", 1),
-        first=len(RESOURCES),
-        by_age=layout.by_age,
-        switch_s=layout.switch_s,
+    return tuple(
+        Work(
+            name=str(w),
+            seconds=cost(prefill_s, decode_s, w),
+            draws={
+                name: one
+                for k, name in enumerate(resources)
+                if (one := cost(prefill_use, decode_use, w, k)).is_any()
+            },
+            after=(str(w - 1),) if w > 0 else (),
+        )
+        for w in range(max(len(prefill_s), len(decode_s)))
     )
 
 
@@ -192,36 +205,44 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
     return experts
 
 
-def _starts(prepared: Prepared, weights: np.ndarray, link_gbps: np.ndarray) -> Starts:
+def _start_plans(
+    prepared: Prepared, plans: list[tuple[Work, ...]], weights: np.ndarray, link_gbps: np.ndarray
+) -> np.ndarray:
+    """Add the plans of each model's start on each kind of slice, held and cold; return numbers."""
     setup = prepared.setup
-    plan = setup.system.start
-    names = [w.name for w in plan]
+    works = setup.system.start
+    numbers = np.zeros((len(weights) if works else 0, len(link_gbps), 2), np.int64)
     held = _held_bytes(prepared)
-    specs = [d.spec.name for d in setup.deployments]
-    alone_s = np.zeros((len(weights), len(link_gbps), len(plan)))
-    moved = np.zeros_like(alone_s)
-    link_bytes = np.zeros((len(weights), len(link_gbps), 2))
-    on = np.full((len(plan), DRAWS), -1, np.int64)
-    for w, work in enumerate(plan):
-        rates = {"link": link_gbps, "disk": np.full(len(link_gbps), setup.platform.host.disk_gbps)}
-        on[w, : len(work.over)] = [RESOURCES.index(name) for name in work.over]
-        alone_s[:, :, w] = [[work.seconds_of(name)] for name in specs]
-        if work.moves == "weights":
-            slowest = np.min([rates[name] for name in work.over], axis=0) * 1e9
-            if work.gbps is not None:
-                slowest = np.minimum(slowest, work.gbps * 1e9)
-            # What passes through the disk is the whole checkpoint, what is only copied is held.
-            moved[:, :, w] = work.share * (weights[:, None] if "disk" in work.over else held)
-            alone_s[:, :, w] += moved[:, :, w] / slowest[None, :]
-            for is_cold in range(2):
-                if "link" in work.over and work.when != ("cold", "held")[is_cold]:
-                    link_bytes[:, :, is_cold] += moved[:, :, w]
-    return Starts(
-        alone_s=alone_s,
-        moved=moved,
-        link_bytes=link_bytes,
-        on=on,
-        rank=np.array([w.rank for w in plan], np.int64),
-        after=np.array([sum(1 << names.index(a) for a in w.after) for w in plan], np.int64),
-        when=np.array([START_WHEN.index(w.when) for w in plan], np.int64),
+    for m in range(len(numbers)):
+        for kind, gbps in enumerate(link_gbps):
+            rates = {"link": float(gbps), "disk": setup.platform.host.disk_gbps}
+            moved = {"disk": float(weights[m]), "link": float(held[m, kind])}
+            for is_cold, out in enumerate(("cold", "held")):
+                numbers[m, kind, is_cold] = len(plans)
+                here = [w for w in works if w.when != out]
+                name = setup.deployments[m].spec.name
+                plans.append(tuple(_start_work(w, here, name, moved, rates) for w in here))
+    return numbers
+
+
+def _start_work(
+    work: StartWork, here: Sequence[StartWork], model: str, moved: Mapping[str, float],
+    rates: Mapping[str, float],
+) -> Work:  # fmt: skip
+    seconds, draws = work.seconds_of(model), {}
+    if work.moves == "weights":
+        # What passes through the disk is the whole checkpoint, what is only copied is held.
+        amount = work.share * moved["disk" if "disk" in work.over else "link"]
+        slowest = min(rates[name] for name in work.over) * 1e9
+        if work.gbps is not None:
+            slowest = min(slowest, work.gbps * 1e9)
+        seconds += amount / slowest
+        draws = dict.fromkeys(work.over, amount)
+    names = {w.name for w in here}
+    return Work(
+        name=work.name,
+        seconds=seconds,
+        draws=draws,
+        after=tuple(name for name in work.after if name in names),
+        rank=work.rank,
     )

@@ -30,7 +30,7 @@ PHASE_DTYPE = np.dtype(
         ("base_s", "f8"),
         ("slope_s", "f8"),
         ("is_load", "i8"),
-        ("is_graph", "i8"),  # 1: a start made of works, see `c2c.simulator.works`
+        ("works", "i8"),  # 0: one on the link alone; else see `c2c.simulator.works`
         ("start_s", "f8"),
         ("hbm_bytes", "f8"),  # the first step
         ("hbm_growth", "f8"),

@@ -186,7 +186,7 @@ class SimulatorBackend:
         return self._arrive(at_s)
 
     def _works_follow(self, d: int, at_s: float) -> bool:
-        if self._world.phase[d].is_graph == 0:
+        if self._world.phase[d].works <= 1:
             return False
         return bool(follow_works(self._rules, self._machine, self._mirror, self._world, d, at_s))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from c2c.serving import Prepared, start_asked
+from c2c.serving import RESOURCES, Prepared, start_asked
 from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.layout import change_layout
 from c2c.serving.mistakes import policy_error
@@ -292,7 +292,7 @@ class Simulation:
             chip_link_bytes=np.array(link.moved),
             chip_peak_gbps=np.array(link.peak) / 1e9,
             link_capacity_gbps=self.machine.capacity / 1e9,
-            resource_s=self.world.lanes.used_s.copy(),
+            resource_s=self.world.works.used[:, len(RESOURCES) :].copy(),
             kv_in_bytes=float(phase.total_kv_in.sum()),
             kv_out_bytes=float(phase.total_kv_out.sum()),
             expert_uses=int(cache.uses.sum()),

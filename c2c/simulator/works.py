@@ -1,7 +1,9 @@
-"""Starts as graphs of works: who runs, who waits for whom, and what the link and the disk give.
+"""Runs of equal steps, each step a small graph of works: the table, and how far each run is.
 
-A work takes its seconds alone while its resources give it what it asks, longer otherwise. The
-phases of steps are users of the link beside it. Without a graph nothing here is called.
+A work takes its seconds alone while its resources give it what it asks for, longer otherwise. It
+begins when the works before it have ended. A run is one closed form (`c2c.simulator.phases`) in two
+cases: its step is one work, which follows any share of its resources; or nobody else uses its
+resources, so that a step takes the graph's longest path. Else the works are walked one by one.
 """
 
 from __future__ import annotations
@@ -10,139 +12,357 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.policies import jitable
+from c2c.policies import inlined, jitable
 from c2c.serving import RESOURCES
-from c2c.simulator.resources import DRAWS, Resources
+from c2c.serving.plans import Plans
+from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
+from c2c.simulator.resources import DRAWS
 
 __all__ = [
     "DISK",
     "LINK",
+    "ROUNDING",
+    "RUNS",
+    "STEP_DTYPE",
     "WORK_DTYPE",
-    "Starts",
-    "begin_works",
-    "gather_works",
-    "next_works",
-    "spread_works",
+    "Works",
+    "begin_run",
+    "bring_up",
+    "end_run",
+    "follow_run",
+    "hold_run",
+    "link_amount",
+    "new_works",
+    "resume_run",
+    "stop_run",
+    "walk",
+    "write_plan",
 ]
 
 LINK: Final = RESOURCES.index("link")
 DISK: Final = RESOURCES.index("disk")
 
-# Life of a work.
-_ENDED: Final = 0  # or no part of this start
-_WAITS: Final = 1
-_RUNS: Final = 2
+# The life of a work.
+_WAITS: Final = 0
+RUNS: Final = 1
+_ENDED: Final = 2
 
+# A work this close to its end, as a share of it, has ended.
+ROUNDING: Final = 1e-9
+
+STEP_DTYPE = np.dtype(
+    [
+        ("works", "i8"),
+        ("uses", "i8"),  # bits of the resources
+        ("inside", "i8"),  # 1: its own works may compete with one another, so they are walked
+        ("is_fresh", "i8"),  # 1: nothing of the step under way has been done
+        ("order", "i8"),  # the lower, the longer the row has been busy
+        ("variant", "i8"),  # of the last run, one more than its number; 0: there was none
+        ("ended_s", "f8"),  # the last run
+    ],
+    align=True,
+)
 WORK_DTYPE = np.dtype(
     [
+        ("alone_s", "f8"),  # of the first step
+        ("slope_s", "f8"),  # more in each following one
+        ("after", "i8"),  # bits of the works before it
+        ("rank", "i8"),
         ("state", "i8"),
-        ("at_s", "f8"),  # `left` holds at this time
+        ("at_s", "f8"),  # `left` holds at this time; before it, nothing is done
         ("left", "f8"),  # share of the work still to do
         ("speed", "f8"),  # 1: as alone
-        ("end_s", "f8"),
+        ("end_s", "f8"),  # on the longest path: in a step that begins at 0
     ],
     align=True,
 )
 
 
-class Starts(NamedTuple):
-    """The works of each model's start on each kind of slice; no work: a start is one phase."""
+class Works(NamedTuple):
+    """The changing part, a row for each place where a run may be under way."""
 
-    alone_s: Any  # f8[D, kind, works]
-    moved: Any  # f8[D, kind, works] bytes, over each of its resources
-    link_bytes: Any  # f8[D, kind, cold] that a whole start takes over the link
-    on: Any  # i8[works, DRAWS]
-    rank: Any  # i8[works]
-    after: Any  # i8[works] bits of the works it follows
-    when: Any  # i8[works] 0 always, 1 cold only, 2 only if host memory holds the weights
+    step: Any  # STEP_DTYPE [rows]
+    work: Any  # WORK_DTYPE [rows, works]
+    on: Any  # i8[rows, works, DRAWS] resources, -1 for none
+    amount: Any  # f8[rows, works, DRAWS] of them, a step
+    # f8[resources] by which flows over unlike resources compare: a link's byte counts 1, a second
+    # of a device as many bytes as the link moves in it.
+    unit: Any
+    used: Any  # f8[chips, resources] that runs which have ended took
+    begun: Any  # i8[1] times that a row began after it had nothing to do
+
+
+def new_works(rows: int, works: int, chips: int, unit: Any) -> Works:
+    """Return the table before the first event."""
+    step = np.zeros(rows, STEP_DTYPE).view(np.recarray)
+    step.ended_s = -1.0
+    return Works(
+        step=step,
+        work=np.zeros((rows, works), WORK_DTYPE).view(np.recarray),
+        on=np.full((rows, works, DRAWS), -1, np.int64),
+        amount=np.zeros((rows, works, DRAWS)),
+        unit=np.asarray(unit, np.float64),
+        used=np.zeros((chips, len(unit))),
+        begun=np.zeros(1, np.int64),
+    )
+
+
+@inlined
+def _cost(plans: Plans, p: int, w: int, column: int, prefill: int, rows: int) -> float:
+    at = plans.at[p, w, column]
+    by_prefill = plans.cost[at[0, 0] + min(prefill, at[0, 1])]
+    return float(by_prefill + plans.cost[at[1, 0] + min(rows, at[1, 1])])
 
 
 @jitable
-def _go_on(starts: Starts, works: Any, d: int, now_s: float) -> int:
-    # Begin what no work holds back any more; returns how many are not ended.
-    left = 0
-    for w in range(len(starts.after)):
-        work = works[d, w]
+def write_plan(plans: Plans, works: Works, d: int, p: int, prefill: int, rows: int) -> None:
+    """Write the works of plan `p` for so many prompt tokens and decoding rows into row `d`."""
+    step = works.step[d]
+    step.works = plans.count[p]
+    step.inside = plans.inside[p]
+    step.uses = 0
+    for w in range(plans.count[p]):
+        work = works.work[d, w]
+        nth, of = plans.part[p, w, 0], plans.part[p, w, 1]
+        tokens = (prefill + of - 1 - nth) // of
+        mine = (rows + of - 1 - nth) // of
+        work.after = plans.after[p, w]
+        work.rank = plans.rank[p, w]
+        work.alone_s = _cost(plans, p, w, 0, tokens, mine)
+        work.slope_s = _cost(plans, p, w, 1, tokens, mine)
+        u = 0
+        for v in range(DRAWS):
+            works.on[d, w, v] = -1
+            if plans.on[p, w, v] >= 0:
+                amount = _cost(plans, p, w, 2 + v, tokens, mine)
+                if amount > 0.0:
+                    works.on[d, w, u] = plans.on[p, w, v]
+                    works.amount[d, w, u] = amount
+                    step.uses |= 1 << plans.on[p, w, v]
+                    u += 1
+
+
+@jitable
+def link_amount(works: Works, d: int, link: int) -> float:
+    """Return how much of resource `link` a step of row `d` takes."""
+    total = 0.0
+    for w in range(works.step[d].works):
+        for u in range(DRAWS):
+            if works.on[d, w, u] == link:
+                total += works.amount[d, w, u]
+    return float(total)
+
+
+@inlined
+def _path_s(works: Works, d: int, j: int) -> float:
+    # The longest path of step j; notes when each work ends on it.
+    longest = 0.0
+    for w in range(works.step[d].works):
+        work = works.work[d, w]
+        begins = 0.0
+        for v in range(w):
+            if (work.after >> v) & 1 != 0:
+                begins = max(begins, works.work[d, v].end_s)
+        work.end_s = begins + work.alone_s + work.slope_s * j
+        longest = max(longest, work.end_s)
+    return longest
+
+
+@jitable
+def _line(works: Works, d: int, first: int, steps: int) -> tuple[int, float, float]:
+    # The end of the steps from `first` on whose lengths are on one line; its base and slope.
+    at_first = _path_s(works, d, first)
+    last, slope_s = steps - 1, 0.0
+    while last > first:
+        slope_s = (_path_s(works, d, last) - at_first) / (last - first)
+        half = (first + last) // 2  # lengths are convex: on a line if the middle one is
+        if half == first or _path_s(works, d, half) >= (at_first + slope_s * (half - first)) * (
+            1.0 - 1e-12
+        ):
+            break
+        last = half
+    if last <= first:
+        slope_s = 0.0
+    return last + 1, at_first - slope_s * first, slope_s
+
+
+@jitable
+def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_old: bool) -> None:
+    """Begin `p.steps` steps of the plan in row `d`; fewer where another path becomes the longest.
+
+    Args:
+      p: the row of its phase.
+      stands_s: seconds before the first step begins.
+      is_old: a run that follows at once on the row's last one is as old as that.
+    """
+    step = works.step[d]
+    if not (is_old and step.ended_s >= now_s):
+        works.begun[0] += 1
+        step.order = works.begun[0]
+    p.works = 1 if step.works > 0 else 0
+    p.steps, p.base_s, p.slope_s = _line(works, d, 0, p.steps)
+    p.done = 0
+    p.part = 0.0
+    p.limit_s = 0.0
+    p.at_s = now_s + stands_s
+    if step.works > 1 and (step.inside != 0 or p.is_load != 0):
+        walk(works, d, p)
+
+
+@jitable
+def hold_run(works: Works, d: int, p: Any, now_s: float) -> None:
+    """Bring the run of row `d` up to now; its works may then be written anew (`resume_run`)."""
+    if p.works > 1:
+        bring_up(works, d, p, now_s)
+    else:
+        advance(p, now_s)
+
+
+@jitable
+def resume_run(works: Works, d: int, p: Any) -> None:
+    """Go on with works that take other seconds than before; the share that is done stays done.
+
+    The caller shares the chip anew. A run ends where another path becomes the longest.
+    """
+    if p.done < p.steps:
+        p.steps, p.base_s, p.slope_s = _line(works, d, p.done, p.steps)
+
+
+@jitable
+def walk(works: Works, d: int, p: Any) -> None:
+    """Walk the works of row `d` from where the closed form of its run is."""
+    _path_s(works, d, p.done)
+    passed = p.part * (p.base_s + p.slope_s * p.done)
+    works.step[d].is_fresh = 1 if p.part <= 0.0 else 0
+    p.part = 0.0
+    for w in range(works.step[d].works):
+        work = works.work[d, w]
+        seconds = work.alone_s + work.slope_s * p.done
+        work.state = _WAITS
+        if passed > 0.0 and work.end_s <= passed:
+            work.state = _ENDED
+        elif passed > 0.0 and work.end_s - seconds <= passed:
+            left = (work.end_s - passed) / seconds
+            _start(work, p.at_s)
+            work.left = left
+    _go_on(works, d, p, p.at_s)
+
+
+@inlined
+def _start(work: Any, at_s: float) -> None:
+    work.state = RUNS
+    work.at_s = at_s
+    work.left = 1.0
+    work.speed = 0.0
+    work.end_s = np.inf
+
+
+@inlined
+def _go_on(works: Works, d: int, p: Any, at_s: float) -> None:
+    # Begin each work that waits for none, of the next step where this one is over.
+    _begin_ready(works, d, p, at_s)
+    while p.works <= 1 and p.done < p.steps:
+        p.done += 1
+        if p.done < p.steps:
+            works.step[d].is_fresh = 1
+            for w in range(works.step[d].works):
+                works.work[d, w].state = _WAITS
+            _begin_ready(works, d, p, at_s)
+
+
+@inlined
+def _begin_ready(works: Works, d: int, p: Any, at_s: float) -> None:
+    # A work without seconds ends at once.
+    p.works = 1
+    for w in range(works.step[d].works):
+        work = works.work[d, w]
         if work.state == _WAITS:
             held = False
             for v in range(w):
-                if (starts.after[w] >> v) & 1 != 0 and works[d, v].state != _ENDED:
+                if (work.after >> v) & 1 != 0 and works.work[d, v].state != _ENDED:
                     held = True
             if not held:
-                work.state = _RUNS
-                work.at_s = now_s
-                work.left = 1.0
-                work.speed = 0.0
-                work.end_s = np.inf
-        left += 1 if work.state != _ENDED else 0
-    return left
+                _start(work, at_s)
+                if work.alone_s + work.slope_s * p.done <= 0.0:
+                    work.state = _ENDED
+        p.works += 1 if work.state != _ENDED else 0
+
+
+@inlined
+def _bring(work: Any, seconds: float, now_s: float) -> None:
+    passed = (now_s - work.at_s) * work.speed
+    if passed > 0.0:
+        left = work.left - passed / seconds
+        work.left = left if left > ROUNDING else 0.0  # it ends now, whoever else asks
+    work.at_s = max(work.at_s, now_s)
+
+
+@inlined
+def bring_up(works: Works, d: int, p: Any, now_s: float) -> None:
+    """Bring the walked works of row `d` up to now."""
+    step = works.step[d]
+    for w in range(step.works):
+        work = works.work[d, w]
+        if work.state == RUNS:
+            _bring(work, work.alone_s + work.slope_s * p.done, now_s)
+            p.at_s = work.at_s
+            if work.left < 1.0:
+                step.is_fresh = 0
 
 
 @jitable
-def begin_works(starts: Starts, works: Any, d: int, is_cold: int, now_s: float) -> int:
-    """Begin a start on device `d`; returns how many works it has."""
-    for w in range(len(starts.after)):
-        out = (starts.when[w] == 1 and is_cold == 0) or (starts.when[w] == 2 and is_cold != 0)
-        works[d, w].state = _ENDED if out else _WAITS
-    return _go_on(starts, works, d, now_s)
-
-
-@jitable
-def next_works(starts: Starts, works: Any, d: int, now_s: float) -> int:
-    """End the works of device `d` whose time has come and begin the next; returns what is left."""
-    for w in range(len(starts.after)):
-        work = works[d, w]
-        if work.state == _RUNS and work.end_s <= now_s:
+def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
+    """Take the end of a work of row `d`; False if its run has ended with it."""
+    if p.works <= 1:
+        return False
+    works.step[d].is_fresh = 0
+    for w in range(works.step[d].works):
+        work = works.work[d, w]
+        if work.state == RUNS and work.end_s <= now_s:
             work.state = _ENDED
-    return _go_on(starts, works, d, now_s)
+    p.at_s = now_s
+    _go_on(works, d, p, now_s)
+    return bool(p.done < p.steps)
 
 
 @jitable
-def gather_works(
-    starts: Starts, works: Any, d: int, model: int, kind: int, now_s: float, r: Resources, n: int
-) -> int:
-    """Bring the running works of device `d` up to now and write them as users from `n` on."""
-    for w in range(len(starts.after)):
-        work = works[d, w]
-        if work.state != _RUNS:
-            continue
-        alone_s = starts.alone_s[model, kind, w]
-        if alone_s > 0.0:
-            work.left = max(0.0, work.left - (now_s - work.at_s) * work.speed / alone_s)
-        work.at_s = now_s
-        moved = starts.moved[model, kind, w]
-        r.demand[n] = moved / alone_s if alone_s > 0.0 else 0.0
-        r.rank[n] = starts.rank[w]
-        for u in range(DRAWS):
-            r.on[n, u] = starts.on[w, u] if moved > 0.0 else -1
-            r.per[n, u] = 1.0
-        n += 1
-    return n
+def stop_run(works: Works, d: int, p: Any, ends_s: float, now_s: float) -> float:
+    """End a run at its next step boundary, one step at least; returns the row's next event.
 
-
-@jitable
-def spread_works(
-    starts: Starts, works: Any, d: int, model: int, kind: int, now_s: float, r: Resources, n: int
-) -> tuple[int, float, float]:
-    """Take the flows of the users that `gather_works` wrote from `n` on.
-
-    Returns:
-      The next user, when the first work ends, bytes/s over the link.
+    Args:
+      ends_s: the row's next event until now.
     """
-    first_s = np.inf
-    link = 0.0
-    for w in range(len(starts.after)):
-        work = works[d, w]
-        if work.state != _RUNS:
-            continue
-        alone_s = starts.alone_s[model, kind, w]
-        work.speed = r.flow[n] / r.demand[n] if r.demand[n] > 0.0 else 1.0
-        work.end_s = now_s + work.left * alone_s / work.speed if work.speed > 0.0 else np.inf
-        if alone_s <= 0.0:
-            work.end_s = now_s
-        first_s = min(first_s, work.end_s)
+    if p.works <= 1:
+        stop_at_boundary(p, now_s)
+        return float(p.at_s + remaining_s(p))
+    bring_up(works, d, p, now_s)
+    p.steps = min(p.steps, max(1, p.done + 1 - works.step[d].is_fresh))
+    if p.done < p.steps:
+        return ends_s
+    p.works = 1
+    return now_s
+
+
+@jitable
+def end_run(works: Works, c: int, d: int, p: Any, is_whole: bool, now_s: float) -> None:
+    """End the run of row `d` on chip `c` and count what it took; not whole: it was cut short."""
+    step = works.step[d]
+    steps = float(p.steps)
+    if not is_whole:
+        if p.works <= 1:
+            advance(p, now_s)
+            steps = p.done + p.part
+        else:
+            steps = float(p.done)
+    for w in range(step.works):
+        work = works.work[d, w]
+        share = steps
+        if not is_whole and p.works > 1 and work.state != _WAITS:
+            if work.state == RUNS:
+                _bring(work, work.alone_s + work.slope_s * p.done, now_s)
+            share += 1.0 if work.state == _ENDED else 1.0 - work.left
         for u in range(DRAWS):
-            if r.on[n, u] == LINK:
-                link += r.flow[n]
-        n += 1
-    return n, first_s, link
+            if works.on[d, w, u] >= 0:
+                works.used[c, works.on[d, w, u]] += share * works.amount[d, w, u]
+    step.ended_s = now_s
+    p.works = 0

@@ -8,13 +8,13 @@ import numpy as np
 
 from c2c.policies import inlined
 from c2c.serving import RESOURCES
+from c2c.serving.plans import Plans
 from c2c.serving.state import Serving
-from c2c.simulator.chains import Chains, Lanes, new_lanes
 from c2c.simulator.events import Tournament, new_tournament, replay
 from c2c.simulator.miss_table import MissTable
 from c2c.simulator.phases import PHASE_DTYPE
 from c2c.simulator.resources import Resources, new_resources
-from c2c.simulator.works import WORK_DTYPE, Starts
+from c2c.simulator.works import DISK, LINK, Works, new_works
 
 __all__ = [
     "CLEAN",
@@ -82,9 +82,13 @@ class Machine(NamedTuple):
     is_ahead: Any  # bool[D, kind] they are on their way since the turn before
     between: float  # bytes/s at which a KV cache goes to another chip
     tick_s: float  # loads begin at whole multiples of it; 0: at once
-    starts: Starts
     misses: MissTable
-    chains: Chains
+    plans: Plans
+    start_plan: Any  # i8[D, kind, cold]; empty: a start is one phase
+    step_plan: Any  # i8[pairs, variants]; empty: a step is one work
+    lanes: int  # resources beside the link and the disk
+    by_age: bool  # they serve first what has been busy longest
+    switch_s: float  # of the variant of a step
 
 
 class World(NamedTuple):
@@ -101,9 +105,8 @@ class World(NamedTuple):
     demands: Any  # scratch, one a slice of a chip
     rates: Any
     active: Any
-    works: Any  # WORK_DTYPE [devices, works of a start]
+    works: Works
     resources: Resources  # scratch, of the chip whose shares are found
-    lanes: Lanes
     timeline: Any  # TIMELINE_DTYPE buffer
     n_timeline: Any  # i8[1]
     layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
@@ -115,11 +118,13 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
     Args:
       chips: the first of each group of chips that are driven apart.
     """
-    n, works = len(state.device), len(machine.starts.after)
+    n, works = len(state.device), machine.plans.after.shape[1]
     widest = int((state.chip.last - state.chip.first).max())
-    lanes = new_lanes(machine.chains, n, len(state.chip))
-    resources = new_resources(widest * max(1, works), len(RESOURCES) + lanes.used_s.shape[1])
-    resources.capacity[len(RESOURCES) :] = 1.0  # a second a second
+    resources = new_resources(widest * max(1, works), len(RESOURCES) + machine.lanes)
+    resources.capacity[:] = 1.0  # a second a second
+    resources.capacity[LINK], resources.capacity[DISK] = machine.capacity, machine.disk
+    unit = np.full(len(resources.capacity), machine.capacity)
+    unit[LINK] = unit[DISK] = 1.0
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
         link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
@@ -130,9 +135,8 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
         demands=np.zeros(widest),
         rates=np.zeros(widest),
         active=np.zeros(widest, np.int64),
-        works=np.zeros((n, works), WORK_DTYPE).view(np.recarray),
+        works=new_works(n if works > 0 else 0, works, len(state.chip), unit),
         resources=resources,
-        lanes=lanes,
         timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
         n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
         layout_s=np.full(1, np.inf),

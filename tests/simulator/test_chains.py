@@ -20,7 +20,7 @@ def test_a_request_alone_takes_its_works_one_after_the_other() -> None:
     )
     assert records.first_token_s[0] == pytest.approx(1.6)
     assert records.finished_s[0] == pytest.approx(2.2)
-    assert done.world.lanes.used_s[0] == pytest.approx([0.6, 0.2, 0.4])
+    assert done.world.works.used[0, 2:] == pytest.approx([0.6, 0.2, 0.4])
     assert stats.steps.sum() == 11
     assert stats.runs.sum() == 2  # ten decode steps are one event
 
@@ -37,7 +37,7 @@ def test_a_pipeline_has_the_throughput_of_its_slowest_stage(load: float) -> None
         assert late_s < 20.0
     else:
         assert late_s == pytest.approx(50 * 5.0 * (1.0 - 1.0 / load), abs=8.0)
-    assert done.world.lanes.used_s[0] == pytest.approx([250.0, 50.0, 200.0])
+    assert done.world.works.used[0, 2:] == pytest.approx([250.0, 50.0, 200.0])
 
 
 def test_the_oldest_batch_goes_as_if_it_were_alone() -> None:
@@ -71,7 +71,7 @@ def test_two_lanes_share_a_link_and_keep_their_devices(
     lanes = [[[on(k, 0.0)], [on(k, compute_s), on(2, 0.5)]] for k in (0, 1)]
     records, _, done = simulate(over(layout(*lanes, resources=3)), requests([0.0, 0.0], output=101))
     assert records.finished_s == pytest.approx(ends_s, abs=0.71)
-    assert done.world.lanes.used_s[0] == pytest.approx([100 * compute_s] * 2 + [100.0])
+    assert done.world.works.used[0, 2:] == pytest.approx([100 * compute_s] * 2 + [100.0])
 
 
 def test_a_blended_work_is_the_limit_of_many_small_ones() -> None:

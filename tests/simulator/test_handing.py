@@ -20,7 +20,7 @@ def test_a_request_alone_takes_prefill_link_and_decode() -> None:
     assert records.first_token_s[0] == pytest.approx(0.7)
     assert records.finished_s[0] == pytest.approx(1.7)
     assert (records.instance[0], records.failure[0]) == (1, 0)
-    assert done.world.lanes.used_s[0] == pytest.approx([0.4, 0.3, 1.0])
+    assert done.world.works.used[0, 2:] == pytest.approx([0.4, 0.3, 1.0])
 
 
 def test_the_next_prompt_is_computed_while_the_link_sends() -> None:

@@ -37,7 +37,7 @@ def test_a_request_alone_takes_what_the_tables_say(lanes: Lanes) -> None:
     prefill_s, step_s = lane.prefill.at(700)[1], lane.decode.at(1)[1]
     assert records.first_token_s[0] - 3.0 == pytest.approx(prefill_s)
     assert records.finished_s[0] - 3.0 == pytest.approx(prefill_s + 49 * step_s)
-    assert done.world.lanes.used_s[0].sum() == pytest.approx(prefill_s + 49 * step_s)
+    assert done.world.works.used[0, 2:].sum() == pytest.approx(prefill_s + 49 * step_s)
 
 
 def test_rank_gives_what_groups_one_by_one_give() -> None:
