@@ -18,28 +18,19 @@ import numpy as np
 from jax import lax
 
 from c2c.models import ModelSpec
-from c2c.transformer.activations import activate
-from c2c.transformer.cache import Cache, Pooled, Rows, attend, rows_of, store
+from c2c.transformer.cache import Cache, Pooled, Rows, rows_of
 from c2c.transformer.embedding import Table, lookup
 from c2c.transformer.executables import Executables, Stage
+from c2c.transformer.layer import Layer, needed, place_in, rms_norm, run_layer, window_of
 from c2c.transformer.linear import Linear, Reference
-from c2c.transformer.moe import mixture, route
 from c2c.transformer.params import Params, Projections
-from c2c.transformer.rope import angles, rotate
+from c2c.transformer.rope import angles
 from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
 
 __all__ = ["forward", "run"]
 
 _Cache = Cache | Pooled
-
-_barrier: Any = lax.optimization_barrier  # untyped
-_UNBOUNDED = 2**30  # a window that hides nothing
-# Stacks of the layers that have the same kind of feed-forward block, not of all.
-_BLOCKS = (
-    *("router", "experts_gate_up", "experts_down"),
-    *("gate_up", "gate_up_bias", "down", "down_bias"),
-)
 
 
 def forward[C: (Cache, Pooled)](
@@ -182,7 +173,7 @@ def _layer(
       cache: of all layers.
       layers: stacks of all layers, small.
       projections: of this layer, or stacks of all.
-      number: of the layer, may be traced.
+      number: of the layer in `layers` and in the cache, may be traced.
       which: the same for stacks of projections, None where they are of this layer.
       place: of the layer in stacks of its kind of feed-forward block; None where all are alike.
       rows: where the tokens stand.
@@ -192,53 +183,21 @@ def _layer(
       backend: of the attention kernels.
       sparse: whether the feed-forward block is a mixture of experts.
     """
-
-    def small(name: str) -> Any:
-        stack = layers.get(name)
-        return None if stack is None else stack[_place(name, number, place)]
-
-    def project(name: str, x: jax.Array) -> jax.Array:
-        mine = None if which is None else _place(name, which, place)
-        out = linear(projections, name, mine, x, out_dtype=x.dtype)
-        bias = small(f"{name}_bias")
-        return out if bias is None else out + bias
-
-    def experts(name: str, x: jax.Array, sizes: jax.Array) -> jax.Array:
-        mine = None if which is None else _place(name, which, place)
-        return linear.experts(projections, name, mine, x, sizes)
-
-    if isinstance(cache, Pooled):
-        pages, first = cache.seen_by(spec), number
-    else:
-        pages, first = cache, number * (cache.k.shape[0] // spec.layers)
-    count = x.shape[0]
-    seen = _rms_norm(x, small("attention_norm"), spec.norm_eps)
-    split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
-    q, k, v = (
-        part.reshape(count, -1, spec.head_dim)
-        for part in jnp.split(project("qkv", seen), split, axis=-1)
+    layer = Layer(
+        small=layers, projections=projections, linear=linear, at=number, which=which, place=place
     )
-    if spec.qk_norm:
-        q = _rms_norm(q, small("q_norm"), spec.norm_eps)
-        k = _rms_norm(k, small("k_norm"), spec.norm_eps)
-    q, k = rotate(q, *turns), rotate(k, *turns)
-    # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
-    pages = _barrier(store(pages, rows, first, k, v))
-    window = _window(spec, number)
-    mixed = attend(pages, rows, first, q, window=window, backend=backend)
-    cache = cache.with_pages(pages) if isinstance(cache, Pooled) else pages
-    x = x + project("o", mixed.reshape(count, -1).astype(x.dtype))
-    seen = _rms_norm(x, small("mlp_norm"), spec.norm_eps)
-    if sparse:
-        routing = route(seen, small("router"), spec)
-        return x + mixture(seen, routing, rows.positions >= 0, experts, spec), cache
-    gate, up = jnp.split(project("gate_up", seen), 2, axis=-1)
-    return x + project("down", activate(spec.activation, gate) * up), cache
-
-
-def _place(name: str, number: Any, place: Any) -> Any:
-    """Return where a layer is in a stack."""
-    return place if place is not None and name in _BLOCKS else number
+    return run_layer(
+        layer,
+        x,
+        cache,
+        rows,
+        turns,
+        page=number,
+        window=window_of(spec, number),
+        spec=spec,
+        backend=backend,
+        sparse=sparse,
+    )
 
 
 def _end(
@@ -253,7 +212,7 @@ def _end(
     """Return the logits of the tokens that are wanted; of all, in this shape, if None is said."""
     if wanted is not None:
         x = x[wanted]
-    x = _rms_norm(x, norm, spec.norm_eps)
+    x = rms_norm(x, norm, spec.norm_eps)
     projections = linear.prepare({"head": head})
     logits = linear(projections, "head", None, x, out_dtype=jnp.float32)
     return logits if wanted is not None else logits.reshape(*shape, spec.vocab)
@@ -321,9 +280,9 @@ def _compute(
     if linear.placement.by_layer:
         for number, (sparse, place) in enumerate(places):
             weights = {
-                name: each[_place(name, number, place)]
+                name: each[place_in(name, number, place)]
                 for name, each in layered.items()
-                if _needed(name, sparse)
+                if needed(name, sparse)
             }
             at = np.int32(number), None, np.int32(place) if spec.dense_layers else None
             x, cache = layer(at, sparse, weights, x, cache)
@@ -348,11 +307,6 @@ def _compute(
     head = params.projections.get("head", params.embed.data)
     shape = () if wanted is not None else tuple(shape)
     return stages.end(x, params.final_norm, head, wanted, linear, spec=spec, shape=shape), cache
-
-
-def _needed(name: str, sparse: bool) -> bool:
-    """Say whether a layer of a kind has this projection."""
-    return name not in _BLOCKS or name.startswith("experts_") == sparse
 
 
 def _scanned(
@@ -409,19 +363,3 @@ def _check_shapes(tokens: Any, positions: Any, count: int, decode_rows: int) -> 
             f"decode_rows=0, got {decode_rows}; flat tokens may be of both kinds"
         )
     return count if shape[1] == 1 else 0
-
-
-def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Divide by the root of the mean square along the last axis, in float32."""
-    wide = x.astype(jnp.float32)
-    scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
-    return weight * (wide * scale).astype(x.dtype)
-
-
-def _window(spec: ModelSpec, number: Any) -> Any:
-    """Return the window of a layer, None where no layer has one."""
-    if not spec.partial_window_layers:
-        return spec.sliding_window or None
-    windows = np.full(spec.layers, _UNBOUNDED, np.int32)
-    windows[list(spec.window_layers)] = spec.partial_window
-    return jnp.asarray(windows)[number]

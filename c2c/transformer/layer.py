@@ -1,0 +1,220 @@
+"""A decoder layer in three pieces: before attention, attention, after attention.
+
+`run_layer` is their composition. A caller may also run the pieces one by one, on devices of its
+own: only `attention` touches the cache, and only the other two touch weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from c2c.models import ModelSpec
+from c2c.transformer.activations import activate
+from c2c.transformer.cache import Cache, Pooled, Rows, attend, store
+from c2c.transformer.linear import Linear
+from c2c.transformer.moe import mixture, route
+from c2c.transformer.params import Projections
+from c2c.transformer.rope import rotate
+from pallas_kernels.arguments import Choice
+
+__all__ = [
+    "Layer",
+    "after_attention",
+    "attention",
+    "before_attention",
+    "needed",
+    "place_in",
+    "rms_norm",
+    "run_layer",
+    "window_of",
+]
+
+_barrier: Any = lax.optimization_barrier  # untyped
+_UNBOUNDED = 2**30  # a window that hides nothing
+# Stacks of the layers that have the same kind of feed-forward block, not of all.
+_BLOCKS = (
+    *("router", "experts_gate_up", "experts_down"),
+    *("gate_up", "gate_up_bias", "down", "down_bias"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """The weights of one layer.
+
+    Attributes:
+      small: stacks of norms, biases and routers, over layers.
+      projections: of this layer, or stacks over layers.
+      linear: how projections are multiplied.
+      at: index of the layer in stacks over all layers, may be traced.
+      which: the same for stacks of projections; None if they are of this layer alone.
+      place: index in stacks over its kind of feed-forward block; None if all layers are alike.
+    """
+
+    small: Mapping[str, Any]
+    projections: Projections
+    linear: Linear
+    at: Any
+    which: Any
+    place: Any
+
+    def weight(self, name: str) -> Any:
+        """Return a small weight; None if the model has none of this name."""
+        stack = self.small.get(name)
+        return None if stack is None else stack[place_in(name, self.at, self.place)]
+
+    def project(self, name: str, x: jax.Array) -> jax.Array:
+        """Return x [N, in] times a projection, plus its bias: [N, out]."""
+        out = self.linear(self.projections, name, self._which(name), x, out_dtype=x.dtype)
+        bias = self.weight(f"{name}_bias")
+        return out if bias is None else out + bias
+
+    def experts(self, name: str, x: jax.Array, sizes: jax.Array) -> jax.Array:
+        """Return rows times their experts' projection; `sizes` [experts] rows each, in order."""
+        return self.linear.experts(self.projections, name, self._which(name), x, sizes)
+
+    def _which(self, name: str) -> Any:
+        return None if self.which is None else place_in(name, self.which, self.place)
+
+
+def before_attention(
+    layer: Layer, x: jax.Array, turns: tuple[jax.Array, jax.Array], spec: ModelSpec
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return queries [N, heads, head_dim], keys and values [N, kv_heads, head_dim].
+
+    Args:
+      layer: its weights.
+      x: activations [N, hidden].
+      turns: cosine and sine at the tokens' positions.
+      spec: the model.
+    """
+    seen = rms_norm(x, layer.weight("attention_norm"), spec.norm_eps)
+    split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
+    q, k, v = (
+        part.reshape(x.shape[0], -1, spec.head_dim)
+        for part in jnp.split(layer.project("qkv", seen), split, axis=-1)
+    )
+    if spec.qk_norm:
+        q = rms_norm(q, layer.weight("q_norm"), spec.norm_eps)
+        k = rms_norm(k, layer.weight("k_norm"), spec.norm_eps)
+    return rotate(q, *turns), rotate(k, *turns), v
+
+
+def attention(
+    pages: Cache,
+    rows: Rows,
+    first: Any,
+    window: Any,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    backend: Choice,
+) -> tuple[jax.Array, Cache]:
+    """Add keys and values to the cache; return the queries' attention and the cache.
+
+    Args:
+      pages: of all layers that this device holds.
+      rows: where the tokens are.
+      first: number of the layer's first page, may be traced.
+      window: tokens that a query sees, may be traced; None for all.
+      q: queries, as `before_attention` returns them.
+      k: keys.
+      v: values.
+      backend: of the attention kernels.
+    """
+    # Else XLA repeats the store inside what reads the cache, and copies all pages to do so.
+    pages = _barrier(store(pages, rows, first, k, v))
+    return attend(pages, rows, first, q, window=window, backend=backend), pages
+
+
+def after_attention(
+    layer: Layer, x: jax.Array, mixed: jax.Array, rows: Rows, spec: ModelSpec, *, sparse: bool
+) -> jax.Array:
+    """Return the layer's output [N, hidden].
+
+    Args:
+      layer: its weights.
+      x: its input [N, hidden].
+      mixed: what attention returned, [N, heads, head_dim].
+      rows: where the tokens are.
+      spec: the model.
+      sparse: if the feed-forward block is a mixture of experts.
+    """
+    x = x + layer.project("o", mixed.reshape(x.shape[0], -1).astype(x.dtype))
+    seen = rms_norm(x, layer.weight("mlp_norm"), spec.norm_eps)
+    if sparse:
+        routing = route(seen, layer.weight("router"), spec)
+        return x + mixture(seen, routing, rows.positions >= 0, layer.experts, spec)
+    gate, up = jnp.split(layer.project("gate_up", seen), 2, axis=-1)
+    return x + layer.project("down", activate(spec.activation, gate) * up)
+
+
+def run_layer(
+    layer: Layer,
+    x: jax.Array,
+    cache: Cache | Pooled,
+    rows: Rows,
+    turns: tuple[jax.Array, jax.Array],
+    *,
+    page: Any,
+    window: Any,
+    spec: ModelSpec,
+    backend: Choice,
+    sparse: bool,
+) -> tuple[jax.Array, Cache | Pooled]:
+    """Run a layer over N tokens.
+
+    Args:
+      layer: its weights.
+      x: activations [N, hidden].
+      cache: of all layers that this device holds.
+      rows: where the tokens are.
+      turns: cosine and sine at their positions.
+      page: index of the layer in the cache, may be traced.
+      window: of its attention, may be traced; None for all tokens.
+      spec: the model.
+      backend: of the attention kernels.
+      sparse: if the feed-forward block is a mixture of experts.
+    """
+    if isinstance(cache, Pooled):
+        pages, first = cache.seen_by(spec), page
+    else:
+        pages, first = cache, page * (cache.k.shape[0] // spec.layers)
+    q, k, v = before_attention(layer, x, turns, spec)
+    mixed, pages = attention(pages, rows, first, window, q, k, v, backend=backend)
+    after = cache.with_pages(pages) if isinstance(cache, Pooled) else pages
+    return after_attention(layer, x, mixed, rows, spec, sparse=sparse), after
+
+
+def place_in(name: str, number: Any, place: Any) -> Any:
+    """Return the index of a layer in the stack of this name."""
+    return place if place is not None and name in _BLOCKS else number
+
+
+def needed(name: str, sparse: bool) -> bool:
+    """Say whether a layer of this kind has the projection."""
+    return name not in _BLOCKS or name.startswith("experts_") == sparse
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """Divide by the root of the mean square along the last axis, in float32."""
+    wide = x.astype(jnp.float32)
+    scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    return weight * (wide * scale).astype(x.dtype)
+
+
+def window_of(spec: ModelSpec, number: Any) -> Any:
+    """Return the window of a layer, None if no layer of the model has one."""
+    if not spec.partial_window_layers:
+        return spec.sliding_window or None
+    windows = np.full(spec.layers, _UNBOUNDED, np.int32)
+    windows[list(spec.window_layers)] = spec.partial_window
+    return jnp.asarray(windows)[number]
