@@ -4,6 +4,7 @@ The functions on the serving path are written in the subset of Python that Numba
 same code runs interpreted, compiled in the simulator, and in a live engine.
 """
 
+from c2c.draws import draw
 from c2c.policies.admit import (
     ReserveAll,
     WithinQuota,
@@ -232,6 +233,7 @@ __all__ = [
     "chunk_tokens",
     "decision",
     "displacing_share",
+    "draw",
     "engines_kept",
     "expert_worth",
     "fetches_ahead",

@@ -57,7 +57,7 @@ _RULES = 1  # where the rules stand among the arguments of every entry
 def _sources() -> list[Path]:
     package = Path(__file__).resolve().parent.parent
     files = [package / "cost" / name for name in ("attention.py", "contention.py")]
-    files.append(package / "workloads" / "routing.py")
+    files += [package / "draws.py", package / "workloads" / "routing.py"]
     for folder in ("compiling", "policies", "serving", "simulator"):
         files += sorted((package / folder).glob("*.py"))
     return files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from c2c.models import weight_bytes
 from c2c.policies import caches_experts, fetches_ahead, swaps_weights, weights_in
 from c2c.serving import (
     RESOURCES,
-    Chain,
+    Plan,
     Prepared,
     Serving,
-    StartWork,
     expert_bytes,
     expert_layers,
+    start_plan,
+    tables,
 )
-from c2c.serving.plans import Cost, Work, tables
 from c2c.simulator.compiled import is_compiled
 from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
 from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
@@ -58,7 +57,7 @@ def build_machine(prepared: Prepared) -> Machine:
     ]
     layout = setup.system.layout
     resources = () if layout is None else layout.resources
-    plans: list[tuple[Work, ...]] = []
+    plans: list[Plan] = []
     start_plan = _start_plans(prepared, plans, weights, np.array(cap))
     step_plan = _step_plans(prepared, plans)
     return Machine(
@@ -78,7 +77,7 @@ def build_machine(prepared: Prepared) -> Machine:
         between=float(setup.system.hand_over_gbps) * 1e9,
         tick_s=float(setup.system.tick_s),
         misses=_misses(prepared),
-        plans=tables(plans, (*RESOURCES, *resources)),
+        plans=tables(plans, (*RESOURCES, *resources), prepared.tables[0][0].max_tokens),
         start_plan=start_plan,
         step_plan=step_plan,
         lanes=len(resources),
@@ -87,43 +86,18 @@ def build_machine(prepared: Prepared) -> Machine:
     )
 
 
-def _step_plans(prepared: Prepared, plans: list[tuple[Work, ...]]) -> np.ndarray:
+def _step_plans(prepared: Prepared, plans: list[Plan]) -> np.ndarray:
     """Add the plans of each (model, kind of lane, variant)'s step; return their numbers."""
     layout = prepared.setup.system.layout
     if layout is None:
         return np.zeros((0, 0), np.int64)
-    largest = prepared.tables[0][0].max_tokens
     numbers = []
     for spec in prepared.architectures:
         for kind in prepared.slice_kinds:
-            chains = layout.chains_of(kind, spec.name)
-            numbers.append(np.arange(len(chains)) + len(plans))
-            plans += [_chained(chain, layout.resources, largest) for chain in chains]
+            steps = layout.steps_of(kind, spec.name)
+            numbers.append(np.arange(len(steps)) + len(plans))
+            plans += steps
     return np.array(numbers)
-
-
-def _chained(chain: Chain, resources: Sequence[str], largest: int) -> tuple[Work, ...]:
-    (prefill_s, prefill_use), (decode_s, decode_use) = (
-        part.upto(largest) for part in (chain.prefill, chain.decode)
-    )
-    none = np.zeros(1)
-
-    def cost(of_prefill: Any, of_decode: Any, *at: int) -> Cost:
-        return Cost(*(t[at] if at[0] < len(t) else none for t in (of_prefill, of_decode)))
-
-    return tuple(
-        Work(
-            name=str(w),
-            seconds=cost(prefill_s, decode_s, w),
-            draws={
-                name: one
-                for k, name in enumerate(resources)
-                if (one := cost(prefill_use, decode_use, w, k)).is_any()
-            },
-            after=(str(w - 1),) if w > 0 else (),
-        )
-        for w in range(max(len(prefill_s), len(decode_s)))
-    )
 
 
 def _misses(prepared: Prepared) -> MissTable:
@@ -206,43 +180,22 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
 
 
 def _start_plans(
-    prepared: Prepared, plans: list[tuple[Work, ...]], weights: np.ndarray, link_gbps: np.ndarray
+    prepared: Prepared, plans: list[Plan], weights: np.ndarray, link_gbps: np.ndarray
 ) -> np.ndarray:
     """Add the plans of each model's start on each kind of slice, held and cold; return numbers."""
     setup = prepared.setup
     works = setup.system.start
     numbers = np.zeros((len(weights) if works else 0, len(link_gbps), 2), np.int64)
     held = _held_bytes(prepared)
-    for m in range(len(numbers)):
-        for kind, gbps in enumerate(link_gbps):
-            rates = {"link": float(gbps), "disk": setup.platform.host.disk_gbps}
-            moved = {"disk": float(weights[m]), "link": float(held[m, kind])}
-            for is_cold, out in enumerate(("cold", "held")):
-                numbers[m, kind, is_cold] = len(plans)
-                here = [w for w in works if w.when != out]
-                name = setup.deployments[m].spec.name
-                plans.append(tuple(_start_work(w, here, name, moved, rates) for w in here))
+    for m, kind, is_cold in np.ndindex(numbers.shape):
+        numbers[m, kind, is_cold] = len(plans)
+        plans.append(
+            start_plan(
+                works,
+                setup.deployments[m].spec.name,
+                {"disk": float(weights[m]), "link": float(held[m, kind])},
+                {"disk": setup.platform.host.disk_gbps, "link": float(link_gbps[kind])},
+                is_cold=bool(is_cold),
+            )
+        )
     return numbers
-
-
-def _start_work(
-    work: StartWork, here: Sequence[StartWork], model: str, moved: Mapping[str, float],
-    rates: Mapping[str, float],
-) -> Work:  # fmt: skip
-    seconds, draws = work.seconds_of(model), {}
-    if work.moves == "weights":
-        # What passes through the disk is the whole checkpoint, what is only copied is held.
-        amount = work.share * moved["disk" if "disk" in work.over else "link"]
-        slowest = min(rates[name] for name in work.over) * 1e9
-        if work.gbps is not None:
-            slowest = min(slowest, work.gbps * 1e9)
-        seconds += amount / slowest
-        draws = dict.fromkeys(work.over, amount)
-    names = {w.name for w in here}
-    return Work(
-        name=work.name,
-        seconds=seconds,
-        draws=draws,
-        after=tuple(name for name in work.after if name in names),
-        rank=work.rank,
-    )

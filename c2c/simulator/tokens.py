@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from c2c.draws import hashed
 from c2c.policies import inlined, jitable
-from c2c.workloads import GUIDE_SHIFT, RouterTables, hashed, token_key, topic_of
+from c2c.workloads import GUIDE_SHIFT, RouterTables, token_key, topic_of
 
 __all__ = ["Followed", "draw_token", "follow", "nothing_followed", "token_experts"]
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
+from c2c.draws import DRAWS, draw, hashed, request_key
 from c2c.errors import SettingError
 from c2c.workloads.streams import stream_of
 
@@ -25,9 +26,7 @@ __all__ = [
     "GUIDE_SHIFT",
     "Router",
     "RouterTables",
-    "draw",
     "embed",
-    "hashed",
     "router_tables",
     "token_key",
     "topic_of",
@@ -35,10 +34,7 @@ __all__ = [
 
 EMBEDDING: Final = 16  # numbers in a request's embedding
 
-_MASK: Final = 0xFFFFFFFF
-_STEP: Final = 0x1E3779B9
 _TOPIC: Final = 0x5EED  # what draws for a request as a whole have in place of a layer
-_DRAWS: Final = 1 << 32  # numbers that a draw may be
 GUIDE_SHIFT: Final = 20  # a draw's bits below those that choose its part of `RouterTables.guide`
 
 
@@ -108,7 +104,7 @@ def router_tables(
     [0.667, 1.0]
     """
     deepest, widest = (max(1, *(shape[axis] for shape in shapes)) for axis in (0, 1))
-    cut = np.full((len(shapes), 2, widest), _DRAWS)
+    cut = np.full((len(shapes), 2, widest), DRAWS)
     order = np.zeros((len(shapes), router.topics, deepest, widest), np.int16)
     for arch, (layers, experts, _) in enumerate(shapes):
         if experts == 0:
@@ -119,7 +115,7 @@ def router_tables(
             cut[arch, row, : experts - 1] = _first_draws(cumulative[:-1], locality)
         ranks = np.tile(np.arange(experts, dtype=np.int16), (router.topics, layers, 1))
         order[arch, :, :layers, :experts] = stream_of(seed, "experts", arch).permuted(ranks, axis=2)
-    parts = np.arange(0, _DRAWS, 1 << GUIDE_SHIFT)
+    parts = np.arange(0, DRAWS, 1 << GUIDE_SHIFT)
     guide = [[np.searchsorted(row, parts, side="right") for row in rows] for rows in cut]
     sizes = np.array(shapes, np.int64).T.copy()
     return RouterTables(
@@ -129,7 +125,7 @@ def router_tables(
         cut=cut,
         guide=np.array(guide, np.int16),
         order=order,
-        kept=ceil(router.locality * _DRAWS),
+        kept=ceil(router.locality * DRAWS),
         spread=router.spread,
         seed=seed,
     )
@@ -140,39 +136,13 @@ def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
 
     Floating point rounds, but never turns the order of two draws.
     """
-    low = np.full(len(levels), ceil(locality * _DRAWS) - 1)  # not reached
-    high = np.full(len(levels), _DRAWS)  # reached, or no draw
+    low = np.full(len(levels), ceil(locality * DRAWS) - 1)  # not reached
+    high = np.full(len(levels), DRAWS)  # reached, or no draw
     while (high - low > 1).any():
         middle = (low + high) // 2
-        reached = (middle / _DRAWS - locality) / (1.0 - locality) >= levels
+        reached = (middle / DRAWS - locality) / (1.0 - locality) >= levels
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return high
-
-
-@register_jitable
-def _mixed(x: int) -> int:
-    # Multipliers below 2**31 keep products of 32-bit numbers within 63 bits: the interpreter's
-    # integers and the machine's agree.
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
-    x = ((x ^ (x >> 15)) * 0x31848BAB) & _MASK
-    return x ^ (x >> 16)
-
-
-@register_jitable
-def hashed(key: int, number: int) -> int:
-    """Return 32 bits that both determine."""
-    return _mixed(((key ^ (number & _MASK)) + _STEP) & _MASK)
-
-
-@register_jitable
-def _key(seed: int, request: int) -> int:
-    return hashed(hashed(0, seed), request)
-
-
-@register_jitable
-def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
-    """Return a number in [0, 1) that only these five determine."""
-    return hashed(hashed(hashed(_key(seed, request), position), layer), k) / _DRAWS
 
 
 @register_jitable
@@ -198,4 +168,4 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
 @register_jitable
 def token_key(tables: RouterTables, request: int, layer: int) -> int:
     """Return what the tokens of a request draw from in a layer."""
-    return hashed(_key(tables.seed, request), layer)
+    return hashed(request_key(tables.seed, request), layer)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from c2c.config import build, load
 from c2c.models import load_spec
 from c2c.policies import AtOutstanding
-from c2c.serving import FAIL_NONE, Prepared, ServingSetup, StartWork, prepare
+from c2c.serving import FAIL_NONE, Plan, Prepared, ServingSetup, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.systems.medusa import (
     NODES_A_LAYER,
@@ -102,7 +102,7 @@ def prepared(fleet: Fleet) -> Prepared:
     return prepare(replace(serving, system=system, constants=constants))
 
 
-def _always_from_disk(works: tuple[StartWork, ...]) -> tuple[StartWork, ...]:
+def _always_from_disk(works: Plan) -> Plan:
     """Return a start in which every instance reads the disk, as the paper's do."""
     return tuple(
         replace(

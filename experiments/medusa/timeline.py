@@ -46,7 +46,7 @@ def compute(context: Context) -> Computed:
         {
             "start": start,
             "stage": span.stage.name,
-            "on": span.stage.on,
+            "on": next(iter(span.stage.draws)),
             "begin_s": span.begin_s,
             "end_s": span.end_s,
         }

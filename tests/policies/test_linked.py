@@ -21,11 +21,13 @@ from c2c.policies import (
     Own,
     System,
     adjust_alpha,
+    draw,
     initial_alpha,
     link_gate,
     may_join,
     should_drain,
     urgency,
+    wants_another,
 )
 from c2c.policies.decision import OPTIONS, POINTS, place_in_tables
 from c2c.policies.entries import decide_at, link
@@ -163,3 +165,25 @@ def test_a_decision_that_is_not_in_the_table_is_an_error_and_no_crash(
     nothing = AlphaState(0.0, 0.0, 0.0, 0.0), AlphaObservation(0.0, 0.0, 0.0, 0.0)
     with pytest.raises(RuntimeError, match="the policy that was asked has no may_join"):
         ask(system, tables.own, 1.0, *nothing, row[0])
+
+
+class Coin(NamedTuple):
+    """Wants another instance for half of all numbers of outstanding requests."""
+
+    seed: int = 3
+
+
+@wants_another.by(Coin)
+def _tossed(policy: Coin, outstanding: int, backlog_s: float, is_full: bool) -> bool:
+    return draw(policy.seed, outstanding, 0, 1, 0) < 0.5
+
+
+def test_a_policy_draws_the_same_by_address_as_interpreted() -> None:
+    @numba.njit(**OPTIONS)
+    def decide(system: Any, outstanding: int) -> bool:
+        return wants_another(system.scale, outstanding, 0.0, False)
+
+    tables = link(System(scale=Coin()), Own(), address_of)
+    wanted = [wants_another(Coin(), n, 0.0, False) for n in range(200)]
+    assert [decide(tables.system, n) for n in range(200)] == wanted
+    assert 70 < sum(wanted) < 130

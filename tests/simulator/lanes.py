@@ -10,30 +10,47 @@ import numpy as np
 
 from c2c.hardware import load_platform, slices
 from c2c.policies import AtOutstanding, FirstIdle, Fixed, Resident, Static
-from c2c.serving import Chain, Lane, ServingSetup, StepLayout, WorkCosts
+from c2c.serving import Cost, Curve, Lane, Plan, ServingSetup, StepLayout, Work
 from tests.simulator.worlds import setup
 
 SPEC = "llama-3-3b"
-Work = tuple[float, dict[int, float]]  # seconds alone, seconds of each resource by its number
+On = tuple[float, dict[int, float]]  # seconds alone, seconds of each resource by its number
 
 
-def costs(works: Sequence[Work], resources: int) -> WorkCosts:
-    """Works that take as long at every size."""
-    alone = np.array([[seconds for seconds, _ in works]] * 2)
-    use = np.zeros((2, len(works), resources))
-    for w, (_, used) in enumerate(works):
-        for k, seconds in used.items():
-            use[:, w, k] = seconds
-    return WorkCosts(sizes=(1, 10**6), alone_s=alone, use_s=use)
+def flat(seconds: float) -> Curve:
+    """The same at every size."""
+    return Curve((1, 10**6), np.array([seconds] * 2))
 
 
-def on(resource: int, seconds: float) -> Work:
+def on(resource: int, seconds: float) -> On:
     """A work on one resource."""
     return seconds, {resource: seconds}
 
 
+def step(prefill: Sequence[On], decode: Sequence[On]) -> Plan:
+    """Works one after another, which take as long at every size of prompts and of decodes."""
+    plan: list[Work] = []
+    for w in range(max(len(prefill), len(decode))):
+        (of_prefill, uses), (of_decode, used) = (
+            works[w] if w < len(works) else (0.0, {}) for works in (prefill, decode)
+        )
+        draws = {
+            f"r{k}": Cost(flat(uses.get(k, 0.0)), flat(used.get(k, 0.0)))
+            for k in sorted(uses.keys() | used.keys())
+        }
+        plan.append(
+            Work(
+                name=str(w),
+                seconds=Cost(flat(of_prefill), flat(of_decode)),
+                draws=draws,
+                after=(str(w - 1),) if w else (),
+            )
+        )
+    return tuple(plan)
+
+
 def layout(
-    *lanes: Sequence[Sequence[Work]],
+    *lanes: Sequence[Sequence[On]],
     resources: int,
     rows: int = 1000,
     hands_to: int | None = None,
@@ -47,14 +64,11 @@ def layout(
     kv_bytes = rows * 1000 * 114_688.0
     made = []
     for number, variants in enumerate(lanes):
-        chains = tuple(
-            Chain(prefill=costs(prefill, resources), decode=costs(decode, resources))
-            for prefill, decode in zip(variants[::2], variants[1::2], strict=True)
-        )
+        steps = tuple(map(step, variants[::2], variants[1::2]))
         kind = next((k for k, other in enumerate(lanes[:number]) if other == variants), number)
         target = None if hands_to in (None, kind) else f"lane{hands_to}"
         made.append(Lane(place=replace(place, name=f"lane{kind}"), kv_bytes=kv_bytes,
-                         chains={SPEC: chains}, hands_to=target))  # fmt: skip
+                         steps={SPEC: steps}, hands_to=target))  # fmt: skip
     return StepLayout(
         name="test", resources=tuple(f"r{k}" for k in range(resources)), lanes=tuple(made), **fields
     )

@@ -55,7 +55,7 @@ def node(
       resources: what each carries a second; the first one is the link, devices carry 1.
       walks: every work is walked, no run is folded.
     """
-    made = tables(plans, list(resources))
+    made = tables(plans, list(resources), 256)
     most = max(1, made.after.shape[1])
     capacity = np.array(list(resources.values()))
     r = new_resources(rows * most, len(capacity))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from c2c.serving.plans import Cost, Work
 
@@ -29,11 +30,10 @@ class Job:
     ended: set[str] = field(default_factory=set)
 
 
-def amount_of(amount: float | Cost, rows: int, part: tuple[int, int] = (0, 1)) -> float:
+def amount_of(amount: Any, rows: int, part: tuple[int, int] = (0, 1)) -> float:
     """Return an amount of a work that sees its part of the decoding rows."""
-    cost = Cost.of(amount)
     mine = (rows + part[1] - 1 - part[0]) // part[1]
-    return float(cost.prefill[0] + cost.decode[min(mine, len(cost.decode) - 1)])
+    return float(amount.decode.at(mine)) if isinstance(amount, Cost) else amount
 
 
 def ended_s(

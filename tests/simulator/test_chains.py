@@ -7,7 +7,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.policies import AsAlpha, ByWait
-from c2c.serving import WorkCosts
+from c2c.serving import Curve
 from tests.simulator.lanes import layout, on, over
 from tests.simulator.worlds import requests, simulate
 
@@ -96,22 +96,25 @@ def test_lanes_that_meet_nowhere_do_not_disturb_one_another() -> None:
 
 
 def test_sizes_between_are_on_a_line_and_beyond_in_proportion() -> None:
-    made = WorkCosts(
-        sizes=(2, 4), alone_s=np.array([[1.0], [3.0]]), use_s=np.array([[[0.5]], [[3.0]]])
-    )
-    alone, use = made.upto(8)
-    assert alone[0] == pytest.approx([0, 1, 1, 2, 3, 3.75, 4.5, 5.25, 6])
-    assert use[0, 0, [0, 1, 3, 8]] == pytest.approx([0, 0.5, 1.75, 6])
+    made = Curve((2, 4), np.array([1.0, 3.0]))
+    assert made.at(np.arange(9)) == pytest.approx([0, 1, 1, 2, 3, 3.75, 4.5, 5.25, 6])
 
 
 def test_what_cannot_be_is_refused() -> None:
-    one = np.ones((1, 1))
-    with pytest.raises(SettingError, match="more of a resource"):
-        WorkCosts(sizes=(1,), alone_s=one, use_s=2 * one[:, :, None])
+    with pytest.raises(
+        SettingError, match=r"steps\.0\.draws\.r0=2\.0: .*than the work takes alone"
+    ):
+        layout([[(1.0, {0: 2.0})], []], resources=1)
     with pytest.raises(SettingError, match="at most 4 of one work"):
-        WorkCosts(sizes=(1,), alone_s=one, use_s=np.ones((1, 1, 5)))
-    with pytest.raises(SettingError, match=r"chain\.sizes"):
-        WorkCosts(sizes=(2, 2), alone_s=np.ones((2, 1)), use_s=np.ones((2, 1, 1)))
+        layout([[(1.0, dict.fromkeys(range(5), 1.0))], []], resources=5)
+    with pytest.raises(SettingError, match=r"draws='r1': expected one of r0"):
+        layout([[on(1, 1.0)], []], resources=1)
+    with pytest.raises(SettingError, match=r"curve\.sizes=\(2, 2\)"):
+        Curve((2, 2), np.ones(2))
+    with pytest.raises(SettingError, match=r"curve\.values=\(3,\)"):
+        Curve((2, 4), np.ones(3))
+    with pytest.raises(SettingError, match=r"curve\.values=\[1\.0, -1\.0\]"):
+        Curve((2, 4), np.array([1.0, -1.0]))
     with pytest.raises(SettingError, match=r"system\.residents"):
         over(layout([[on(0, 1.0)], [on(0, 1.0)]], resources=1), residents=2)
 

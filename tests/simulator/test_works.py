@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.serving.plans import Cost, Work, tables
+from c2c.serving.plans import Cost, Curve, Work, tables
 from c2c.simulator.sharing import share_rows
 from c2c.simulator.works import begin_run, hold_run, resume_run, stop_run, write_plan
 from tests.simulator.nodes import Node, jobs, node, run_jobs
@@ -91,7 +91,7 @@ def test_starts_share_equally_as_if_every_work_were_walked(seed: int) -> None:
 
 
 def by_rows(per_row: float, fixed: float = 0.0) -> Cost:
-    return Cost(decode=fixed + per_row * np.arange(257.0))
+    return Cost(decode=Curve((1, 256), fixed + per_row * np.array([1.0, 256.0])))
 
 
 def replicated(sends_s: float, growth: float = 0.0) -> list[Work]:
@@ -114,7 +114,8 @@ def test_replicas_of_layers_fork_and_join(rows: int) -> None:
     n = node([replicated(1e-3)], NODE, 1)
     (found,) = took(n, [{"row": 0, "plan": 0, "rows": rows, "steps": 1000}])
     more, less = -(-rows // 2), rows // 2
-    join = max(4e-3 + 2e-4 * more, 2e-3 + 4e-3 + 2e-4 * less)
+    other = 4e-3 + 2e-4 * less if less else 0.0  # without rows a replica computes nothing
+    join = max(4e-3 + 2e-4 * more, 2e-3 + other)
     assert found == pytest.approx(1000 * (2 * (2e-3 + 1e-4 * rows) + join), rel=1e-12)
     assert n.events[0] == 1
 
@@ -270,7 +271,6 @@ def test_a_run_stops_at_its_next_step_boundary(walked: bool) -> None:
     ("plan", "message"),
     [
         ([Work(name="a", after=("b",))], "plan.a.after='b': expected a work before it"),
-        ([Work(name="a", draws=dict.fromkeys(NODE, 1.0))], "plan.a.draws=5: expected at most 4"),
         ([Work(name=str(k)) for k in range(63)], "63 works"),
     ],
 )

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c2c.draws import draw, hashed
 from c2c.errors import SettingError
 from c2c.simulator.tokens import Followed, draw_token, follow, nothing_followed, token_experts
 from c2c.workloads import (
     EMBEDDING,
     Router,
     RouterTables,
-    draw,
     embed,
-    hashed,
     router_tables,
     token_key,
     topic_of,

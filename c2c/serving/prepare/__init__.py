@@ -18,11 +18,11 @@ from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
-from c2c.serving.prepare.lanes import DRAWS, Chain, Lane, StepLayout, WorkCosts
+from c2c.serving.prepare.lanes import Lane, StepLayout
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
-from c2c.serving.prepare.starting import RESOURCES, START_WHEN, StartWork
+from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,
     activation_bytes,
@@ -47,26 +47,21 @@ from c2c.serving.prepare.tables import (
 from c2c.serving.state import Fleet, Rules, Serving
 
 __all__ = [
-    "DRAWS",
-    "RESOURCES",
-    "START_WHEN",
-    "Chain",
     "Change",
     "ChipLayouts",
     "Lane",
     "LayoutChange",
     "Prepared",
     "ServingSetup",
-    "StartWork",
     "StepLayout",
     "SystemSpec",
-    "WorkCosts",
     "activation_bytes",
     "chip_places",
     "expert_bytes",
     "expert_layers",
     "most_engines",
     "prepare",
+    "start_plan",
 ]
 
 

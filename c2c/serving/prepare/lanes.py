@@ -1,84 +1,27 @@
-"""An instance over several devices: where its batches are, and its step as a chain of works.
+"""An instance over several devices: where its batches are, and its steps as plans of works.
 
 A chip of such a fleet is a node: its devices and what is between them are resources, each of which
-gives one second a second. A lane is a batch on its way over them; a step of it is a chain of works,
-one after the other, each of which takes its seconds alone and so many seconds of each resource.
+gives one second a second. A lane is a batch on its way over them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice
+from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.serving.plans import Cost, Plan, Work, path_ends
 
-__all__ = ["DRAWS", "MAX_RESOURCES", "Chain", "Lane", "StepLayout", "WorkCosts"]
+__all__ = ["MAX_RESOURCES", "Lane", "StepLayout", "layout_table"]
 
-DRAWS: Final = 4  # resources that one work can use
 MAX_RESOURCES: Final = 32  # of a node: a lane's are bits of a number
-
-Table = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkCosts:
-    """What each work of a step takes by how much the step computes.
-
-    Between sizes in a straight line, below the first as it, beyond the last in proportion.
-
-    Attributes:
-      sizes: prompt tokens or decoding rows, ascending.
-      alone_s: [size, work] seconds with all resources to itself.
-      use_s: [size, work, resource] seconds of each; none more than the work takes alone.
-    """
-
-    sizes: tuple[int, ...]
-    alone_s: Table
-    use_s: Table
-
-    def __post_init__(self) -> None:
-        sizes, alone, use = self.sizes, self.alone_s, self.use_s
-        if not sizes or sizes[0] < 1 or any(b <= a for a, b in pairwise(sizes)):
-            raise SettingError("chain.sizes", sizes, "whole numbers above 0, ascending")
-        if alone.ndim != 2 or use.shape[:2] != alone.shape or len(alone) != len(sizes):
-            raise SettingError(
-                "chain.alone_s", alone.shape, f"a row for each of {len(sizes)} sizes"
-            )
-        if not (np.isfinite(alone).all() and np.isfinite(use).all() and (use >= 0.0).all()):
-            raise SettingError("chain.use_s", "a value", "seconds, at least 0")
-        if (use > alone[:, :, None] * (1.0 + 1e-9) + 1e-15).any():
-            raise SettingError(
-                "chain.use_s", float(use.max()), "no more of a resource than the work takes alone"
-            )
-        if (drawn := int((use > 0.0).any(0).sum(-1).max(initial=0))) > DRAWS:
-            raise SettingError("chain.use_s", f"{drawn} resources", f"at most {DRAWS} of one work")
-
-    def upto(self, largest: int) -> tuple[Table, Table]:
-        """Return seconds [work, size] and [work, resource, size] of sizes 0 to `largest`."""
-        return _spread(self.sizes, self.alone_s, largest), _spread(self.sizes, self.use_s, largest)
-
-
-def _spread(sizes: Sequence[int], values: Table, largest: int) -> Table:
-    every = np.arange(largest + 1)
-    beyond = np.maximum(1.0, every / sizes[-1])
-    columns = values.reshape(len(sizes), -1).T
-    made = np.array([np.interp(every, sizes, column) * beyond for column in columns])
-    made[:, 0] = 0.0
-    return made.reshape(*values.shape[1:], largest + 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """A step of a model on a lane: what its prompts take, and on top what its decodes take."""
-
-    prefill: WorkCosts
-    decode: WorkCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +31,7 @@ class Lane:
     Attributes:
       place: its name and what it is made of; equal places are of one kind.
       kv_bytes: memory for its keys and values.
-      chains: by the name of a model's spec, a chain for each variant of its step. Which one a step
+      steps: by the name of a model's spec, a plan for each variant of its step. Which one a step
         takes is its `alpha`: the first at 0, the last at 1.
       hands_to: name of the place whose lanes decode what this one's prompts begin, once their step
         has sent it; None: they stay.
@@ -96,7 +39,7 @@ class Lane:
 
     place: Slice
     kv_bytes: float
-    chains: Mapping[str, tuple[Chain, ...]] = field(compare=False, repr=False)
+    steps: Mapping[str, tuple[Plan, ...]] = field(compare=False, repr=False)
     hands_to: str | None = None
 
 
@@ -135,22 +78,13 @@ class StepLayout:
                 raise SettingError(
                     f"{where}.lanes.hands_to", lane.hands_to, "a lane's place that hands nothing on"
                 )
-        widths = {
-            costs.use_s.shape[2]
-            for lane in self.lanes
-            for chains in lane.chains.values()
-            for chain in chains
-            for costs in (chain.prefill, chain.decode)
-        }
-        if widths != {len(names)}:
-            raise SettingError(
-                f"{where}.lanes.chains", widths, f"seconds of {len(names)} resources"
-            )
+        for work in {id(w): w for lane in self.lanes for w in _works(lane)}.values():
+            _check(work, f"{where}.lanes.steps.{work.name}", names)
 
     @property
     def variants(self) -> int:
         """Of a step."""
-        return max(len(chains) for lane in self.lanes for chains in lane.chains.values())
+        return max(len(plans) for lane in self.lanes for plans in lane.steps.values())
 
     def kv_bytes_of(self, place: Slice) -> float:
         """Return the memory for keys and values of a kind of lane."""
@@ -161,17 +95,79 @@ class StepLayout:
         target = self._lane(place).hands_to
         return -1 if target is None else [kind.name for kind in kinds].index(target)
 
-    def chains_of(self, place: Slice, spec: str) -> tuple[Chain, ...]:
-        """Return the chains of a model on a kind of lane, one for each variant.
+    def steps_of(self, place: Slice, spec: str) -> tuple[Plan, ...]:
+        """Return the steps of a model on a kind of lane, one for each variant.
 
         Raises:
           SettingError: the layout was made for other models.
         """
         lane = self._lane(place)
-        if spec not in lane.chains:
-            raise SettingError("catalog", spec, f"one of {', '.join(lane.chains)}")
-        found: Any = lane.chains[spec]
+        if spec not in lane.steps:
+            raise SettingError("catalog", spec, f"one of {', '.join(lane.steps)}")
+        found = lane.steps[spec]
         return (*found, *(found[-1:] * (self.variants - len(found))))
 
     def _lane(self, place: Slice) -> Lane:
         return next(lane for lane in self.lanes if lane.place == place)
+
+
+def _works(lane: Lane) -> list[Work]:
+    return [work for plans in lane.steps.values() for plan in plans for work in plan]
+
+
+def _check(work: Work, where: str, resources: Sequence[str]) -> None:
+    for name, amount in work.draws.items():
+        if name not in resources:
+            raise SettingError(f"{where}.draws", name, f"one of {', '.join(resources)}")
+        for part in ("prefill", "decode"):
+            seconds, taken = (_curve(cost, part, where) for cost in (work.seconds, amount))
+            sizes = np.array([*seconds.sizes, *taken.sizes])
+            most = taken.at(sizes)
+            if (most > seconds.at(sizes) * (1.0 + 1e-9) + 1e-15).any():
+                raise SettingError(
+                    f"{where}.draws.{name}", float(most.max()),
+                    "no more of a resource than the work takes alone",
+                )  # fmt: skip
+
+
+def _curve(amount: Any, part: str, where: str) -> Any:
+    if not isinstance(amount, Cost):
+        raise SettingError(where, amount, "a cost by prompt tokens and by rows")
+    return getattr(amount, part)
+
+
+def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int) -> StepTable:
+    """Return what a step takes alone, as long as the first variant's longest path.
+
+    It is what decisions are taken by; how long a step is beside others, its works say. Bytes of
+    devices and of links between them are in the works' seconds, so none are counted here.
+
+    Args:
+      layout: of the node.
+      spec: the model.
+      place: a kind of lane.
+      tokens: of the largest step.
+    """
+    plan, none = layout.steps_of(place, spec.name)[0], np.zeros((tokens + 1, layout.variants))
+    return StepTable(
+        alphas=np.linspace(0.0, 1.0, layout.variants),
+        body_s=none,
+        body_link_bytes=none,
+        body_hbm_bytes=none,
+        head_s=none,
+        head_link_bytes=none,
+        head_hbm_bytes=none,
+        step_overhead_s=0.0,
+        kv_bytes_per_token=int(kv_bytes_per_token(spec)),
+        kv_read_s_per_token=0.0,
+        attn_s_per_pair=0.0,
+        prefill_attention_s=_longest_s(plan, "prefill", tokens),
+        decode_attention_s=_longest_s(plan, "decode", tokens),
+        sliding_window=0,  # nothing here grows with the cache
+        link_cap_gbps=place.link_cap_gbps,
+    )
+
+
+def _longest_s(plan: Plan, part: str, tokens: int) -> Any:
+    ends = path_ends(plan, lambda w: _curve(w.seconds, part, w.name).at(np.arange(tokens + 1)))
+    return reduce(np.maximum, ends.values())

@@ -63,7 +63,7 @@ class SystemSpec:
       prefetch: which are fetched ahead of their layer.
       step: whether alpha may change within a step.
       load: how weights get to a slice.
-      start: an engine's start as a graph of works (`c2c.serving.StartWork`, or a mapping each); ()
+      start: an engine's start as a graph of works (`c2c.serving.Work`, or a mapping each); ()
         is one work as `load` and the calibration say. `c2c.config.build` also takes a start's name.
       layout: how an instance lies over several devices (`c2c.serving.StepLayout`); None: its place
         is a slice, and its step one work. `c2c.config.build` takes settings that say how.

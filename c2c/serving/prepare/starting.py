@@ -1,72 +1,31 @@
-"""The start of an engine as a plan: a small graph of works, stated as data."""
+"""The start of an engine as a plan: what settings say of its works, and the plan of one model."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from typing import Any, Final
 
 from c2c.errors import SettingError
+from c2c.serving.plans import RESOURCES, Plan, Weights, Work
 
-__all__ = ["MAX_WORKS", "RESOURCES", "START_WHEN", "StartWork", "start_works"]
+__all__ = ["MAX_STARTS", "start_plan", "start_works"]
 
-# What works share on a chip, by number in the simulator's tables.
-RESOURCES: Final = ("link", "disk")
-MAX_WORKS: Final = 16
-
-# Which starts a work is part of, by number in the simulator's tables.
-START_WHEN: Final = ("always", "cold", "held")
+MAX_STARTS: Final = 16  # works of a start
 
 _MOVES: Final = ("nothing", "weights")
+_WHEN: Final = ("always", "cold", "held")
+_FIELDS: Final = ("name", "seconds", "moves", "over", "after", "when", "rank", "gbps", "share")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartWork:
-    """One work of a start.
-
-    Attributes:
-      name: other works name it in `after`.
-      seconds: that it takes beside what it moves; a mapping gives each model's, by its spec's name.
-      moves: the model's weights, or nothing.
-      over: what carries them, all at once (a pipeline): some of `RESOURCES`.
-      after: works that end before this one begins; () begins at once.
-      when: always, only if the weights are on disk (cold), or only if host memory has them (held).
-      gbps: the most that it moves, whatever carries it; None: no limit of its own.
-      share: of the weights that it moves; the works that take them over the link have all of them.
-      rank: a resource serves works of a higher rank first; running steps have 0.
-    """
-
-    name: str
-    seconds: float | Mapping[str, float] = 0.0
-    moves: str = "nothing"
-    over: tuple[str, ...] = ("link",)
-    after: tuple[str, ...] = ()
-    when: str = "always"
-    rank: int = 0
-    gbps: float | None = None
-    share: float = 1.0
-
-    def seconds_of(self, model: str) -> float:
-        """Return what it takes for a model, by its spec's name.
-
-        Raises:
-          SettingError: seconds are given by model, and not this one's.
-        """
-        if not isinstance(self.seconds, Mapping):
-            return self.seconds
-        if model not in self.seconds:
-            raise SettingError(
-                f"system.start.{self.name}.seconds", dict(self.seconds), f"seconds of {model} too"
-            )
-        return self.seconds[model]
-
-
-def start_works(given: Sequence[Any], is_copied: bool) -> tuple[StartWork, ...]:
+def start_works(given: Sequence[Any], is_copied: bool) -> Plan:
     """Return the works that settings describe, each checked.
 
     Args:
-      given: a mapping a work, or works; () is the one work that `system.load` describes.
+      given: works, or mappings: name; seconds beside what it moves; moves, the model's weights or
+        nothing; over, some of `RESOURCES` that carry them all at once (a pipeline); share of the
+        weights; gbps, its own limit; after; when; rank. () is the one work of `system.load`.
       is_copied: whether the weights have to get into HBM.
 
     Raises:
@@ -74,75 +33,122 @@ def start_works(given: Sequence[Any], is_copied: bool) -> tuple[StartWork, ...]:
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise SettingError("system.start", given, "a list of works")
-    works: list[StartWork] = []
+    works: list[Work] = []
     for k, one in enumerate(given):
         where = f"system.start[{k}]"
-        work = one if isinstance(one, StartWork) else _work(one, where)
-        _check(work, where, [w.name for w in works])
+        work = one if isinstance(one, Work) else _work(one, where)
+        _check_place(work, where, [w.name for w in works])
         works.append(work)
-    if len(works) > MAX_WORKS:
-        raise SettingError("system.start", f"{len(works)} works", f"at most {MAX_WORKS}")
-    if works and is_copied:
-        for case in ("cold", "held"):
-            copied = sum(
-                w.share
-                for w in works
-                if w.moves == "weights" and "link" in w.over and w.when in ("always", case)
+    if len(works) > MAX_STARTS:
+        raise SettingError("system.start", f"{len(works)} works", f"at most {MAX_STARTS}")
+    for case in ("cold", "held") if works and is_copied else ():
+        moved = [w.draws.get("link") for w in works if w.when in ("always", case)]
+        if sum(m.share for m in moved if isinstance(m, Weights)) < 1.0 - 1e-9:
+            raise SettingError(
+                "system.start",
+                [w.name for w in works],
+                f"works that move all weights over the link when {case}, as system.load copies "
+                "them into HBM",
             )
-            if copied < 1.0 - 1e-9:
-                raise SettingError(
-                    "system.start",
-                    [w.name for w in works],
-                    f"works that move all weights over the link when {case}, as system.load copies "
-                    "them into HBM",
-                )
     return tuple(works)
 
 
-def _work(given: Any, where: str) -> StartWork:
+def start_plan(
+    works: Plan, model: str, weights: Mapping[str, float], gbps: Mapping[str, float], *,
+    is_cold: bool,
+) -> Plan:  # fmt: skip
+    """Return the start of one model, its weights as bytes.
+
+    Args:
+      works: of `start_works`.
+      model: name of its spec.
+      weights: bytes that pass the disk (the checkpoint) and the link (what HBM is to hold).
+      gbps: of disk and link for one start.
+      is_cold: whether the weights are on disk.
+
+    Raises:
+      SettingError: seconds are given by model, and not this one's.
+    """
+    here = [w for w in works if w.when in ("always", "cold" if is_cold else "held")]
+    names = {w.name for w in here}
+    plan = []
+    for work in here:
+        seconds: Any = work.seconds
+        if isinstance(seconds, Mapping):
+            if model not in seconds:
+                raise SettingError(
+                    f"system.start.{work.name}.seconds", dict(seconds), f"seconds of {model} too"
+                )
+            seconds = seconds[model]
+        draws, alone_s = dict(work.draws), 0.0
+        slowest = min([gbps[name] for name in work.draws], default=math.inf) * 1e9
+        for name, moved in work.draws.items():
+            if isinstance(moved, Weights):
+                # What passes the disk is the whole checkpoint, what is only copied is held.
+                amount = moved.share * weights["disk" if "disk" in work.draws else "link"]
+                draws[name] = amount
+                alone_s = amount / min(slowest, moved.gbps * 1e9)
+        seconds += alone_s
+        after = tuple(name for name in work.after if name in names)
+        plan.append(replace(work, seconds=seconds, draws=draws, after=after))
+    return tuple(plan)
+
+
+def _work(given: Any, where: str) -> Work:
     if not isinstance(given, Mapping):
         raise SettingError(where, given, "a mapping with the fields of a work, such as name")
-    known = [f.name for f in fields(StartWork)]
     for key in given:
-        if key not in known:
-            raise SettingError(f"{where}.{key}", given[key], f"a key among {', '.join(known)}")
+        if key not in _FIELDS:
+            raise SettingError(f"{where}.{key}", given[key], f"a key among {', '.join(_FIELDS)}")
     if "name" not in given:
         raise SettingError(f"{where}.name", None, "a name")
-    values = dict(given)
-    for key in ("over", "after"):
-        if isinstance(values.get(key), str):
-            values[key] = (values[key],)
-        if key in values:
-            if not isinstance(values[key], Sequence):
-                raise SettingError(f"{where}.{key}", values[key], "a list of names")
-            values[key] = tuple(values[key])
-    return StartWork(**values)
+    lists = {key: _names(given, key, where) for key in ("over", "after")}
+    over = lists["over"] if "over" in given else ("link",)
+    if not over or len(set(over)) < len(over) or set(over) - set(RESOURCES):
+        raise SettingError(f"{where}.over", over, f"some of {', '.join(RESOURCES)}")
+    for key, allowed in (("moves", _MOVES), ("when", _WHEN)):
+        if given.get(key, allowed[0]) not in allowed:
+            raise SettingError(f"{where}.{key}", given[key], f"one of {', '.join(allowed)}")
+    gbps, share = given.get("gbps"), given.get("share", 1.0)
+    if gbps is not None and not (_is_number(gbps) and 0.0 < gbps < math.inf):
+        raise SettingError(f"{where}.gbps", gbps, "GB/s above 0, or null")
+    if not (_is_number(share) and 0.0 < share <= 1.0):
+        raise SettingError(f"{where}.share", share, "a number in (0, 1]")
+    moves = given.get("moves") == "weights"
+    return Work(
+        name=given["name"],
+        seconds=given.get("seconds", 0.0),
+        draws=dict.fromkeys(over, Weights(share, gbps or math.inf)) if moves else {},
+        after=lists["after"],
+        rank=given.get("rank", 0),
+        when=given.get("when", "always"),
+    )
 
 
-def _check(work: StartWork, where: str, before: Sequence[str]) -> None:
+def _names(given: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    names = given.get(key, ())
+    if isinstance(names, str):
+        return (names,)
+    if not isinstance(names, Sequence):
+        raise SettingError(f"{where}.{key}", names, "a list of names")
+    return tuple(names)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_place(work: Work, where: str, before: Sequence[str]) -> None:
     name: Any = work.name  # settings may be of any type
     if not isinstance(name, str) or not name or name in before:
         raise SettingError(f"{where}.name", work.name, "a name of its own")
     by_model: Any = work.seconds if isinstance(work.seconds, Mapping) else {"": work.seconds}
     for model, seconds in by_model.items():
         field = f"{where}.seconds.{model}".rstrip(".")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        if not _is_number(seconds):
             raise SettingError(field, seconds, "a number")
         if not 0.0 <= seconds < math.inf:
             raise SettingError(field, seconds, "seconds, at least 0")
-    gbps: Any = work.gbps
-    if gbps is not None and (
-        isinstance(gbps, bool) or not isinstance(gbps, int | float) or not 0.0 < gbps < math.inf
-    ):
-        raise SettingError(f"{where}.gbps", gbps, "GB/s above 0, or null")
-    share: Any = work.share
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 < share <= 1.0:
-        raise SettingError(f"{where}.share", work.share, "a number in (0, 1]")
-    for field, value, allowed in (("moves", work.moves, _MOVES), ("when", work.when, START_WHEN)):
-        if value not in allowed:
-            raise SettingError(f"{where}.{field}", value, f"one of {', '.join(allowed)}")
-    if not work.over or len(set(work.over)) < len(work.over) or set(work.over) - set(RESOURCES):
-        raise SettingError(f"{where}.over", work.over, f"some of {', '.join(RESOURCES)}")
     for name in work.after:
         if name not in before:
             raise SettingError(

@@ -38,7 +38,7 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.serving.costs import KeptTables
-from c2c.serving.prepare.chained import chained_table
+from c2c.serving.prepare.lanes import layout_table
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
 
@@ -125,7 +125,7 @@ def _table(
     system = setup.system
     if system.layout is not None:
         largest = largest_step_chunk(system) + system.max_batch
-        return chained_table(system.layout, spec, kind, largest)
+        return layout_table(system.layout, spec, kind, largest)
     return _streamed_table(
         spec,
         kind,

@@ -34,7 +34,7 @@ from c2c.systems.medusa.stages import (
     loaded_bytes,
     stages_of,
 )
-from c2c.systems.medusa.start import STARTS, Span, Stage, loading_s, plan_of, schedule
+from c2c.systems.medusa.start import STARTS, Span, loading_s, plan_of, schedule, stage
 from c2c.systems.medusa.templates import Templates, topology_of
 from c2c.systems.medusa.validation import (
     Difference,
@@ -72,7 +72,6 @@ __all__ = [
     "Restored",
     "Side",
     "Span",
-    "Stage",
     "Stages",
     "Templates",
     "allocate_kv",
@@ -97,6 +96,7 @@ __all__ = [
     "restore",
     "schedule",
     "sides",
+    "stage",
     "stages_of",
     "start_works",
     "stored_kv_bytes",

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final
 
 from c2c.errors import unknown_name
+from c2c.serving import Plan, Work, path_ends
 from c2c.systems.medusa.stages import Stages
 
-__all__ = ["STARTS", "Span", "Stage", "loading_s", "plan_of", "schedule"]
+__all__ = ["STARTS", "Span", "loading_s", "plan_of", "schedule", "stage"]
 
-Unit = Literal["disk", "cpu", "gpu"]
 STARTS: Final = ("vllm", "vllm_async", "no_graph", "medusa")
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage: what it takes, on what, after which others."""
-
-    name: str
-    seconds: float
-    on: Unit
-    after: tuple[str, ...] = ()
+def stage(name: str, seconds: float, on: str, after: tuple[str, ...] = ()) -> Work:
+    """Return a stage, which takes all of one unit: disk, cpu or gpu."""
+    return Work(name=name, seconds=seconds, draws={on: seconds}, after=after)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """When a stage ran."""
 
-    stage: Stage
+    stage: Work
     begin_s: float
     end_s: float
 
 
-def plan_of(start: str, stages: Stages, *, has_weights: bool = True) -> tuple[Stage, ...]:
+def plan_of(start: str, stages: Stages, *, has_weights: bool = True) -> Plan:
     """Return the stages of a start.
 
     Args:
@@ -53,63 +48,64 @@ def plan_of(start: str, stages: Stages, *, has_weights: bool = True) -> tuple[St
         raise unknown_name("system.start", start, STARTS)
     if not has_weights:
         return _left(start, s)
-    structure = Stage("structure", s.structure_s, "cpu")
-    weights = Stage("weights", s.weights_s, "disk", ("structure",))
+    structure = stage("structure", s.structure_s, "cpu")
+    weights = stage("weights", s.weights_s, "disk", ("structure",))
     if start in ("vllm", "no_graph"):
         serial = (
             structure,
             weights,
-            Stage("tokenizer", s.tokenizer_s, "cpu", ("weights",)),
-            Stage("kv_profile", s.kv_profiled_s, "gpu", ("tokenizer",)),
+            stage("tokenizer", s.tokenizer_s, "cpu", ("weights",)),
+            stage("kv_profile", s.kv_profiled_s, "gpu", ("tokenizer",)),
         )
-        capture = Stage("capture", s.captured_s, "gpu", ("kv_profile",))
+        capture = stage("capture", s.captured_s, "gpu", ("kv_profile",))
         return serial if start == "no_graph" else (*serial, capture)
     if start == "vllm_async":
         return (
             structure,
-            Stage("weights", s.weights_s + s.weights_delay_s, "disk", ("structure",)),
-            Stage("tokenizer", s.tokenizer_s, "cpu", ("structure",)),
-            Stage("kv_profile", s.kv_profiled_s, "gpu", ("tokenizer",)),
-            Stage("capture", s.captured_s, "gpu", ("kv_profile", "weights")),
+            stage("weights", s.weights_s + s.weights_delay_s, "disk", ("structure",)),
+            stage("tokenizer", s.tokenizer_s, "cpu", ("structure",)),
+            stage("kv_profile", s.kv_profiled_s, "gpu", ("tokenizer",)),
+            stage("capture", s.captured_s, "gpu", ("kv_profile", "weights")),
         )
     rest_s = s.restored_s - s.beside_weights_s
     return (
         structure,
-        Stage("kv_restore", s.kv_restored_s, "gpu", ("structure",)),
-        Stage("weights", s.weights_s, "disk", ("kv_restore",)),
-        Stage("tokenizer", s.tokenizer_s, "cpu", ("kv_restore",)),
-        Stage("first_layer", s.beside_weights_s, "gpu", ("tokenizer",)),
-        Stage("restore", rest_s, "gpu", ("first_layer", "weights")),
+        stage("kv_restore", s.kv_restored_s, "gpu", ("structure",)),
+        stage("weights", s.weights_s, "disk", ("kv_restore",)),
+        stage("tokenizer", s.tokenizer_s, "cpu", ("kv_restore",)),
+        stage("first_layer", s.beside_weights_s, "gpu", ("tokenizer",)),
+        stage("restore", rest_s, "gpu", ("first_layer", "weights")),
     )
 
 
-def _left(start: str, s: Stages) -> tuple[Stage, ...]:
+def _left(start: str, s: Stages) -> Plan:
     if start == "medusa":
         return (
-            Stage("kv_restore", s.kv_restored_s, "gpu"),
-            Stage("restore", s.restored_s, "gpu", ("kv_restore",)),
+            stage("kv_restore", s.kv_restored_s, "gpu"),
+            stage("restore", s.restored_s, "gpu", ("kv_restore",)),
         )
-    profile = Stage("kv_profile", s.kv_profiled_s, "gpu")
+    profile = stage("kv_profile", s.kv_profiled_s, "gpu")
     if start == "no_graph":
         return (profile,)
-    return (profile, Stage("capture", s.captured_s, "gpu", ("kv_profile",)))
+    return (profile, stage("capture", s.captured_s, "gpu", ("kv_profile",)))
 
 
-def schedule(plan: Sequence[Stage]) -> tuple[Span, ...]:
+def schedule(plan: Sequence[Work]) -> tuple[Span, ...]:
     """Return when each stage runs: as soon as those before it have ended and its unit is free.
 
-    >>> [span.end_s for span in schedule([Stage("a", 1.0, "cpu"), Stage("b", 2.0, "cpu")])]
+    >>> [span.end_s for span in schedule([stage("a", 1.0, "cpu"), stage("b", 2.0, "cpu")])]
     [1.0, 3.0]
     """
-    ended: dict[str, float] = {}
-    free: dict[Unit, float] = {}
-    spans = []
-    for stage in plan:
-        ready = max((ended[name] for name in stage.after), default=0.0)
-        begin = max(ready, free.get(stage.on, 0.0))
-        ended[stage.name] = free[stage.on] = begin + stage.seconds
-        spans.append(Span(stage, begin, begin + stage.seconds))
-    return tuple(spans)
+    last: dict[str, str] = {}
+    in_turn = []
+    for work in plan:  # a unit takes its stages in the order of the plan
+        units = tuple(work.draws)
+        before = tuple(last[unit] for unit in units if unit in last)
+        in_turn.append(replace(work, after=work.after + before))
+        last.update(dict.fromkeys(units, work.name))
+    ends = path_ends(tuple(in_turn), lambda work: work.seconds)
+    begins = {work.name: max((ends[a] for a in work.after), default=0.0) for work in in_turn}
+    return tuple(Span(work, float(begins[work.name]), float(ends[work.name])) for work in plan)
 
 
 def loading_s(start: str, stages: Stages) -> float:

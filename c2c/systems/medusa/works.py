@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from c2c.models import ModelSpec
-from c2c.serving import StartWork
+from c2c.serving import Plan, Weights, Work
 from c2c.systems.medusa.stages import MeasuredStart, Stages, stages_of
-from c2c.systems.medusa.start import Stage, plan_of
+from c2c.systems.medusa.start import plan_of
 
 __all__ = ["start_works"]
 
@@ -19,7 +20,7 @@ def start_works(
     *,
     is_copied: bool,
     switch_s: Callable[[ModelSpec], float] = lambda _: 0.0,
-) -> tuple[StartWork, ...]:
+) -> Plan:
     """Return the works of a start, for `system.start`.
 
     Where weights are copied into HBM, all stages are there, and the weights go over the disk and
@@ -40,24 +41,22 @@ def start_works(
     plans = {name: plan_of(start, s, has_weights=is_copied) for name, s in found.items()}
     some = next(iter(plans.values()))
     if is_copied:
-        works: list[StartWork] = []
+        works: list[Work] = []
         for k, stage in enumerate(some):
-            seconds = {name: plan[k].seconds for name, plan in plans.items()}
+            seconds = _seconds(plans, k)
             works += _copied(stage, seconds, found)
         return tuple(works)
-    switch = StartWork(name="switch", seconds={s.name: switch_s(s) for s in specs}, over=("link",))
+    switch = Work(name="switch", seconds={s.name: switch_s(s) for s in specs})
     cold = (
-        StartWork(name="structure", seconds=measured.structure_s, when="cold"),
-        StartWork(name="read", moves="weights", over=("disk",), when="cold", after=("structure",)),
-        StartWork(
-            name="tokenizer", seconds=measured.tokenizer_s, when="cold", after=("structure",)
-        ),
+        Work(name="structure", seconds=measured.structure_s, when="cold"),
+        Work(name="read", draws={"disk": Weights()}, when="cold", after=("structure",)),
+        Work(name="tokenizer", seconds=measured.tokenizer_s, when="cold", after=("structure",)),
     )
     first = ("switch", "read", "tokenizer")
     rest = tuple(
-        StartWork(
+        Work(
             name=stage.name,
-            seconds={name: plan[k].seconds for name, plan in plans.items()},
+            seconds=_seconds(plans, k),
             after=stage.after or first,
         )
         for k, stage in enumerate(some)
@@ -65,21 +64,22 @@ def start_works(
     return (switch, *cold, *rest)
 
 
-def _copied(
-    stage: Stage, seconds: Mapping[str, float], found: Mapping[str, Stages]
-) -> tuple[StartWork, ...]:
+def _seconds(plans: Mapping[str, Plan], k: int) -> dict[str, float]:
+    """Return the seconds of stage `k` by model."""
+    return {name: cast("float", plan[k].seconds) for name, plan in plans.items()}
+
+
+def _copied(stage: Work, seconds: Mapping[str, float], found: Mapping[str, Stages]) -> Plan:
     after = tuple(name for a in stage.after for name in _names(a))
     if stage.name != "weights":
-        return (StartWork(name=stage.name, seconds=dict(seconds), after=after),)
+        return (Work(name=stage.name, seconds=seconds, after=after),)
     # the bytes take their own time over disk and link; what is left is the delay beside a profile
     delay_s = {name: max(0.0, s - found[name].weights_s) for name, s in seconds.items()}
+    over = {"disk": Weights(), "link": Weights()}
     return (
-        StartWork(
-            name="read", seconds=delay_s, moves="weights", over=("disk", "link"), when="cold",
-            after=after,
-        ),
-        StartWork(name="copy", seconds=delay_s, moves="weights", when="held", after=after),
-    )  # fmt: skip
+        Work(name="read", seconds=delay_s, draws=over, when="cold", after=after),
+        Work(name="copy", seconds=delay_s, draws={"link": Weights()}, when="held", after=after),
+    )
 
 
 def _names(stage: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ import numpy as np
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
-from c2c.serving import Chain, StepLayout, WorkCosts
+from c2c.serving import Cost, Curve, Plan, StepLayout, Work
 from c2c.serving import Lane as Place
 from c2c.systems.tessera.lanes import Costs, Lane, Lanes
 from c2c.systems.tessera.pair import Pair
@@ -110,6 +110,8 @@ def pair_layout(
 class _Over:
     def __init__(self, given: PairLayout, pair: Pair, spec: ModelSpec, rows: int) -> None:
         self.given, self.pair, self.spec = given, pair, spec
+        left, right = pair.left, pair.right
+        self.resources = (left, f"{right} to {left}", right, f"{left} to {right}")
         self.lanes = Lanes(
             spec=spec, pair=pair, context=given.context, expert_bytes=given.expert_bytes,
             gbps=given.gbps, gap=given.gap, rows=rows,
@@ -117,21 +119,20 @@ class _Over:
 
     def layout(self) -> StepLayout:
         """Return the lanes that the settings ask for."""
-        left, right = self.pair.left, self.pair.right
         made, detail = getattr(self, f"_{self.given.way}")()
         return StepLayout(
             name=f"{self.given.way} over {self.pair.name}",
-            resources=(left, f"{right} to {left}", right, f"{left} to {right}"),
+            resources=self.resources,
             lanes=made,
             switch_s=SWITCH_S,
             notes=(f"pair {self.pair.name}: {detail}",),
         )
 
     def _kernels(self) -> tuple[tuple[Place, ...], str]:
-        chains = tuple(self._chain(self.lanes.placed(p)) for p in ("latency", "throughput"))
+        steps = tuple(self._step(self.lanes.placed(p)) for p in ("latency", "throughput"))
         place = self._place("both", (0, 1))
         room = min(self._room(0), self._room(1)) / self.given.in_flight
-        lane = self._lane(place, room, chains)
+        lane = self._lane(place, room, steps)
         return (lane,) * self.given.in_flight, (
             f"{self.given.in_flight} batches over both GPUs, kernels placed by size of step"
         )
@@ -139,7 +140,7 @@ class _Over:
     def _replicas(self) -> tuple[tuple[Place, ...], str]:
         return tuple(
             self._lane(
-                self._place(name, (g,)), self._room(g), (self._chain(self.lanes.single(g)),)
+                self._place(name, (g,)), self._room(g), (self._step(self.lanes.single(g)),)
             )
             for g, name in enumerate((self.pair.left, self.pair.right))
         ), "a batch on each GPU"  # fmt: skip
@@ -148,7 +149,7 @@ class _Over:
         both = [self.lanes.attention_ffn(g) for g in (0, 1)]
         first = self._first([self._slowest(lane) for lane in both])
         room = self._room(first) / self.given.in_flight
-        lane = self._lane(self._place("both", (0, 1)), room, (self._chain(both[first]),))
+        lane = self._lane(self._place("both", (0, 1)), room, (self._step(both[first]),))
         names = (self.pair.left, self.pair.right)
         return (lane,) * self.given.in_flight, (
             f"attention on {names[first]}, the rest on {names[1 - first]}, "
@@ -160,31 +161,25 @@ class _Over:
         first = self._first([self._slowest_apart(single, u) for u in (0, 1)])
         names = (self.pair.left, self.pair.right)
         target = self._place(names[1 - first], (1 - first,))
-        prompts = Chain(
-            prefill=self._sending(single[first].prefill, first),
-            decode=_one_work(single[first].decode),
+        # What the keys and values of a prompt take is sent by a work of its own after it.
+        sizes = tuple(int(size) for size in single[first].prefill.sizes)
+        source = cast("Literal[0, 1]", first)
+        sent_s = np.array([self.lanes.handed_s(n, source) for n in sizes])
+        sent = Cost(prefill=Curve(sizes, sent_s))
+        way = self.resources[2 * (1 - first) + 1]
+        prompts = (
+            *self._step(single[first]),
+            Work(name="send", seconds=sent, draws={way: sent}, after=("step",)),
         )
         room = self._room(first) / self.given.in_flight
         sender = Place(
             place=self._place(names[first], (first,)), kv_bytes=room,
-            chains={self.spec.name: (prompts,)}, hands_to=target.name,
+            steps={self.spec.name: (prompts,)}, hands_to=target.name,
         )  # fmt: skip
-        decodes = self._lane(target, self._room(1 - first), (self._chain(single[1 - first]),))
+        decodes = self._lane(target, self._room(1 - first), (self._step(single[1 - first]),))
         return (*((sender,) * self.given.in_flight), decodes), (
             f"prompts on {names[first]}, {self.given.in_flight} in flight, decodes on "
             f"{names[1 - first]}"
-        )
-
-    def _sending(self, prefill: Costs, source: int) -> WorkCosts:
-        """Return prompts whose keys and values go to the other GPU, one work after the other."""
-        sent_s = [self.lanes.handed_s(int(n), cast("Literal[0, 1]", source)) for n in prefill.sizes]
-        use = np.zeros((len(prefill.sizes), 2, 4))
-        use[:, 0] = prefill.busy_s
-        use[:, 1, 2 * (1 - source) + 1] = sent_s
-        return WorkCosts(
-            sizes=tuple(int(size) for size in prefill.sizes),
-            alone_s=np.column_stack([prefill.alone_s, sent_s]),
-            use_s=use,
         )
 
     def _slowest_apart(self, single: Sequence[Lane], source: int) -> float:
@@ -239,17 +234,26 @@ class _Over:
             link_cap_gbps=self.pair.nic_gbps,
         )
 
-    def _lane(self, place: Slice, room: float, chains: tuple[Chain, ...]) -> Place:
-        return Place(place=place, kv_bytes=room, chains={self.spec.name: chains})
+    def _lane(self, place: Slice, room: float, steps: tuple[Plan, ...]) -> Place:
+        return Place(place=place, kv_bytes=room, steps={self.spec.name: steps})
 
-    def _chain(self, lane: Lane) -> Chain:
-        return Chain(prefill=_one_work(lane.prefill), decode=_one_work(lane.decode))
+    def _step(self, lane: Lane) -> Plan:
+        """Return a step as one work that draws on GPUs and links at once, in proportion."""
+        busy = [_cost(lane, k) for k in range(len(self.resources))]
+        return (
+            Work(
+                name="step",
+                seconds=_cost(lane),
+                draws={r: b for r, b in zip(self.resources, busy, strict=True) if b.is_any()},
+            ),
+        )
 
 
-def _one_work(costs: Costs) -> WorkCosts:
-    """Return a step as one work that draws on GPUs and links at once, in proportion."""
-    return WorkCosts(
-        sizes=tuple(int(size) for size in costs.sizes),
-        alone_s=np.array(costs.alone_s)[:, None],
-        use_s=np.array(costs.busy_s)[:, None, :],
-    )
+def _cost(lane: Lane, column: int | None = None) -> Cost:
+    """Return what a step takes of a resource, by its number; None: its seconds alone."""
+
+    def curve(costs: Costs) -> Curve:
+        values = costs.alone_s if column is None else [busy[column] for busy in costs.busy_s]
+        return Curve(tuple(int(size) for size in costs.sizes), np.array(values))
+
+    return Cost(prefill=curve(lane.prefill), decode=curve(lane.decode))

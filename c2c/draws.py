@@ -1,0 +1,52 @@
+"""Draws by counter: numbers that only what they are for determines, whoever asks first.
+
+The functions are plain Python in the subset that Numba compiles, and give the same bits both ways.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from numba.extending import register_jitable
+
+__all__ = ["DRAWS", "draw", "hashed", "request_key"]
+
+DRAWS: Final = 1 << 32  # numbers that a draw may be
+
+_MASK: Final = 0xFFFFFFFF
+_STEP: Final = 0x1E3779B9
+
+
+@register_jitable
+def _mixed(x: int) -> int:
+    # Multipliers below 2**31 keep products of 32-bit numbers within 63 bits: the interpreter's
+    # integers and the machine's agree.
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
+    x = ((x ^ (x >> 15)) * 0x31848BAB) & _MASK
+    return x ^ (x >> 16)
+
+
+@register_jitable
+def hashed(key: int, number: int) -> int:
+    """Return 32 bits that both determine."""
+    return _mixed(((key ^ (number & _MASK)) + _STEP) & _MASK)
+
+
+@register_jitable
+def request_key(seed: int, request: int) -> int:
+    """Return what all draws for a request begin with."""
+    return hashed(hashed(0, seed), request)
+
+
+@register_jitable
+def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
+    """Return a number in [0, 1) that only these five determine.
+
+    Args:
+      seed: of the run.
+      request: its id.
+      position: of a token, or 0.
+      layer: or another number that says what the draw is for.
+      k: of several draws.
+    """
+    return hashed(hashed(hashed(request_key(seed, request), position), layer), k) / DRAWS
