@@ -87,8 +87,8 @@ class SearchSettings:
 
 
 def main(arguments: list[str]) -> int:
-    """Search; return the exit status: 2 for settings that cannot work."""
-    return answering(_search, arguments, str(__doc__))
+    """Search; return the exit status: 1 if no point finished a request, 2 for wrong settings."""
+    return answering(_search, arguments, str(__doc__), sweep="")
 
 
 def _search(arguments: list[str], folder: str | None) -> int:
@@ -128,7 +128,7 @@ def _search(arguments: list[str], folder: str | None) -> int:
             if run.is_complete:
                 found = json.loads((where / "answer.json").read_text(encoding="utf-8"))
                 print(f"{found['answer']}\nanswered already: {where}")
-                return 0
+                return int(not found["with_values"])
             study = open_study(root / "studies" / f"{study_key[:16]}.journal")
             tried: list[Tried] = []
             wanted = float(base.settings["slo"]["attainment"])
@@ -149,13 +149,13 @@ def _search(arguments: list[str], folder: str | None) -> int:
             front = front_of(study)
             best = _best([one for one in tried if one.number in front])
             table = _table(space, tried, front)
-            answer = _answer(best, wanted)
+            answer = _answer(best, wanted, tried)
             _write(run, base, table, best, answer)
     except OSError as error:
         raise storage_error(error, where) from error
     out.print(_front_table(tried, front))
     print(f"{answer}\nwritten: {where} (runs in {root / 'points'})")
-    return 0
+    return int(not any(one.values for one in tried))
 
 
 def _layouts(space: FleetSpace, asked: SearchSettings) -> list[dict[str, Any]]:
@@ -201,7 +201,9 @@ def _line(one: Tried) -> str:
     )
 
 
-def _answer(best: Tried | None, wanted: float) -> str:
+def _answer(best: Tried | None, wanted: float, tried: Sequence[Tried]) -> str:
+    if not any(one.values for one in tried):
+        return f"answer: none. Of {len(tried)} points that were tried, none finished a request"
     if best is None:
         share = f"{100 * wanted:g} % of the requests on target"
         return f"answer: none. No point that was tried has {share}"
@@ -246,7 +248,9 @@ def _write(run: RunDir, base: RunSetup, table: pa.Table, best: Tried | None, ans
     if best is not None:
         found = {"trial": best.number, "params": dict(best.params),
                  **dict(zip(OBJECTIVES, best.values or (), strict=True)), **best.told}  # fmt: skip
-    run.write_json("answer", {"answer": answer, "best": found, "points": table.num_rows})
+    some = table.num_rows - table[OBJECTIVES[0]].null_count
+    told = {"answer": answer, "best": found, "points": table.num_rows, "with_values": some}
+    run.write_json("answer", told)
     if not base.settings["figures"]:
         return
     from experiments.figures.search import draw_search

@@ -2,7 +2,7 @@
 
 from c2c.config.build import Layout, RunSetup, build, build_layout
 from c2c.config.load import config_dir, load, register
-from c2c.config.refusals import as_setting_error, choices
+from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices
 from c2c.config.simulate import (
     SimulationResult,
     prefers_compiled,
@@ -13,12 +13,14 @@ from c2c.config.simulate import (
 from c2c.config.user_code import code_in, load_code, settings_folder
 
 __all__ = [
+    "SWEEP",
     "Layout",
     "RunSetup",
     "SimulationResult",
     "as_setting_error",
     "build",
     "build_layout",
+    "check_choices",
     "choices",
     "code_in",
     "config_dir",

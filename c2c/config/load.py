@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from c2c.config.installed import load_installed
 from c2c.config.layout import NAMELESS
-from c2c.config.refusals import as_setting_error
+from c2c.config.refusals import SWEEP, as_setting_error, check_choices
 from c2c.config.schema import RunConf
 from c2c.config.user_code import code_in, load_code, settings_folder
 from c2c.hardware import conf_dir
@@ -80,6 +80,7 @@ def load(
         quoted = str(found).replace("\\", "\\\\").replace("'", "\\'")
         chosen.append(f"hydra.searchpath=['file://{quoted}']")
     register()
+    check_choices(overrides, SWEEP if name == "config" else None)
     outer = GlobalHydra.instance().hydra  # set inside a program that Hydra started
     GlobalHydra.instance().clear()
     try:

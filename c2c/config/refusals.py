@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import (
     ConfigCompositionException,
     InstantiationException,
@@ -26,7 +28,9 @@ from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
 
-__all__ = ["as_setting_error", "choices", "wrong_kind"]
+__all__ = ["SWEEP", "as_setting_error", "check_choices", "choices", "wrong_kind"]
+
+SWEEP = "experiments.simulate -m"  # the command that runs each of several choices
 
 _KINDS = {
     "Integer": "a whole number",
@@ -36,6 +40,12 @@ _KINDS = {
     "String": "a string",
     "List": "a list, such as [a,b]",
     "Dict": "a mapping, such as {name: value}",
+}
+# What several choices of a group may have been meant for in one run.
+_TOGETHER = {
+    "hardware": "Two unlike GPUs that serve one model are a pair: pair=a100_l40s.",
+    "mig": "Unlike slices of one chip are parts: mig=custom and mig.parts.",
+    "catalog": "Models of both are a list: catalog.models.",
 }
 # What cannot name a file of a config group.
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
@@ -83,6 +93,55 @@ def as_setting_error(
     return _of_message(text, given)
 
 
+def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
+    """Raise where a group is given several choices: of a list, Hydra takes the last in silence.
+
+    Overlays, which add to other settings, may be several.
+
+    Args:
+      overrides: of the command line; what is none is passed over.
+      sweep: what to write before `group=a,b` for a run of each; empty where that alone is a sweep,
+        None where there is none.
+
+    Raises:
+      SettingError: several choices, or a list of none.
+    """
+    is_sweep = sweep == "" or any(one in ("-m", "--multirun") for one in overrides)
+    for override in overrides:
+        given = re.fullmatch(r"\+*([\w/]+)(?:@[^=]*)?=(.*[\[,].*)", override, re.DOTALL)
+        if given is None or not _is_group(given[1]):
+            continue
+        try:
+            (parsed,) = OverridesParser.create().parse_overrides([override])
+        except OverrideParseException:  # Hydra says so itself
+            continue
+        value = parsed.value()
+        several = value.list if isinstance(value, ChoiceSweep) else [value]
+        for one in several if is_sweep else [several if len(several) > 1 else several[0]]:
+            names = [str(each) for each in one] if isinstance(one, list) else [""]
+            if len(names) != 1 and not (names and all(_is_overlay(given[1], n) for n in names)):
+                raise _several(given[1], given[2], ",".join(names), sweep)
+
+
+def _several(group: str, value: str, names: str, sweep: str | None) -> SettingError:
+    hints = []
+    if names and sweep is not None:
+        hints.append(f"To run each of them: {f'{sweep} {group}={names}'.strip()}.")
+    if names and sweep and group in _TOGETHER:
+        hints.append(_TOGETHER[group])
+    return SettingError(group, value, "one choice", " ".join(hints))
+
+
+def _is_group(name: str) -> bool:
+    parent, _, last = name.rpartition("/")
+    return (conf_dir() / name).is_dir() or last in _stored(parent, "group")
+
+
+def _is_overlay(group: str, name: str) -> bool:
+    file = conf_dir() / group / f"{name}.yaml"
+    return file.is_file() and file.read_text("utf-8").startswith("# @package _global_")
+
+
 def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
     """Return the error that Hydra tells by its text only; `given` are the overrides by key."""
     if found := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
@@ -117,8 +176,7 @@ def _overlay_hint(key: str, value: str | None) -> str:
     """Say how an overlay is added, if that is what was meant: it is no default to override."""
     group, _, inner = key.partition("/")
     choice = "/".join(filter(None, (inner, value)))
-    files = [conf_dir() / group / f"{one}.yaml" for one in choice.split(",")]
-    if all(f.is_file() and f.read_text("utf-8").startswith("# @package _global_") for f in files):
+    if all(_is_overlay(group, one) for one in choice.split(",")):
         return f"Set +{group}={choice}."
     return ""
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from c2c.config import as_setting_error
+from c2c.config import SWEEP, as_setting_error
 from c2c.errors import SettingError
 from experiments.command import command
 from experiments.simulation.own_settings import with_own_settings
@@ -21,7 +21,11 @@ CONFIG_DIR = "--config-dir="
 
 
 def answering(
-    work: Callable[[list[str], str | None], int], arguments: Sequence[str], help_text: str
+    work: Callable[[list[str], str | None], int],
+    arguments: Sequence[str],
+    help_text: str,
+    *,
+    sweep: str = SWEEP,
 ) -> int:
     """Run a command and return its exit status, 2 for settings that cannot work.
 
@@ -29,6 +33,7 @@ def answering(
       work: takes the settings and the folder of the user's own ones (`--config-dir`), if any.
       arguments: of the command line.
       help_text: for `--help`.
+      sweep: what to write before `group=a,b` for a run of each choice.
     """
     if {"-h", "--help"}.intersection(arguments):
         print(help_text)
@@ -40,7 +45,7 @@ def answering(
         settings = [a for a in given if not a.startswith(CONFIG_DIR)]
         if is_sweep(settings):
             raise SettingError("option", "-m", "no sweep: this command chooses its points itself")
-        check_arguments(settings)
+        check_arguments(settings, sweep=sweep)
         return work(settings, folder)
 
     return command(run, arguments=arguments)

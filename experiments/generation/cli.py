@@ -47,7 +47,7 @@ def run_command_line(given: Sequence[str]) -> int:
         register()
         register_plugins()
         arguments = protected(given)
-        check_arguments(arguments)
+        check_arguments(arguments, sweep="-m")
         if is_sweep(arguments):
             return _sweep(arguments)
         sys.argv[1:] = arguments
@@ -81,7 +81,7 @@ def _sweep(arguments: list[str]) -> int:
         if one.state == "failed":
             note(f"no result: {' '.join(one.overrides)}: {one.error}")
     if found.error:
-        note(f"error: the sweep was cut short: {found.error}")
+        note(f"error: {found.error}")
     return found.status
 
 

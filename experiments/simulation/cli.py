@@ -84,7 +84,7 @@ def _sweep(arguments: list[str]) -> int:
     if found.points:
         print_sweep(console(), found.points)
     if found.error:
-        print(f"error: the sweep was cut short: {found.error}", file=sys.stderr)
+        print(f"error: {found.error}", file=sys.stderr)
     return found.status
 
 

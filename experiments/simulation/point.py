@@ -103,7 +103,8 @@ def _swept(cfg: DictConfig, point: PointRecord, *, terse: bool) -> Any:
 
 
 def _told(outcome: Outcome, objective: Any) -> Any:
-    value = objective_of(objective, outcome.summary)
+    # What nobody was served by is good at nothing, whatever an objective makes of zeros.
+    value = objective_of(objective, outcome.summary) if outcome.summary["finished"] else None
     if objective is not None:
         print(f"objective {objective}: {value}")
     return value

@@ -11,6 +11,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
+from c2c.config import SWEEP, check_choices
 from c2c.errors import SettingError
 
 __all__ = ["check_arguments", "fixed", "grid", "is_sweep", "options_first", "quoted"]
@@ -36,15 +37,25 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     return [*flags, *(a for a in arguments if a not in _FLAGS)]
 
 
-def check_arguments(arguments: Sequence[str], single: str = "folder", many: str = "out") -> None:
-    """Raise where a folder is named that this command would not use.
+def check_arguments(
+    arguments: Sequence[str], single: str = "folder", many: str = "out", sweep: str = SWEEP
+) -> None:
+    """Raise where an argument names what this command would not use.
+
+    Args:
+      arguments: of the command line.
+      single: the setting that says where one run goes.
+      many: likewise of several.
+      sweep: what to write before `group=a,b` for a run of each choice.
 
     Raises:
-      SettingError: Hydra's own folders, naming the setting that is meant; an unknown option.
+      SettingError: Hydra's own folders, naming the setting that is meant; an unknown option;
+        several choices of a group in one list.
     """
     parser = get_args_parser()
     parser.error = _not_understood  # type: ignore[method-assign]
     parser.parse_args(list(arguments))
+    check_choices(arguments, sweep)
     for argument in arguments:
         if found := _HYDRAS.fullmatch(argument):
             node, key, value = found.groups()

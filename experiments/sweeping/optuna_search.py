@@ -21,8 +21,11 @@ from optuna.trial import Trial, TrialState
 from c2c.errors import SettingError
 from c2c.runs import write_text
 from experiments.sweeping.search_space import as_text, space_of
+from experiments.sweeping.sweep import EmptySearch
 
-__all__ = ["SearchSettings", "search"]
+__all__ = ["RESULTS", "SearchSettings", "search"]
+
+RESULTS = "optimization_results.yaml"  # the name of Hydra's published plug-in
 
 DIRECTIONS = ("minimize", "maximize")
 
@@ -77,7 +80,12 @@ class SearchSettings:
 def search(
     settings: SearchSettings, arguments: Sequence[str], launch: Launch, folder: str
 ) -> optuna.Study:
-    """Run trials until there are enough of them, and write the best into the sweep's folder."""
+    """Run trials until there are enough of them, and write the best into the sweep's folder.
+
+    Raises:
+      SettingError: there is nothing to search, or no direction for each objective.
+      EmptySearch: there is no best: every point failed, or has no value of an objective.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     texts = [*(f"{k}={v}" for k, v in settings.params.items()), *arguments]
     space, fixed = space_of(texts)
@@ -132,10 +140,14 @@ def _report(study: optuna.Study, folder: Path) -> None:
     complete = any(trial.state is TrialState.COMPLETE for trial in study.trials)
     best = ([study.best_trial] if single else study.best_trials) if complete else []
     found = [{"params": dict(t.params), "values": list(t.values)} for t in best]
-    write_text(
-        folder / "optimization_results.yaml",
-        yaml.safe_dump({"name": "optuna", "solutions": found}, sort_keys=False),
-    )
+    where = folder / RESULTS
+    write_text(where, yaml.safe_dump({"name": "optuna", "solutions": found}, sort_keys=False))
+    if not best:
+        raise EmptySearch(
+            f"the search has no result: none of its {len(study.trials)} points has a value of the "
+            "objective (they failed, or no request finished)"
+        )
     for one in best:
         params = " ".join(f"{k}={as_text(v)}" for k, v in one.params.items())
         print(f"best: {', '.join(f'{v:g}' for v in one.values)} at {params}")
+    print(f"written: {where}")

@@ -26,12 +26,16 @@ from experiments.ray_cluster import INSTALL_RAY
 from experiments.sweeping.arguments import fixed, grid, quoted
 from experiments.sweeping.points import PointRecord, fail, finish, records
 
-__all__ = ["Found", "Shared", "sweep"]
+__all__ = ["EmptySearch", "Found", "Shared", "sweep"]
 
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 SUBMITIT_LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
 RAY = "hydra_plugins.c2c_sweeping.C2cRayLauncher"
 POLL_S = 0.2
+
+
+class EmptySearch(Exception):
+    """No point of a search has a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class Found:
 
     Attributes:
       points: in their order; one that never began is `failed`.
-      error: what ended the launcher or the sweeper before its time.
+      error: what ended the launcher or the sweeper before its time, or a search that found nothing.
       at: the sweep's folder.
     """
 
@@ -146,8 +150,11 @@ def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], confi
         _with_arguments(arguments, lambda: _decorated(task, config_name))
     except (HydraException, OmegaConfBaseException, SettingError):
         raise
+    except EmptySearch as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001 (a launcher's or sweeper's; the folders say the rest)
-        return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[-1]}"
+        last = (str(error).strip() or "no message").splitlines()[-1]
+        return f"the sweep was cut short: {type(error).__name__}: {last}"
     return ""
 
 

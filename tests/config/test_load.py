@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import pytest
 from omegaconf import OmegaConf
 
-from c2c.config import load
+from c2c.config import check_choices, choices, load, register
 from c2c.errors import SettingError
+from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS, Feedback
 from c2c.serving import SystemSpec
 from c2c.workloads import WorkloadConfig
@@ -94,3 +96,37 @@ def test_loading_inside_hydra_leaves_its_state() -> None:
         assert load(["seed=4"]).seed == 4
         assert GlobalHydra.instance().is_initialized()
     assert not GlobalHydra.instance().is_initialized()
+
+
+register()
+GROUPS = sorted(p.relative_to(conf_dir()).as_posix() for p in conf_dir().rglob("*") if p.is_dir())
+
+
+@pytest.mark.parametrize("group", [*GROUPS, *(f"system/{name}" for name in DECISIONS)])
+def test_several_choices_of_a_group_are_refused(group: str) -> None:
+    """Hydra takes the last of a list in silence; overlays alone may be several."""
+    first, last = [*choices(group), "another"][:2]
+    if group.startswith("experiment"):
+        check_choices([f"+{group}=[{first},{choices(group)[-1]}]"])
+        return
+    each = f"To run each of them: experiments.simulate -m {group}={first},{last}."
+    for form in ("{}=[{},{}]", "+{}=[{},{}]", "{}@here=[{},{}]", "{}={},{}"):
+        given = form.format(group, first, last)
+        for overrides in ([given], [f"{group}={first}", given]):
+            with pytest.raises(SettingError, match=re.escape(each)) as refused:
+                check_choices(overrides)
+            assert (refused.value.field, refused.value.allowed) == (group, "one choice")
+    check_choices([f"{group}={first}", f"{group}='{first},{last}'", f"{group}=[{first}]"])
+    sweeps = [f"{group}={first},{last}"]
+    check_choices(["-m", *sweeps])
+    check_choices(sweeps, sweep="")
+
+
+def test_lists_of_settings_that_are_no_groups_pass() -> None:
+    given = [
+        "objective=[a,b]",
+        "code=[a.py,b.py]",
+        "mig.parts=[3g,4x1g]",
+        "mig={name: x, parts: []}",
+    ]
+    check_choices([*given, "no override", "--config-dir=a,b", "=[a,b]", "hardware=[gh200"])

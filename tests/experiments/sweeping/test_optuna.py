@@ -14,7 +14,8 @@ import yaml
 from hydra.core.utils import JobReturn, JobStatus
 
 from c2c.errors import SettingError
-from experiments.sweeping.optuna_search import SearchSettings, search
+from experiments.sweeping.optuna_search import RESULTS, SearchSettings, search
+from experiments.sweeping.sweep import EmptySearch
 
 SPACE = ["x=interval(-4.0,4.0)", "n=range(0,7,2)", "kind=a,b", "fixed=3"]
 
@@ -124,3 +125,32 @@ def test_the_command_searches_on_two_cores_and_repeats_itself_on_one(tmp_path: P
     assert best[0] == best[1]
     assert printed[1].count("complete already, skipped") == 4
     assert len(list((tmp_path / "out").glob("[!.]*/DONE"))) == 4
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_search_without_a_usable_point_says_so(tmp_path: Path, several: bool) -> None:
+    direction = ["minimize"] * 2 if several else "minimize"
+    with pytest.raises(EmptySearch, match="none of its 4 points has a value of the objective"):
+        search(
+            settings(n_trials=4, direction=direction),
+            ["x=choice(4,5,-5)", "n=0", "fixed=3"], Launcher(several), str(tmp_path),
+        )  # fmt: skip
+    found = yaml.safe_load((tmp_path / RESULTS).read_text())
+    assert found["solutions"] == []
+
+
+def test_a_search_whose_requests_all_fail_ends_with_one_line_and_a_status(tmp_path: Path) -> None:
+    """The share of requests on target is 0 then, which is no result to choose by."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "experiments.simulate", "-m", "hydra/sweeper=optuna",
+            "hydra.sweeper.n_trials=1", "hydra.sweeper.direction=maximize",
+            "objective=attainment_both", "workload.rate_rps=interval(1.0,8.0)",
+            "workload=poisson", "workload.requests=5", "figures=false", "out=out",
+            "system=serverlessllm", "system.on_oom=fail", "mig=7x12gb",
+            "catalog.models=[{spec: llama-3-70b}]",
+        ],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("error: the search has no result: none of its 1 points has")
