@@ -195,7 +195,7 @@ class Model:
             stop=stop,
             executables=self.executables,
         )
-        return self._texts(tokens, stop) if is_text else tokens
+        return self._texts(tokens, stop, ids) if is_text else tokens
 
     @overload
     def generate(
@@ -307,9 +307,17 @@ class Model:
     def _all_eos(self) -> tuple[int, ...]:
         return (*self.eos_ids, *(() if self.tokenizer is None else self.tokenizer.eos_ids))
 
-    def _texts(self, tokens: Iterator[int], stop: Collection[int]) -> Iterator[str]:
-        """Yield tokens as text, in whole characters, without the token that ends it."""
-        text = self._tokenizer("prompt", None).stream(skip_special_tokens=True)
+    def _texts(
+        self, tokens: Iterator[int], stop: Collection[int], after: Sequence[int] = ()
+    ) -> Iterator[str]:
+        """Yield tokens as text, in whole characters, without the token that ends it.
+
+        Args:
+          tokens: as they come.
+          stop: those that end the text.
+          after: what the text goes on after; nothing of an answer in a chat.
+        """
+        text = self._tokenizer("prompt", None).stream(skip_special_tokens=True, after=after)
         for token in tokens:
             if token not in stop and (piece := text.push(token)):
                 yield piece

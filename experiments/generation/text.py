@@ -156,7 +156,9 @@ class Answer:
         self.times_s: list[float] = []  # when each came
         self.ended: str | None = None  # eos, stop_token, stop_text, length, context
         self._pieces: list[str] = []
-        self._stream = tokenizer.stream(skip_special_tokens=True)
+        self._stream = tokenizer.stream(
+            skip_special_tokens=True, after=() if asked.chat else asked.ids
+        )
         self._stop = StopText([s for s in asked.prompt.stop if isinstance(s, str)])
 
     @property

@@ -1,81 +1,27 @@
-"""Tokenizers: what transformers gives for the same files, and streams that agree with decode."""
+"""Tokenizers: what transformers gives for the same files."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
-from hypothesis import given
-from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
 from c2c.errors import DataError, SettingError
 from c2c.transformer.gguf.file import GgufCheckpoint
-from c2c.transformer.text.streaming import text_stream
 from c2c.transformer.text.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 from c2c.transformer.weights.default_checkpoint import SMOLLM2, cached_path
+from tests.transformer.small_tokenizers import CORPUS, byte_level
 
 FAMILIES = {"llama": "llama-bpe", "qwen": "qwen2", "mistral": "tekken"}
-CORPUS = [
-    "The quick brown fox doesn't jump over 12345 lazy dogs.", "naïve café, 日本語のテキスト 🙂🙃",
-    "def f(x):\n    return x + 1\n\n", "  spaces   and\ttabs\r\n", "We've 3.14 and don't stop",
-]  # fmt: skip
 TEXTS = [
     *CORPUS, "", " ", "\n\n\n", "x" * 50, "١٢٣ ½ Ⅷ", "é́ combining", "a\u200db\u00a0c", "<|a|>b<|",
     "'re 'S I'LL", "a  b   c    ", "\x00\x7f",
 ]  # fmt: skip
 
 
-def byte_level() -> tokenizers.Tokenizer:
-    """A small BPE tokenizer with two special tokens and one that is added but not special."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|a|>", "<|end of text|>"],
-        show_progress=False,
-    )
-    backend.train_from_iterator(CORPUS * 3, trainer)
-    # Only now, so that there are merges of digits, which must not be used.
-    assert "23" in backend.get_vocab()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    backend.add_tokens([AddedToken("<tool>", normalized=False, special=False)])
-    return backend
-
-
-def byte_fallback() -> tokenizers.Tokenizer:
-    """In the way of SentencePiece: spaces are a character, unknown characters are bytes."""
-    words = ["<s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdef", "▁a", "ab", "▁ab"]
-    merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
-    vocabulary = {word: index for index, word in enumerate(words)}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True))
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    backend.add_special_tokens(["<s>"])
-    return backend
-
-
-BYTE_LEVEL, FALLBACK = byte_level(), byte_fallback()
+BYTE_LEVEL = byte_level()
 
 
 def folder_of(path: Path, tokenizer_config: dict[str, Any], **files: Any) -> Path:
@@ -197,73 +143,6 @@ def test_damaged_folders(tmp_path: Path) -> None:
 def test_unknown_token() -> None:
     with pytest.raises(SettingError, match="a token of the vocabulary"):
         Tokenizer(backend=BYTE_LEVEL).token_id("<|nothing|>")
-
-
-# Streams
-
-
-def parts_of(backend: tokenizers.Tokenizer, ids: st.SearchStrategy[int]) -> Any:
-    """Token ids: pieces of text and single ids between them."""
-    text = st.text(st.sampled_from("abé日🙂 \n"), max_size=12).map(lambda t: backend.encode(t).ids)
-    parts = st.lists(text | ids.map(lambda i: [i]), max_size=8)
-    return parts.map(lambda found: list(itertools.chain.from_iterable(found)))
-
-
-def assert_stream_agrees(backend: tokenizers.Tokenizer, tokens: list[int], skip: bool) -> None:
-    stream = text_stream(backend, skip_special_tokens=skip)
-    pieces = [stream.push(token) for token in tokens]
-    rest = stream.finish()
-    assert "".join(pieces) + rest == backend.decode(tokens, skip_special_tokens=skip)
-
-
-@given(tokens=parts_of(BYTE_LEVEL, st.integers(0, 605)), skip=st.booleans())
-def test_byte_level_streams_give_what_decode_gives(tokens: list[int], skip: bool) -> None:
-    """Any ids at all: bytes that are no UTF-8, special tokens inside a character, unknown ids."""
-    assert_stream_agrees(BYTE_LEVEL, tokens, skip)
-
-
-@given(tokens=parts_of(FALLBACK, st.just(0) | st.integers(257, 280)), skip=st.booleans())
-def test_byte_fallback_streams_give_what_decode_gives(tokens: list[int], skip: bool) -> None:
-    assert_stream_agrees(FALLBACK, tokens, skip)
-
-
-def test_a_byte_that_fits_nowhere_does_not_hold_a_stream_up() -> None:
-    stream = text_stream(FALLBACK, skip_special_tokens=True)
-    broken = FALLBACK.token_to_id("<0xFF>")
-    pieces = [stream.push(token) for token in [broken] * 4 + FALLBACK.encode("ab").ids]
-    assert "".join(pieces).endswith(" ab")
-    assert "".join(pieces[:4]) == "\N{REPLACEMENT CHARACTER}" * 4
-
-
-@pytest.mark.parametrize("backend", [BYTE_LEVEL, FALLBACK], ids=["byte level", "byte fallback"])
-@pytest.mark.parametrize("character", ["é", "語", "🙂"])
-def test_a_character_comes_out_whole(backend: tokenizers.Tokenizer, character: str) -> None:
-    level = backend is BYTE_LEVEL
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), key=ord) if level else []
-    names = []
-    for byte in character.encode():
-        if level:
-            printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-            others = [b for b in range(256) if b not in printable]
-            names.append(chr(byte if byte in printable else 0x100 + others.index(byte)))
-            assert names[-1] in alphabet
-        else:
-            names.append(f"<0x{byte:02X}>")
-    tokens = [backend.token_to_id(name) for name in names]
-    stream = text_stream(backend, skip_special_tokens=True)
-    assert [stream.push(t) for t in tokens] == ["", *[""] * (len(tokens) - 2), character]
-    assert stream.finish() == ""
-    assert [stream.push(t) for t in tokens[:-1]] == [""] * (len(tokens) - 1)
-    assert set(stream.finish()) == {"\N{REPLACEMENT CHARACTER}"}
-
-
-def test_a_tokenizer_streams_what_it_decodes() -> None:
-    tokenizer = Tokenizer(backend=BYTE_LEVEL)
-    ids = tokenizer.encode("<|a|>naïve 日本<|end of text|>")
-    for skip, wanted in ((True, "naïve 日本"), (False, "<|a|>naïve 日本<|end of text|>")):
-        stream = tokenizer.stream(skip_special_tokens=skip)
-        assert "".join(map(stream.push, ids)) + stream.finish() == wanted
-        assert tokenizer.decode(ids, skip_special_tokens=skip) == wanted
 
 
 # From a GGUF file's metadata

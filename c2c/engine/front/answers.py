@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from c2c.engine.front.choices import Choice, Piece
-from c2c.engine.front.scores import TokenScore, of_chat, of_text
+from c2c.engine.front.scores import TokenScore, Written, of_chat, of_text
 
 __all__ = ["Shape"]
 
@@ -29,10 +29,10 @@ class Shape:
         is_chat: bool,
         has_tokens: bool,
         has_scores: bool,
-        write: Callable[[int], str],
+        written: Written,
     ) -> None:
         self.is_chat, self.has_tokens, self.has_scores = is_chat, has_tokens, has_scores
-        self._write = write  # a token as text
+        self._written = written
         self._head = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -46,7 +46,7 @@ class Shape:
             one: dict[str, Any] = {
                 "index": choice.index,
                 "finish_reason": choice.finish,
-                "logprobs": self._logprobs(choice, choice.scores),
+                "logprobs": self._logprobs(choice.scores),
             }
             if self.is_chat:
                 one["message"] = {"role": "assistant", "content": text}
@@ -65,7 +65,7 @@ class Shape:
         one: dict[str, Any] = {
             "index": choice.index,
             "finish_reason": choice.finish if is_last else None,
-            "logprobs": None if is_last else self._logprobs(choice, piece.scores),
+            "logprobs": None if is_last else self._logprobs(piece.scores),
         }
         if self.is_chat:
             role = {"role": "assistant"} if is_first else {}
@@ -83,13 +83,10 @@ class Shape:
             "usage": usage(choices, prompt),
         }  # fmt: skip
 
-    def _logprobs(self, choice: Choice, scores: Sequence[TokenScore]) -> dict[str, Any] | None:
+    def _logprobs(self, scores: Sequence[TokenScore]) -> dict[str, Any] | None:
         if not self.has_scores:
             return None
-        if self.is_chat:
-            return of_chat(scores, self._write)
-        found, choice.offset = of_text(scores, self._write, choice.offset)
-        return found
+        return (of_chat if self.is_chat else of_text)(scores, self._written)
 
     @property
     def _chunk_kind(self) -> str:

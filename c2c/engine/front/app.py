@@ -26,6 +26,7 @@ from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
+from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.drawing import BARRED
@@ -122,7 +123,7 @@ class Front:
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
         """Continue one prompt or several."""
         served = self._find(asked.model)
-        prompts = [served.encoded(prompt) for prompt in asked.prompts]
+        prompts = await asyncio.to_thread(lambda: [served.encoded(p) for p in asked.prompts])
         return await self._answer(request, asked, served, prompts, default=_DEFAULT_TOKENS)
 
     async def chat(self, request: Request, asked: ChatRequest) -> Response:
@@ -162,7 +163,7 @@ class Front:
             is_chat=isinstance(asked, ChatRequest),
             has_tokens=asked.return_token_ids or served.tokenizer is None,
             has_scores=asked.scores is not None,
-            write=served.written(by_number=asked.return_tokens_as_token_ids),
+            written=Written(served.tokenizer, asked.return_tokens_as_token_ids),
         )
         choices = [
             Choice(
@@ -172,6 +173,7 @@ class Front:
                 eos=eos,
                 stops=asked.stops,
                 skip_special=asked.skip_special_tokens,
+                after=() if shape.is_chat else ids,
                 model=asked.model,
                 ids=ids,
                 new=room,

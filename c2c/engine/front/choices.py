@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from c2c.engine import messages as say
@@ -33,7 +34,6 @@ class Choice:
       index: of the choice in its answer.
       tokens: so far, without the one that ends the text.
       scores: of them, where they were asked for.
-      offset: of the next token's text among all tokens' texts.
       finish: why the text is over; None: it is not.
       times_s: of the first token and the last.
     """
@@ -47,13 +47,24 @@ class Choice:
         eos: frozenset[int],
         stops: Sequence[str],
         skip_special: bool,
+        after: Sequence[int],
         **fields: Any,
     ) -> None:
-        """Send the request."""
+        """Send the request.
+
+        Args:
+          link: to the scheduler.
+          tokenizer: None where the model has none.
+          index: of the choice in its answer.
+          eos: tokens that end the text and are no part of it.
+          stops: strings that do.
+          skip_special: whether special tokens have no text.
+          after: tokens that the text goes on after; none of an answer that is a text of its own.
+          fields: of the request.
+        """
         self.index = index
         self.tokens: list[int] = []
         self.scores: list[TokenScore] = []
-        self.offset = 0
         self.drawn = 0
         self.finish: str | None = None
         self._failure = "cancelled"
@@ -61,7 +72,9 @@ class Choice:
         self.times_s: list[float] = []
         self._link, self._eos = link, eos
         self._text = (
-            None if tokenizer is None else tokenizer.stream(skip_special_tokens=skip_special)
+            None
+            if tokenizer is None
+            else tokenizer.stream(skip_special_tokens=skip_special, after=after)
         )
         self._stop = StopText(stops)
         self._number, self._answers = link.ask(**fields)
@@ -103,15 +116,20 @@ class Choice:
         now_s = time.monotonic()
         self.times_s = [self.times_s[0] if self.times_s else now_s, now_s]
         self.drawn += len(frame.tokens)
-        shown = [token for token in frame.tokens if token not in self._eos]
+        shown: list[int] = []
+        scores: list[TokenScore] = []
+        text = ""
+        for token, score in zip_longest(frame.tokens, frame.scores):  # no scores, or one each
+            if token in self._eos:
+                continue
+            shown.append(token)
+            if self._text is not None:
+                text += self._text.push(token)
+            if score is not None:
+                offset = 0 if self._text is None else self._text.offset(token)
+                scores.append(TokenScore(token, score.logprob, score.top, offset))
         self.tokens += shown
-        scores = [
-            TokenScore(token, score.logprob, score.top)
-            for token, score in zip(frame.tokens, frame.scores, strict=False)  # none, or one each
-            if token not in self._eos
-        ]
         self.scores += scores
-        text = "" if self._text is None else "".join(self._text.push(t) for t in shown)
         return Piece(self._stop.push(text), shown, scores)
 
     def _end(self, frame: say.Ended) -> None:

@@ -2,60 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["TokenScore", "of_chat", "of_text", "writer"]
+from c2c.transformer.text.tokenizer import Tokenizer
+
+__all__ = ["TokenScore", "Written", "of_chat", "of_text"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token and how likely it was, and the likeliest tokens of its place."""
+    """A token and how likely it was, the likeliest tokens of its place, where its text begins."""
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    offset: int
 
 
-def writer(decode: Callable[[list[int]], str] | None) -> Callable[[int], str]:
-    """Return how tokens are written: as their text, or by number where `decode` is None."""
-    if decode is None:
-        return "token_id:{}".format
-    return lambda token: decode([token])
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How single tokens are written: as their text, or by number where that is asked for."""
+
+    tokenizer: Tokenizer | None
+    by_number: bool
+
+    def text(self, token: int) -> str:
+        """Return a token within a text; parts of a character come as U+FFFD."""
+        if self.by_number or self.tokenizer is None:
+            return f"token_id:{token}"
+        return self.tokenizer.spelling.text(token)
+
+    def data(self, token: int) -> list[int] | None:
+        """Return the bytes that a token stands for; None where nothing says it."""
+        return None if self.tokenizer is None else list(self.tokenizer.spelling.data(token))
 
 
-def of_text(
-    scores: Sequence[TokenScore], write: Callable[[int], str], offset: int
-) -> tuple[dict[str, Any], int]:
-    """Return the `logprobs` of a text's tokens, and where the text goes on.
-
-    Args:
-      scores: of the tokens.
-      write: a token as text.
-      offset: of the first one in the text.
-    """
-    tokens, offsets = [write(score.token) for score in scores], []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
-    found = {
-        "tokens": tokens,
+def of_text(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
+    """Return the `logprobs` of a text's tokens."""
+    return {
+        "tokens": [written.text(score.token) for score in scores],
         "token_logprobs": [score.logprob for score in scores],
-        "top_logprobs": [
-            {write(token): logprob for token, logprob in reversed(score.top)} for score in scores
-        ],
-        "text_offset": offsets,
+        "top_logprobs": [_by_text(score, written) for score in scores],
+        "text_offset": [score.offset for score in scores],
     }
-    return found, offset
 
 
-def of_chat(scores: Sequence[TokenScore], write: Callable[[int], str]) -> dict[str, Any]:
+def _by_text(score: TokenScore, written: Written) -> dict[str, float]:
+    """Return the likeliest tokens of a place and the one that was drawn, by their texts.
+
+    Of several with the same text the drawn one has it, then the likeliest; others are written by
+    number.
+    """
+    names = {written.text(score.token): score.token}
+    likeliest = dict(score.top) | {score.token: score.logprob}
+    for token in likeliest:
+        if names.setdefault(written.text(token), token) != token:
+            names[f"token_id:{token}"] = token
+    numbers = {token: name for name, token in names.items()}
+    return {numbers[token]: logprob for token, logprob in likeliest.items()}
+
+
+def of_chat(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
     """Return the `logprobs` of a chat's tokens."""
 
     def one(token: int, logprob: float) -> dict[str, Any]:
-        text = write(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        return {"token": written.text(token), "logprob": logprob, "bytes": written.data(token)}
 
     return {
         "content": [

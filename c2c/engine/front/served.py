@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from c2c.engine.front.failures import ApiError
-from c2c.engine.front.scores import writer
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.transformer import describe
@@ -16,16 +15,22 @@ from c2c.transformer.text.tokenizer import Tokenizer
 
 __all__ = ["Served", "served_models"]
 
-_MOST_PROMPT_BYTES = 8  # a token; longer texts are refused before they are encoded
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A model that is served."""
+    """A model that is served.
+
+    Attributes:
+      info: what the engine says of it.
+      tokenizer: None where it has none.
+      eos: tokens that end a text.
+      longest: characters that a token stands for at most; None where there is no such number.
+    """
 
     info: ModelInfo
     tokenizer: Tokenizer | None
     eos: frozenset[int]
+    longest: int | None
 
     def encoded(self, prompt: str | Sequence[int], param: str = "prompt") -> tuple[int, ...]:
         """Return a prompt's tokens.
@@ -38,7 +43,7 @@ class Served:
                 raise ApiError(
                     400, f"{self.info.name} has no tokenizer: send token ids", param=param
                 )
-            self._check_length(len(prompt) // _MOST_PROMPT_BYTES, param)
+            self._check_text(prompt, param)
             prompt = self.tokenizer.encode(prompt)
         if not prompt:
             raise ApiError(400, "the prompt is empty", param=param)
@@ -56,14 +61,12 @@ class Served:
         """
         if self.tokenizer is None or self.tokenizer.chat_template is None:
             raise ApiError(400, f"{self.info.name} has no chat template", param="model")
-        self._check_length(
-            sum(len(str(m.get("content", ""))) for m in messages) // _MOST_PROMPT_BYTES, "messages"
-        )
         try:
-            ids = self.tokenizer.encode_chat(messages)
+            text = self.tokenizer.apply_chat(messages)
         except (DataError, SettingError) as error:
             raise ApiError(400, str(error), param="messages") from None
-        return self.encoded(ids, "messages")
+        self._check_text(text, "messages")
+        return self.encoded(self.tokenizer.encode(text, add_special_tokens=False), "messages")
 
     def room(self, ids: Sequence[int], asked: int | None, default: int | None) -> int:
         """Return how many new tokens there may be.
@@ -82,9 +85,10 @@ class Served:
             )
         return asked if asked is not None else min(left, left if default is None else default)
 
-    def written(self, *, by_number: bool) -> Callable[[int], str]:
-        """Return how single tokens are written."""
-        return writer(None if by_number or self.tokenizer is None else self.tokenizer.decode)
+    def _check_text(self, text: str, param: str) -> None:
+        """Refuse what cannot fit before it is encoded, which takes seconds a megabyte."""
+        if self.longest is not None:
+            self._check_length(-(-len(text) // self.longest), param)
 
     def _check_length(self, tokens: int, param: str) -> None:
         if tokens >= self.info.context:
@@ -104,7 +108,8 @@ def served_models(infos: Sequence[ModelInfo]) -> dict[str, Served]:
             continue
         described = describe(Path(info.path))
         tokenizer = described.tokenizer
-        own = () if tokenizer is None else tokenizer.eos_ids
-        eos = frozenset((*described.eos_ids, *own))
-        found[info.name] = Served(info=info, tokenizer=tokenizer, eos=eos)
+        longest = None if tokenizer is None else tokenizer.spelling.longest()
+        found[info.name] = Served(
+            info=info, tokenizer=tokenizer, eos=frozenset(described.eos_ids), longest=longest
+        )
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from c2c.models import read_json_object, read_text
 from c2c.transformer.gguf.vocabulary import gguf_tokenizer, special_id
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.eos import eos_ids
-from c2c.transformer.text.streaming import TextStream, text_stream
+from c2c.transformer.text.spelling import Spelling
+from c2c.transformer.text.streaming import TextStream
 
 __all__ = ["Tokenizer", "tokenizer_from_folder", "tokenizer_from_gguf"]
 
@@ -31,6 +32,7 @@ class Tokenizer:
       eos_ids: tokens that end an answer, the most usual first.
       pad_id: None where the model names none.
       chat_template: None where the checkpoint has none.
+      spelling: the bytes that tokens stand for.
     """
 
     backend: tokenizers.Tokenizer
@@ -38,6 +40,10 @@ class Tokenizer:
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
     chat_template: ChatTemplate | None = None
+    spelling: Spelling = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spelling", Spelling(self.backend))
 
     @property
     def vocab_size(self) -> int:
@@ -47,11 +53,15 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return token ids; special tokens written out in the text are recognised.
 
+        Other threads run meanwhile: a megabyte takes seconds.
+
         Args:
           text: anything.
           add_special_tokens: whether to add what the model's texts begin and end with, mostly BOS.
         """
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of one text the library would hold the interpreter's lock.
+        batch = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return batch[0].ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of token ids; bytes that are no UTF-8 come as U+FFFD."""
@@ -59,9 +69,9 @@ class Tokenizer:
             [int(token) for token in ids], skip_special_tokens=skip_special_tokens
         )
 
-    def stream(self, *, skip_special_tokens: bool = False) -> TextStream:
-        """Return a decoder for tokens that come one by one."""
-        return text_stream(self.backend, skip_special_tokens=skip_special_tokens)
+    def stream(self, *, skip_special_tokens: bool = False, after: Sequence[int] = ()) -> TextStream:
+        """Return a decoder for tokens that come one by one; see `TextStream`."""
+        return TextStream(self.spelling, skip_special_tokens=skip_special_tokens, after=after)
 
     def token_id(self, token: str) -> int:
         """Return the id of a token by its text.
