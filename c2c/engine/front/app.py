@@ -25,6 +25,7 @@ from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
+from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
@@ -122,14 +123,19 @@ class Front:
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
         """Continue one prompt or several."""
+        check(asked)
         served = self._find(asked.model)
-        prompts = await asyncio.to_thread(lambda: [served.encoded(p) for p in asked.prompts])
+        bos = asked.add_special_tokens is not False
+        prompts = await asyncio.to_thread(
+            lambda: [served.encoded(p, add_special_tokens=bos) for p in asked.prompts]
+        )
         return await self._answer(request, asked, served, prompts, default=_DEFAULT_TOKENS)
 
     async def chat(self, request: Request, asked: ChatRequest) -> Response:
         """Answer a chat."""
+        check(asked)
         served = self._find(asked.model)
-        ids = await asyncio.to_thread(served.chat, [m.plain() for m in asked.messages])
+        ids = await asyncio.to_thread(served.chat, asked)
         return await self._answer(request, asked, served, [ids], default=None)
 
     def _find(self, model: str) -> Served:
@@ -150,7 +156,8 @@ class Front:
         *,
         default: int | None,
     ) -> Response:
-        self._tell_ignored(asked.unknown)
+        unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
+        self._tell_ignored([*unknown(asked), *unused])
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
         headers = _headers(request)
         eos = frozenset() if asked.ignore_eos else served.eos
@@ -165,6 +172,7 @@ class Front:
             has_scores=asked.scores is not None,
             written=Written(served.tokenizer, asked.return_tokens_as_token_ids),
         )
+        goes_on = not isinstance(asked, ChatRequest) or asked.continue_final_message
         choices = [
             Choice(
                 self._link,
@@ -173,7 +181,7 @@ class Front:
                 eos=eos,
                 stops=asked.stops,
                 skip_special=asked.skip_special_tokens,
-                after=() if shape.is_chat else ids,
+                after=ids if goes_on else (),
                 model=asked.model,
                 ids=ids,
                 new=room,

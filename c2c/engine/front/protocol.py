@@ -1,16 +1,19 @@
-"""What clients may send: OpenAI's fields, those that this engine knows; others are ignored."""
+"""What clients may send and is carried out; `c2c.engine.front.parameters` has the other fields."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, model_validator
 
 from c2c.transformer.drawing import SCORED
 
 __all__ = ["ChatRequest", "CompletionRequest", "ManageRequest", "Message", "SharedFields"]
 
 Token = Annotated[StrictInt, Field(ge=0)]
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 _MOST_STOPS = 4
 _MOST_CHOICES = 8
 
@@ -18,7 +21,11 @@ _MOST_CHOICES = 8
 class StreamOptions(BaseModel):
     """Of a stream."""
 
+    model_config = ConfigDict(extra="forbid")
+
     include_usage: bool = False
+    include_obfuscation: bool = False  # nothing here is padded
+    continuous_usage_stats: Literal[False] = False
 
 
 class SharedFields(BaseModel):
@@ -26,29 +33,41 @@ class SharedFields(BaseModel):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
-    model: str
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1, le=_MOST_CHOICES)
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1, le=2**31 - 1)  # 0 and -1: all
-    seed: int | None = Field(None, ge=0, lt=2**32)
-    stop: (
-        Annotated[str, Field(min_length=1, max_length=1000)]
-        | Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=1000)]],
-            Field(max_length=_MOST_STOPS),
-        ]
-        | None
-    ) = None
-    max_tokens: int | None = Field(None, ge=1)
-    min_tokens: int = Field(0, ge=0)
-    repetition_penalty: float = Field(1.0, gt=0, le=100)
-    ignore_eos: bool = False
-    skip_special_tokens: bool = True
-    return_token_ids: bool = False
-    return_tokens_as_token_ids: bool = False
+    model: str = Field(description="served model by name")
+    stream: bool = Field(False, description="chunks as they come")
+    stream_options: StreamOptions | None = Field(
+        None, description="`include_usage`: a last chunk says what was used"
+    )
+    n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices of each prompt")
+    temperature: float = Field(
+        1.0, ge=0, le=2, description="divides the logits; 0 takes the likeliest"
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="fewest tokens whose probabilities reach it together"
+    )
+    top_k: int = Field(
+        0, ge=-1, le=2**31 - 1, description="so many likeliest tokens; 0 and -1: all"
+    )
+    seed: int | None = Field(
+        None, ge=0, lt=2**32, description="equal seeds draw equally; choices have s, s + 1, ..."
+    )
+    stop: Stop | Annotated[list[Stop], Field(max_length=_MOST_STOPS)] | None = Field(
+        None, description="texts, up to 4, of which the first ends the answer before it"
+    )
+    max_tokens: int | None = Field(None, ge=1, description="new tokens at most")
+    min_tokens: int = Field(0, ge=0, description="no end of the text is drawn before so many")
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=100, description="for tokens that prompt and answer hold already"
+    )
+    ignore_eos: bool = Field(False, description="the model's end tokens end nothing")
+    skip_special_tokens: bool = Field(True, description="special tokens have no text")
+    add_special_tokens: bool | None = Field(
+        None, description="whether a text gets its BOS; by default a prompt does, a chat not"
+    )
+    return_token_ids: bool = Field(False, description="choices have `token_ids`")
+    return_tokens_as_token_ids: bool = Field(
+        False, description="tokens of `logprobs` are written as `token_id:7`"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -63,10 +82,9 @@ class SharedFields(BaseModel):
         """Stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
-    @property
-    def unknown(self) -> list[str]:
-        """Fields that were sent and mean nothing here."""
-        return sorted(self.model_extra or {})
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield fields that others contradict, and what is wrong with them."""
+        yield from ()
 
 
 class CompletionRequest(SharedFields):
@@ -80,9 +98,14 @@ class CompletionRequest(SharedFields):
             list[Annotated[list[Token], Field(min_length=1)]],
             Field(min_length=1, max_length=_MOST_CHOICES),
         ]
+    ) = Field(description="a text, token ids, or a list of either")
+    echo: Literal[False] = Field(False, description="not built")
+    best_of: int | None = Field(
+        None, ge=1, description="as `n`: nothing is drawn to be thrown away"
     )
-    echo: Literal[False] = False
-    logprobs: int | None = Field(None, ge=0, le=SCORED)
+    logprobs: int | None = Field(
+        None, ge=0, le=SCORED, description="likeliest tokens that are told, up to 20"
+    )
 
     @property
     def scores(self) -> int | None:
@@ -102,6 +125,14 @@ class CompletionRequest(SharedFields):
             return [given]
         return list(given)
 
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield fields that others contradict, and what is wrong with them."""
+        if self.best_of not in (None, self.n):
+            yield (
+                "best_of",
+                f"{self.best_of}: expected n, {self.n}; choosing among more is not built",
+            )
+
 
 class Part(BaseModel):
     """Of a message: text, since models here see nothing else."""
@@ -119,20 +150,82 @@ class Message(BaseModel):
     content: str | list[Part] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return what a template sees: text parts joined."""
-        found = self.model_dump(exclude_none=True)
+        """Return what a template sees: text parts joined, arguments of calls as objects."""
+        found = {name: value for name, value in self.model_dump().items() if value is not None}
         if isinstance(self.content, list):
             found["content"] = "".join(part.text for part in self.content)
+        found.setdefault("content", "")
+        calls = found.get("tool_calls")
+        calls = (
+            [c.get("function") for c in calls if isinstance(c, dict)]
+            if isinstance(calls, list)
+            else []
+        )
+        for call in (*calls, found.get("function_call")):
+            if isinstance(call, dict) and isinstance(call.get("arguments"), str):
+                call["arguments"] = _object(call["arguments"])
         return found
+
+
+def _object(arguments: str) -> Any:
+    """Return a call's arguments as templates write them: an object, where the JSON is one."""
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+class Function(BaseModel):
+    """That a model may call; further fields go to the checkpoint's template."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+
+class Tool(BaseModel):
+    """Of a chat."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["function"]
+    function: Function
 
 
 class ChatRequest(SharedFields):
     """Of /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=SCORED)
+    messages: list[Message] = Field(
+        min_length=1, description="the chat; contents are texts or parts of type `text`"
+    )
+    max_completion_tokens: int | None = Field(None, ge=1, description="as `max_tokens`")
+    logprobs: bool = Field(False, description="log-probabilities of the tokens are told")
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=SCORED,
+        description="with `logprobs`: likeliest tokens that are told, up to 20",
+    )
+    tools: list[Tool] | None = Field(
+        None, description="given to a template that takes them; calls come as text"
+    )
+    tool_choice: Literal["none", "auto"] = Field(
+        "auto", description="`none`: the template gets no tools; a call that is demanded is refused"
+    )
+    documents: list[dict[str, JsonValue]] | None = Field(
+        None, description="given to a template that takes them"
+    )
+    reasoning_effort: str | None = Field(None, description="given to a template that takes it")
+    chat_template_kwargs: dict[str, JsonValue] = Field(
+        {}, description="variables of the template such as `enable_thinking`"
+    )
+    add_generation_prompt: bool | None = Field(
+        None, description="whether the answer's opening is written; by default it is"
+    )
+    continue_final_message: bool = Field(
+        False, description="the answer goes on with the last message"
+    )
 
     @property
     def scores(self) -> int | None:
@@ -143,6 +236,27 @@ class ChatRequest(SharedFields):
     def most_tokens(self) -> int | None:
         """New tokens at most, as sent."""
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def for_template(self) -> dict[str, Any]:
+        """What of the request only some templates take, by its name there."""
+        tools = [] if self.tool_choice == "none" else self.tools or []
+        given = {
+            "tools": [tool.model_dump() for tool in tools],
+            "documents": self.documents,
+            "reasoning_effort": self.reasoning_effort,
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield fields that others contradict, and what is wrong with them."""
+        both = self.max_tokens, self.max_completion_tokens
+        if None not in both and both[0] != both[1]:
+            yield "max_tokens", f"{both[0]}: expected max_completion_tokens, {both[1]}, or none"
+        if self.top_logprobs and not self.logprobs:
+            yield "top_logprobs", f"{self.top_logprobs}: expected logprobs to be true with it"
+        if self.continue_final_message and self.add_generation_prompt:
+            yield "add_generation_prompt", "expected false where continue_final_message is true"
 
 
 class ManageRequest(BaseModel):

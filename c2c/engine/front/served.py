@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from c2c.engine.front.failures import ApiError
+from c2c.engine.front.protocol import ChatRequest
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.transformer import describe
 from c2c.transformer.text.tokenizer import Tokenizer
 
 __all__ = ["Served", "served_models"]
+
+_SET_OTHERWISE = {  # of a template's variables
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "now",
+    "strftime_now", "self",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,13 @@ class Served:
     eos: frozenset[int]
     longest: int | None
 
-    def encoded(self, prompt: str | Sequence[int], param: str = "prompt") -> tuple[int, ...]:
+    def encoded(
+        self,
+        prompt: str | Sequence[int],
+        param: str = "prompt",
+        *,
+        add_special_tokens: bool = True,
+    ) -> tuple[int, ...]:
         """Return a prompt's tokens.
 
         Raises:
@@ -44,7 +55,7 @@ class Served:
                     400, f"{self.info.name} has no tokenizer: send token ids", param=param
                 )
             self._check_text(prompt, param)
-            prompt = self.tokenizer.encode(prompt)
+            prompt = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         if not prompt:
             raise ApiError(400, "the prompt is empty", param=param)
         for token in prompt:
@@ -53,20 +64,44 @@ class Served:
         self._check_length(len(prompt), param)
         return tuple(prompt)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    def chat(self, asked: ChatRequest) -> tuple[int, ...]:
         """Return a chat's tokens, by the checkpoint's template.
 
         Raises:
-          ApiError: there is none, or it refuses the messages.
+          ApiError: there is none, it refuses the messages, or it does not take what is for it.
         """
         if self.tokenizer is None or self.tokenizer.chat_template is None:
             raise ApiError(400, f"{self.info.name} has no chat template", param="model")
+        own, more = asked.for_template, asked.chat_template_kwargs
+        for name in own.keys() - self.tokenizer.chat_template.variables:
+            raise ApiError(
+                400, f"{name}: the chat template of {self.info.name} takes none", param=name
+            )
+        for name in more.keys() & (_SET_OTHERWISE | own.keys()):
+            raise ApiError(
+                400, f"chat_template_kwargs: {name} is set otherwise", param="chat_template_kwargs"
+            )
+        messages = [message.plain() for message in asked.messages]
+        opens = asked.add_generation_prompt
         try:
-            text = self.tokenizer.apply_chat(messages)
+            text = self.tokenizer.apply_chat(
+                messages,
+                add_generation_prompt=not asked.continue_final_message if opens is None else opens,
+                continue_final_message=asked.continue_final_message,
+                **own,
+                **more,
+            )
         except (DataError, SettingError) as error:
             raise ApiError(400, str(error), param="messages") from None
-        self._check_text(text, "messages")
-        return self.encoded(self.tokenizer.encode(text, add_special_tokens=False), "messages")
+        return self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
+
+    def unused(self, asked: ChatRequest) -> list[str]:
+        """Return the variables that were sent for a template that does not look them up."""
+        template = None if self.tokenizer is None else self.tokenizer.chat_template
+        known = frozenset[str]() if template is None else template.variables
+        return sorted(
+            f"chat_template_kwargs.{n}" for n in asked.chat_template_kwargs.keys() - known
+        )
 
     def room(self, ids: Sequence[int], asked: int | None, default: int | None) -> int:
         """Return how many new tokens there may be.

@@ -7,6 +7,7 @@ data only.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +16,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -52,7 +54,9 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         now: datetime | None = None,
         **variables: Any,
     ) -> str:
@@ -61,7 +65,10 @@ class ChatTemplate:
         Args:
           messages: mappings with a "role" and what the template wants beside it, mostly "content".
           add_generation_prompt: whether to end with the opening of the assistant's answer.
+          continue_final_message: whether to end with the last message's content, so that the answer
+            goes on with it.
           tools: JSON schemas of functions the model may call.
+          documents: that the model may quote.
           now: what strftime_now shows; the current local time if None.
           variables: further ones that the template knows, such as enable_thinking.
 
@@ -69,7 +76,8 @@ class ChatTemplate:
           SettingError: messages that are not mappings with a role, or not JSON.
           DataError: the template refuses them or fails.
         """
-        seen = {"messages": messages, "tools": tools, **self.special_tokens, **variables}
+        seen: dict[str, Any] = {**self.special_tokens, **variables}
+        seen |= {"messages": messages, "tools": tools, "documents": documents}
         try:
             # Rebuilt, so that no method of a caller's object is within the template's reach.
             seen = json.loads(json.dumps(seen))
@@ -78,17 +86,28 @@ class ChatTemplate:
         for index, message in enumerate(seen["messages"]):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise SettingError(f"messages[{index}]", message, 'a mapping with a "role"')
+        seen["add_generation_prompt"] = add_generation_prompt
+        seen["strftime_now"] = (now or datetime.now().astimezone()).strftime
+        mark = secrets.token_hex(16)  # where the last message's content ends
+        if continue_final_message:
+            last = seen["messages"][-1]
+            if not isinstance(last.get("content"), str):
+                raise SettingError("messages[-1]", last, "a content that is a text, to go on with")
+            last["content"] += mark
         try:
-            return _compiled(self.source).render(
-                add_generation_prompt=add_generation_prompt,
-                documents=None,
-                strftime_now=(now or datetime.now().astimezone()).strftime,
-                **seen,
-            )
+            text = _compiled(self.source).render(seen)
         except RecursionError:
             raise DataError("chat template", "calls itself without end") from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise DataError("chat template", f"does not take these messages: {error}") from error
+        if continue_final_message and mark not in text:
+            raise DataError("chat template", "does not write the last message as it is")
+        return text.rpartition(mark)[0] if continue_final_message else text
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names that the template looks up."""
+        return _variables(self.source)
 
 
 class _GenerationBlocks(Extension):
@@ -104,12 +123,21 @@ class _GenerationBlocks(Extension):
 
 @lru_cache(maxsize=32)
 def _compiled(source: str) -> Template:
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=32)
+def _variables(source: str) -> frozenset[str]:
+    return frozenset(find_undeclared_variables(_environment().parse(source)))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
-    return environment.from_string(source)
+    return environment
 
 
 def _to_json(

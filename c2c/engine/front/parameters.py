@@ -1,0 +1,137 @@
+"""What becomes of each field of a request: carried out, refused by name, or without effect.
+
+Fields that are carried out are those of the requests' models (`c2c.engine.front.protocol`), with
+what they do; the others of OpenAI's schema and of vLLM's are here. `check` refuses by these tables,
+`table` writes them out for docs/engine.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from c2c.engine.front.failures import ApiError
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest
+
+__all__ = ["NO_EFFECT", "REFUSED", "check", "table", "unknown"]
+
+_MOST_SHOWN = 60  # characters of a value that is refused
+
+REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "detokenize": (True,),
+    "early_stopping": (False,),
+    "ebnf": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "grammar": (),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_json_object": (False,),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "json_schema": (),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "lora_path": (),
+    "mirostat": (0,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
+    "prediction": (),
+    "priority": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "regex": (),
+    "response_format": ({"type": "text"},),
+    "structural_tag": (),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
+    "web_search_options": (),
+})  # fmt: skip
+"""Fields that ask for what is not built, and the values of them that ask for nothing."""
+
+NO_EFFECT: Final = frozenset({
+    "cache_salt", "media_io_kwargs", "metadata", "mm_processor_kwargs", "prompt_cache_key",
+    "prompt_cache_retention", "request_id", "safety_identifier", "service_tier",
+    "spaces_between_special_tokens", "store", "user",
+})  # fmt: skip
+"""Fields that change nothing in the answer that is asked for."""
+
+
+def check(asked: ChatRequest | CompletionRequest) -> None:
+    """Return if all that is asked for can be carried out.
+
+    Raises:
+      ApiError: something cannot be, or two fields contradict each other.
+    """
+    for param, message in asked.conflicts():
+        raise ApiError(400, f"{param}: {message}", param=param)
+    other = CompletionRequest if isinstance(asked, ChatRequest) else ChatRequest
+    for name, value in (asked.model_extra or {}).items():
+        if name in REFUSED or name.startswith("guided_"):
+            fine = REFUSED.get(name, ())
+            if value not in fine:
+                raise ApiError(400, f"{name}: {_shown(value)} {_allowed(fine)}", param=name)
+        elif name in other.model_fields and value and value != other.model_fields[name].default:
+            raise ApiError(
+                400, f"{name}: {_shown(value)} is not a field of this endpoint", param=name
+            )
+
+
+def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:
+    """Return the fields that were sent and are known to nobody here."""
+    known = {*REFUSED, *NO_EFFECT, *ChatRequest.model_fields, *CompletionRequest.model_fields}
+    return sorted((asked.model_extra or {}).keys() - known)
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of a table of all fields, in Markdown."""
+    yield "| field | of | what happens |"
+    yield "| --- | --- | --- |"
+    rows: dict[tuple[str, str], list[str]] = {}
+    for kind, model in (("text", CompletionRequest), ("chat", ChatRequest)):
+        for name, field in model.model_fields.items():
+            rows.setdefault((name, field.description or ""), []).append(kind)
+    for (name, description), kinds in sorted(rows.items()):
+        yield f"| `{name}` | {', '.join(kinds)} | {description} |"
+    unbuilt = [
+        f"`{name}`" + (f" ({' or '.join(f'`{_shown(v)}`' for v in fine)})" if fine else "")
+        for name, fine in sorted(REFUSED.items())
+    ]
+    yield (
+        f"| {', '.join(unbuilt)} | text, chat | refused, as not built; a value in brackets asks "
+        "for nothing and is taken |"
+    )
+    none = ", ".join(f"`{name}`" for name in sorted(NO_EFFECT))
+    yield f"| {none} | text, chat | no effect |"
+
+
+def _allowed(fine: tuple[Any, ...]) -> str:
+    if not fine:
+        return "not built, expected none"
+    return f"not built, expected none or {' or '.join(map(_shown, fine))}"
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -1,0 +1,262 @@
+"""Fields of requests: carried out, refused by name or without effect; nothing is dropped unsaid."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+import tokenizers
+from fastapi import FastAPI
+from tokenizers import models, pre_tokenizers
+
+from c2c.engine.front.app import make_app
+from c2c.engine.front.failures import ApiError
+from c2c.engine.front.parameters import NO_EFFECT, REFUSED, table
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest
+from c2c.engine.front.served import Served
+from c2c.engine.messages import ModelInfo
+from c2c.transformer.text.chat import ChatTemplate
+from c2c.transformer.text.tokenizer import Tokenizer
+
+DOCS = Path(__file__).parents[2] / "docs"
+CHAT = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
+TEXT = {"model": "any", "prompt": [1]}
+
+# Of OpenAI's reference of both endpoints and of vLLM's protocol, as of November 2025.
+SCHEMA = """
+add_generation_prompt add_special_tokens allowed_token_ids audio bad_words best_of cache_salt
+chat_template chat_template_kwargs continue_final_message detokenize documents echo
+frequency_penalty function_call functions guided_choice guided_decoding_backend guided_grammar
+guided_json guided_regex guided_whitespace_pattern ignore_eos include_reasoning
+include_stop_str_in_output kv_transfer_params length_penalty logit_bias logits_processors logprobs
+max_completion_tokens max_tokens media_io_kwargs messages metadata min_p min_tokens
+mm_processor_kwargs modalities model n parallel_tool_calls prediction presence_penalty priority
+prompt prompt_cache_key prompt_cache_retention prompt_embeds prompt_logprobs reasoning_effort
+repetition_penalty request_id response_format return_token_ids return_tokens_as_token_ids
+safety_identifier seed service_tier skip_special_tokens spaces_between_special_tokens stop
+stop_token_ids store stream stream_options structural_tag structured_outputs suffix temperature
+tool_choice tools top_k top_logprobs top_p truncate_prompt_tokens use_beam_search user verbosity
+vllm_xargs web_search_options
+""".split()  # noqa: SIM905 (so it is read)
+
+
+def post(path: str, body: Any) -> httpx.Response:
+    """Ask a front that serves nothing: what is not refused before is 404."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://c2c") as client:
+            return await client.post(f"/v1/{path}", json=body)
+
+    return asyncio.run(ask())
+
+
+@functools.cache
+def _app() -> FastAPI:
+    return make_app(cast("Any", SimpleNamespace(models=())), key=None)
+
+
+def test_every_field_of_the_schemas_has_its_lot() -> None:
+    carried = {*ChatRequest.model_fields, *CompletionRequest.model_fields}
+    assert set(SCHEMA) <= carried | REFUSED.keys() | NO_EFFECT
+    assert not carried & NO_EFFECT
+    assert not carried & REFUSED.keys()
+    assert not NO_EFFECT & REFUSED.keys()
+    fields = [*ChatRequest.model_fields.values(), *CompletionRequest.model_fields.values()]
+    assert all(field.description for field in fields)
+
+
+def test_the_documentation_has_the_table() -> None:
+    assert "\n".join(table()) in (DOCS / "engine.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize(("path", "body"), [("completions", TEXT), ("chat/completions", CHAT)])
+def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], name: str) -> None:
+    answer = post(path, {**body, name: {"any": ["thing"]}})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, name)
+    assert error["type"] == "invalid_request_error"
+    assert name in error["message"]
+    assert "thing" in error["message"]
+    for fine in (None, *REFUSED[name]):
+        assert post(path, {**body, name: fine}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "add"}}}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("guided_of_tomorrow", {"guided_of_tomorrow": 1}),
+        ("modalities", {"modalities": ["text", "audio"]}),
+        ("parallel_tool_calls", {"parallel_tool_calls": False}),
+        ("prompt_logprobs", {"prompt_logprobs": 0}),
+        ("tools", {"tools": "add"}),
+        ("tools", {"tools": [{"type": "retrieval"}]}),
+        ("tools", {"tools": [{"type": "function", "function": {}}]}),
+        ("documents", {"documents": "text"}),
+        ("chat_template_kwargs", {"chat_template_kwargs": [1]}),
+        ("continue_final_message", {"continue_final_message": "perhaps"}),
+        (
+            "add_generation_prompt",
+            {"continue_final_message": True, "add_generation_prompt": True},
+        ),
+        ("top_logprobs", {"top_logprobs": 2}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+        ("logprobs", {"logprobs": 5}),
+        ("max_tokens", {"max_tokens": 3, "max_completion_tokens": 4}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_completion_tokens", {"max_completion_tokens": 0}),
+        ("stream_options", {"stream": True, "stream_options": {"every": 1}}),
+        ("stream_options", {"stream": True, "stream_options": {"continuous_usage_stats": True}}),
+        ("best_of", {"best_of": 2}),
+        ("echo", {"echo": True}),
+        ("prompt", {"prompt": "Hi"}),
+        ("messages", {"messages": []}),
+        ("messages", {"messages": [{"role": "user", "content": 1}]}),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+    ],
+)
+def test_bad_values_of_a_chat_are_refused_by_name(param: str, body: dict[str, Any]) -> None:
+    answer = post("chat/completions", CHAT | body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("best_of", {"best_of": 2}),
+        ("best_of", {"best_of": 1, "n": 2}),
+        ("suffix", {"suffix": "end"}),
+        ("max_completion_tokens", {"max_completion_tokens": 5}),
+        ("tools", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
+        ("messages", CHAT),
+        ("top_logprobs", {"top_logprobs": 1}),
+        ("add_special_tokens", {"add_special_tokens": 2}),
+    ],
+)
+def test_bad_values_of_a_text_are_refused_by_name(param: str, body: dict[str, Any]) -> None:
+    answer = post("completions", TEXT | body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        dict.fromkeys(NO_EFFECT, "any"),
+        dict.fromkeys(SCHEMA),
+        {"tools": [], "documents": [], "functions": [], "tool_choice": "auto"},
+        {"echo": False, "stream_options": {"include_obfuscation": True}},
+        {"nothing_that_is_known": 1},
+    ],
+)
+def test_what_asks_for_nothing_is_taken(body: dict[str, Any]) -> None:
+    assert post("chat/completions", body | CHAT).status_code == 404
+    assert post("completions", body | TEXT).status_code == 404
+
+
+TEMPLATE = (
+    "{% if tools %}[{{ tools | tojson }}]{% endif %}{% for m in messages %}"
+    "<{{ m.role }}>{{ m.content + '' }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}no thoughts{% endif %}"
+)
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"default": None}}}
+
+
+def served(template: str = TEMPLATE) -> Served:
+    """A model whose tokens are characters."""
+    vocab = {chr(code): code for code in range(128)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    tokenizer = Tokenizer(backend=backend, chat_template=ChatTemplate(source=template))
+    info = ModelInfo(name="any", path="", context=4096, vocab=128)
+    return Served(info=info, tokenizer=tokenizer, eos=frozenset(), longest=None)
+
+
+def rendered(*, template: str = TEMPLATE, **body: Any) -> str:
+    ids = served(template).chat(ChatRequest.model_validate(CHAT | body))
+    return "".join(map(chr, ids))
+
+
+def refused(**body: Any) -> str | None:
+    with pytest.raises(ApiError) as found:
+        rendered(**body)
+    assert found.value.status_code == 400
+    return found.value.param
+
+
+def test_what_is_for_the_template_gets_there() -> None:
+    assert rendered() == "<user>Hi;<assistant>"
+    assert rendered(add_generation_prompt=False) == "<user>Hi;"
+    assert rendered(chat_template_kwargs={"enable_thinking": False}).endswith("no thoughts")
+    assert json.loads(rendered(tools=[TOOL]).partition("<")[0][1:-1]) == [TOOL]
+    assert rendered(tools=[TOOL], tool_choice="none") == rendered()
+    assert refused(documents=[{"text": "x"}]) == "documents"
+    assert refused(reasoning_effort="low") == "reasoning_effort"
+    assert refused(template="{{ messages[0].content }}", tools=[TOOL]) == "tools"
+    takes = "{{ documents[0].text }}{{ reasoning_effort }}{{ messages[0].content }}"
+    more = {"documents": [{"text": "x"}], "reasoning_effort": "low"}
+    assert rendered(template=takes, **more) == "xlowHi"
+    for name in ("messages", "tools", "self", "strftime_now", "add_generation_prompt"):
+        assert refused(chat_template_kwargs={name: 1}) == "chat_template_kwargs"
+    asked = ChatRequest.model_validate(
+        CHAT | {"chat_template_kwargs": {"enable_thinking": True, "other": 1}}
+    )
+    assert served().unused(asked) == ["chat_template_kwargs.other"]
+
+
+def called(arguments: Any) -> list[dict[str, Any]]:
+    function = {"name": "add", "arguments": arguments}
+    call = {"id": "call_1", "type": "function", "function": function}
+    return [{"role": "assistant", "content": None, "tool_calls": [call]}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seen"),
+    [
+        ('{"a": 2, "b": null}', '{"a": 2, "b": null}'),
+        ({"a": 2}, '{"a": 2}'),
+        ("{}", "{}"),
+        ("", '""'),
+        ("{a: 2", '"{a: 2"'),
+        ("[1]", '"[1]"'),
+        ("[" * 9, '"[[[[[[[[["'),
+    ],
+)
+def test_arguments_of_calls_are_objects_for_the_template(arguments: Any, seen: str) -> None:
+    assert rendered(messages=called(arguments)) == f"<assistant>{seen};<assistant>"
+
+
+@pytest.mark.parametrize("calls", [None, [], "add", 5, [1], [{"function": 7}], [{}]])
+def test_odd_calls_are_no_error_of_ours(calls: Any) -> None:
+    message = {"role": "assistant", "tool_calls": calls}
+    if isinstance(calls, int) or calls in ("add", [1], [{"function": 7}], [{}]):
+        assert refused(messages=[message]) == "messages"
+    else:
+        assert rendered(messages=[message]) == "<assistant>;<assistant>"
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_null_and_missing_contents_are_empty_texts(role: str) -> None:
+    for message in ({"role": role}, {"role": role, "content": None}, {"role": role, "content": []}):
+        assert rendered(messages=[message]) == f"<{role}>;<assistant>"
+
+
+@pytest.mark.parametrize("text", ["so", "s", ";", " so far ", "<assistant>"])
+def test_an_answer_goes_on_with_the_last_message(text: str) -> None:
+    messages = [*CHAT["messages"], {"role": "assistant", "content": text}]
+    found = rendered(messages=messages, continue_final_message=True)
+    assert found == f"<user>Hi;<assistant>{text}"
+    assert refused(
+        template="{{ messages[0].content }}", messages=messages, continue_final_message=True
+    ) == "messages"  # fmt: skip
