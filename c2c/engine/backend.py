@@ -245,13 +245,13 @@ class LiveBackend:
             place.opened.add(instance)
             self._send_plan(place, say.Load(plan=doing.plan, instance=instance, model=model))
             return
-        if instance not in place.opened:  # the process is new: models come as they are needed
-            place.opened.add(instance)
-            self._send(place, say.Load(plan=-1, instance=instance, model=model))
         run, freed = run_of(place, doing, self._ledger)
         if freed:
             self._send(place, say.Free(requests=tuple(freed)))
         if run is not None:
+            if instance not in place.opened:  # the process is new: it opens what it computes
+                place.opened.add(instance)
+                self._send(place, say.Load(plan=-1, instance=instance, model=model))
             asked = {request: tokens for request, _, tokens in doing.action.prefills}
             doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
             self._send_plan(place, run)
@@ -279,21 +279,20 @@ class LiveBackend:
 
     def _stepped(self, place: Place, doing: Doing, frame: say.Stepped) -> None:
         now_s = self.now_s()
-        doing.done += doing.alone is None
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
-        over = [request for request, _, why in frame.tokens if why is not None]
-        doing.finished += over
+        over = {request: why for request, _, why in frame.tokens if why is not None}
+        doing.finished |= over
         place.held.difference_update(over)
-        scores = {score.request: score for score in frame.scores} if frame.scores else {}
-        for request, token, why in frame.tokens:
-            self._ledger.deliver(request, token, why, scores.get(request))
         if doing.alone is not None:
+            doing.kept.append(frame)
             self._between.catch_up()  # rows are in the order of the steps
             self._record(place, doing, frame, now_s)
             doing.alone = doing.alone[1:]
             self._resume(place)  # ends it, where nobody is left
             return
+        doing.done += 1
+        self._deliver(frame)
         # The worker waits for the loop, nobody for what is written down.
         self._between.later(self._record, place, doing, frame, now_s)
         if frame.is_last:
@@ -301,10 +300,22 @@ class LiveBackend:
         else:
             self._between.expect(place.device, self._kind_of(doing))
 
+    def _deliver(self, frame: say.Stepped) -> None:
+        scores = {score.request: score for score in frame.scores} if frame.scores else {}
+        for request, token, _ in frame.tokens:
+            self._ledger.deliver(request, token, scores.get(request))
+
     def _end_run(self, place: Place, at_s: float) -> None:
+        """Tell the loop of a run, and then whose request is over with it.
+
+        A request whose deadline has passed by then has missed it: the loop's word holds. Of
+        requests computed alone nothing is delivered before: the loop knows whole steps only.
+        """
         doing = place.doing
         assert doing is not None
         place.doing = None
+        for frame in doing.kept:
+            self._deliver(frame)
         steps = doing.done
         link, hbm, growth = doing.moved or self._count_bytes(doing)
         link, hbm = steps * link, steps * hbm + growth * steps * (steps - 1) / 2
@@ -321,6 +332,8 @@ class LiveBackend:
         )
         finished = tuple(doing.finished)
         self.put(StepEnd(at_s=at_s, device=place.device, report=report, finished=finished))
+        for request, why in doing.finished.items():
+            self._ledger.end(request, why)
 
     def _count_bytes(self, doing: Doing) -> tuple[float, float, float]:
         """Return what a run's steps move over the link and from HBM, counted from their shapes."""

@@ -8,7 +8,14 @@ from typing import Any
 from c2c.engine.messages import Manage
 from c2c.engine.store import Store
 from c2c.serving.pools import entry_of
-from c2c.serving.port import DropWeights, Event, KeepWeights, ReleaseWeights, WeightsHere
+from c2c.serving.port import (
+    DeviceLost,
+    DropWeights,
+    Event,
+    KeepWeights,
+    ReleaseWeights,
+    WeightsHere,
+)
 from c2c.serving.state import ABSENT
 
 __all__ = ["Keeper"]
@@ -76,6 +83,9 @@ class Keeper:
 
     def taken(self, event: Event, fleet: Any, state: Any) -> None:
         """Go on after an event that the loop has taken, and whose actions were carried out."""
+        if isinstance(event, DeviceLost):  # it may have been that device that waited, too
+            for name in self._loading:
+                self._store.fetch(name)
         for wish in self._decided.pop(id(event), ()):
             entry = state.hold[entry_of(fleet, self._models[wish.model], 0)]
             if isinstance(event, ReleaseWeights):

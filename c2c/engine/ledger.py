@@ -68,18 +68,14 @@ class Ledger:
         """Return a request's entry; None: it is over, or never was."""
         return self._open.get(request)
 
-    def deliver(
-        self, request: int, token: int, why: str | None, score: Scored | None = None
-    ) -> bool:
-        """Pass a token on, and end the request if it is its last; return whether it was wanted."""
+    def deliver(self, request: int, token: int, score: Scored | None = None) -> bool:
+        """Pass a token on; return whether it was wanted."""
         entry = self._open.get(request)
         if entry is None:
             return False
         entry.delivered.append(token)
         entry.losses = 0
         self._told(request, token, score)
-        if why is not None:
-            self.end(request, why)
         return True
 
     def end(self, request: int, why: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from c2c.engine.devices import Device
 from c2c.engine.frames import Connection
 from c2c.engine.ledger import Ledger
-from c2c.engine.messages import Fill, Run, Submit
+from c2c.engine.messages import Fill, Run, Stepped, Submit
 from c2c.serving.port import Load, RunSteps
 
 __all__ = ["Doing", "Place", "requests_in", "run_of"]
@@ -29,7 +29,8 @@ class Doing:
     is_cold: bool = False  # it had to wait for weights
     again: int = 0  # prompt tokens that it computes once more
     alone: list[int] | None = None  # requests that it still computes, one by one; None: all at once
-    finished: list[int] = field(default_factory=list)
+    kept: list[Stepped] = field(default_factory=list)  # of those alone, until all are done
+    finished: dict[int, str] = field(default_factory=dict)  # requests that are over, and why
 
 
 @dataclass(slots=True)

@@ -1,15 +1,32 @@
-"""What the scheduler's process does about itself: its event loop and its memory."""
+"""What the scheduler's process does about itself and others: its loop, its memory, their starts."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import uvloop
 
-__all__ = ["run_in_loop", "settle_memory"]
+__all__ = ["run_in_loop", "settle_memory", "started"]
+
+_log = logging.getLogger("c2c.engine")
+_BACKOFF_S = 0.1  # times two for each try in a row that was in vain
+_MOST_BACKOFF_S = 5.0
+
+
+async def started[T](what: str, start: Callable[[], Awaitable[T]]) -> T:
+    """Start a process; where the machine refuses (memory is short), try again, later and later."""
+    wait_s = _BACKOFF_S
+    while True:
+        try:
+            return await start()
+        except OSError as error:
+            _log.error("%s cannot be started: %s", what, error.strerror)
+        await asyncio.sleep(wait_s)
+        wait_s = min(2.0 * wait_s, _MOST_BACKOFF_S)
 
 
 def run_in_loop[T](work: Coroutine[Any, Any, T]) -> T:

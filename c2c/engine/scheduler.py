@@ -85,6 +85,7 @@ class Engine:
             self.socket,
             self.places,
             hang_s=settings.hang_s,
+            start_s=settings.start_s,
             patience=settings.patience,
             has_spare=settings.has_spare,
             worker=settings.worker,

@@ -29,6 +29,7 @@ class EngineSettings:
       patience: processes in a row that did nothing after which a worker is given up.
       has_spare: whether a process stands by to take the place of a lost one.
       hang_s: silence after which a worker that computes is killed.
+      start_s: silence after which a worker that is not ready yet is killed; it may compile.
       is_recorded: whether every step and request is kept, to be written at the end.
       ttft_slo_s: target that policies see.
       tpot_slo_s: likewise.
@@ -50,6 +51,7 @@ class EngineSettings:
     patience: int = 20
     has_spare: bool = True
     hang_s: float = 60.0
+    start_s: float = 600.0
     is_recorded: bool = False
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2

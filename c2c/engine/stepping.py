@@ -14,7 +14,7 @@ import pickle
 import sys
 from typing import Any
 
-from c2c.engine.process import settle_memory
+from c2c.engine.process import settle_memory, started
 from c2c.errors import PolicyError
 from c2c.serving.compiled_step import CompiledStep, is_compiled
 from c2c.serving.loop import step
@@ -113,11 +113,7 @@ class Stepping:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return False
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _MAKER,
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the scheduler
-        )  # fmt: skip
+        self._process = await started("what makes the loop's machine code", _new_maker)
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(len(what).to_bytes(8, "little") + what)
@@ -134,3 +130,11 @@ class Stepping:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+
+async def _new_maker() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", _MAKER,
+        stdin=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the scheduler
+    )  # fmt: skip

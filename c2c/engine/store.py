@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from c2c.engine.messages import Item
+from c2c.engine.process import started
+from pallas_kernels.host_memory import remove_partial
 
 __all__ = ["Fetch", "Fetched", "Store"]
 
@@ -93,27 +95,41 @@ class Store:
             return
         is_under_way = self._queue[0] == model
         self._queue.remove(model)
-        if is_under_way and self._reader is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._reader.kill()
+        if is_under_way:
+            self._kill()
 
     def drop(self, model: str) -> None:
         """Let a model's weights go: no process may need them from here on."""
         self.stop(model)
         self.here.discard(model)
+        self._remove(model)
+
+    def _remove(self, model: str) -> None:
+        """Remove what there is of a model's file: its pages go with the last that maps them."""
         path = self._items[model].pool
-        if self._owns_files and path is not None:
-            Path(path).unlink(missing_ok=True)  # its pages go with the last that maps them
+        if path is not None and self._owns_files:
+            Path(path + ".partial").unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
+        elif path is not None:  # a whole one is for the next engine
+            remove_partial(Path(path))
+
+    def _kill(self) -> None:
+        if self._reader is not None and self._reader.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._reader.kill()
 
     async def stand_by(self) -> asyncio.subprocess.Process:
         """Start the process that reads, if there is none: what it imports takes seconds."""
         if self._reader is None or self._reader.returncode is not None:
-            self._reader = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "c2c.engine.reader",
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the scheduler
-            )  # fmt: skip
+            self._reader = await started("the reader of weights", self._new_reader)
         return self._reader
+
+    async def _new_reader(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "c2c.engine.reader",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the scheduler
+        )  # fmt: skip
 
     async def _fetch_all(self) -> None:
         tries = 0
@@ -123,6 +139,7 @@ class Store:
                 fetched = await self._fetch(model)
                 if model not in self._queue[:1]:
                     tries = 0  # it was stopped
+                    self._remove(model)
                     continue
                 tries += 1
                 if fetched is None and tries < _TRIES:
@@ -133,7 +150,9 @@ class Store:
                 failed = f"{_TRIES} processes ended while reading it"
                 if fetched is not None:
                     failed = fetched.failed
-                if not failed:
+                if failed:
+                    self._remove(model)
+                else:
                     self.here.add(model)
                 self._told(model, failed)
         finally:
@@ -150,16 +169,21 @@ class Store:
         with contextlib.suppress(ConnectionError):
             reader.stdin.write(msgspec.json.encode(asked) + b"\n")
             await reader.stdin.drain()
-            if line := await reader.stdout.readline():
+            line = await reader.stdout.readline()
+            if line and model in self._queue[:1]:
                 return msgspec.json.decode(line, type=Fetched)
-        await reader.wait()
+        self._kill()
+        await reader.wait()  # it writes nothing more
         return None
 
     async def close(self) -> None:
         """End the process."""
-        self._queue.clear()
-        if self._reader is not None and self._reader.returncode is None:
-            self._reader.kill()
-            await self._reader.wait()
+        coming, self._queue = self._queue, []
         if self._work is not None:
-            await asyncio.wait([self._work], timeout=5.0)
+            self._work.cancel()
+            await asyncio.wait([self._work])
+        self._kill()
+        if self._reader is not None:
+            await self._reader.wait()
+        for model in coming:
+            self._remove(model)

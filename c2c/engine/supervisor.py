@@ -21,6 +21,7 @@ from c2c.engine.devices import Device, binding, bound_to
 from c2c.engine.frames import Connection
 from c2c.engine.others import memory_kills
 from c2c.engine.places import Place
+from c2c.engine.process import started
 from c2c.errors import DataError
 
 __all__ = ["Listener", "Supervisor"]
@@ -28,6 +29,7 @@ __all__ = ["Listener", "Supervisor"]
 _log = logging.getLogger("c2c.engine")
 _BACKOFF_S = 0.1  # times two for each process in a row that was in vain
 _MOST_BACKOFF_S = 5.0
+_START = 10  # times `hang_s`, unless a limit is given
 _END_S = 0.5  # from a process's last word to its end
 _SPARE_S = 0.5  # after a loss, when the one that took over is at work
 
@@ -59,6 +61,7 @@ class Supervisor:
         hang_s: float,
         patience: int,
         has_spare: bool = True,
+        start_s: float | None = None,
         worker: str = "c2c.engine.worker",
     ) -> None:
         """Take the places; nothing is started.
@@ -69,11 +72,14 @@ class Supervisor:
           hang_s: silence after which a process that computes is killed.
           patience: processes in a row that did nothing after which a place is given up.
           has_spare: whether a process with everything imported stands by.
+          start_s: silence after which a process that is not ready yet is killed; None: ten times
+            `hang_s`.
           worker: module that a process runs.
         """
         self._worker = worker
         self._socket, self._places = socket, places
         self._hang_s, self._patience = hang_s, patience
+        self._start_s = _START * hang_s if start_s is None else start_s
         self._setup: say.Setup | None = None
         self._listener: Listener | None = None
         self._hello: dict[int, asyncio.Future[say.Hello]] = {}
@@ -110,14 +116,12 @@ class Supervisor:
 
     async def _first(self, place: Place, done: Callable[[Place, say.Hello], None]) -> None:
         hello = self._hello[place.device] = asyncio.get_running_loop().create_future()
-        self._spawn(place)
+        who, process = f"worker {place.device}", await self._begin(place)
         while not hello.done():
-            process = place.process
-            if process is None or process.poll() is not None:
-                raise DataError(
-                    f"worker {place.device}", "ended before it was ready",
-                    "Its last words are above.",
-                )  # fmt: skip
+            if process.poll() is not None:
+                raise DataError(who, "ended before it was ready", "Its last words are above.")
+            if time.monotonic() - place.heard_s > self._start_s:
+                raise DataError(who, f"said nothing for {self._start_s:.0f} s before it was ready")
             await asyncio.wait([hello], timeout=0.05)
         done(place, hello.result())
 
@@ -143,32 +147,49 @@ class Supervisor:
             env=None if gpu is None else {**os.environ, **binding(gpu)},
         )  # fmt: skip
 
-    def _spawn(self, place: Place) -> None:
+    async def _begin(self, place: Place) -> subprocess.Popen[bytes]:
+        async def start() -> subprocess.Popen[bytes]:
+            return self._spawn(place)
+
+        return await started(f"worker {place.device}", start)
+
+    def _spawn(self, place: Place) -> subprocess.Popen[bytes]:
         """Give a place a process: the one that stands by, else a new one."""
         place.generation += 1
         place.has_worked, place.is_hung, place.is_over = False, False, False
+        for number, given in tuple(self._place_of.items()):  # what it had before is gone
+            if given.done() and given.result() in (None, place):
+                del self._place_of[number]
         spare, self._spare = self._spare, None
-        if spare is not None and spare[1].poll() is None:
+        is_there = spare is not None and spare[1].poll() is None
+        if spare is not None:
+            self._place_of[spare[0]].set_result(place if is_there else None)
+        if spare is not None and is_there:
             place.process = spare[1]
-            self._place_of[spare[0]].set_result(place)
         else:
             place.process = self._process(place.device, place.generation, place.gpu)
-            if spare is not None:
-                self._place_of[spare[0]].set_result(None)  # it is gone
+        place.heard_s = time.monotonic()
         if self._has_spare and self._listener is not None:
             self._later(self._stand_by(_SPARE_S))
+        return place.process
 
     async def _stand_by(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        if not self._is_closing and self._spare is None:
-            self._spares += 1
-            self._place_of[self._spares] = asyncio.get_running_loop().create_future()
-            self._spare = self._spares, self._process(say.SPARE, self._spares)
+
+        async def start() -> None:
+            if self._spare is None:
+                process = self._process(say.SPARE, self._spares + 1)
+                self._spares += 1
+                self._place_of[self._spares] = asyncio.get_running_loop().create_future()
+                self._spare = self._spares, process
+
+        await started("a worker that stands by", start)
 
     async def serve(self, hello: say.WorkerHello, link: Connection) -> None:
         """Take a worker's connection until it ends."""
         if hello.place == say.SPARE:
-            assigned = await self._place_of[hello.generation]
+            given = self._place_of.get(hello.generation)
+            assigned = None if given is None else await given
             if assigned is None:
                 return
             place, generation = assigned, assigned.generation
@@ -187,6 +208,7 @@ class Supervisor:
             if generation != place.generation:
                 link.close()
             elif isinstance(frame, say.Opening):
+                place.heard_s = time.monotonic()
                 self._opening(place, frame)
             elif isinstance(frame, say.Hello):
                 self._ready(place, frame, link)
@@ -238,11 +260,9 @@ class Supervisor:
     async def _again(self, place: Place, delay_s: float) -> None:
         """Start a process in the place of a lost one, and see that it comes up."""
         await asyncio.sleep(min(delay_s, _MOST_BACKOFF_S))
-        if self._is_closing:
-            return
-        self._spawn(place)
+        await self._begin(place)
         generation = place.generation
-        while place.link is None and place.generation == generation and not self._is_closing:
+        while place.link is None and place.generation == generation:
             if place.is_over:
                 return  # its connection has told
             if place.process is None or place.process.poll() is not None:
@@ -254,12 +274,12 @@ class Supervisor:
         while True:
             await asyncio.sleep(min(1.0, self._hang_s / 4))
             for place in self._places:
-                if place.doing is None or place.is_waiting:
+                is_idle = place.doing is None or place.is_waiting
+                if place.process is None or (place.link is not None and is_idle):
                     continue
-                if place.link is None or place.process is None:
-                    continue
-                if time.monotonic() - place.heard_s > self._hang_s:
-                    _log.error("worker %d said nothing for %.0f s", place.device, self._hang_s)
+                limit_s = self._start_s if place.link is None else self._hang_s
+                if time.monotonic() - place.heard_s > limit_s:
+                    _log.error("worker %d said nothing for %.0f s", place.device, limit_s)
                     place.is_hung = True
                     place.process.kill()
 
@@ -286,6 +306,8 @@ class Supervisor:
         self._is_closing = True
         if self._watch is not None:
             self._watch.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._spare is not None:
             self._spare[1].kill()
             self._spare[1].wait()

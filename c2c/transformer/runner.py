@@ -225,11 +225,11 @@ class Runner:
         ended, by a token to stop after or otherwise.
 
         Returns:
-          Whether it was begun: not where a request has all its tokens, blocks lack, or what was
-          begun ahead before has not all been asked for.
+          Whether it was begun: not where a request is over or has all its tokens, blocks lack, or
+          what was begun ahead before has not all been asked for.
         """
-        stays = [self._stays[request] for request in step.decode]
-        if self._early_stays() or any(stay.started >= stay.new for stay in stays):
+        stays = [self._stays.get(request) for request in step.decode]
+        if self._early_stays() or any(s is None or s.started >= s.new for s in stays):
             return False
         if step.fill is not None or self.missing(step):
             return False

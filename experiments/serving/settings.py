@@ -73,6 +73,7 @@ class ServeConf:
       patience: processes in a row that did nothing after which a worker is given up.
       has_spare: whether a process stands by to take the place of a lost one.
       hang_s: silence after which a worker that computes is killed.
+      start_s: silence after which a worker that is not ready yet is killed; it may compile.
       drain_s: how long requests may go on after SIGTERM.
       ttft_slo_s: target that policies see.
       tpot_slo_s: likewise.
@@ -107,6 +108,7 @@ class ServeConf:
     patience: int = 20
     has_spare: bool = True
     hang_s: float = 60.0
+    start_s: float = 600.0
     drain_s: float = 10.0
     ttft_slo_s: float = 1.0
     tpot_slo_s: float = 0.2
@@ -166,7 +168,7 @@ def settings_of(cfg: DictConfig) -> Settings:
     for name, least in (("max_open", 1), ("retries", 0), ("patience", 1)):
         if given[name] < least:
             raise SettingError(name, given[name], f"a whole number from {least}")
-    for name in ("hang_s", "ttft_slo_s", "tpot_slo_s"):
+    for name in ("hang_s", "start_s", "ttft_slo_s", "tpot_slo_s"):
         if not 0 < given[name] < float("inf"):
             raise SettingError(name, given[name], "seconds above 0")
     if not 0 <= given["drain_s"] < float("inf"):
@@ -203,6 +205,7 @@ def settings_of(cfg: DictConfig) -> Settings:
             patience=given["patience"],
             has_spare=given["has_spare"],
             hang_s=given["hang_s"],
+            start_s=given["start_s"],
             is_recorded=given["out"] is not None,
             ttft_slo_s=given["ttft_slo_s"],
             tpot_slo_s=given["tpot_slo_s"],

@@ -14,7 +14,7 @@ from pallas_kernels.host_memory.errors import (
     PoolSpaceError,
     PoolStaleError,
 )
-from pallas_kernels.host_memory.files import remove_pool, shared_memory_path
+from pallas_kernels.host_memory.files import remove_partial, remove_pool, shared_memory_path
 from pallas_kernels.host_memory.layout import DTYPES, TensorSpec
 from pallas_kernels.host_memory.pages import Residency
 from pallas_kernels.host_memory.pool import SharedPool
@@ -57,6 +57,7 @@ __all__ = [
     "in_host_memory",
     "placement_report",
     "refs",
+    "remove_partial",
     "remove_pool",
     "shared_memory_path",
     "to_host",

@@ -90,6 +90,23 @@ def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
     partial.unlink()
 
 
+def remove_partial(path: Path) -> None:
+    """Remove what a process that died has written of a pool; nothing if another one is at it."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_at(fd, partial):
+            partial.unlink()
+    except BlockingIOError:
+        return
+    finally:
+        os.close(fd)
+
+
 def reserve(fd: int, nbytes: int, path: Path, *, limit_bytes: int | None) -> None:
     """Allocate `nbytes` for the file, so that writing to its pages cannot fail later.
 

@@ -6,8 +6,11 @@ Each request ends once; what was delivered is what it draws, none twice, none le
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +30,7 @@ from c2c.engine.ledger import Entry as LedgerEntry
 from c2c.engine.ledger import Ledger
 from c2c.engine.places import Place
 from c2c.models import from_hf_config
-from c2c.serving import FAIL_NONE, Prepared, prepare
+from c2c.serving import FAIL_DEADLINE, FAIL_NONE, Prepared, prepare
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled, Event
 from c2c.serving.rows import as_rows
@@ -119,7 +122,7 @@ class World:
         self.fleet = as_rows(prepared.fleet)
         self.state = as_rows(prepared.new_serving(slots=2, buffer=1))
         self.backend.serve(self.take)
-        self.failed: Counter[int] = Counter()
+        self.recorded: dict[int, tuple[int, int]] = {}  # why it failed, and its tokens
         self.asked: dict[int, say.Ask] = {}
 
     def _tell(self, request: int, token: int, score: say.Scored | None) -> None:
@@ -153,13 +156,16 @@ class World:
             request=number, model="", ids=ids, new=rng.randint(1, 60), temperature=0.0,
             top_k=0, top_p=1.0, seed=0, stop=(),
         )  # fmt: skip
-        self.asked[number], self.told[number] = ask, []
-        model = rng.randrange(4)
+        self.send(ask, rng.randrange(4))
+
+    def send(self, ask: say.Ask, model: int) -> None:
+        self.asked[ask.request], self.told[ask.request] = ask, []
         self.ledger.open(ask, model, 0.0)
         self.backend.put(
             Arrival(
-                at_s=self.backend.now_s(), request_id=number, model=model,
-                prompt_tokens=len(ids), max_output_tokens=ask.new,
+                at_s=self.backend.now_s(), request_id=ask.request, model=model,
+                prompt_tokens=len(ask.ids), max_output_tokens=ask.new,
+                deadline_s=ask.deadline_s or math.inf,
             )
         )  # fmt: skip
 
@@ -167,8 +173,9 @@ class World:
         fleet, rules = self.fleet, self.prepared.rules
         self.state, actions = step(fleet, rules, self.state, event, donate=True)
         for row in self.state.records[: self.state.count[0].out]:
+            assert int(row.id) not in self.recorded
+            self.recorded[int(row.id)] = int(row.failure), int(row.output_tokens)
             if row.failure != FAIL_NONE:
-                self.failed[int(row.id)] += 1
                 self.ledger.end(int(row.id), "failed")
         self.state.count[0].out = 0
         self.backend.submit(float(self.state.count[0].now_s), actions)
@@ -261,6 +268,10 @@ def test_every_request_ends_once_with_the_tokens_it_draws(
             assert told[-1] % 11 == 0
         if world.why[request] == "length":
             assert len(told) == world.asked[request].new
+        if world.why[request] in ("stop", "length"):
+            assert world.recorded[request] == (FAIL_NONE, len(told))
+        else:
+            assert world.recorded[request][0] != FAIL_NONE
     assert not +world.wishes
     for k, entry in enumerate(world.state.hold):  # pins are instances', once nothing is pinned
         model = world.prepared.fleet.home_model[k]
@@ -319,3 +330,97 @@ def test_one_that_kills_its_worker_is_found_and_takes_no_other_with_it(prepared:
         assert {why for k, why in world.why.items() if k not in (4, 11)} <= {"stop", "length"}
         # Alone, it is at a loss once more than is retried; before that the step is lost once.
         assert sum(worker.losses for worker in world.workers) <= 2 * (retries + 2)
+
+
+def ask_of(number: int, *, prompt: int, new: int, deadline_s: float | None = None) -> say.Ask:
+    return say.Ask(
+        request=number, model="", ids=tuple(range(1, prompt + 1)), new=new, temperature=0.0,
+        top_k=0, top_p=1.0, seed=0, stop=(), deadline_s=deadline_s,
+    )  # fmt: skip
+
+
+def unstopped(count: int, *, tokens: int) -> list[int]:
+    """Return requests that draw so many tokens, none of which ends them."""
+    numbers = (n for n in range(99) if all(token_of(n, k) % 11 for k in range(tokens)))
+    return list(itertools.islice(numbers, count))
+
+
+async def work(world: World, until: Callable[[FakeWorker], bool]) -> FakeWorker:
+    """Have the workers work; return the first of which something holds."""
+    for _ in range(200):
+        for worker in world.workers:
+            if worker.is_up and not worker.is_gone:
+                worker.work()
+            if until(worker):
+                return worker
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_what_was_delivered_of_requests_computed_alone_is_told_before_the_device_is_lost(
+    prepared: Prepared, done: int
+) -> None:
+    async def scenario() -> World:
+        world = World(prepared, 0, retries=1000)
+        for number in numbers:
+            world.send(ask_of(number, prompt=10, new=5), 0)
+        one = await work(world, lambda w: w.run is not None and len(w.run.fills) == 2)
+        one.lose()
+        one.restart()
+        world.backend.started(one.place)
+        before = one.place.doing
+        assert before is not None
+        await work(world, lambda w: w is one and len(before.alone or ()) == 2 - done)
+        one.lose(for_good=True)
+        await work(world, lambda w: len(world.ends) == 2)
+        return world
+
+    numbers = unstopped(2, tokens=5)
+    world = asyncio.run(scenario())
+    for request, told in world.told.items():
+        assert told == [token_of(request, k) for k in range(5)]
+    assert world.why == dict.fromkeys(numbers, "length")
+    assert world.recorded == dict.fromkeys(numbers, (FAIL_NONE, 5))
+
+
+def test_an_operators_wish_is_answered_though_all_workers_are_given_up(fleets: Fleets) -> None:
+    async def scenario(what: Any) -> str:
+        world = World(fleets.of(is_crowded=True), 0, retries=3)
+        name = next(n for n in world.sizes if n not in world.store.here)
+        world.send(ask_of(0, prompt=3, new=5), list(world.sizes).index(name))
+        await work(world, lambda w: w.place.is_waiting)
+        world.wishes[0] = 1
+        world.keeper.manage(say.Manage(number=0, model=name, what=what))
+        for worker in world.workers:
+            worker.lose(for_good=True)
+        while world.read():
+            await asyncio.sleep(0)
+        assert world.wishes[0] == 0
+        assert name in world.store.here
+        return world.why[0]
+
+    assert [asyncio.run(scenario(what)) for what in ("pin", "load")] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_deadline_that_passes_in_a_requests_last_step_is_missed_for_all(
+    prepared: Prepared, is_late: bool
+) -> None:
+    async def scenario() -> World:
+        world = World(prepared, 0, retries=0)
+        world.send(ask_of(number, prompt=3, new=2, deadline_s=1000.0), 0)
+        await work(world, lambda w: len(world.told[number]) == 1)
+        world.backend._start_s -= 1001.0 if is_late else 0.0
+        await work(world, lambda w: bool(world.ends[number]))
+        return world
+
+    (number,) = unstopped(1, tokens=2)
+    world = asyncio.run(scenario())
+    assert len(world.told[number]) == 2  # what was drawn is delivered
+    assert world.ends[number] == 1
+    failure, tokens = world.recorded[number]
+    if is_late:
+        assert (world.why[number], failure) == ("failed", FAIL_DEADLINE)
+    else:
+        assert (world.why[number], failure, tokens) == ("length", FAIL_NONE, 2)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from c2c.engine import messages as say
+from c2c.engine import process as starting
 from c2c.engine import supervisor as supervising
 from c2c.engine.others import memory_kills
 from c2c.engine.places import Place
 from c2c.engine.supervisor import Supervisor
+from c2c.errors import DataError
 from tests.engine.fake_workers import FakeLink
 
 
@@ -112,3 +115,153 @@ def test_what_the_kernel_has_killed_for_memory(tmp_path: Path) -> None:
     assert memory_kills(tmp_path) == 12
     (tmp_path / "vmstat").write_text("nr_free_pages 5\n")
     assert memory_kills(tmp_path) is None
+
+
+class FakeProcess:
+    """A process that does nothing, until it is killed."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+
+    def poll(self) -> int | None:
+        return self.status
+
+    def kill(self) -> None:
+        self.status = -9 if self.status is None else self.status
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert self.status is not None or timeout is not None
+        if self.status is None:
+            raise subprocess.TimeoutExpired("fake", timeout or 0.0)
+        return self.status
+
+
+class Machine:
+    """Where processes are started; now and then it refuses."""
+
+    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals, self.processes = refusals, []  # type: int, list[FakeProcess]
+
+    def Popen(self, *_: Any, **__: Any) -> FakeProcess:  # noqa: N802
+        if self.refusals:
+            self.refusals -= 1
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        self.processes.append(FakeProcess())
+        return self.processes[-1]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(supervising, "subprocess", machine)
+    monkeypatch.setattr(supervising, "_SPARE_S", 0.0)
+    monkeypatch.setattr(starting, "_BACKOFF_S", 0.0)
+    return machine
+
+
+async def soon(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(30.0):
+        while not what():
+            await asyncio.sleep(0.001)
+
+
+def end(place: Place) -> None:
+    """Have a place's process end, as its connection would tell."""
+    assert place.process is not None
+    place.process.kill()
+
+
+def supervisor_of(place: Place, **more: Any) -> Supervisor:
+    given = {"hang_s": 60.0, "patience": 1000, "has_spare": False} | more
+    return Supervisor(Path("nowhere"), [place], **given)
+
+
+@pytest.mark.parametrize("has_spare", [False, True])
+def test_a_place_gets_a_process_once_the_machine_has_room_for_one(
+    machine: Machine, has_spare: bool
+) -> None:
+    async def scenario() -> None:
+        place = Place(device=0, process=FakeProcess())  # type: ignore[arg-type]
+        supervisor = supervisor_of(place, has_spare=has_spare)
+        supervisor.watch(Told())
+        await soon(lambda: len(machine.processes) == has_spare)
+        for process in machine.processes:  # the one that stands by is gone, too
+            process.kill()
+        machine.refusals = 7
+        supervisor._lost(place)
+        await soon(lambda: len(machine.processes) == 1 + 2 * has_spare)
+        assert machine.refusals == 0
+        assert place.process in machine.processes
+        machine.refusals = 1000
+        end(place)
+        await soon(lambda: machine.refusals < 998)
+        await supervisor.close()  # one that is about to be started is not
+        left = machine.refusals
+        await asyncio.sleep(0.01)
+        assert machine.refusals == left
+        assert all(process.status is not None for process in machine.processes)
+
+    asyncio.run(scenario())
+
+
+def test_starts_that_fail_are_tried_again_later_and_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def start() -> str:
+        if len(waits) < 9:
+            raise OSError(12, "Cannot allocate memory")
+        return "started"
+
+    monkeypatch.setattr(starting.asyncio, "sleep", wait)
+    assert asyncio.run(starting.started("a process", start)) == "started"
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+
+
+def test_a_process_that_is_silent_before_it_is_ready_is_ended(machine: Machine) -> None:
+    async def scenario() -> None:
+        place, told = Place(device=0, process=FakeProcess()), Told()  # type: ignore[arg-type]
+        supervisor = supervisor_of(place, hang_s=0.01, start_s=0.03, patience=3)
+        supervisor.watch(told)
+        supervisor._lost(place)
+        await soon(lambda: place.is_quarantined)
+        assert told.losses == [False, False, True]
+        assert [process.status for process in machine.processes] == [-9, -9]
+        await supervisor.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_start_ends_where_the_first_process_says_nothing(machine: Machine) -> None:
+    async def scenario() -> None:
+        supervisor = supervisor_of(Place(device=0), start_s=0.03)
+        with pytest.raises(DataError, match="worker 0: said nothing for"):
+            await supervisor.start(None, lambda *_: None, lambda *_: None)  # type: ignore[arg-type]
+        await supervisor.close()
+
+    asyncio.run(scenario())
+
+
+def test_processes_that_are_gone_are_forgotten(machine: Machine) -> None:
+    async def scenario() -> None:
+        place = Place(device=0)
+        supervisor = supervisor_of(place, has_spare=True)
+        supervisor.watch(Told())
+        for losses in range(12):
+            await soon(lambda: supervisor._spare is not None)
+            if losses % 3 == 0:  # the one that stands by is gone, too
+                machine.processes[-1].kill()
+            supervisor._spawn(place)
+        await soon(lambda: supervisor._spare is not None)
+        assert len(supervisor._place_of) <= 2
+        late = say.WorkerHello(place=say.SPARE, generation=1)
+        await supervisor.serve(late, FakeLink())  # type: ignore[arg-type]
+        await supervisor.close()
+
+    asyncio.run(scenario())

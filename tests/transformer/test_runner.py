@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from c2c.engine.messages import Fill, Run, Setup, Submit
+from c2c.engine.residents import Residents
 from c2c.transformer import Executables, Model, Sampling
 from c2c.transformer.kv_pool import KvPool, superblock_elements
 from c2c.transformer.pages import OutOfPages
@@ -198,6 +200,38 @@ def test_cancelled_requests_free_their_pages_and_leave_no_token(two: list[Warm])
     found += [runner.finish(runner.start(Step(decode=(1,)))) for _ in range(2)]
     assert [t for result in found for t in result.tokens][-1] == (1, texts[1][2], "stop")
     assert runner.requests == ()
+
+
+@pytest.mark.parametrize("over", [(), (1,), (2,), (1, 2)])
+def test_a_plan_goes_on_when_a_request_ends_in_one_of_a_steps_calls(
+    two: list[Warm], over: tuple[int, ...]
+) -> None:
+    """Calls that follow a loss: a new process computes anew what the lost one held."""
+    runner, texts = two[0]
+    asked = {1: ASKED[0], 2: ASKED[2]}  # by number
+    first = {1: texts[0][0], 2: texts[2][0]}
+    setup = Setup(
+        models=(), dtype="float32", linear="reference", executables=None, rows=SHAPES.rows,
+        budgets=SHAPES.budgets, width=SHAPES.width, superblocks=1, superblock=64, ahead=1,
+    )  # fmt: skip
+    residents = Residents(setup)
+    residents._runners[0] = runner
+    submits = tuple(
+        Submit(
+            request=n, ids=tuple(ids), new=8, drawn=0, stop=(first[n],) if n in over else (),
+            temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed,
+            penalty=s.repetition_penalty,
+        )
+        for n, (ids, _, s) in asked.items()
+    )  # fmt: skip
+    fills = tuple(Fill(request=s.request, tokens=len(s.ids)) for s in submits)
+    run = Run(plan=1, instance=0, submits=submits, fills=fills, decodes=(), steps=3)
+    found = list(residents.run(run, lambda: False))
+    assert len(found) == (1 if over else 3)
+    ends = dict.fromkeys(over, "stop")
+    assert found[0].tokens == tuple((n, token, ends.get(n)) for n, token in first.items())
+    residents.free((1, 2))
+    assert runner.lease.held == 0
 
 
 def test_scores_are_log_probabilities_and_stop_tokens_can_wait(

@@ -14,7 +14,36 @@ from c2c.engine.frames import Connection
 
 __all__ = ["MOST_WAITING", "Link"]
 
-MOST_WAITING = 256  # answers that a client has not taken: then it is too slow
+MOST_WAITING = 256  # answers that a client has not taken: then it is behind
+_TURNS = 8  # of this process in which one that is behind gets no further behind, or is too slow
+
+
+class _Stream:
+    """One request's answers.
+
+    Attributes:
+      answers: that its client has not taken.
+      is_cut: whether tokens were left out since; no end says then that it is whole.
+    """
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[say.Answered] = asyncio.Queue()
+        self.is_cut = False
+        self._turn = self._turns = 0  # the last one, and in a row in which it was behind
+        self._waited = 0  # answers, at the first of these
+
+    def is_too_slow(self, turn: int) -> bool:
+        """Say so, as one more token comes; what a client has had no turn to take does not count."""
+        if turn == self._turn:
+            return False
+        self._turn, waiting = turn, self.answers.qsize()
+        self._turns = self._turns + 1 if waiting >= MOST_WAITING else 0
+        if self._turns == 1:
+            self._waited = waiting
+        if self._turns <= _TURNS:
+            return False
+        self._turns = 0
+        return waiting > self._waited
 
 
 class Link:
@@ -29,10 +58,11 @@ class Link:
         """
         self._path, self._ended = path, ended
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Queue[say.Answered]] = {}
+        self._answers: dict[int, _Stream] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # answers that are no request's
         self._link: Connection | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._turn, self._is_new_turn = 0, True  # of this process, in which answers come
         self.models: tuple[say.ModelInfo, ...] = ()
         self.is_up = False
 
@@ -62,36 +92,49 @@ class Link:
         self.is_up = False
         for request in tuple(self._answers):
             self._answer(say.Ended(request=request, why="gone"))
-        for number in tuple(self._waiting):
-            waiting = self._waiting.pop(number)
+        for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionError("the engine is gone"))
         self._ended()
 
     def _answer_number(self, number: int, answer: Any) -> None:
-        waiting = self._waiting.pop(number, None)
+        waiting = self._waiting.get(number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
     def _answer(self, frame: say.Answered) -> None:
-        queue = self._answers.get(frame.request)
-        if queue is None:
+        stream = self._answers.get(frame.request)
+        if stream is None:
             return
-        if queue.qsize() >= MOST_WAITING and isinstance(frame, say.Tokens):
-            self.abort(frame.request)  # its end comes as an answer, too
-            return
-        queue.put_nowait(frame)
+        if isinstance(frame, say.Tokens):
+            if stream.is_cut:
+                return
+            if stream.is_too_slow(self._this_turn()):
+                stream.is_cut = True
+                self.abort(frame.request)  # its end comes as an answer, too
+                return
+        elif stream.is_cut and frame.why in ("stop", "length"):
+            frame = say.Ended(request=frame.request, why="cancelled")
+        stream.answers.put_nowait(frame)
+
+    def _this_turn(self) -> int:
+        if self._is_new_turn:
+            self._turn, self._is_new_turn = self._turn + 1, False
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        return self._turn
+
+    def _end_turn(self) -> None:
+        self._is_new_turn = True
 
     def ask(self, **fields: Any) -> tuple[int, asyncio.Queue[say.Answered]]:
         """Send a request; return its number and where its answers come."""
         number = next(self._numbers)
-        queue: asyncio.Queue[say.Answered] = asyncio.Queue()
-        self._answers[number] = queue
+        stream = self._answers[number] = _Stream()
         if self._link is None or not self.is_up:
-            queue.put_nowait(say.Ended(request=number, why="gone"))
+            self._answer(say.Ended(request=number, why="gone"))
         else:
             self._link.send(say.Ask(request=number, **fields))
-        return number, queue
+        return number, stream.answers
 
     def abort(self, request: int, *, is_done: bool = False) -> None:
         """Say that nobody wants the rest of a request."""
@@ -124,4 +167,7 @@ class Link:
             raise ConnectionError("the engine is gone")
         found = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._link.send(frame)
-        return await found
+        try:
+            return await found
+        finally:
+            del self._waiting[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import inspect
 import os
@@ -27,6 +28,7 @@ from pallas_kernels.host_memory import (
     SharedPool,
     TensorSpec,
     layout,
+    remove_partial,
     remove_pool,
     shared_memory_path,
     to_host,
@@ -181,6 +183,17 @@ def test_a_failed_fill_leaves_nothing(path: Path) -> None:
     with pytest.raises(KeyError):
         SharedPool.open_or_create(path, {"a": TensorSpec(shape=(4,), dtype="int8")}, fill)
     assert list(path.parent.glob(path.name + "*")) == []
+
+
+def test_what_a_process_that_died_has_written_can_be_removed(path: Path) -> None:
+    partial = path.with_name(path.name + ".partial")
+    remove_partial(path)  # nothing is there
+    with partial.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        remove_partial(path)
+        assert partial.exists()  # somebody is at it
+    remove_partial(path)
+    assert not partial.exists()
 
 
 def test_creating_twice_is_refused_and_open_or_create_checks(path: Path) -> None:
