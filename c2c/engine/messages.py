@@ -18,6 +18,7 @@ __all__ = [
     "Ask",
     "Bound",
     "Drain",
+    "Draws",
     "Drop",
     "Ended",
     "Fill",
@@ -113,6 +114,20 @@ class Hello(Frame):
     ready_s: float
 
 
+class Draws(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a request draws: what `c2c.transformer.Sampling` names."""
+
+    temperature: float
+    seed: int
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+
+
 class Submit(Frame):
     """A request that a worker does not hold yet; `drawn` of its tokens are its own."""
 
@@ -121,11 +136,7 @@ class Submit(Frame):
     new: int
     drawn: int
     stop: tuple[int, ...]
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    penalty: float = 1.0
+    draws: Draws
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell
 
@@ -241,12 +252,8 @@ class Ask(Frame):
     model: str
     ids: tuple[int, ...]
     new: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
+    draws: Draws
     stop: tuple[int, ...]
-    penalty: float = 1.0
     least: int = 0
     scores: int | None = None
     deadline_s: float | None = None

@@ -142,11 +142,7 @@ def _submit(ledger: Ledger, request: int) -> Submit:
         new=entry.left,
         drawn=len(entry.delivered),
         stop=ask.stop,
-        temperature=ask.temperature,
-        top_k=ask.top_k,
-        top_p=ask.top_p,
-        seed=ask.seed,
-        penalty=ask.penalty,
+        draws=ask.draws,
         least=ask.least,
         scores=ask.scores,
     )

@@ -236,13 +236,7 @@ def _submit(runner: Runner, submit: Submit) -> None:
         new=submit.new,
         drawn=submit.drawn,
         stop=submit.stop,
-        sampling=Sampling(
-            temperature=submit.temperature,
-            top_k=submit.top_k,
-            top_p=submit.top_p,
-            seed=submit.seed,
-            repetition_penalty=submit.penalty,
-        ),
+        sampling=Sampling(**structs.asdict(submit.draws)),
         least=submit.least,
         scores=submit.scores,
     )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from c2c.transformer.executables import Stage
-from c2c.transformer.sampling import SamplingRows, sample
+from c2c.transformer.sampling import SamplingRows, penalised, sample
 
-__all__ = ["BARRED", "DRAW", "FEED", "SCORE", "SEAT", "Score"]
+__all__ = [
+    "BIASED", "DRAW", "FEED", "MOST_HELD", "SCORE", "SCORED", "SEAT", "Score", "Seats", "new_seats",
+]  # fmt: skip
 
-BARRED = 8  # tokens at most that a request can bar from its first draws
+BIASED = 1024  # tokens at most that a request can bias, or bar from its first draws
+MOST_HELD = 2**15 - 1  # 16,383 times in an answer; more are not told apart
 SCORED = 20  # most likely tokens that are told, beside the drawn one
 
 
@@ -25,49 +30,87 @@ class Score:
     top: tuple[tuple[int, float], ...]  # tokens and theirs, falling
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seats:
+    """What draws need of each sequence, on the device.
+
+    Attributes:
+      held: int16 [seats, vocab], which tokens it holds, see `penalised`.
+      drawn: int32 [seats], its last token.
+      biased: int32 [seats, BIASED], tokens; those that there are not stand for none.
+      bias: float32 [seats, BIASED], what their logits get; -inf for as long as one is barred.
+    """
+
+    held: Any
+    drawn: Any
+    biased: Any
+    bias: Any
+
+
+def new_seats(seats: int, vocab: int) -> Seats:
+    """Return seats that nobody has."""
+    return Seats(
+        held=np.zeros((seats, vocab), np.int16),
+        drawn=np.zeros(seats, np.int32),
+        biased=np.zeros((seats, BIASED), np.int32),
+        bias=np.zeros((seats, BIASED), np.float32),
+    )
+
+
 def _feed(given: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
     """Return the tokens of a step: those given, or what a seat drew last."""
     return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), given)
 
 
-def _seat(seen: jax.Array, seat: jax.Array, row: jax.Array) -> jax.Array:
-    """Return which tokens each seat's sequence holds, with those of a new one."""
-    return seen.at[seat].set(row)
+def _seat(
+    seats: Seats,
+    seat: jax.Array,
+    held: jax.Array,
+    biased: jax.Array,
+    bias: jax.Array,
+) -> Seats:
+    """Return the seats with what a new sequence holds and how its tokens are biased."""
+    return Seats(
+        held=seats.held.at[seat].set(held),
+        drawn=seats.drawn,
+        biased=seats.biased.at[seat].set(biased),
+        bias=seats.bias.at[seat].set(bias),
+    )
 
 
 def _draw(
-    logits: jax.Array,
-    seen: jax.Array,
-    drawn: jax.Array,
-    rows: SamplingRows,
-    step: jax.Array,
-    seats: jax.Array,
-    barred: jax.Array,
-    *,
-    hot: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the next token of each row, which tokens each seat holds, and what each drew last.
+    logits: jax.Array, seats: Seats, rows: SamplingRows, stands: jax.Array, *, hot: bool
+) -> tuple[jax.Array, Seats]:
+    """Return the next token of each row, and the seats with it.
 
     Args:
       logits: float32 [R, vocab].
-      seen: bool [seats, vocab].
-      drawn: int32 [seats].
+      seats: of all sequences.
       rows: settings [R].
-      step: int32 [R], how many tokens each row has drawn.
-      seats: int32 [R]; of a row that draws nothing, one that there is not.
-      barred: int32 [R, BARRED], tokens that are not drawn now; those that there are not bar none.
+      stands: int32 [R, 4]: how many tokens a row has drawn; its seat (of a row that draws nothing,
+        one that there is not); at how many the tokens that are barred no longer are; how many
+        tokens are biased.
       hot: whether any temperature is above 0.
     """
-    where = jnp.arange(logits.shape[0])[:, None]
-    logits = lax.cond(
-        jnp.any(barred < logits.shape[1]),
-        lambda given: given.at[where, barred].set(-jnp.inf, mode="drop"),
-        lambda given: given,
-        logits,
-    )
-    token = sample(logits, rows, step, jnp.take(seen, seats, axis=0, mode="clip"), hot=hot)
-    seen = seen.at[seats, token].set(True, mode="drop")
-    return token, seen, drawn.at[seats].set(token, mode="drop")
+    step, seat, least, biased = stands.T
+
+    def changed(logits: jax.Array) -> jax.Array:
+        logits = lax.cond(jnp.any(biased > 0), with_bias, lambda logits: logits, logits)
+        return penalised(logits, rows, jnp.take(seats.held, seat, axis=0, mode="clip"))
+
+    def with_bias(logits: jax.Array) -> jax.Array:
+        tokens, bias = (jnp.take(x, seat, axis=0, mode="clip") for x in (seats.biased, seats.bias))
+        bias = jnp.where(jnp.isneginf(bias) & (step >= least)[:, None], 0, bias)
+        row = jnp.arange(logits.shape[0])[:, None]
+        return logits.at[row, tokens].add(bias, mode="drop")
+
+    logits = lax.cond(jnp.any(rows.changes | (biased > 0)), changed, lambda logits: logits, logits)
+    token = sample(logits, rows, step, hot=hot)
+    count = seats.held.at[seat, token].get(mode="clip")
+    held = seats.held.at[seat, token].set(jnp.minimum(count, MOST_HELD - 2) + 2, mode="drop")
+    drawn = seats.drawn.at[seat].set(token, mode="drop")
+    return token, replace(seats, held=held, drawn=drawn)
 
 
 def _score(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -80,5 +123,5 @@ def _score(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array, j
 
 FEED = Stage(name="feed", function=_feed)
 SEAT = Stage(name="seat", function=_seat, donated=(0,))
-DRAW = Stage(name="draw", function=_draw, donated=(1, 2), static=("hot",))
+DRAW = Stage(name="draw", function=_draw, donated=(1,), static=("hot",))
 SCORE = Stage(name="score", function=_score)

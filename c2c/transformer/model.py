@@ -130,12 +130,9 @@ class Model:
         max_new_tokens: int = ...,
         temperature: float = ...,
         *,
-        top_k: int = ...,
-        top_p: float = ...,
-        repetition_penalty: float = ...,
-        seed: int = ...,
         stop_at_eos: bool | None = ...,
         stop_tokens: Collection[int] = ...,
+        **sampling: Any,
     ) -> Iterator[str]: ...
     @overload
     def stream(
@@ -144,12 +141,9 @@ class Model:
         max_new_tokens: int = ...,
         temperature: float = ...,
         *,
-        top_k: int = ...,
-        top_p: float = ...,
-        repetition_penalty: float = ...,
-        seed: int = ...,
         stop_at_eos: bool | None = ...,
         stop_tokens: Collection[int] = ...,
+        **sampling: Any,
     ) -> Iterator[int]: ...
     def stream(
         self,
@@ -157,12 +151,9 @@ class Model:
         max_new_tokens: int = 32,
         temperature: float = 0.0,
         *,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
-        seed: int = 0,
         stop_at_eos: bool | None = None,
         stop_tokens: Collection[int] = (),
+        **sampling: Any,
     ) -> Iterator[int] | Iterator[str]:
         """Return new tokens, or pieces of text, as they are drawn; arguments as of `generate`.
 
@@ -176,13 +167,7 @@ class Model:
         is_text = isinstance(prompt, str)
         if max_new_tokens < 0:
             raise SettingError("max_new_tokens", max_new_tokens, "a whole number from 0")
-        sampling = Sampling(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            repetition_penalty=repetition_penalty,
-            seed=seed,
-        )
+        drawn = Sampling(temperature=temperature, **sampling)
         ends = is_text if stop_at_eos is None else stop_at_eos
         stop = {*stop_tokens, *(self._all_eos() if ends else ())}
         tokens = stream(
@@ -191,7 +176,7 @@ class Model:
             self.spec,
             self.linear,
             max_new_tokens=max_new_tokens,
-            sampling=sampling,
+            sampling=drawn,
             stop=stop,
             executables=self.executables,
         )
@@ -222,7 +207,7 @@ class Model:
           prompt: a text, or at least one token.
           max_new_tokens: at most so many; fewer only if a stop token comes.
           temperature: 0 for the most likely token each time.
-          settings: top_k, top_p, repetition_penalty and seed as in `Sampling`; stop_tokens, after
+          settings: those of `Sampling` by their names, such as top_p and seed; stop_tokens, after
             any of which generation ends (it is returned, but is no part of a text); stop_at_eos,
             which adds the checkpoint's own, by default after a text.
 

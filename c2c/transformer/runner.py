@@ -18,7 +18,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.drawing import BARRED, DRAW, FEED, SCORE, SEAT, Score
+from c2c.transformer.drawing import BIASED, DRAW, FEED, SCORE, SEAT, Score, Seats, new_seats
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.forward import run
 from c2c.transformer.kv_pool import KvPool
@@ -27,9 +27,12 @@ from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.params import Params
 from c2c.transformer.sampling import Sampling, sampling_rows
 from c2c.transformer.shapes import Shapes
-from c2c.transformer.stays import Ended, Laid, Stay, Step, barred_tokens
+from c2c.transformer.stays import Ended, Laid, Stay, Step
 
 __all__ = ["Result", "Resumable", "Runner", "Step", "Ticket"]
+
+_NEUTRAL = Sampling()
+_NO_TOKEN = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,7 @@ class Runner:
         self._executables = executables
         self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]
-        self._seated: tuple[Any, Any] | None = None  # seen and drawn, made at the first step
+        self._seated: Seats | None = None  # made at the first step
         self._read_s = 0.0
         self._early: _Drawn | None = None  # begun before anybody asked for it
         self._bound: dict[Stage, Callable[..., Any]] = {}
@@ -153,17 +156,24 @@ class Runner:
                 "request", f"{len(ids)} + {new} tokens",
                 f"at least one of each, at most {self.shapes.context + 1} together",
             )  # fmt: skip
-        if least > drawn and len(stop) > BARRED:
-            raise SettingError("stop", f"{len(stop)} tokens", f"at most {BARRED} beside min_tokens")
-        seen, held = self._seated or self._fresh()
-        seat = self._free_seats.pop()
-        row = np.zeros(self.spec.vocab, bool)
-        row[np.asarray(ids)] = True
-        self._seated = self._compiled(SEAT)(seen, np.int32(seat), row), held
-        self._stays[request] = Stay(
+        stay = Stay(
             request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop,
-            seat=seat, least=least, scores=scores,
+            seat=self._free_seats[-1], least=least, scores=scores,
         )  # fmt: skip
+        bias = stay.biases()
+        if len(bias) > BIASED:
+            raise SettingError(
+                "sampling.logit_bias", f"{len(bias)} tokens", f"at most {BIASED}, barred ones too"
+            )
+        tokens, values = np.full(BIASED, _NO_TOKEN, np.int32), np.zeros(BIASED, np.float32)
+        for place, (token, value) in enumerate(bias):
+            tokens[place], values[place] = token, value
+        self._seated = self._compiled(SEAT)(
+            self._seated or self._fresh(), np.int32(stay.seat), stay.held(self.spec.vocab),
+            tokens, values,
+        )  # fmt: skip
+        self._free_seats.pop()
+        self._stays[request] = stay
 
     def cancel(self, request: int) -> None:
         """Free at once what a request holds; what it has under way is dropped."""
@@ -265,8 +275,7 @@ class Runner:
             stay.blocks += self.lease.take(count, stay.request)
         laid = self._laid_out(step)
         assert self._seated is not None  # a step has requests, and they were submitted
-        seen, drawn = self._seated
-        tokens = self._compiled(FEED)(laid.given, drawn, laid.source)
+        tokens = self._compiled(FEED)(laid.given, self._seated.drawn, laid.source)
         pool = self.pool.arrays
         logits, pool = run(
             self.params,
@@ -285,17 +294,14 @@ class Runner:
             self._stays[step.fill[0]].filled += step.fill[1]
         if not any(laid.drawing):
             return _Drawn((), logits, None)  # of a prompt that goes on: only waited for
-        token, seen, drawn = self._compiled(DRAW)(
+        nobody = 0, self.seats, 0, 0
+        token, self._seated = self._compiled(DRAW)(
             logits,
-            seen,
-            drawn,
-            sampling_rows([Sampling() if s is None else s.sampling for s in laid.drawing]),
-            np.asarray([0 if s is None else s.before + s.started for s in laid.drawing], np.int32),
-            np.asarray([self.seats if s is None else s.seat for s in laid.drawing], np.int32),
-            barred_tokens(laid.drawing),
+            self._seated,
+            sampling_rows([_NEUTRAL if s is None else s.sampling for s in laid.drawing]),
+            np.asarray([nobody if s is None else s.stands for s in laid.drawing], np.int32),
             hot=any(s is not None and s.sampling.temperature > 0 for s in laid.drawing),
         )
-        self._seated = seen, drawn
         rows = tuple((stay, row) for row, stay in enumerate(laid.drawing) if stay is not None)
         for stay, _ in rows:
             stay.started += 1
@@ -357,8 +363,11 @@ class Runner:
         if self._executables is None:
             raise SettingError("executables", None, '"auto" or a folder, to load the model with')
         ahead = self._executables.bind_ahead
-        seen, drawn = self._seated or self._fresh()
-        ahead(SEAT)(seen, np.int32(0), np.zeros(self.spec.vocab, bool))
+        seats = self._seated or self._fresh()
+        ahead(SEAT)(
+            seats, np.int32(0), np.zeros(self.spec.vocab, np.int16),
+            np.zeros(BIASED, np.int32), np.zeros(BIASED, np.float32),
+        )  # fmt: skip
         for chunk, rows in self.shapes.calls:
             if not chunk and not decodes:
                 continue
@@ -366,7 +375,7 @@ class Runner:
             tables = self._placed(np.full(((chunk > 0) + rows, self.shapes.width), -1, np.int32))
             pool = self.pool.arrays
             wanted = np.zeros(self.shapes.draws(chunk, rows), np.int32)
-            tokens = ahead(FEED)(flat, drawn, flat)
+            tokens = ahead(FEED)(flat, seats.drawn, flat)
             logits, _ = run(
                 self.params,
                 tokens,
@@ -380,11 +389,9 @@ class Runner:
                 ahead=True,
             )
             for hot in draws:
-                settings = sampling_rows([Sampling()] * len(wanted))
-                token, *_ = ahead(DRAW)(
-                    logits, seen, drawn, settings, wanted, wanted,
-                    np.zeros((len(wanted), BARRED), np.int32), hot=hot,
-                )  # fmt: skip
+                settings = sampling_rows([_NEUTRAL] * len(wanted))
+                stands = np.zeros((len(wanted), 4), np.int32)
+                token, _ = ahead(DRAW)(logits, seats, settings, stands, hot=hot)
             if scores:
                 ahead(SCORE)(logits, token)
 
@@ -398,9 +405,8 @@ class Runner:
     def _placed(self, array: np.ndarray) -> Any:
         return jax.device_put(array, jax.devices()[0])
 
-    def _fresh(self) -> tuple[Any, Any]:
-        seen = np.zeros((self.seats, self.spec.vocab), bool)
-        self._seated = self._placed(seen), self._placed(np.zeros(self.seats, np.int32))
+    def _fresh(self) -> Seats:
+        self._seated = jax.tree.map(self._placed, new_seats(self.seats, self.spec.vocab))
         return self._seated
 
     def _growth(self, step: Step) -> list[tuple[Stay, int]]:

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from c2c.transformer.drawing import BARRED
+from c2c.transformer.drawing import MOST_HELD
 from c2c.transformer.sampling import Sampling
 
-__all__ = ["Ended", "Laid", "Stay", "Step", "barred_tokens"]
+__all__ = ["Ended", "Laid", "Stay", "Step"]
 
 Ended = Literal["stop", "length"]
 
@@ -53,10 +53,27 @@ class Stay:
             return self.filled + step.fill[1]
         return len(self.ids) + self.started
 
+    def held(self, vocab: int) -> np.ndarray:
+        """Return which tokens it holds as it comes, see `penalised`: int16 [vocab]."""
+        prompt = len(self.ids) - self.before
+        found = 2 * np.bincount(self.ids[prompt:], minlength=vocab)
+        found[np.asarray(self.ids[:prompt])] += 1
+        return np.minimum(found, MOST_HELD).astype(np.int16)
+
+    def biases(self) -> list[tuple[int, float]]:
+        """Return what logits of tokens get: -inf where one may not be drawn at first."""
+        return [*self.sampling.logit_bias.items(), *((token, -np.inf) for token in self.barred)]
+
     @property
     def barred(self) -> Collection[int]:
         """Tokens that its next draw may not give."""
         return self.stop if self.before + self.started < self.least else ()
+
+    @property
+    def stands(self) -> tuple[int, int, int, int]:
+        """What its next draw needs to know of it, see `DRAW`."""
+        biased = len(self.sampling.logit_bias) + len(self.barred)
+        return self.before + self.started, self.seat, self.least, biased
 
 
 class Laid:
@@ -92,12 +109,3 @@ class Laid:
         self.positions[at] = len(stay.ids) + stay.started - 1
         self.tables[row, : len(stay.blocks)] = stay.blocks
         self.wanted[row], self.drawing[row] = at, stay
-
-
-def barred_tokens(drawing: Sequence[Stay | None]) -> np.ndarray:
-    """Return the tokens that each row may not draw; what is no token stands for none."""
-    barred = np.full((len(drawing), BARRED), np.iinfo(np.int32).max, np.int32)
-    for row, stay in enumerate(drawing):
-        if stay is not None and stay.barred:
-            barred[row, : len(stay.barred)] = sorted(stay.barred)
-    return barred

@@ -175,6 +175,30 @@ def test_log_probabilities_and_tokens_that_must_come(live: Live, models: dict[st
     assert longer["usage"]["completion_tokens"] > 20
 
 
+def test_settings_of_draws_are_those_of_a_model_alone(live: Live, models: dict[str, Model]) -> None:
+    settings: list[dict[str, Any]] = [
+        {"frequency_penalty": 1.5, "presence_penalty": -0.5},
+        {"logit_bias": {"7": -100, "11": 2.5}},
+        {"temperature": 1.5, "min_p": 0.2, "seed": -3},
+        {"temperature": 1.5, "min_p": 1.0, "frequency_penalty": 2, "seed": 2**63 - 1},
+    ]
+    for model in ("two", "bare"):
+        for own in settings:
+            alone = {"temperature": 0.0, **own, "seed": own.get("seed", 0) % 2**64}
+            alone["logit_bias"] = {int(k): v for k, v in own.get("logit_bias", {}).items()}
+            expected = models[model].generate([5, 9, 40], 24, **alone)
+            assert live.tokens(model, [5, 9, 40], 24, **own) == expected
+    tokens = models["one"].generate([5, 9], 20)
+    stop = tokens[7]
+    until = tokens[: tokens.index(stop)]
+    assert live.tokens("one", [5, 9], 20, stop_token_ids=[stop]) == until
+    more = {"stop_token_ids": [stop], "include_stop_str_in_output": True}
+    assert live.tokens("one", [5, 9], 20, **more) == [*until, stop]
+    later = live.tokens("one", [5, 9], 20, min_tokens=12, **more)
+    assert stop not in later[:12]
+    assert live.state()["compiled_after_start"] == 0
+
+
 def test_draining_turns_requests_away_until_it_is_resumed(live: Live) -> None:
     assert live.client.post("/admin/drain").json() == {"status": "draining"}
     assert live.client.get("/ready").status_code == 503
@@ -230,7 +254,9 @@ def test_weights_are_loaded_kept_and_dropped_at_an_operators_wish(live: Live) ->
         (400, "n", {"n": 100}),
         (400, "temperature", {"temperature": -1}),
         (400, "top_p", {"top_p": 0}),
-        (400, "seed", {"seed": -1}),
+        (400, "seed", {"seed": 2**63}),
+        (400, "logit_bias", {"logit_bias": {str(VOCAB): 1}}),
+        (400, "stop_token_ids", {"stop_token_ids": [VOCAB]}),
         (400, "stop", {"stop": ["a"] * 5}),
         (400, "stop", {"stop": ""}),
         (400, "stream", {"stream": "perhaps"}),

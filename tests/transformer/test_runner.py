@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from c2c.engine.messages import Fill, Run, Setup, Submit
+from c2c.engine.messages import Draws, Fill, Run, Setup, Submit
 from c2c.engine.residents import Residents
+from c2c.errors import SettingError
 from c2c.transformer import Executables, Model, Sampling
+from c2c.transformer.drawing import BIASED, DRAW, MOST_HELD, new_seats
 from c2c.transformer.kv_pool import KvPool, superblock_elements
 from c2c.transformer.pages import OutOfPages
 from c2c.transformer.runner import Runner, Step
+from c2c.transformer.sampling import sampling_rows
 from c2c.transformer.shapes import Shapes
 from tests.compilations import compilations
 
 SHAPES = Shapes(rows=(1, 4), budgets=(16, 64), width=4)
 HOT = Sampling(temperature=1.1, top_k=30, repetition_penalty=1.2, seed=5)
+PENALISED = Sampling(
+    presence_penalty=0.7, frequency_penalty=0.4, repetition_penalty=1.1,
+    logit_bias={4: 1.5, 17: -100.0, 60: 0.5},
+)  # fmt: skip
 # prompt, tokens at most, how they are drawn
 ASKED = [
-    ([(7 * k + 3 * at * at) % 96 for at in range(length)], new, HOT if k % 2 else Sampling())
+    (
+        [(7 * k + 3 * at * at) % 96 for at in range(length)],
+        new,
+        HOT if k % 2 else PENALISED if k == 2 else Sampling(),
+    )
     for k, (length, new) in enumerate([(5, 12), (70, 9), (33, 40), (1, 70), (90, 5), (17, 33)])
 ]
 Warm = tuple[Runner, list[list[int]]]
@@ -46,8 +57,7 @@ def two(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> l
     texts = [
         [
             m.generate(
-                ids, new, s.temperature, top_k=s.top_k,
-                repetition_penalty=s.repetition_penalty, seed=s.seed,
+                ids, new, **{f.name: getattr(s, f.name) for f in fields(Sampling)},
             )
             for ids, new, s in ASKED
         ]
@@ -219,8 +229,7 @@ def test_a_plan_goes_on_when_a_request_ends_in_one_of_a_steps_calls(
     submits = tuple(
         Submit(
             request=n, ids=tuple(ids), new=8, drawn=0, stop=(first[n],) if n in over else (),
-            temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed,
-            penalty=s.repetition_penalty,
+            draws=Draws(**{f.name: getattr(s, f.name) for f in fields(Sampling)}),
         )
         for n, (ids, _, s) in asked.items()
     )  # fmt: skip
@@ -261,6 +270,49 @@ def test_scores_are_log_probabilities_and_stop_tokens_can_wait(
     assert all(1 not in result.scores for result in found)
     if 1 in runner.requests:
         runner.cancel(1)
+
+
+def test_penalties_and_biases_are_those_of_the_formula(
+    two: list[Warm], made: Callable[..., Any]
+) -> None:
+    """What all other draws of this setting are held to: token by token from the model's logits."""
+    model: Model = made("llama")[0]
+    ids, new, s = ASKED[2]
+    seen, answer = list(ids), [0] * model.spec.vocab
+    for token in two[0][1][2]:
+        logits = model.logits(seen)[-1].astype(np.float64)
+        for at, bias in s.logit_bias.items():
+            logits[at] += bias
+        held = sorted(set(seen))
+        logits[held] *= np.where(logits[held] > 0, 1 / s.repetition_penalty, s.repetition_penalty)
+        logits -= s.frequency_penalty * np.array(answer)
+        logits -= s.presence_penalty * (np.array(answer) > 0)
+        assert logits[token] > logits.max() - 1e-4
+        seen.append(token)
+        answer[token] += 1
+    assert len(seen) == len(ids) + new
+    assert max(answer) > 1
+
+
+def test_biases_beyond_what_a_seat_holds_are_refused(two: list[Warm]) -> None:
+    runner = two[0][0]
+    many = Sampling(logit_bias=dict.fromkeys(range(BIASED), 1.0))
+    runner.submit(0, [1], new=1, sampling=many)
+    runner.cancel(0)
+    with pytest.raises(SettingError, match="logit_bias"):
+        runner.submit(0, [1], new=1, sampling=many, stop=[3], least=1)
+    assert runner.requests == ()
+
+
+def test_a_count_that_is_full_stays_full() -> None:
+    seats = replace(new_seats(2, 5), held=np.full((2, 5), MOST_HELD - 2, np.int16))
+    logits = np.array([[0, 1, 0, 0, 0]], np.float32)
+    rows = sampling_rows([Sampling()])
+    for _ in range(3):
+        _, seats = DRAW.jitted(logits, seats, rows, np.array([[0, 1, 0, 0]], np.int32), hot=False)
+    held = np.asarray(seats.held)
+    assert held[1].tolist() == [MOST_HELD - 2, MOST_HELD, *[MOST_HELD - 2] * 3]
+    assert (held[0] == MOST_HELD - 2).all()
 
 
 def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) -> None:

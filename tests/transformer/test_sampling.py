@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from c2c.errors import SettingError
 from c2c.transformer import Sampling, sample, sampling_rows
+from c2c.transformer.sampling import penalised
 
 VOCAB = 12
 LOGITS = np.random.default_rng(3).standard_normal(VOCAB).astype(np.float32) * 2
@@ -17,11 +19,11 @@ LOGITS = np.random.default_rng(3).standard_normal(VOCAB).astype(np.float32) * 2
 def draw(count: int, seen: Any = None, logits: np.ndarray = LOGITS, **settings: Any) -> np.ndarray:
     """Draws of one row each, at steps 0, 1, ..."""
     rows = sampling_rows([Sampling(**settings)] * count)
-    held = np.zeros((count, VOCAB), bool)
+    held = np.zeros((count, VOCAB), np.int16)
     if seen is not None:
-        held[:, seen] = True
+        held[:, seen] = 1
     steps = np.arange(count, dtype=np.int32)
-    return np.asarray(sample(np.tile(logits, (count, 1)), rows, steps, held))
+    return np.asarray(sample(penalised(np.tile(logits, (count, 1)), rows, held), rows, steps))
 
 
 def chances(logits: np.ndarray) -> np.ndarray:
@@ -73,10 +75,48 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits() ->
     assert (np.abs(found - expected) < 5 * np.sqrt(expected / count) + 1e-3).all()
 
 
+def test_penalties_take_what_openais_formula_says() -> None:
+    rng = np.random.default_rng(8)
+    logits = rng.standard_normal((4, VOCAB)).astype(np.float32)
+    prompt, answer = rng.integers(0, 2, (4, VOCAB)), rng.integers(0, 3, (4, VOCAB))
+    asked = [
+        Sampling(repetition_penalty=r, presence_penalty=p, frequency_penalty=f)
+        for r, p, f in ((1, 0, 0), (1, 2, 0), (1, -0.5, 1.5), (1.3, 0.25, -2))
+    ]
+    held = (2 * answer + prompt).astype(np.int16)
+    found = np.asarray(penalised(logits, sampling_rows(asked), held))
+    for row, settings in enumerate(asked):
+        expected = logits[row].astype(np.float64)
+        factor = np.where(
+            expected > 0, 1 / settings.repetition_penalty, settings.repetition_penalty
+        )
+        expected = np.where(held[row] > 0, expected * factor, expected)
+        expected -= settings.frequency_penalty * answer[row]
+        expected -= settings.presence_penalty * (answer[row] > 0)
+        np.testing.assert_allclose(found[row], expected, atol=1e-6)
+
+
+def test_min_p_cuts_what_is_far_less_likely_than_the_best() -> None:
+    falling = chances(LOGITS)
+    for share in (0.01, 0.2, 0.6):
+        kept = set(np.flatnonzero(falling >= share * falling.max()))
+        assert set(draw(3000, temperature=1.0, min_p=share)) == kept
+    assert set(draw(50, temperature=2.0, min_p=1.0)) == {LOGITS.argmax()}
+    tied = np.array([3, 3, *[0] * (VOCAB - 2)], np.float32)
+    assert set(draw(300, temperature=1.0, min_p=1.0, logits=tied)) == {0, 1}
+
+
+def test_both_halves_of_a_seed_count_and_small_ones_are_keys_of_jax() -> None:
+    seeds = (5, 5 + (1 << 32), 5 << 32, 2**64 - 1)
+    assert len({tuple(draw(12, temperature=5.0, seed=seed)) for seed in seeds}) == len(seeds)
+    keys = [jax.random.fold_in(jax.random.key(2**32 - 1), k) for k in range(12)]
+    expected = [int(jax.random.categorical(key, LOGITS)) for key in keys]
+    assert draw(12, temperature=1.0, seed=2**32 - 1).tolist() == expected
+
+
 def test_a_row_depends_on_its_own_seed_and_step_only() -> None:
     rng = np.random.default_rng(4)
     mine = Sampling(temperature=1.3, seed=77, top_p=0.95)
-    seen = np.zeros((3, VOCAB), bool)
     drawn = set()
     for trial in range(5):
         others = [Sampling(temperature=t, seed=trial + 1) for t in (0.0, 0.4 + trial)]
@@ -84,7 +124,7 @@ def test_a_row_depends_on_its_own_seed_and_step_only() -> None:
         logits[1] = LOGITS
         rows = sampling_rows([others[0], mine, others[1]])
         steps = np.array([trial, 6, 2 * trial], np.int32)
-        drawn.add(int(np.asarray(sample(logits, rows, steps, seen))[1]))
+        drawn.add(int(np.asarray(sample(logits, rows, steps))[1]))
     assert len(drawn) == 1
     by_seed = {tuple(draw(20, temperature=2.0, seed=seed)) for seed in (1, 2, 2)}
     assert len(by_seed) == 2
@@ -100,6 +140,12 @@ def test_a_row_depends_on_its_own_seed_and_step_only() -> None:
         {"top_p": 1.5},
         {"repetition_penalty": 0.0},
         {"seed": -1},
+        {"seed": 2**64},
+        {"min_p": 1.5},
+        {"min_p": float("nan")},
+        {"presence_penalty": float("inf")},
+        {"frequency_penalty": float("nan")},
+        {"logit_bias": {3: float("inf")}},
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any]) -> None:

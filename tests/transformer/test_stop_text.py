@@ -37,6 +37,9 @@ def test_pieces_make_no_difference(text: str, stops: list[str], cuts: list[int])
         assert held < max((len(stop) for stop in stops), default=1)
     assert out + stream.finish() == wanted
     assert stream.found == found
+    kept = StopText(stops, is_kept=True)
+    pieces = [kept.push(text[first:past]) for first, past in itertools.pairwise(marks)]
+    assert "".join(pieces) + kept.finish() == wanted + (found or "")
 
 
 def test_an_empty_stop_is_refused() -> None:

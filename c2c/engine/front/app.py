@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import re
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any
@@ -30,7 +31,7 @@ from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequ
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.messages import ModelInfo
-from c2c.transformer.drawing import BARRED
+from c2c.transformer.drawing import BIASED
 
 __all__ = ["make_app"]
 
@@ -160,11 +161,19 @@ class Front:
         self._tell_ignored([*unknown(asked), *unused])
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
         headers = _headers(request)
-        eos = frozenset() if asked.ignore_eos else served.eos
+        ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
+        served.check_tokens(asked.stop_token_ids, "stop_token_ids")
+        served.check_tokens(map(int, asked.logit_bias), "logit_bias")
         if asked.min_tokens > min(rooms):
             raise ApiError(400, f"min_tokens: at most {min(rooms)} here", param="min_tokens")
-        if asked.min_tokens and len(eos) > BARRED:
-            raise ApiError(400, f"{asked.model} has {len(eos)} end tokens", param="min_tokens")
+        biased = len(asked.logit_bias) + len(ends) * (asked.min_tokens > 0)
+        if biased > BIASED:
+            raise ApiError(
+                400,
+                f"logit_bias: {biased} tokens, those that min_tokens bars too; at most {BIASED}",
+                param="logit_bias" if asked.logit_bias else "stop_token_ids",
+            )
+        seed = secrets.randbits(64) if asked.seed is None else asked.seed
         shape = Shape(
             asked.model,
             is_chat=isinstance(asked, ChatRequest),
@@ -178,19 +187,16 @@ class Front:
                 self._link,
                 served.tokenizer,
                 index=number * asked.n + k,
-                eos=eos,
+                hidden=frozenset() if asked.include_stop_str_in_output else ends,
+                keeps_stop=asked.include_stop_str_in_output,
                 stops=asked.stops,
                 skip_special=asked.skip_special_tokens,
                 after=ids if goes_on else (),
                 model=asked.model,
                 ids=ids,
                 new=room,
-                temperature=asked.temperature,
-                top_k=max(0, asked.top_k),
-                top_p=asked.top_p,
-                seed=_seed(asked.seed, k),
-                stop=tuple(sorted(eos)),
-                penalty=asked.repetition_penalty,
+                draws=asked.draws(seed, k),
+                stop=tuple(sorted(ends)),
                 least=asked.min_tokens,
                 scores=asked.scores,
                 **headers,
@@ -434,14 +440,6 @@ def _headers(request: Request) -> dict[str, Any]:
             raise ApiError(400, "expected a whole number", param="x-priority")
         found["priority"] = int(text)
     return found
-
-
-def _seed(seed: int | None, choice: int) -> int:
-    if seed is None:
-        import secrets
-
-        return secrets.randbits(32)
-    return (seed + choice) % 2**32
 
 
 def _event(value: Any) -> bytes:

@@ -44,8 +44,9 @@ class Choice:
         tokenizer: Tokenizer | None,
         *,
         index: int,
-        eos: frozenset[int],
+        hidden: frozenset[int],
         stops: Sequence[str],
+        keeps_stop: bool,
         skip_special: bool,
         after: Sequence[int],
         **fields: Any,
@@ -56,8 +57,9 @@ class Choice:
           link: to the scheduler.
           tokenizer: None where the model has none.
           index: of the choice in its answer.
-          eos: tokens that end the text and are no part of it.
-          stops: strings that do.
+          hidden: tokens that are no part of the text.
+          stops: strings that end it.
+          keeps_stop: whether the one that does is part of it.
           skip_special: whether special tokens have no text.
           after: tokens that the text goes on after; none of an answer that is a text of its own.
           fields: of the request.
@@ -70,13 +72,13 @@ class Choice:
         self._failure = "cancelled"
         self.begun_s = time.monotonic()
         self.times_s: list[float] = []
-        self._link, self._eos = link, eos
+        self._link, self._hidden = link, hidden
         self._text = (
             None
             if tokenizer is None
             else tokenizer.stream(skip_special_tokens=skip_special, after=after)
         )
-        self._stop = StopText(stops)
+        self._stop = StopText(stops, is_kept=keeps_stop)
         self._number, self._answers = link.ask(**fields)
         self._is_over = False
 
@@ -120,7 +122,7 @@ class Choice:
         scores: list[TokenScore] = []
         text = ""
         for token, score in zip_longest(frame.tokens, frame.scores):  # no scores, or one each
-            if token in self._eos:
+            if token in self._hidden:
                 continue
             shown.append(token)
             if self._text is not None:

@@ -19,12 +19,6 @@ __all__ = ["NO_EFFECT", "REFUSED", "check", "table", "unknown"]
 _MOST_SHOWN = 60  # characters of a value that is refused
 
 REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
     "allowed_token_ids": (),
     "audio": (),
     "bad_words": ([],),

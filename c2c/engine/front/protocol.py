@@ -6,13 +6,24 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictFloat,
+    StrictInt,
+    model_validator,
+)
 
-from c2c.transformer.drawing import SCORED
+from c2c.engine.messages import Draws
+from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = ["ChatRequest", "CompletionRequest", "ManageRequest", "Message", "SharedFields"]
 
 Token = Annotated[StrictInt, Field(ge=0)]
+TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 _MOST_STOPS = 4
 _MOST_CHOICES = 8
@@ -48,17 +59,39 @@ class SharedFields(BaseModel):
     top_k: int = Field(
         0, ge=-1, le=2**31 - 1, description="so many likeliest tokens; 0 and -1: all"
     )
+    min_p: float = Field(
+        0.0, ge=0, le=1, description="tokens at least so likely as this share of the likeliest one"
+    )
     seed: int | None = Field(
-        None, ge=0, lt=2**32, description="equal seeds draw equally; choices have s, s + 1, ..."
+        None,
+        ge=-(2**63),
+        lt=2**63,
+        description="equal ones draw equally; choices have s, s + 1, ...",
     )
     stop: Stop | Annotated[list[Stop], Field(max_length=_MOST_STOPS)] | None = Field(
         None, description="texts, up to 4, of which the first ends the answer before it"
     )
     max_tokens: int | None = Field(None, ge=1, description="new tokens at most")
+    stop_token_ids: list[Token] = Field(
+        [], max_length=BIASED, description="tokens that end the answer and are no part of it"
+    )
+    include_stop_str_in_output: bool = Field(
+        False, description="the stop text or token is part of the answer"
+    )
     min_tokens: int = Field(0, ge=0, description="no end of the text is drawn before so many")
     repetition_penalty: float = Field(
         1.0, gt=0, le=100, description="for tokens that prompt and answer hold already"
     )
+    presence_penalty: float = Field(
+        0.0, ge=-2, le=2, description="is taken from logits of tokens that the answer holds"
+    )
+    frequency_penalty: float = Field(
+        0.0, ge=-2, le=2, description="likewise, for each time that it holds one"
+    )
+    logit_bias: dict[TokenKey, Bias] = Field(
+        {}, max_length=BIASED,
+        description=f"is added to logits, by token id, -100 to 100; up to {BIASED} tokens",
+    )  # fmt: skip
     ignore_eos: bool = Field(False, description="the model's end tokens end nothing")
     skip_special_tokens: bool = Field(True, description="special tokens have no text")
     add_special_tokens: bool | None = Field(
@@ -81,6 +114,20 @@ class SharedFields(BaseModel):
     def stops(self) -> list[str]:
         """Stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    def draws(self, seed: int, choice: int) -> Draws:
+        """Return how a choice draws."""
+        return Draws(
+            temperature=self.temperature,
+            seed=(seed + choice) % 2**64,
+            top_k=max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
+        )
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield fields that others contradict, and what is wrong with them."""

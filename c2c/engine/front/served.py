@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,9 +58,7 @@ class Served:
             prompt = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         if not prompt:
             raise ApiError(400, "the prompt is empty", param=param)
-        for token in prompt:
-            if token >= self.info.vocab:
-                raise ApiError(400, f"token {token} is not among {self.info.vocab}", param=param)
+        self.check_tokens(prompt, param)
         self._check_length(len(prompt), param)
         return tuple(prompt)
 
@@ -119,6 +117,14 @@ class Served:
                 code="context_length_exceeded",
             )
         return asked if asked is not None else min(left, left if default is None else default)
+
+    def check_tokens(self, tokens: Iterable[int], param: str) -> None:
+        """Refuse tokens that are not of this model's vocabulary."""
+        for token in tokens:
+            if token >= self.info.vocab:
+                raise ApiError(
+                    400, f"{param}: token {token} is not among {self.info.vocab}", param=param
+                )
 
     def _check_text(self, text: str, param: str) -> None:
         """Refuse what cannot fit before it is encoded, which takes seconds a megabyte."""

@@ -20,8 +20,8 @@ class StopText:
     ('one ', '#two ', '', '###')
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        """Take the stop strings.
+    def __init__(self, stops: Sequence[str], *, is_kept: bool = False) -> None:
+        """Take the stop strings, and whether the one that is found is part of the text.
 
         Raises:
           SettingError: one is empty.
@@ -29,7 +29,7 @@ class StopText:
         if not all(stops):
             raise SettingError("stop", list(stops), "strings that are not empty")
         self.found: str | None = None  # the stop string that ended the text
-        self._stops = tuple(stops)
+        self._stops, self._is_kept = tuple(stops), is_kept
         self._held = ""
 
     def push(self, piece: str) -> str:
@@ -41,7 +41,7 @@ class StopText:
                 if (at := self._held.find(stop)) >= 0]  # fmt: skip
         if ends:
             end, _, self.found = min(ends)
-            out, self._held = self._held[: end - len(self.found)], ""
+            out, self._held = self._held[: end if self._is_kept else end - len(self.found)], ""
             return out
         kept = max((_overlap(self._held, stop) for stop in self._stops), default=0)
         out = self._held[: len(self._held) - kept]
