@@ -84,7 +84,7 @@ class LiveBackend:
         self._events: deque[Event] = deque()
         self._take: Callable[[Event], None] | None = None
         self._is_taking = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[int, asyncio.TimerHandle] = {}
         self._start_s = time.monotonic()
         self._plans = 0
         self._last: dict[int, tuple[str, float]] = {}  # device: model and end of its last step
@@ -130,7 +130,7 @@ class LiveBackend:
         if isinstance(action, RunSteps):
             self._begin(action, at_s)
         elif isinstance(action, SetTimer):
-            self._set_timer(action.at_s)
+            self._set_timer(action)
         elif isinstance(action, Forget | SetAside):
             self._free(action.request_id)
         elif isinstance(action, Interrupt):
@@ -181,15 +181,16 @@ class LiveBackend:
     def _put_ready(self, place: Place, at_s: float) -> None:
         self.put(Ready(at_s=at_s, device=place.device, available_gbps=self._gbps))
 
-    def _set_timer(self, at_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _set_timer(self, timer: SetTimer) -> None:
+        if timer.number in self._timers:
+            self._timers[timer.number].cancel()
         loop = asyncio.get_running_loop()
 
         def go_off() -> None:
-            self.put(Timer(at_s=max(at_s, self.now_s())))
+            self.put(Timer(at_s=max(timer.at_s, self.now_s()), number=timer.number))
 
-        self._timer = loop.call_later(max(0.0, at_s - self.now_s()), go_off)
+        in_s = max(0.0, timer.at_s - self.now_s())
+        self._timers[timer.number] = loop.call_later(in_s, go_off)
 
     def _free(self, request: int) -> None:
         for place in self._places:

@@ -152,7 +152,17 @@ from c2c.policies.turn import (
     turn_taken,
     urgency,
 )
-from c2c.policies.vary import AsAlpha, ByWait, ByWaiting, follows_waits, note_end, variant
+from c2c.policies.vary import (
+    WATCH_DTYPE,
+    AsAlpha,
+    ByWait,
+    ByWaiting,
+    answer,
+    follows_waits,
+    note_end,
+    timer_s,
+    variant,
+)
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -160,6 +170,7 @@ __all__ = [
     "ENGINE_DTYPE",
     "PREPARATION",
     "ROUTE_DTYPE",
+    "WATCH_DTYPE",
     "ActivationTrace",
     "AfterWaiting",
     "AllExperts",
@@ -224,6 +235,7 @@ __all__ = [
     "WithinQuota",
     "adjust_alpha",
     "alpha_index",
+    "answer",
     "apart",
     "best_alpha_index",
     "caches_experts",
@@ -288,6 +300,7 @@ __all__ = [
     "step_parts",
     "swaps_weights",
     "takes_turns",
+    "timer_s",
     "token_due_s",
     "tracing",
     "turn_taken",

@@ -31,6 +31,7 @@ class Apart(NamedTuple):
 
     turns: int = 0
     deal: int = 0
+    answer: int = 0
     step_experts: int = 0
     start_experts: int = 0
     share_works: int = 0

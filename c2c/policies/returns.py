@@ -16,6 +16,7 @@ __all__ = [
     "A_ROUTE",
     "A_SHARE",
     "A_SHARE_OR_NONE",
+    "DUE",
     "JOINS",
     "LAYERS",
     "PARTS",
@@ -72,6 +73,11 @@ def _is_share(value: float, *args: Any) -> bool:
 
 
 @jitable
+def _is_later(due_s: float, own: Any, table: Any, count: int, chip: int, now_s: float) -> bool:
+    return due_s > now_s
+
+
+@jitable
 def _is_part_of(parts: int, layers: int) -> bool:
     return 1 <= parts <= layers
 
@@ -94,6 +100,7 @@ A_NUMBER: Final = Returns(float, "a number", _is_number)
 SECONDS: Final = Returns(float, "seconds, at least 0", _is_not_negative)
 A_SHARE_OR_NONE: Final = Returns(float, "a share, at least 0", _is_not_negative)
 A_SHARE: Final = Returns(float, "a number in (0, 1]", _is_share)
+DUE: Final = Returns(float, "a time after `now_s`, or inf", _is_later)
 SHARE_OR_NEVER: Final = Returns(float, "a share above 0, or inf", _is_positive)
 A_PLACE_IN_WEIGHTS: Final = Returns(
     str, "'host', 'hbm' or 'staged'", lambda where: where in ("host", "hbm", "staged")

@@ -9,13 +9,48 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
-from c2c.policies.returns import A_COUNT, YES_OR_NO
+from c2c.policies.returns import A_COUNT, DUE, SHARE_OR_NEVER, YES_OR_NO
 
-__all__ = ["AsAlpha", "ByWait", "ByWaiting", "Waits", "follows_waits", "note_end", "variant"]
+__all__ = [
+    "WATCH_DTYPE",
+    "AsAlpha",
+    "ByWait",
+    "ByWaiting",
+    "Waits",
+    "answer",
+    "follows_waits",
+    "note_end",
+    "timer_s",
+    "variant",
+]
+
+# One row an instance of a chip.
+WATCH_DTYPE = np.dtype(
+    [
+        ("instance", "i8"),
+        ("model", "i8"),
+        ("waiting", "i8"),  # requests
+        ("prompts", "i8"),  # that are being computed
+        ("decodes", "i8"),
+        ("backlog", "i8"),  # prompt tokens that are not computed yet
+        ("kv_used", "i8"),  # tokens
+        ("kv_capacity", "i8"),
+        ("steps", "i8"),  # decode steps so far
+    ],
+    align=True,
+)
 
 
-def _first(policy: Any, own: Any, chip: int, waiting: int, now_s: float) -> int:
+def _first(policy: Any, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
     return 0
+
+
+def _no_timer(policy: Any) -> float:
+    return math.inf
+
+
+def _once(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
+    return math.inf
 
 
 def _nothing(policy: Any, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
@@ -32,13 +67,14 @@ def follows_waits(policy: Any) -> bool:
 
 
 @decision(default=_first, returns=A_COUNT)
-def variant(policy: Any, own: Any, chip: int, waiting: int, now_s: float) -> int:
-    """Return the variant of the step that begins now on a chip, by its number.
+def variant(policy: Any, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
+    """Return the variant of the step that an instance begins now, by its number.
 
     Args:
       policy: decides.
       own: arrays of the policy's own.
       chip: where.
+      instance: whose step; those of one kind on a chip change together.
       waiting: requests there whose prompts are not computed yet.
       now_s: the time.
     """
@@ -57,6 +93,28 @@ def note_end(policy: Any, own: Any, chip: int, latency_s: float, execution_s: fl
     """
 
 
+@decision(default=_no_timer, returns=SHARE_OR_NEVER)
+def timer_s(policy: Any) -> float:
+    """Return when each chip's timer is due first; inf: it needs none."""
+
+
+@decision(default=_once, returns=DUE, rows=WATCH_DTYPE)
+def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
+    """Answer the timer of a chip; return when it is due next, or inf.
+
+    A variant that the policy gives from now on is in force at the next step boundary of its
+    instance. Periods, cool-downs and windows are times that the policy keeps among its own arrays.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      table: record array of `WATCH_DTYPE`; the first `count` rows are valid.
+      count: number of instances of the chip.
+      chip: whose timer it is.
+      now_s: the time.
+    """
+
+
 class AsAlpha(NamedTuple):
     """The one that `alpha` says, for good: the first at 0, the last at 1."""
 
@@ -67,8 +125,20 @@ def _never(policy: AsAlpha) -> bool:
 
 
 @variant.by(AsAlpha)
-def _none(policy: AsAlpha, own: Any, chip: int, waiting: int, now_s: float) -> int:
+def _none(policy: AsAlpha, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
     return 0
+
+
+@timer_s.by(AsAlpha)
+def _at_no_time(policy: AsAlpha) -> float:
+    return math.inf
+
+
+@answer.by(AsAlpha)
+def _again_never(
+    policy: AsAlpha, own: Any, table: Any, count: int, chip: int, now_s: float
+) -> float:  # fmt: skip
+    return math.inf
 
 
 class Waits(NamedTuple):
@@ -160,7 +230,7 @@ def _end_window(own: Any, chip: int, window_s: float, now_s: float, chosen: int)
 
 
 @variant.by(ByWait)
-def _by_wait(policy: ByWait, own: Any, chip: int, waiting: int, now_s: float) -> int:
+def _by_wait(policy: ByWait, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
     if own.requests[chip] > 0 and now_s >= own.ends_s[chip]:
         chosen = int(own.chosen[chip])
         if own.execution_s[chip] > 0.0:
@@ -201,7 +271,9 @@ def _always_too(policy: ByWaiting) -> bool:
 
 
 @variant.by(ByWaiting)
-def _by_waiting(policy: ByWaiting, own: Any, chip: int, waiting: int, now_s: float) -> int:
+def _by_waiting(
+    policy: ByWaiting, own: Any, chip: int, instance: int, waiting: int, now_s: float
+) -> int:
     if now_s >= own.ends_s[chip]:
         chosen = int(own.chosen[chip])
         if waiting > policy.prompts:

@@ -27,7 +27,6 @@ from c2c.policies import (
     others_weight,
     prefill_share,
     smallest_chunk,
-    variant,
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import depends_on_alpha, step_alone_s, step_bytes
@@ -47,7 +46,7 @@ from c2c.serving.instances import make_room_for
 from c2c.serving.parking import bring_in
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
-from c2c.serving.variants import change_together, waiting_on
+from c2c.serving.variants import vary_now
 
 __all__ = ["compose", "next_part"]
 
@@ -337,10 +336,7 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     _plan_weights(fleet, rules, s, i, now_s)
     _plan_alpha(fleet, rules, s, i, pair)
     if follows_waits(rules.system.vary):
-        variants = len(s.alone_s)
-        chosen = variant(rules.system.vary, rules.own.vary, inst.chip, waiting_on(s, i), now_s)
-        plan.alpha = min(chosen, variants - 1)
-        change_together(s, i, plan.alpha / max(1, variants - 1))
+        plan.alpha = vary_now(rules, s, i, now_s)
         if inst.deals != 0:
             plan.steps = 1
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0

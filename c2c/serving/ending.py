@@ -62,7 +62,7 @@ def earliest_deadline_s(s: Serving) -> float:
 
 def expire(fleet: Fleet, rules: Rules, s: Serving, now_s: float, *, also_now: bool) -> None:
     """End the requests whose deadline has passed, in order of arrival."""
-    if now_s < s.count[0].timer_s:
+    if now_s < s.timer_s[0]:
         return  # it stands at the next deadline, or before it
     late = s.request.ends_by_s <= now_s if also_now else s.request.ends_by_s < now_s
     slots = np.flatnonzero(_live(s) & late & (s.request.ending == FAIL_NONE))

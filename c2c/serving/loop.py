@@ -94,6 +94,7 @@ from c2c.serving.state import (
     Serving,
 )
 from c2c.serving.step import start_asked
+from c2c.serving.timers import answer_timer, set_timer
 
 __all__ = [
     "action_of",
@@ -174,13 +175,20 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
     elif isinstance(event, ChangeLayout | LayoutChanged):
         change_layout(fleet, rules, s, event, now_s)
     elif isinstance(event, Timer):
-        s.count[0].timer_s = math.inf
+        _time(fleet, rules, s, event.number, now_s)
     elif is_lost(s, event.device):
         pass  # likewise
     elif isinstance(event, DeviceLost):
         lose_device(fleet, rules, s, event.device, now_s)
     else:
         take_ready(fleet, rules, s, event.device, event.available_gbps, now_s)
+
+
+def _time(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: float) -> None:
+    if number == 0:
+        set_timer(s, 0, math.inf)
+    elif now_s >= s.timer_s[number]:  # else it went off early
+        answer_timer(fleet, rules, s, number, now_s)
 
 
 def check_arrival(fleet: Fleet, event: Arrival) -> None:
@@ -223,6 +231,8 @@ def priority_of(fleet: Fleet, event: Arrival) -> int:
 
 
 def _check_device(s: Serving, event: Event) -> None:
+    if isinstance(event, Timer) and not 0 <= event.number < len(s.timer_s):
+        raise BackendError("Timer", "number", event.number, f"below {len(s.timer_s)}")
     if not isinstance(event, (Ready, StepEnd, DeviceLost)):
         return
     name = type(event).__name__
@@ -287,16 +297,19 @@ def _check_layout(s: Serving, event: Event) -> None:
 
 
 def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
-    """Return the action that sets the timer, if an event has brought a nearer deadline."""
+    """Return the action that sets a timer: the one that went off, or for a nearer deadline."""
+    if isinstance(event, Timer) and event.number > 0:
+        at_s = float(s.timer_s[event.number])
+        return (SetTimer(at_s=at_s, number=event.number),) if at_s < math.inf else ()
     # It stands at the next deadline, or before it; only these bring a nearer one.
     if not (
         isinstance(event, Timer) or (isinstance(event, Arrival) and event.deadline_s < math.inf)
     ):
         return ()
     next_s = earliest_deadline_s(s)
-    if next_s >= s.count[0].timer_s:
+    if next_s >= s.timer_s[0]:
         return ()
-    s.count[0].timer_s = next_s
+    set_timer(s, 0, next_s)
     return (SetTimer(at_s=next_s),)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE
+from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, WATCH_DTYPE
 from c2c.serving.lines import spread_rows
 from c2c.serving.state import (
     ABSENT,
@@ -87,7 +87,7 @@ def new_serving(
     held_bytes = fleet.weight_bytes[fleet.home_model] * held
     chip.free_bytes = host_bytes - np.bincount(fleet.home_chip, held_bytes, n_chips)
     count = _records(COUNT_DTYPE, 1)
-    count[0].free_slots, count[0].events, count[0].timer_s = slots, 1, np.inf
+    count[0].free_slots, count[0].events = slots, 1
     widest = int((chip.last - chip.first).max()) * fleet.residents
     return Serving(
         device=device,
@@ -104,11 +104,13 @@ def new_serving(
         decoding=np.zeros((n_instances, spread_rows(24, fleet.max_batch), 3), np.int64),
         count=count,
         actions=np.zeros((4 * n_instances + fleet.max_batch + slots + 16, 2), np.int64),
+        timer_s=np.full(1 + n_chips, np.inf),
         asked=np.zeros(n_devices, np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
         routes=_records(ROUTE_DTYPE, n_instances),
         candidates=_records(CANDIDATE_DTYPE, n_devices),
         engines=_records(ENGINE_DTYPE, widest),
+        watched=_records(WATCH_DTYPE, widest),
         ranked=np.zeros((widest, 2)),
         alone_s=np.zeros(fleet.costs.body_s.shape[2]),
         link_bytes=np.zeros(fleet.costs.body_s.shape[2]),

@@ -123,9 +123,10 @@ class LayoutChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """The time of the last `SetTimer` has come."""
+    """The time of a timer has come: of its last `SetTimer`, or of the state at the start."""
 
     at_s: float
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +260,10 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Send `Timer` at this time; it takes the place of an earlier one that has not gone off."""
+    """Send `Timer` at this time; it takes the place of one of its number that has not gone off."""
 
     at_s: float
+    number: int = 0  # 0: for deadlines; 1 + c: for the policy of chip c
 
 
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
@@ -282,7 +284,9 @@ class Backend(Protocol):
       thing at a time.
     - A run of several steps ends with the first step in which one of its requests ends, and at the
       next step boundary after an `Interrupt`, which may come too late. At least one step is done.
-    - The timer goes off once; late is allowed, early and needless, too.
+    - A timer goes off once; late is allowed, early and needless, too. Those of chips are set at the
+      start, at the times in the state (`timer_s`), and need not go off where nothing else is to
+      come.
 
     Clocks may jump: the loop takes an event that seems older than the last one as of the same time.
     """

@@ -340,7 +340,7 @@ COUNT_DTYPE = np.dtype(
         ("asked", "i8"),  # devices in the buffer
         ("to_start", "i8"),  # 1: models that may be active before the first event are not yet
         ("now_s", "f8"),  # of the last event that came through the port
-        ("timer_s", "f8"),  # when the port's timer goes off; inf: it is not set
+        ("first_timer", "i8"),  # which of the timers is due first
     ],
     align=True,
 )
@@ -405,11 +405,14 @@ class Serving(NamedTuple):
     decoding: Any  # i8[I, B, 3]: SLOT, ENDS_AT, LENGTH of each; a step reads these of all
     count: Any  # i8[0].size
     actions: Any  # i8[n, 2]; an event may hand over every request, see `c2c.serving.actions`
+    # f8[1 + C] when each timer is due, inf: it is not set: deadlines or layouts, then each chip's
+    timer_s: Any
     asked: Any  # i8[devices] that look for work when the event is taken in
     records: Any  # RECORD_DTYPE buffer
     routes: Any  # scratch
     candidates: Any  # scratch
     engines: Any  # scratch, a row an instance of a chip
+    watched: Any  # scratch, likewise
     ranked: Any  # scratch
     alone_s: Any  # scratch f8[A]
     link_bytes: Any  # scratch f8[A]

@@ -134,7 +134,7 @@ def take(fleet: Fleet, rules: Rules, s: Serving, told: Told) -> int:
     finished = told.finished[: e.finished]
     count = s.count[0]
     now_s = max(e.at_s, count.now_s)
-    if now_s >= count.timer_s or not _has_room(s) or not _is_expected(s, e, finished):
+    if now_s >= s.timer_s[0] or not _has_room(s) or not _is_expected(s, e, finished):
         return LEFT
     count.now_s = now_s
     dropped = int(count.dropped)

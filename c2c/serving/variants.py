@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from c2c.policies import jitable
+from c2c.policies import jitable, variant
 from c2c.serving.actions import ACT_INTERRUPT, emit
-from c2c.serving.state import RUNNING, Serving
+from c2c.serving.state import RUNNING, Rules, Serving
 
-__all__ = ["change_together", "waiting_on"]
+__all__ = ["vary_now"]
 
 
 @jitable
-def waiting_on(s: Serving, i: int) -> int:
-    """Return the requests on the chip of instance `i` whose prompts are not computed yet."""
+def _waiting_on(s: Serving, i: int) -> int:
+    # The requests on the chip of instance i whose prompts are not computed yet.
     chip = s.chip[s.instance[i].chip]
     waiting = 0
     for d in range(chip.first, chip.last):
@@ -21,15 +21,18 @@ def waiting_on(s: Serving, i: int) -> int:
 
 
 @jitable
-def change_together(s: Serving, i: int, alpha: float) -> None:
-    """Note the variant of the step that instance `i` begins, on all batches that share its devices.
+def vary_now(rules: Rules, s: Serving, i: int, now_s: float) -> int:
+    """Ask for the variant of instance `i`'s steps, and return it; all of its kind there change.
 
     Where it is another than before, they end their runs at the next step boundary and are dealt out
     anew there (`dealing`): one variant may be for one large batch, another for several small ones.
     """
-    inst = s.instance[i]
+    inst, variants = s.instance[i], len(s.alone_s)
+    policy, own = rules.system.vary, rules.own.vary
+    chosen = min(variant(policy, own, inst.chip, i, _waiting_on(s, i), now_s), variants - 1)
+    alpha = chosen / max(1, variants - 1)
     if inst.alpha == alpha:
-        return
+        return int(chosen)
     chip = s.chip[inst.chip]
     for d in range(chip.first, chip.last):
         if s.device[d].kind != inst.kind:
@@ -38,5 +41,6 @@ def change_together(s: Serving, i: int, alpha: float) -> None:
         other = s.instance[j]
         other.alpha = alpha
         other.deals = 1 if other.n_prefill + other.n_decode > 0 else 0
-        if j != i and other.state == RUNNING and s.plan[d].steps > 1:
+        if other.state == RUNNING and s.plan[d].steps > 1:
             emit(s, ACT_INTERRUPT, d)
+    return int(chosen)

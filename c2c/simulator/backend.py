@@ -11,6 +11,7 @@ from c2c.policies import caches_experts, inlined, jitable
 from c2c.serving.actions import ACT_HAND, ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.timers import set_timer
 from c2c.simulator.carrying import move_kv, send_kv
 from c2c.simulator.experts import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
@@ -244,7 +245,7 @@ def submit(
         elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
         elif code == ACT_RECUT:
-            world.layout_s[0] = now_s
+            set_timer(state, 0, now_s)
     for k in range(state.count[0].actions + 1):
         d = ended
         if k < state.count[0].actions:

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from c2c.policies import jitable
+from c2c.policies import inlined, jitable
 from c2c.serving.placing import start_active
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
+from c2c.serving.timers import answer_timer
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
@@ -24,7 +25,16 @@ BLOCK_DONE: Final = 0  # all arrivals of the block are taken; later events wait 
 DRAINED: Final = 1  # no more events
 RECORDS_FULL: Final = 2  # take the records out, then call again
 NEED_SLOTS: Final = 3  # grow the request slots, then call again
-LAYOUT_DUE: Final = 4  # a chip's layout changes at `world.layout_s`: do it, then call again
+LAYOUT_DUE: Final = 4  # a chip's layout changes at timer 0: do it, then call again
+
+
+@inlined
+def _due_timer(state: Serving, ends_s: float, arrives_s: float) -> int:
+    # The timer that is due before the next phase ends or request arrives, or -1.
+    timer = state.count[0].first_timer
+    due_s = state.timer_s[timer]
+    is_next = due_s < ends_s and due_s <= arrives_s
+    return int(timer) if is_next and (timer == 0 or min(ends_s, arrives_s) < np.inf) else -1
 
 
 @jitable
@@ -48,9 +58,10 @@ def drive(
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last one, all work is done).
 
-    Order: by time; at equal times phase ends come before changes of layouts, and these before
-    arrivals; phase ends by device number, arrivals as in the block. In a closed loop a request of
-    the block arrives when a client is free.
+    Order: by time; at equal times phase ends come before timers (changes of layouts, then those of
+    chips), and these before arrivals; phase ends by device number, arrivals as in the block. In a
+    closed loop a request of the block arrives when a client is free. Timers of chips are answered
+    while something is under way or to come.
 
     Groups of chips that share no model are run one after another, each to the end of the block:
     what one group needs stays in the processor's caches, which the state of a large fleet exceeds.
@@ -82,9 +93,14 @@ def drive(
         arrives_s = np.inf
         if k < n:
             arrives_s = next_free_s(clients) if is_closed else arrival_s[k]
-        if world.layout_s[0] < now_s and world.layout_s[0] <= arrives_s and (k < n or is_last):
+        timer = _due_timer(state, now_s, arrives_s) if k < n or is_last else -1
+        if timer == 0:
             return LAYOUT_DUE
-        if arrives_s < now_s:
+        if timer > 0:
+            d = -1
+            now_s = state.timer_s[timer]
+            answer_timer(fleet, rules, state, timer, now_s)
+        elif arrives_s < now_s:
             if state.count[0].free_slots == 0:
                 return NEED_SLOTS
             d = -1

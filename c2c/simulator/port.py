@@ -86,7 +86,7 @@ class SimulatorBackend:
         self._experts = build_experts(prepared, self._mirror)
         self._runs: dict[int, RunSteps] = {}
         self._handed_s: dict[int, float] = {}  # requests that no run has named since, and when
-        self._timer_s = math.inf
+        self._timer_s = self._mirror.timer_s.copy()
         self._ended = -1
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
@@ -95,7 +95,7 @@ class SimulatorBackend:
         n = 0
         for action in actions:
             if isinstance(action, SetTimer):
-                self._timer_s = action.at_s
+                self._timer_s[action.number] = action.at_s
             elif isinstance(action, Recut):
                 self._layouts.left(action.chip, at_s)
             elif not isinstance(action, Absent | Forget | SetAside):  # which take no time
@@ -166,7 +166,8 @@ class SimulatorBackend:
             arrives_s = self._arrives_s()
         happens_s = self._incidents[0].at_s if self._incidents else math.inf
         changes_s = self._layouts.next_s
-        others_s = min(self._timer_s, changes_s, happens_s, arrives_s)
+        timer = int(np.argmin(self._timer_s))
+        others_s = min(self._timer_s[timer], changes_s, happens_s, arrives_s)
         while True:
             d, ends_s = next_end(self._world.tournament, FLEET)
             if ends_s > others_s or ends_s == math.inf:
@@ -174,11 +175,11 @@ class SimulatorBackend:
             if not self._works_follow(d, ends_s):
                 return self._end(d, ends_s)
         at_s = others_s
-        if at_s == math.inf:
+        if min(ends_s, self._timer_s[0], changes_s, happens_s, arrives_s) == math.inf:
             return None
-        if at_s == self._timer_s:
-            self._timer_s = math.inf
-            return Timer(at_s=at_s)
+        if at_s == self._timer_s[timer]:
+            self._timer_s[timer] = math.inf
+            return Timer(at_s=float(at_s), number=timer)
         if at_s == changes_s:
             return self._layouts.next_event()
         if at_s == happens_s:

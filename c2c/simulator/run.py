@@ -14,6 +14,7 @@ from c2c.serving.growing import grow_records, grow_requests
 from c2c.serving.layout import change_layout
 from c2c.serving.mistakes import policy_error
 from c2c.serving.state import Rules, Serving
+from c2c.serving.timers import has_timers, set_timer
 from c2c.simulator.backend import submit
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
@@ -114,7 +115,7 @@ class Simulation:
         layouts = LayoutSchedule(prepared)
         ranges = ranges_of(prepared)
         world = new_world(machine, state, timeline_rows, ranges.first_chip)
-        world.layout_s[0] = layouts.next_s
+        set_timer(state, 0, layouts.next_s)
         return cls(
             prepared=prepared,
             rules=prepared.new_rules(),
@@ -201,12 +202,13 @@ class Simulation:
         """Return the order in which the block is served, and where each group's requests end.
 
         All chips are served together, in the order of time, where something is common to them:
-        clients, changes of layouts, and a timeline that is not full yet.
+        clients, timers, and a timeline that is not full yet.
         """
         groups, world = len(self.ranges.first_chip), self.world
         is_common = (
             len(self.clients.free_s) > 0
             or len(self.prepared.layouts.changes) > 0
+            or has_timers(self.rules)
             or world.n_timeline[0] < self.timeline_rows
         )
         if groups == 1 or is_common:
@@ -233,15 +235,15 @@ class Simulation:
             raise found from error
 
     def _change_layout(self, *, is_over: bool) -> None:
-        """Do what is due at `world.layout_s`; where nothing is left to serve, nothing ever is."""
+        """Do what is due at timer 0; where nothing is left to serve, nothing ever is."""
         count, layouts, world = self.state.count[0], self.layouts, self.world
         if is_over and count.arrived == count.finished + count.failed:
-            world.layout_s[0] = np.inf
+            set_timer(self.state, 0, np.inf)
             return
         room = int(count.pending) + self.prepared.fleet.max_batch + 2  # what waits may fail
         if count.out + room > len(self.state.records):
             self.state = grow_records(self.state, room)
-        now_s, ended = float(world.layout_s[0]), int(count.out)
+        now_s, ended = float(self.state.timer_s[0]), int(count.out)
         self._note_who_left(now_s)
         while layouts.next_s <= now_s:
             fleet, rules, state = self.prepared.fleet, self.rules, self.state
@@ -249,7 +251,7 @@ class Simulation:
             start_asked(fleet, rules, state, now_s)
             submit(fleet, rules, self.machine, state, world, self.experts, -1, now_s)
             self._note_who_left(now_s)
-        world.layout_s[0] = layouts.next_s
+        set_timer(self.state, 0, layouts.next_s)
         if len(self.clients.free_s) > 0:
             give_back(self.clients, int(count.out) - ended, now_s)
 

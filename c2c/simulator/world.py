@@ -109,7 +109,6 @@ class World(NamedTuple):
     resources: Resources  # scratch, of the chip whose shares are found
     timeline: Any  # TIMELINE_DTYPE buffer
     n_timeline: Any  # i8[1]
-    layout_s: Any  # f8[1] when a chip's layout changes next, or the chip is ready for it
 
 
 def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any = (0,)) -> World:
@@ -139,7 +138,6 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
         resources=resources,
         timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
         n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
-        layout_s=np.full(1, np.inf),
     )
 
 

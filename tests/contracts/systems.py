@@ -34,6 +34,7 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.serving import Prepared, SystemSpec, prepare
+from tests.simulator.controllers import Load
 from tests.simulator.lanes import layout, on, over
 from tests.simulator.worlds import few_experts, setup, with_room
 
@@ -76,6 +77,12 @@ LAYOUTS = {
         *[[[on(0, 0.02), on(1, 0.03)], [on(0, 0.01)]]] * 2, [[on(2, 0.05)], [on(2, 0.03)]],
         resources=3, rows=3, hands_to=2,
     ),
+    # each instance has a variant of its own, which a controller says by a timer
+    "controlled": layout(
+        *[[[on(0, 0.02)], [on(0, 0.01), on(1, 0.002)], [on(k, 0.03)], [on(k, 0.004)]]
+          for k in (0, 2)],
+        resources=3, rows=3,
+    ),
 }  # fmt: skip
 _LIKE_THEM = {"af", "replicas"}  # the same policies on other layouts
 
@@ -100,7 +107,7 @@ MIXES: dict[str, dict[str, Any]] = {
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 _FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}
-SYSTEMS = (*sorted(_FILES - _LIKE_THEM), *MIXES)
+SYSTEMS = (*sorted(_FILES - _LIKE_THEM), "controlled", *MIXES)
 
 _MODELS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b")
 
@@ -119,7 +126,8 @@ def models(system: str) -> int:
 @functools.cache
 def _spec(system: str) -> SystemSpec:
     """Return what a file of `conf/system` says."""
-    settings = [f"system={system}", "workload=poisson"]
+    named = "tessera" if system == "controlled" else system
+    settings = [f"system={named}", "workload=poisson"]
     if system not in LAYOUTS:  # two Superchips have a slice for each model of the catalog
         settings += ["system.check_slo=false", "superchips=2"]
     cfg = load(settings)
@@ -139,6 +147,9 @@ def prepared(system: str, fleet: str) -> Prepared:
             over(LAYOUTS[system]), system=replace(_spec(system), layout=LAYOUTS[system]),
             superchips=FLEETS[fleet]["superchips"],
         )  # fmt: skip
+        if system == "controlled":
+            control = Load(period_s=0.03, up=1, late_s=0.5, cool_down_s=0.05)
+            made = replace(made, system=replace(made.system, vary=control))
     else:
         made = replace(setup(*_MODELS, **FLEETS[fleet]), system=_spec(system))
     where = weights_in(made.system.load)

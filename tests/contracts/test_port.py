@@ -155,6 +155,7 @@ def test_a_clock_that_jumps_back_does_not_turn_time() -> None:
         (replace(ASK, deadline_s=-1.0), "deadline_s"),
         (Ready(at_s=3.0, device=0, available_gbps=1.0), "device"),
         (DeviceLost(at_s=3.0, device=2), "device"),
+        (Timer(at_s=3.0, number=9), "number"),
         (StepEnd(at_s=3.0, device=1, report=new_report(steps=1)), "device"),
         (StepEnd(at_s=3.0, device=0, report=new_report(steps=50)), "report.steps"),
         (StepEnd(at_s=3.0, device=0, report=new_report(steps=1)), "report.available_gbps"),

@@ -29,7 +29,7 @@ class Rule:
         return self
 
     def at(self, now_s: float, waiting: int = 0) -> int:
-        return int(variant(self.policy, self.own, 0, waiting, now_s))
+        return int(variant(self.policy, self.own, 0, 0, waiting, now_s))
 
 
 def test_queueing_asks_for_throughput() -> None:

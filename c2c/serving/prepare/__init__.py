@@ -45,6 +45,7 @@ from c2c.serving.prepare.tables import (
     switch_s,
 )
 from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.timers import start_timers
 
 __all__ = [
     "Change",
@@ -120,6 +121,7 @@ class Prepared:
         if self.setup.system.starts_active:
             state.model.starts[slice(None) if models is None else list(models)] = 1
             state.count[0].to_start = 1
+        start_timers(self.rules, state)
         if active and state.count[0].to_start != 0:
             start_active(self.fleet, rules or self.new_rules(), state)
         return state

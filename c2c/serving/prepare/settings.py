@@ -28,6 +28,7 @@ from c2c.policies import (
     step_parts,
     swaps_weights,
     takes_turns,
+    timer_s,
     tracing,
     weights_in,
 )
@@ -364,13 +365,18 @@ class ServingSetup:
             raise SettingError("mig_changes", len(self.changes), "none over a pair of GPUs")
         if self.changes and self.system.expert_misses == "table":
             raise SettingError("system.expert_misses", "table", "exact where the layout changes")
-        if self.changes and self.system.layout is not None:
-            raise SettingError("mig_changes", len(self.changes), "none with system.layout")
-        if self.system.layout is None and follows_waits(self.system.vary):
+        vary = self.system.vary
+        if self.system.layout is None and (follows_waits(vary) or timer_s(vary) < math.inf):
             raise SettingError(
                 "system.vary.policy",
-                policy_name(type(self.system.vary)),
+                policy_name(type(vary)),
                 "as_alpha where no system.layout gives a step variants",
+            )
+        if timer_s(vary) < math.inf and not follows_waits(vary):
+            raise SettingError(
+                "system.vary.policy",
+                policy_name(type(vary)),
+                "a policy that chooses variants (follows_waits) where it has timers",
             )
         if self.system.layout is not None and self.weights_start != "host":
             raise SettingError(

@@ -1,0 +1,72 @@
+"""Timers of the loop: number 0 for deadlines and changes of layouts, 1 + c for chip c's policy.
+
+A policy of variants may have one (`c2c.policies.vary.timer_s`): a controller, which looks at the
+instances of a chip at times of its own and says which variants of their steps are in force.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from c2c.policies import answer, apart, jitable, timer_s
+from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.variants import vary_now
+
+__all__ = ["answer_timer", "has_timers", "set_timer", "start_timers"]
+
+
+def has_timers(rules: Rules) -> bool:
+    """Return whether a policy of these rules has timers."""
+    return bool(timer_s(rules.system.vary) < math.inf)
+
+
+def start_timers(rules: Rules, s: Serving) -> None:
+    """Set the timers of chips for the first time."""
+    for number in range(1, len(s.timer_s)):
+        set_timer(s, number, timer_s(rules.system.vary))
+
+
+@jitable
+def set_timer(s: Serving, number: int, at_s: float) -> None:
+    """Let a timer be due at `at_s` next; of several that are due then the lowest comes first."""
+    s.timer_s[number] = at_s
+    first = 0
+    for k in range(1, len(s.timer_s)):
+        if s.timer_s[k] < s.timer_s[first]:
+            first = k
+    s.count[0].first_timer = first
+
+
+@jitable
+def _watch(fleet: Fleet, s: Serving, c: int) -> int:
+    n = 0
+    for i in range(s.chip[c].first * fleet.residents, s.chip[c].last * fleet.residents):
+        inst, row = s.instance[i], s.watched[n]
+        row.instance = i
+        row.model = inst.model
+        row.waiting = inst.n_wait
+        row.prompts = inst.n_prefill
+        row.decodes = inst.n_decode
+        row.backlog = inst.backlog
+        row.kv_used = inst.kv_used
+        row.kv_capacity = inst.kv_capacity
+        row.steps = inst.decode_clock
+        n += 1
+    return n
+
+
+def _has_timers(values: Mapping[type, Any]) -> bool:
+    return has_timers(values[Rules])
+
+
+@apart("answer", needed=_has_timers)
+def answer_timer(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: float) -> None:
+    """Let the policy answer a chip's timer; what it changes is in force at a step boundary."""
+    c = number - 1
+    count = _watch(fleet, s, c)
+    due_s = answer(rules.system.vary, rules.own.vary, s.watched, count, c, now_s)
+    set_timer(s, number, due_s)
+    for d in range(s.chip[c].first, s.chip[c].last):
+        vary_now(rules, s, s.device[d].first, now_s)
