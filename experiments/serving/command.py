@@ -23,6 +23,7 @@ from experiments.serving.settings import Settings, check_system, overrides_of, r
 
 __all__ = ["serve"]
 
+_AT_ONCE = 64  # choices of a request: others' requests come in between
 _FRONT_S = 60.0  # that the front may take to come up
 
 
@@ -103,7 +104,16 @@ async def _serve(settings: Settings) -> int:
 def _front(socket: Path, settings: Settings, port: int) -> subprocess.Popen[bytes]:
     environment = dict(os.environ) | ({"C2C_KEY": settings.key} if settings.key else {})
     return subprocess.Popen(  # noqa: S603 (this Python, our module)
-        [sys.executable, "-m", "c2c.engine.front", str(socket), settings.host, str(port)],
+        [
+            sys.executable,
+            "-m",
+            "c2c.engine.front",
+            str(socket),
+            settings.host,
+            str(port),
+            str(settings.choices),
+            str(min(_AT_ONCE, settings.engine.max_open)),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=environment,

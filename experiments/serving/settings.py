@@ -68,6 +68,7 @@ class ServeConf:
         last; a prompt that comes in meanwhile waits for one step more.
       executables: folder of compiled code, or auto.
       pools: folder of weights in the form that workers map; null: one that ends with the command.
+      choices: of all prompts of one request (`n` times their number); more get 400.
       max_open: requests at the same time; further ones get 429.
       retries: losses of workers in a row, without a token between, that a request survives.
       patience: processes in a row that did nothing after which a worker is given up.
@@ -103,6 +104,7 @@ class ServeConf:
     ahead: int = 1
     executables: str | None = "auto"
     pools: str | None = None
+    choices: int = 2048
     max_open: int = 1024
     retries: int = 3
     patience: int = 20
@@ -128,6 +130,7 @@ class Settings:
     host: str
     port: int
     key: str | None
+    choices: int
     drain_s: float
     out: Path | None
     engine: EngineSettings
@@ -165,7 +168,7 @@ def settings_of(cfg: DictConfig) -> Settings:
       SettingError: one cannot work.
     """
     given: Any = OmegaConf.to_container(cfg, resolve=True)
-    for name, least in (("max_open", 1), ("retries", 0), ("patience", 1)):
+    for name, least in (("choices", 1), ("max_open", 1), ("retries", 0), ("patience", 1)):
         if given[name] < least:
             raise SettingError(name, given[name], f"a whole number from {least}")
     for name in ("hang_s", "start_s", "ttft_slo_s", "tpot_slo_s"):
@@ -191,6 +194,7 @@ def settings_of(cfg: DictConfig) -> Settings:
         host=given["host"],
         port=given["port"],
         key=given["key"],
+        choices=given["choices"],
         drain_s=given["drain_s"],
         out=_path(given["out"]),
         engine=EngineSettings(

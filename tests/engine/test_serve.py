@@ -199,6 +199,27 @@ def test_settings_of_draws_are_those_of_a_model_alone(live: Live, models: dict[s
     assert live.state()["compiled_after_start"] == 0
 
 
+def test_many_choices_and_prompts_wait_for_each_other(live: Live, models: dict[str, Model]) -> None:
+    body: dict[str, Any] = {"model": "one", "max_tokens": 2, "ignore_eos": True, "seed": 1}
+    many = live.post("completions", **body, prompt="w5 w9", n=128, return_token_ids=True).json()
+    assert [c["index"] for c in many["choices"]] == list(range(128))
+    for k in (0, 63, 64, 127):
+        alone = models["one"].generate([5, 9], 2, 1.0, seed=1 + k)
+        assert many["choices"][k]["token_ids"] == alone
+    prompts = [[5, 9, k % VOCAB] for k in range(200)]
+    events = list(live.events("completions", **body, prompt=prompts))
+    assert {e["choices"][0]["index"] for e in events} == set(range(200))
+    assert sum(e["choices"][0]["finish_reason"] == "length" for e in events) == 200
+    twice = live.post("completions", **{**body, "seed": None, "max_tokens": 20}, prompt=[[5], [5]])
+    assert len({c["text"] for c in twice.json()["choices"]}) == 2, "no seed of one is another's"
+    late = live.client.post(
+        "/v1/completions", headers={"x-deadline-s": "0.02"},
+        json={**body, "max_tokens": 200, "prompt": prompts},
+    )  # fmt: skip
+    assert late.status_code == 408
+    live.until(lambda state: not state["open"])
+
+
 def test_draining_turns_requests_away_until_it_is_resumed(live: Live) -> None:
     assert live.client.post("/admin/drain").json() == {"status": "draining"}
     assert live.client.get("/ready").status_code == 503
@@ -251,7 +272,10 @@ def test_weights_are_loaded_kept_and_dropped_at_an_operators_wish(live: Live) ->
         (400, "prompt", {"model": "bare", "prompt": "text"}),
         (400, "max_tokens", {"max_tokens": 320}),
         (400, "max_tokens", {"max_tokens": 0}),
-        (400, "n", {"n": 100}),
+        (400, "n", {"n": 129}),
+        (400, "n", {"n": 65, "prompt": [[1]] * 32}),
+        (400, "prompt", {"prompt": [[1]] * 2049}),
+        (400, "logprobs", {"logprobs": 20, "max_tokens": 300, "prompt": [[1]] * 999}),
         (400, "temperature", {"temperature": -1}),
         (400, "top_p", {"top_p": 0}),
         (400, "seed", {"seed": 2**63}),

@@ -1,5 +1,6 @@
-"""The front's process: `python -m c2c.engine.front <socket> <host> <port>`; the key by C2C_KEY.
+"""The front's process, `python -m c2c.engine.front <socket> <host> <port> <choices> <at once>`.
 
+The key is that of C2C_KEY, the last two are `make_app`'s bounds of a request's choices.
 It ends with the scheduler, killed or not: the port is free for the next one.
 """
 
@@ -16,13 +17,18 @@ _ENDING_S = 3  # that answers may take which say that the engine is gone
 
 
 def main(arguments: list[str]) -> int:
-    socket, host, port = arguments
+    socket, host, port, most_choices, at_once = arguments
 
     def end() -> None:
         server.should_exit = True
 
     log_to_stderr()
-    app = make_app(Link(socket, end), key=os.environ.get("C2C_KEY") or None)
+    app = make_app(
+        Link(socket, end),
+        key=os.environ.get("C2C_KEY") or None,
+        most_choices=int(most_choices),
+        at_once=int(at_once),
+    )
     server = uvicorn.Server(
         uvicorn.Config(
             app, host=host, port=int(port), log_config=None, log_level="warning", access_log=False,

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import math
 import re
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any
@@ -37,20 +36,25 @@ __all__ = ["make_app"]
 
 _log = logging.getLogger("c2c.engine.front")
 _DEFAULT_TOKENS = 16  # OpenAI's, of a text; a chat goes on to the end of its context
+_MOST_TOLD = 1 << 22  # log-probabilities of an answer: half a gigabyte of them
 _MOST_CHUNKS = 64  # of a stream that wait for the client, beside what the link holds
 _LIVE_S = 0.5
 _MOST_NAME = 64  # characters of a client's that are told
 _MOST_IGNORED = 32  # unknown fields that are told of
 
 
-def make_app(link: Link, *, key: str | None) -> FastAPI:
+def make_app(
+    link: Link, *, key: str | None, most_choices: int = 2048, at_once: int = 64
+) -> FastAPI:
     """Return the application.
 
     Args:
       link: to the scheduler; connected when the application starts.
       key: that requests must bear; None: none.
+      most_choices: of all prompts of a request.
+      at_once: choices of a request that are open at the same time; the others wait for them.
     """
-    front = Front(link)
+    front = Front(link, most_choices=most_choices, at_once=at_once)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -98,8 +102,9 @@ async def _refused(_request: Request, error: Exception) -> Response:
 class Front:
     """What the endpoints share."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, *, most_choices: int, at_once: int) -> None:
         self._link = link
+        self._most_choices, self._at_once = most_choices, at_once
         self._served: dict[str, Served] = {}
         self._metrics = Metrics()
         self._ignored: set[str] = set()
@@ -125,6 +130,13 @@ class Front:
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
         """Continue one prompt or several."""
         check(asked)
+        if len(asked.prompts) * asked.n > self._most_choices:
+            raise ApiError(
+                400,
+                f"n: {asked.n} choices of {len(asked.prompts)} prompts, at most "
+                f"{self._most_choices} in all",
+                param="n",
+            )
         served = self._find(asked.model)
         bos = asked.add_special_tokens is not False
         prompts = await asyncio.to_thread(
@@ -160,6 +172,13 @@ class Front:
         unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
         self._tell_ignored([*unknown(asked), *unused])
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
+        told = asked.n * sum(rooms) * (1 + (asked.scores or 0))
+        if asked.scores is not None and told > _MOST_TOLD:
+            raise ApiError(
+                400,
+                f"logprobs: up to {told} of them, at most {_MOST_TOLD}; ask for fewer tokens",
+                param="logprobs",
+            )
         headers = _headers(request)
         ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
         served.check_tokens(asked.stop_token_ids, "stop_token_ids")
@@ -173,7 +192,6 @@ class Front:
                 f"logit_bias: {biased} tokens, those that min_tokens bars too; at most {BIASED}",
                 param="logit_bias" if asked.logit_bias else "stop_token_ids",
             )
-        seed = secrets.randbits(64) if asked.seed is None else asked.seed
         shape = Shape(
             asked.model,
             is_chat=isinstance(asked, ChatRequest),
@@ -182,10 +200,12 @@ class Front:
             written=Written(served.tokenizer, asked.return_tokens_as_token_ids),
         )
         goes_on = not isinstance(asked, ChatRequest) or asked.continue_final_message
+        gate = asyncio.Semaphore(self._at_once)
         choices = [
             Choice(
                 self._link,
                 served.tokenizer,
+                gate,
                 index=number * asked.n + k,
                 hidden=frozenset() if asked.include_stop_str_in_output else ends,
                 keeps_stop=asked.include_stop_str_in_output,
@@ -195,7 +215,7 @@ class Front:
                 model=asked.model,
                 ids=ids,
                 new=room,
-                draws=asked.draws(seed, k),
+                draws=asked.draws(k),
                 stop=tuple(sorted(ends)),
                 least=asked.min_tokens,
                 scores=asked.scores,

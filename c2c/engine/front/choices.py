@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Choice:
         self,
         link: Link,
         tokenizer: Tokenizer | None,
+        gate: asyncio.Semaphore,
         *,
         index: int,
         hidden: frozenset[int],
@@ -51,11 +53,12 @@ class Choice:
         after: Sequence[int],
         **fields: Any,
     ) -> None:
-        """Send the request.
+        """Take what is asked for; it is sent once the choice is followed.
 
         Args:
           link: to the scheduler.
           tokenizer: None where the model has none.
+          gate: that all choices of an answer pass, so that not too many are asked for at once.
           index: of the choice in its answer.
           hidden: tokens that are no part of the text.
           stops: strings that end it.
@@ -79,7 +82,8 @@ class Choice:
             else tokenizer.stream(skip_special_tokens=skip_special, after=after)
         )
         self._stop = StopText(stops, is_kept=keeps_stop)
-        self._number, self._answers = link.ask(**fields)
+        self._gate, self._fields = gate, fields
+        self._number: int | None = None
         self._is_over = False
 
     @property
@@ -93,26 +97,36 @@ class Choice:
         Raises:
           ApiError: it ended otherwise than by its text.
         """
-        try:
-            while True:
-                frame = await self._answers.get()
-                if isinstance(frame, say.Ended):
-                    self._is_over = True
-                    self._end(frame)
-                    if rest := self._rest():
-                        yield Piece(rest, [], [])
-                    return
-                piece = self._take(frame)
-                if self._stop.found is not None:
-                    self.finish = "stop"
-                    self._link.abort(self._number, is_done=True)
-                    self._is_over = True
-                    yield piece
-                    return
-                if piece.text or piece.tokens:
-                    yield piece
-        finally:
-            self.close()
+        async with self._gate:
+            self._number, answers = self._link.ask(**self._fields_now())
+            try:
+                while True:
+                    frame = await answers.get()
+                    if isinstance(frame, say.Ended):
+                        self._is_over = True
+                        self._end(frame)
+                        if rest := self._rest():
+                            yield Piece(rest, [], [])
+                        return
+                    piece = self._take(frame)
+                    if self._stop.found is not None:
+                        self.finish = "stop"
+                        self._link.abort(self._number, is_done=True)
+                        self._is_over = True
+                        yield piece
+                        return
+                    if piece.text or piece.tokens:
+                        yield piece
+            finally:
+                self.close()
+
+    def _fields_now(self) -> dict[str, Any]:
+        """Return the fields of the request; of a deadline what waiting has left."""
+        deadline_s = self._fields.get("deadline_s")
+        if deadline_s is None:
+            return self._fields
+        left_s = self.begun_s + deadline_s - time.monotonic()
+        return self._fields | {"deadline_s": max(left_s, 1e-9)}
 
     def _take(self, frame: say.Tokens) -> Piece:
         now_s = time.monotonic()
@@ -147,7 +161,9 @@ class Choice:
         return held + self._stop.finish()
 
     def close(self) -> None:
-        """Have nothing more of it computed; nothing if it is over."""
+        """Have nothing more of it computed; nothing if it is over, or was not asked for."""
+        if self._number is None:
+            return
         if not self._is_over:
             self._is_over = True
             self._link.abort(self._number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,7 @@ TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 _MOST_STOPS = 4
-_MOST_CHOICES = 8
+_MOST_CHOICES, _MOST_PROMPTS = 128, 2048
 
 
 class StreamOptions(BaseModel):
@@ -49,7 +50,7 @@ class SharedFields(BaseModel):
     stream_options: StreamOptions | None = Field(
         None, description="`include_usage`: a last chunk says what was used"
     )
-    n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices of each prompt")
+    n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices of each prompt, up to 128")
     temperature: float = Field(
         1.0, ge=0, le=2, description="divides the logits; 0 takes the likeliest"
     )
@@ -115,8 +116,9 @@ class SharedFields(BaseModel):
         """Stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
-    def draws(self, seed: int, choice: int) -> Draws:
-        """Return how a choice draws."""
+    def draws(self, choice: int) -> Draws:
+        """Return how a choice draws; without a seed each as no other does."""
+        seed = secrets.randbits(64) if self.seed is None else self.seed
         return Draws(
             temperature=self.temperature,
             seed=(seed + choice) % 2**64,
@@ -140,12 +142,12 @@ class CompletionRequest(SharedFields):
     prompt: (
         str
         | Annotated[list[Token], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=_MOST_CHOICES)]
+        | Annotated[list[str], Field(min_length=1, max_length=_MOST_PROMPTS)]
         | Annotated[
             list[Annotated[list[Token], Field(min_length=1)]],
-            Field(min_length=1, max_length=_MOST_CHOICES),
+            Field(min_length=1, max_length=_MOST_PROMPTS),
         ]
-    ) = Field(description="a text, token ids, or a list of either")
+    ) = Field(description="a text, token ids, or a list of up to 2,048 of either")
     echo: Literal[False] = Field(False, description="not built")
     best_of: int | None = Field(
         None, ge=1, description="as `n`: nothing is drawn to be thrown away"
