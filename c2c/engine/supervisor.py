@@ -195,7 +195,7 @@ class Supervisor:
             place, generation = assigned, assigned.generation
         else:
             place, generation = self._places[hello.place], hello.generation
-        if generation != place.generation or self._setup is None:
+        if generation != place.generation or place.is_over or self._setup is None:
             return  # a process that was given up
         # A process that comes back serves at once what its place was doing.
         first = "all" if place.device == 0 else "kept"
@@ -205,8 +205,8 @@ class Supervisor:
             setup = msgspec.structs.replace(setup, bound=bound_to(place.gpu))
 
         def heard(frame: say.AnyFrame) -> None:
-            if generation != place.generation:
-                link.close()
+            if generation != place.generation or place.is_over:
+                link.close()  # what it said before it was lost comes after that
             elif isinstance(frame, say.Opening):
                 place.heard_s = time.monotonic()
                 self._opening(place, frame)

@@ -117,6 +117,12 @@ def test_what_the_kernel_has_killed_for_memory(tmp_path: Path) -> None:
     assert memory_kills(tmp_path) is None
 
 
+SETUP = say.Setup(
+    models=(), dtype="float32", linear="staged", executables=None, rows=(1,), budgets=(16,),
+    width=1, superblocks=1, superblock=64,
+)  # fmt: skip
+
+
 class FakeProcess:
     """A process that does nothing, until it is killed."""
 
@@ -264,4 +270,32 @@ def test_processes_that_are_gone_are_forgotten(machine: Machine) -> None:
         await supervisor.serve(late, FakeLink())  # type: ignore[arg-type]
         await supervisor.close()
 
+    asyncio.run(scenario())
+
+
+def test_what_a_lost_process_had_said_is_no_other_ones(machine: Machine) -> None:
+    """Its hello comes after its end was seen, and before another has its place."""
+
+    class Late(FakeLink):
+        async def each(self, take: Any) -> None:
+            supervisor._lost(place)
+            take(say.Hello(failed={}, compiled=0, loaded=0, ready_s=1.0))
+
+        def close(self) -> None:
+            closed.append(True)
+
+    async def scenario() -> None:
+        hello = say.WorkerHello(place=0, generation=place.generation)
+        supervisor.watch(Told())
+        supervisor._setup = SETUP
+        end(place)
+        await supervisor.serve(hello, Late())  # type: ignore[arg-type]
+        assert closed
+        assert place.link is None
+        await soon(lambda: machine.processes)
+        await supervisor.close()
+
+    closed: list[bool] = []
+    place = Place(device=0, process=FakeProcess())  # type: ignore[arg-type]
+    supervisor = supervisor_of(place)
     asyncio.run(scenario())
