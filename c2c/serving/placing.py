@@ -272,7 +272,8 @@ def _open_all(fleet: Fleet, rules: Rules, s: Serving, m: int) -> None:
             continue
         for d in range(s.chip[c].last - 1, s.chip[c].first - 1, -1):  # the first is found first
             i = s.device[d].first
-            if s.instance[i].state == FREE:
+            holds = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind] > 0
+            if holds and s.instance[i].state == FREE:
                 assign(fleet, rules, s, m, i, 0.0)
                 s.instance[i].state = IDLE
 

@@ -30,10 +30,8 @@ __all__ = [
     "bring_up",
     "end_run",
     "follow_run",
-    "hold_run",
     "link_amount",
     "new_works",
-    "resume_run",
     "stop_run",
     "walk",
     "write_plan",
@@ -169,21 +167,17 @@ def _path_s(works: Works, d: int, j: int) -> float:
 
 
 @jitable
-def _line(works: Works, d: int, first: int, steps: int) -> tuple[int, float, float]:
-    # The end of the steps from `first` on whose lengths are on one line; its base and slope.
-    at_first = _path_s(works, d, first)
+def _line(works: Works, d: int, steps: int) -> tuple[int, float, float]:
+    # How many steps from the first on have lengths on one line; its base and slope.
+    base_s = _path_s(works, d, 0)
     last, slope_s = steps - 1, 0.0
-    while last > first:
-        slope_s = (_path_s(works, d, last) - at_first) / (last - first)
-        half = (first + last) // 2  # lengths are convex: on a line if the middle one is
-        if half == first or _path_s(works, d, half) >= (at_first + slope_s * (half - first)) * (
-            1.0 - 1e-12
-        ):
+    while last > 0:
+        slope_s = (_path_s(works, d, last) - base_s) / last
+        half = last // 2  # lengths are convex: on a line if the middle one is
+        if half == 0 or _path_s(works, d, half) >= (base_s + slope_s * half) * (1.0 - 1e-12):
             break
         last = half
-    if last <= first:
-        slope_s = 0.0
-    return last + 1, at_first - slope_s * first, slope_s
+    return last + 1, base_s, slope_s if last > 0 else 0.0
 
 
 @jitable
@@ -200,32 +194,13 @@ def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_ol
         works.begun[0] += 1
         step.order = works.begun[0]
     p.works = 1 if step.works > 0 else 0
-    p.steps, p.base_s, p.slope_s = _line(works, d, 0, p.steps)
+    p.steps, p.base_s, p.slope_s = _line(works, d, p.steps)
     p.done = 0
     p.part = 0.0
     p.limit_s = 0.0
     p.at_s = now_s + stands_s
     if step.works > 1 and (step.inside != 0 or p.is_load != 0):
         walk(works, d, p)
-
-
-@jitable
-def hold_run(works: Works, d: int, p: Any, now_s: float) -> None:
-    """Bring the run of row `d` up to now; its works may then be written anew (`resume_run`)."""
-    if p.works > 1:
-        bring_up(works, d, p, now_s)
-    else:
-        advance(p, now_s)
-
-
-@jitable
-def resume_run(works: Works, d: int, p: Any) -> None:
-    """Go on with works that take other seconds than before; the share that is done stays done.
-
-    The caller shares the chip anew. A run ends where another path becomes the longest.
-    """
-    if p.done < p.steps:
-        p.steps, p.base_s, p.slope_s = _line(works, d, p.done, p.steps)
 
 
 @jitable

@@ -35,7 +35,7 @@ from c2c.policies import (
 )
 from c2c.serving import Prepared, SystemSpec, prepare
 from tests.simulator.controllers import Load
-from tests.simulator.lanes import layout, on, over
+from tests.simulator.lanes import layout, on, over, woven
 from tests.simulator.worlds import few_experts, setup, with_room
 
 __all__ = ["FLEETS", "SYSTEMS", "models", "prepared"]
@@ -83,6 +83,7 @@ LAYOUTS = {
           for k in (0, 2)],
         resources=3, rows=3,
     ),
+    "woven": woven(0.010, 0.009, 0.002, 0.015, rows=3),  # two models on one node
 }  # fmt: skip
 _LIKE_THEM = {"af", "replicas"}  # the same policies on other layouts
 
@@ -107,7 +108,7 @@ MIXES: dict[str, dict[str, Any]] = {
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 _FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}
-SYSTEMS = (*sorted(_FILES - _LIKE_THEM), "controlled", *MIXES)
+SYSTEMS = (*sorted(_FILES - _LIKE_THEM), "controlled", "woven", *MIXES)
 
 _MODELS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b")
 
@@ -126,7 +127,7 @@ def models(system: str) -> int:
 @functools.cache
 def _spec(system: str) -> SystemSpec:
     """Return what a file of `conf/system` says."""
-    named = "tessera" if system == "controlled" else system
+    named = system if system in _FILES else "pd"
     settings = [f"system={named}", "workload=poisson"]
     if system not in LAYOUTS:  # two Superchips have a slice for each model of the catalog
         settings += ["system.check_slo=false", "superchips=2"]

@@ -14,6 +14,7 @@ from c2c.serving import Cost, Curve, Lane, Plan, ServingSetup, StepLayout, Work
 from tests.simulator.worlds import setup
 
 SPEC = "llama-3-3b"
+COLD = "llama-3-8b"
 On = tuple[float, dict[int, float]]  # seconds alone, seconds of each resource by its number
 
 
@@ -74,8 +75,39 @@ def layout(
     )
 
 
+def woven(
+    kernels: float, waits: float, needs: float, cold: float, *, rows: int = 1000, rank: int = 1
+) -> StepLayout:
+    """A hot model on one device, which lets the cold model's compute `needs` of each decode step.
+
+    A hot step takes max(K, W + N); N goes before the cold model's steps, which take `cold` alone.
+    """
+    (place, *_) = slices(load_platform("gh200"), "1x96gb")
+
+    def work(name: str, seconds: float, on: str | None, **more: Any) -> Work:
+        cost = Cost(decode=flat(seconds))
+        return Work(name=name, seconds=cost, draws={} if on is None else {on: cost}, **more)
+
+    prompts = Cost(flat(kernels))  # on the hot model's device alone
+    hot = (
+        Work(name="prompt", seconds=prompts, draws={"hot": prompts}),
+        work("K", kernels, "hot", after=("prompt",)),
+        work("W", waits, None, after=("prompt",)),
+        work("N", needs, "cold", after=("W",), rank=rank),
+    )
+    both = Cost(flat(cold), flat(cold))
+    alone = (Work(name="step", seconds=both, draws={"cold": both}),)
+    lanes = [
+        Lane(
+            place=replace(place, name=name), kv_bytes=rows * 1000 * 114_688.0, steps={spec: (plan,)}
+        )
+        for name, spec, plan in (("hot", SPEC, hot), ("cold", COLD, alone))
+    ]
+    return StepLayout(name="woven", resources=("hot", "cold"), lanes=tuple(lanes), by_age=False)
+
+
 def over(made: StepLayout, **system: Any) -> ServingSetup:
-    """A setup whose one model lies over a layout; another lane opens as soon as one has work."""
+    """A setup whose models lie over a layout; another lane opens as soon as one has work."""
     settings: dict[str, Any] = {
         "layout": made,
         "load": Resident(start_s=0.0),
@@ -87,4 +119,5 @@ def over(made: StepLayout, **system: Any) -> ServingSetup:
         "check_slo": False,
         "max_batch": 16,
     }
-    return setup(SPEC, mig="1x96gb", **(settings | system))
+    specs = dict.fromkeys(name for lane in made.lanes for name in lane.steps)
+    return setup(*specs, mig="1x96gb", **(settings | system))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from c2c.errors import SettingError
 from c2c.serving.plans import Cost, Curve, Work, tables
 from c2c.simulator.sharing import share_rows
-from c2c.simulator.works import begin_run, hold_run, resume_run, stop_run, write_plan
+from c2c.simulator.works import begin_run, stop_run, write_plan
 from tests.simulator.nodes import Node, jobs, node, run_jobs
 from tests.simulator.slow_works import Job, amount_of, ended_s
 
@@ -229,27 +229,6 @@ def _begun(n: Node, plan: int, steps: int, now_s: float) -> Any:
     begin_run(n.works, 0, p, now_s, 0.0, True)
     _shared(n, now_s)
     return p
-
-
-def test_a_woven_run_goes_on_when_its_partner_comes_and_goes() -> None:
-    """20 ms a step alone, 25 ms beside its partner from 3.013 s to 8.513 s: 220 steps."""
-    woven = [
-        [
-            Work(name="K", seconds=0.02, draws={"d0": 0.02}),
-            Work(name="W", seconds=waits),
-            Work(name="N", seconds=0.004, after=("W",), draws={"d1": 0.004}),
-        ]
-        for waits in (0.012, 0.021)
-    ]
-    n = node(woven, NODE, 1)
-    p = _begun(n, 0, 1000, 0.0)
-    for plan, now_s in ((1, 3.013), (0, 8.513)):
-        hold_run(n.works, 0, p, now_s)
-        write_plan(n.plans, n.works, 0, plan, 0, 1)
-        resume_run(n.works, 0, p)
-        _shared(n, now_s)
-    ends_s = 8.513 + (1000 - 3.013 / 0.02 - 5.5 / 0.025) * 0.02
-    assert n.end_s[0] == pytest.approx(ends_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("walked", [False, True])

@@ -95,16 +95,24 @@ class StepLayout:
         target = self._lane(place).hands_to
         return -1 if target is None else [kind.name for kind in kinds].index(target)
 
+    def serves(self, place: Slice, spec: str) -> bool:
+        """Return whether a kind of lane is for a model."""
+        return spec in self._lane(place).steps
+
     def steps_of(self, place: Slice, spec: str) -> tuple[Plan, ...]:
         """Return the steps of a model on a kind of lane, one for each variant.
 
+        They are those of its first lane where the kind is for other models, which takes none.
+
         Raises:
-          SettingError: the layout was made for other models.
+          SettingError: no lane is for the model.
         """
-        lane = self._lane(place)
-        if spec not in lane.steps:
-            raise SettingError("catalog", spec, f"one of {', '.join(lane.steps)}")
-        found = lane.steps[spec]
+        found = self._lane(place).steps.get(spec) or next(
+            (lane.steps[spec] for lane in self.lanes if spec in lane.steps), None
+        )
+        if found is None:
+            known = dict.fromkeys(name for lane in self.lanes for name in lane.steps)
+            raise SettingError("catalog", spec, f"one of {', '.join(known)}")
         return (*found, *(found[-1:] * (self.variants - len(found))))
 
     def _lane(self, place: Slice) -> Lane:

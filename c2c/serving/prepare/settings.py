@@ -378,18 +378,20 @@ class ServingSetup:
                 policy_name(type(vary)),
                 "a policy that chooses variants (follows_waits) where it has timers",
             )
-        if self.system.layout is not None and self.weights_start != "host":
+        if self.system.layout is not None:
+            self._check_lanes(self.system.layout)
+
+    def _check_lanes(self, layout: StepLayout) -> None:
+        if self.weights_start != "host":
             raise SettingError(
                 "weights_start",
                 self.weights_start,
-                f"host, as the lanes of {self.system.layout.name} are open from the start",
+                f"host, as the lanes of {layout.name} are open from the start",
             )
-        if self.system.layout is not None and len(self.deployments) > 1:
-            raise SettingError(
-                "catalog",
-                [d.name for d in self.deployments],
-                f"one model: the lanes of {self.system.layout.name} share its weights",
-            )
+        for lane in layout.lanes:
+            here = [d.name for d in self.deployments if d.spec.name in lane.steps]
+            if len(here) > 1:
+                raise SettingError("catalog", here, f"one model for lane {lane.place.name}")
 
     @property
     def places(self) -> tuple[Slice, ...]:

@@ -361,7 +361,8 @@ def kv_tokens(
       shared_bytes: at least so much of HBM is for weights.
     """
     if system.layout is not None:
-        return int(system.layout.kv_bytes_of(kind) // kv_bytes_per_token(spec))
+        room = system.layout.kv_bytes_of(kind) * system.layout.serves(kind, spec.name)
+        return int(room // kv_bytes_per_token(spec))
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
     where = weights_in(system.load)
     if where == "hbm" and caches_experts(system.experts):
