@@ -102,7 +102,8 @@ def stream_batch(
     rows = min(rows, bucket(max(1, len(sizes))))
     budgets = budgets_for(spec, max((size.prompt for size in sizes.values()), default=1), chunk)
     pages = _pages(list(sizes.values()), rows, cache_tokens)
-    check_room(2 * pages * block_elements(spec) * params.dtype.itemsize)
+    nbytes = 2 * pages * block_elements(spec) * params.dtype.itemsize
+    check_room(nbytes, device=params.device)
     numbers = tuple(sizes)
     schedule = begin(
         tuple(sizes.values()), rows=rows, chunk=budgets[-1], pages=pages, page_tokens=PAGE_TOKENS
@@ -117,7 +118,9 @@ def stream_batch(
             params,
             spec,
             linear,
-            KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables),
+            KvPool.for_one(
+                spec, pages, dtype=params.dtype, executables=executables, device=params.device
+            ),
             shapes,
             executables=executables,
         ),

@@ -13,6 +13,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.params import device_of
 from pallas_kernels.arguments import Choice
 from pallas_kernels.attention import decode_attention, paged_prefill_attention
 
@@ -34,7 +35,7 @@ class Cache:
 
     def with_tables(self, tables: Any) -> Cache:
         """Return the cache for a batch of other rows."""
-        return replace(self, tables=jax.device_put(np.asarray(tables, np.int32), jax.devices()[0]))
+        return replace(self, tables=jax.device_put(np.asarray(tables, np.int32), device_of(self.k)))
 
 
 @jax.tree_util.register_dataclass
@@ -60,14 +61,11 @@ class Pooled:
         return replace(self, k=cache.k.reshape(-1), v=cache.v.reshape(-1))
 
 
-def new_pool(elements: int, *, dtype: Any, executables: Executables | None = None) -> Pooled:
+def new_pool(
+    elements: int, *, dtype: Any, executables: Executables | None = None, device: Any = None
+) -> Pooled:
     """Return a pool of so many keys and as many values, all zero, without tables."""
-    device = jax.devices()[0]
-    if executables is None:
-        k, v = (jnp.zeros((elements,), dtype, device=device) for _ in range(2))
-    else:
-        zeros = executables.bind(_ZEROS)
-        k, v = (zeros(shape=(elements,), dtype=str(np.dtype(dtype))) for _ in range(2))
+    k, v = _zeros_on(device, (elements,), dtype, executables)
     return Pooled(k=k, v=v, tables=None)
 
 
@@ -79,6 +77,7 @@ def new_cache(
     dtype: Any,
     tables: Any = None,
     executables: Executables | None = None,
+    device: Any = None,
 ) -> Cache:
     """Return a cache in device memory.
 
@@ -89,6 +88,7 @@ def new_cache(
       dtype: of keys and values.
       tables: of the first batch.
       executables: where what fills it with zeros comes from; by default jax compiles it.
+      device: jax device; by default the first.
 
     Raises:
       SettingError: a size below 1.
@@ -97,16 +97,24 @@ def new_cache(
         if value < 1:
             raise SettingError(f"cache.{name}", value, "a whole number above 0")
     shape = (spec.layers * pages, page_tokens, spec.kv_heads, spec.head_dim)
-    # Committed to the device like what comes out of a step, which then runs the same executable.
-    device = jax.devices()[0]
+    k, v = _zeros_on(device, shape, dtype, executables)
     none = np.full((1, 1), -1, np.int32)
+    return Cache(k=k, v=v, tables=none).with_tables(none if tables is None else tables)
+
+
+def _zeros_on(
+    device: Any, shape: tuple[int, ...], dtype: Any, executables: Executables | None
+) -> tuple[Any, Any]:
+    """Return two arrays, committed to the device like the results of a step.
+
+    The first step then runs the same executable as the others.
+    """
     if executables is None:
-        k, v = (jnp.zeros(shape, dtype, device=device) for _ in range(2))
-    else:
-        zeros = executables.bind(_ZEROS)
-        k, v = (zeros(shape=shape, dtype=str(np.dtype(dtype))) for _ in range(2))
-    tables = jax.device_put(none if tables is None else np.asarray(tables, np.int32), device)
-    return Cache(k=k, v=v, tables=tables)
+        on = jax.devices()[0] if device is None else device
+        return jnp.zeros(shape, dtype, device=on), jnp.zeros(shape, dtype, device=on)
+    zeros = executables.on(device).bind(_ZEROS)
+    kind = str(np.dtype(dtype))
+    return zeros(shape=shape, dtype=kind), zeros(shape=shape, dtype=kind)
 
 
 def _zeros(*, shape: tuple[int, ...], dtype: str) -> jax.Array:

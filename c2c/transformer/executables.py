@@ -10,6 +10,7 @@ graphs; here the state is XLA's executables.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import os
@@ -71,6 +72,16 @@ class Stage:
         object.__setattr__(self, "jitted", jitted)
 
 
+@dataclass(slots=True)
+class _State:
+    """Shared by the devices of a process."""
+
+    loaded: int = 0
+    compiled: int = 0
+    usable: bool = True
+    stored: tuple[Entry, ...] | None = None  # what was there at the first miss
+
+
 class Executables:
     """Compiled stages: of this process, else of a repository, else compiled and put there."""
 
@@ -83,13 +94,30 @@ class Executables:
             and everything is compiled for this process only.
         """
         self.repository = Repository(folder)
-        self.loaded = 0  # from the repository, so far
-        self.compiled = 0
         self._strict = strict
-        self._usable = True
+        self.device: Any = None  # jax's first
         self._found: dict[Hashable, Run] = {}
         self._making: dict[Hashable, threading.Lock] = {}  # no two threads make the same
-        self._stored: tuple[Entry, ...] | None = None  # what was there at the first miss
+        self._state = _State()
+
+    def on(self, device: Any) -> Executables:
+        """Return these executables for another device of this process; None for jax's first.
+
+        What is stored or compiled for one device is loaded onto the others without compiling.
+        """
+        other = copy.copy(self)
+        other.device = device
+        return other
+
+    @property
+    def loaded(self) -> int:
+        """Executables taken from the repository so far, on all devices."""
+        return self._state.loaded
+
+    @property
+    def compiled(self) -> int:
+        """Executables compiled so far, on all devices."""
+        return self._state.compiled
 
     def bind(self, stage: Stage) -> Callable[..., Any]:
         """Return a function that is called like the stage's own, for calls of equal shapes.
@@ -136,7 +164,8 @@ class Executables:
           RepositoryError: the repository cannot be used, if that is an error here.
         """
         shapes = tuple((leaf.shape, leaf.dtype, _in_host_memory(leaf)) for leaf in leaves)
-        key = (stage, tree, shapes, tuple(sorted(static.items())))
+        device = jax.devices()[0] if self.device is None else self.device
+        key = (device, stage, tree, shapes, tuple(sorted(static.items())))
         if (found := self._found.get(key)) is not None:
             return found
         with self._making.setdefault(key, threading.Lock()):
@@ -146,7 +175,8 @@ class Executables:
                 Argument(shape=tuple(shape), dtype=str(dtype), host=host)
                 for shape, dtype, host in shapes
             )
-            found = self._found[key] = self._made(_program(stage, arguments, tree, static))
+            found = self._made(_program(stage, arguments, tree, static), device)
+            self._found[key] = found
         return found
 
     def most_bytes(self) -> tuple[int, int]:
@@ -167,23 +197,23 @@ class Executables:
             ),
         )
 
-    def _made(self, program: Program) -> Run:
-        device = jax.devices()[0]
-        if not self._usable:
-            self.compiled += 1
+    def _made(self, program: Program, device: Any) -> Run:
+        state = self._state
+        if not state.usable:
+            state.compiled += 1
             return compiled_for(program, device, to_store=False)[0]
         try:
             run = self.repository.load(program, device)
             if run is not None:
-                self.loaded += 1
+                state.loaded += 1
                 return run
             self._remove_outdated(program, device)
         except RepositoryError as error:
             self._unusable(error)
-        run, seconds = compiled_for(program, device, to_store=self._usable)
-        self.compiled += 1
+        run, seconds = compiled_for(program, device, to_store=state.usable)
+        state.compiled += 1
         try:
-            if self._usable:
+            if state.usable:
                 self.repository.put(identity(program, device), run, compile_s=seconds)
         except RepositoryError as error:
             self._unusable(error)
@@ -192,7 +222,7 @@ class Executables:
     def _unusable(self, error: RepositoryError) -> None:
         if self._strict:
             raise error
-        self._usable = False
+        self._state.usable = False
         warnings.warn(
             f"{error}. Executables are not stored; each process compiles its own",
             RepositoryWarning,
@@ -202,9 +232,9 @@ class Executables:
     def _remove_outdated(self, program: Program, device: Any) -> None:
         """Remove what an older version stored for the same: it is about to be made anew."""
         wanted = identity(program, device)
-        if self._stored is None:
-            self._stored = self.repository.entries()
-        for entry in self._stored:
+        if self._state.stored is None:
+            self._state.stored = self.repository.entries()
+        for entry in self._state.stored:
             if wanted.outdated(entry.identity):
                 warnings.warn(
                     f"{wanted.op} {wanted.name}: stored executable is stale "

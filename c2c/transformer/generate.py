@@ -60,6 +60,7 @@ def prompt_logits(
     executables: Executables | None = None,
 ) -> np.ndarray:
     """Return the logits of every position: float32 [T, vocab]."""
+    executables = None if executables is None else executables.on(params.device)
     cache = _own_cache(params, spec, len(ids), executables)
     budgets = budgets_for(spec, len(ids), chunk)
     parts, first = [], 0
@@ -106,7 +107,8 @@ def stream(
     """
     budgets = budgets_for(spec, len(ids), chunk)
     pages = _pages(len(ids) + max_new_tokens)
-    check_room(2 * pages * block_elements(spec) * params.dtype.itemsize)
+    nbytes = 2 * pages * block_elements(spec) * params.dtype.itemsize
+    check_room(nbytes, device=params.device)
 
     def begun() -> Runner:
         runner = _runner(params, spec, linear, budgets, pages, executables)
@@ -137,7 +139,8 @@ def _runner(
     executables: Executables | None,
 ) -> Runner:
     """Return a runner of one request, whose cache is all its own."""
-    pool = KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables)
+    device = params.device
+    pool = KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables, device=device)
     shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
     return Runner(params, spec, linear, pool, shapes, executables=executables)
 
@@ -154,6 +157,7 @@ def _own_cache(
         dtype=params.dtype,
         tables=np.arange(pages, dtype=np.int32)[None],
         executables=executables,
+        device=params.device,
     )
 
 

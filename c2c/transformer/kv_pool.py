@@ -54,13 +54,14 @@ def superblocks_for(blocks: int) -> int:
     return -(-blocks // _BLOCKS_A_SUPERBLOCK)
 
 
-def check_room(nbytes: int, field: str = "cache") -> None:
-    """Return if memory has room for a cache of so many bytes.
+def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None:
+    """Return if memory of a device, jax's first by default, has room for a cache of so many bytes.
 
     Raises:
       SettingError: it has not.
     """
-    stats = jax.devices()[0].memory_stats()  # None on a CPU
+    device = jax.devices()[0] if device is None else device
+    stats = device.memory_stats()  # None on a CPU
     most = int((stats or {}).get("bytes_limit") or memory_bytes())
     if nbytes > most:
         raise SettingError(
@@ -78,6 +79,7 @@ class KvPool:
         *,
         dtype: Any,
         executables: Executables | None = None,
+        device: Any = None,
     ) -> None:
         """Take the memory.
 
@@ -86,11 +88,15 @@ class KvPool:
           superblock: elements of each, of keys and of values; see `superblock_elements`.
           dtype: of keys and values.
           executables: where what fills it with zeros comes from; by default jax compiles it.
+          device: jax device; by default the first.
         """
         if superblocks < 1:
             raise SettingError("pool.superblocks", superblocks, "a whole number above 0")
-        check_room(2 * superblocks * superblock * np.dtype(dtype).itemsize)
-        self.arrays = new_pool(superblocks * superblock, dtype=dtype, executables=executables)
+        self.device = jax.devices()[0] if device is None else device
+        check_room(2 * superblocks * superblock * np.dtype(dtype).itemsize, device=self.device)
+        self.arrays = new_pool(
+            superblocks * superblock, dtype=dtype, executables=executables, device=self.device
+        )
         self.superblock = superblock
         self.superblocks = superblocks
         self.dtype = np.dtype(dtype)
@@ -98,10 +104,17 @@ class KvPool:
 
     @classmethod
     def for_one(
-        cls, spec: ModelSpec, blocks: int, *, dtype: Any, executables: Executables | None = None
+        cls,
+        spec: ModelSpec,
+        blocks: int,
+        *,
+        dtype: Any,
+        executables: Executables | None = None,
+        device: Any = None,
     ) -> KvPool:
         """Return a pool of so many blocks of one model."""
-        return cls(blocks, block_elements(spec), dtype=dtype, executables=executables)
+        size = block_elements(spec)
+        return cls(blocks, size, dtype=dtype, executables=executables, device=device)
 
     @property
     def nbytes(self) -> int:

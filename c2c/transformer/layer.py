@@ -45,6 +45,7 @@ _BLOCKS = (
 )
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """The weights of one layer.

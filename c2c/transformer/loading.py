@@ -70,6 +70,7 @@ def load(
     executables: Executables | Literal["auto"] | Path | str | None = "auto",
     ahead: Ahead | None = None,
     took: Callable[[Part, float], None] = lambda *_: None,
+    device: Any = None,
 ) -> Model:
     """Load a checkpoint: a folder in the layout of Hugging Face, or a GGUF file.
 
@@ -89,6 +90,7 @@ def load(
         written to is done without; None to compile for this process only.
       ahead: gives what executables are made ready for meanwhile; None: nothing.
       took: is told the seconds of each part, of what is beside the weights in another thread.
+      device: jax device of weights, cache and activations; by default the first.
 
     Weights are read beside everything else: the tokenizer, then executables.
 
@@ -107,6 +109,8 @@ def load(
     if quantize is None or isinstance(quantize, str):
         quantize = quantization_by_name(quantize)
     store = executables_at(executables)
+    if store is not None and device is not None:
+        store = store.on(device)
     wanted: dict[str, Any] = {
         "dtype": dtype, "placement": strategy.placement, "quantization": quantize,
     }  # fmt: skip
@@ -116,7 +120,7 @@ def load(
             tokenizer, eos = _told(path, found.texts)
         if ahead is not None and store is not None:
             with _timed("executables", took):
-                params = expected_params(found.source, spec, **wanted)
+                params = expected_params(found.source, spec, **wanted, device=device)
                 warm(params, spec, strategy, store, ahead(spec, tokenizer))
         return tokenizer, eos
 
@@ -130,6 +134,7 @@ def load(
                 pool=pool,
                 progress=sys.stderr.isatty() if progress is None else progress,
                 between=lambda: _raise_early(ready),
+                device=device,
             )
         tokenizer, eos = ready.result()
     return Model(

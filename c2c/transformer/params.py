@@ -11,7 +11,7 @@ import numpy as np
 
 from c2c.transformer.embedding import Table
 
-__all__ = ["Params", "Placement", "Projections"]
+__all__ = ["Params", "Placement", "Projections", "device_of"]
 
 Projections = Mapping[str, Any]
 """GEMM weights by name: a stack [L, N, K] ([L, E, N, K] of experts), a tuple of a matrix a layer,
@@ -49,3 +49,14 @@ class Params:
         """Of activations, cache and what is not quantised."""
         kind: np.dtype[Any] = np.dtype(self.final_norm.dtype)
         return kind
+
+    @property
+    def device(self) -> Any:
+        """The jax device that computes the model."""
+        return device_of(self.final_norm)
+
+
+def device_of(array: Any) -> Any:
+    """Return the one device of an array; jax's first if it is abstract and says none."""
+    sharding = getattr(array, "sharding", None)
+    return jax.devices()[0] if sharding is None else next(iter(sharding.device_set))

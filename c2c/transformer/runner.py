@@ -78,7 +78,7 @@ class Ticket:
 
 
 class Runner:
-    """One model on one device."""
+    """One model on one device, the pool's."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Runner:
         self.params, self.spec, self.linear = params, spec, linear
         self.pool, self.shapes = pool, shapes
         self.lease = pool.lease(spec)
-        self._executables = executables
+        self._executables = None if executables is None else executables.on(pool.device)
         self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]
         self._seated: Seats | None = None  # made at the first step
@@ -403,7 +403,7 @@ class Runner:
         return self._bound[stage]
 
     def _placed(self, array: np.ndarray) -> Any:
-        return jax.device_put(array, jax.devices()[0])
+        return jax.device_put(array, self.pool.device)
 
     def _fresh(self) -> Seats:
         self._seated = jax.tree.map(self._placed, new_seats(self.seats, self.spec.vocab))

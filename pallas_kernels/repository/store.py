@@ -208,7 +208,7 @@ class Repository:
         _require_own(self.folder)
 
     def _load(self, path: Path, wanted: Identity, device: Any) -> Callable[..., Any]:
-        from jax.experimental import serialize_executable
+        from pallas_kernels.repository import onto
 
         entry = _read(path)
         if different := wanted.differences(entry.identity):
@@ -217,13 +217,7 @@ class Repository:
         try:
             # This user's own file: see the docstring of the module.
             serialized, in_tree, out_tree = pickle.loads(payload)  # noqa: S301
-            executable: Callable[..., Any] = serialize_executable.deserialize_and_load(
-                serialized,
-                in_tree,
-                out_tree,
-                backend=device.client,
-                execution_devices=[device],
-            )
+            executable = onto.load(serialized, in_tree, out_tree, device)
         except Exception as error:
             raise RepositoryError(
                 f"{path.name}: jax cannot load it ({type(error).__name__}: {error})"

@@ -50,6 +50,7 @@ def load_params(
     pool: Path | str | None = None,
     progress: bool = False,
     between: Callable[[], None] = lambda: None,
+    device: Any = None,
 ) -> Params:
     """Read a checkpoint into parameters.
 
@@ -63,6 +64,7 @@ def load_params(
         the first of them. It knows the checkpoint's files by name, size and time.
       progress: whether to draw a bar.
       between: is called before each array; what it raises ends the reading.
+      device: jax device, also of the host memory; by default the first.
 
     Raises:
       SettingError: `dtype`, the model or the quantisation is not supported, or `pool` is given for
@@ -85,13 +87,15 @@ def load_params(
         arrays: dict[str, dict[str, Any]] = {}
         if pool is not None:
             pooled = [leaf for leaf in wanted if leaf.in_host_memory]
-            arrays |= _in_pool(pool, pooled, source, kind, done)
+            arrays |= _in_pool(pool, pooled, source, kind, done, device)
         for leaf in wanted:
             if leaf.name not in arrays:
                 between()
                 buffers = {end: _pages(spec) for end, spec in leaf.arrays(kind).items()}
                 leaf.fill(buffers, source, done)
-                arrays[leaf.name] = {end: _placed(buffers.pop(end), leaf) for end in tuple(buffers)}
+                arrays[leaf.name] = {
+                    end: _placed(buffers.pop(end), leaf, device) for end in tuple(buffers)
+                }
     return _assemble(arrays, wanted, placement, spec)
 
 
@@ -144,6 +148,7 @@ def expected_params(
     dtype: str,
     placement: Placement,
     quantization: Quantization | None = None,
+    device: Any = None,
 ) -> Params:
     """Return what `load_params` will, as shapes and types in their places; reads no weights.
 
@@ -154,7 +159,7 @@ def expected_params(
     struct: Any = jax.ShapeDtypeStruct  # jax leaves it untyped
     return _abstract(
         wanted, placement, spec, kind,
-        lambda leaf, *array: struct(*array, sharding=_sharding(leaf)),
+        lambda leaf, *array: struct(*array, sharding=_sharding(leaf, device)),
     )  # fmt: skip
 
 
@@ -229,16 +234,17 @@ def _pages(array: TensorSpec) -> np.ndarray:
     return np.frombuffer(pages, kind, size).reshape(array.shape)
 
 
-def _placed(buffer: np.ndarray, leaf: Leaf) -> Any:
+def _placed(buffer: np.ndarray, leaf: Leaf, device: Any) -> Any:
     """Hand a filled buffer to jax: no copy on a CPU, one on a GPU, where the buffer is freed."""
-    array = jax.device_put(buffer, _sharding(leaf), may_alias=True)
+    array = jax.device_put(buffer, _sharding(leaf, device), may_alias=True)
     array.block_until_ready()
     return HostArray(array) if leaf.in_host_memory else array
 
 
-def _sharding(leaf: Leaf) -> jax.sharding.Sharding:
+def _sharding(leaf: Leaf, device: Any = None) -> jax.sharding.Sharding:
     kind = _HOST_KIND if leaf.in_host_memory else _DEVICE_KIND
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind=kind)
+    on = jax.devices()[0] if device is None else device
+    return jax.sharding.SingleDeviceSharding(on, memory_kind=kind)
 
 
 def _in_pool(
@@ -247,6 +253,7 @@ def _in_pool(
     source: Source,
     kind: np.dtype[Any],
     done: Callable[[int], None],
+    device: Any,
 ) -> dict[str, dict[str, Any]]:
     owners = {_name(leaf, end): (leaf, end) for leaf in wanted for end in leaf.arrays(kind)}
     specs = {name: leaf.arrays(kind)[end] for name, (leaf, end) in owners.items()}
@@ -265,7 +272,7 @@ def _in_pool(
     pool = SharedPool.open_or_create(
         path, specs, fill, metadata={"checkpoint": _identity(source.files)}
     )
-    placed = pool.arrays()
+    placed = pool.arrays(device=device)
     return {
         leaf.name: {end: placed[_name(leaf, end)] for end in leaf.arrays(kind)} for leaf in wanted
     }

@@ -1,0 +1,62 @@
+"""A serialised executable, loaded onto any device of its kind.
+
+jax's own `deserialize_and_load` takes the device for which the executable was compiled. An
+executable of one device computes the same on every device of the kind, so its device is replaced
+while it is read. The form is that of `jax.experimental.serialize_executable.serialize`; a form that
+is not understood is an error here, and the caller compiles.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import jax
+import numpy as np
+from jaxlib import xla_client
+
+__all__ = ["load"]
+
+
+class _Onto(pickle.Unpickler):
+    def __init__(self, serialized: bytes, device: Any) -> None:
+        super().__init__(io.BytesIO(serialized))
+        self._device = device
+
+    def persistent_load(self, pid: tuple[Any, ...]) -> Any:
+        kind, *rest = pid
+        if kind == "device":
+            return self._device
+        if kind == "client":
+            return self._device.client
+        if kind == "exec":
+            options = xla_client.CompileOptions()
+            options.num_replicas = options.num_partitions = 1
+            options.device_assignment = xla_client.DeviceAssignment.create(
+                np.array([[self._device.id]])
+            )
+            return self._device.client.deserialize_executable(
+                rest[0],
+                executable_devices=xla_client.DeviceList((self._device,)),
+                compile_options=options,
+            )
+        raise pickle.UnpicklingError(f"a serialised executable refers to {kind!r}")
+
+
+def load(serialized: bytes, in_tree: Any, out_tree: Any, device: Any) -> Any:
+    """Return an executable that runs on `device`.
+
+    Args:
+      serialized: from `serialize_executable.serialize`, of one device; only from files of this
+        user, since reading it can run code.
+      in_tree: of its arguments.
+      out_tree: of its results.
+      device: jax device of the kind that it was compiled for.
+
+    Raises:
+      Exception: of any type, if the form is not understood or the runtime refuses it.
+    """
+    unloaded, flat, no_kwargs = _Onto(serialized, device).load()
+    arguments = in_tree.unflatten(flat)
+    return jax.stages.Compiled(unloaded.load(), [], arguments, out_tree, no_kwargs=no_kwargs)
