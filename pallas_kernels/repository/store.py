@@ -217,7 +217,7 @@ class Repository:
         try:
             # This user's own file: see the docstring of the module.
             serialized, in_tree, out_tree = pickle.loads(payload)  # noqa: S301
-            executable = onto.load(serialized, in_tree, out_tree, device)
+            executable: Callable[..., Any] = onto.load(serialized, in_tree, out_tree, device)
         except Exception as error:
             raise RepositoryError(
                 f"{path.name}: jax cannot load it ({type(error).__name__}: {error})"
