@@ -23,6 +23,10 @@ class Answers:
         """Tell of a request's new token."""
         self._hold(request, token, score)
 
+    def prompt(self, request: int, scores: tuple[say.Scored, ...]) -> None:
+        """Tell how likely a request's next prompt tokens are."""
+        self._hold(request, None, scores)
+
     def end(self, request: int, why: str, retry_s: float = 0.0) -> None:
         """Tell why a request is over, and when it may be tried again."""
         self._hold(request, why, retry_s)
@@ -37,7 +41,9 @@ class Answers:
         self._send(*(_frame(*answer) for answer in held))
 
 
-def _frame(request: int, what: int | str, more: Any) -> say.Answered:
+def _frame(request: int, what: int | str | None, more: Any) -> say.Answered:
+    if what is None:
+        return say.Tokens(request=request, tokens=(), prompt=more)
     if isinstance(what, str):
         return say.Ended(request=request, why=what, retry_s=more)
     return say.Tokens(request=request, tokens=(what,), scores=() if more is None else (more,))

@@ -303,6 +303,8 @@ class LiveBackend:
 
     def _deliver(self, frame: say.Stepped) -> None:
         scores = {score.request: score for score in frame.scores} if frame.scores else {}
+        for prompt in frame.prompts:
+            self._ledger.score(prompt.request, prompt.first, prompt.scores)
         for request, token, _ in frame.tokens:
             self._ledger.deliver(request, token, scores.get(request))
 

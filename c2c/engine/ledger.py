@@ -19,6 +19,7 @@ class Entry:
       model: its place in the fleet.
       arrived_s: when.
       delivered: its tokens so far, which nobody takes back.
+      prompted: tokens of the prompt that were scored, where that is asked for.
       losses: workers that were lost in a step of it alone since its last token.
     """
 
@@ -26,6 +27,7 @@ class Entry:
     model: int
     arrived_s: float
     delivered: list[int] = field(default_factory=list)
+    prompted: int = 1  # nothing is told of the first
     losses: int = 0
 
     @property
@@ -41,14 +43,16 @@ class Ledger:
         self,
         told: Callable[[int, int, Scored | None], None],
         ended: Callable[[int, Entry, str], None],
+        prompted: Callable[[int, tuple[Scored, ...]], None] = lambda *_: None,
     ) -> None:
         """Take whom to tell.
 
         Args:
           told: of each new token, and how likely it was.
+          prompted: of scores of a prompt's further tokens.
           ended: of the end of a request and why: "stop" or "length", else what kept it from that.
         """
-        self._told, self._ended = told, ended
+        self._told, self._ended, self._prompted = told, ended, prompted
         self._open: dict[int, Entry] = {}
         self.outcomes: dict[str, int] = {}
 
@@ -77,6 +81,14 @@ class Ledger:
         entry.losses = 0
         self._told(request, token, score)
         return True
+
+    def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
+        """Pass on scores of a prompt from a place on; those that were computed again are known."""
+        entry = self._open.get(request)
+        if entry is None or not first <= entry.prompted < first + len(scores):
+            return
+        self._prompted(request, scores[entry.prompted - first :])
+        entry.prompted = first + len(scores)
 
     def end(self, request: int, why: str) -> bool:
         """End a request; return False if it was over already."""

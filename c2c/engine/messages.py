@@ -36,6 +36,7 @@ __all__ = [
     "ModelInfo",
     "Models",
     "Opening",
+    "Prompted",
     "Run",
     "Scored",
     "Setup",
@@ -139,6 +140,7 @@ class Submit(Frame):
     draws: Draws
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell
+    prompt_scores: int | None = None  # likewise, of the tokens of the prompt
 
 
 class Fill(Frame):
@@ -182,6 +184,14 @@ class Scored(Frame):
     top: tuple[tuple[int, float], ...]
 
 
+class Prompted(Frame):
+    """Scores of a prompt's tokens from a place on; the first token has none."""
+
+    request: int
+    first: int
+    scores: tuple[Scored, ...]
+
+
 class Stepped(Frame):
     """One step is done."""
 
@@ -195,6 +205,7 @@ class Stepped(Frame):
     kv_tokens: int  # positions that the rows of one token attend to
     compiled: int  # executables that were not ready
     scores: tuple[Scored, ...] = ()
+    prompts: tuple[Prompted, ...] = ()
 
 
 class Interrupt(Frame):
@@ -256,6 +267,7 @@ class Ask(Frame):
     stop: tuple[int, ...]
     least: int = 0
     scores: int | None = None
+    prompt_scores: int | None = None
     deadline_s: float | None = None
     priority: int | None = None
 
@@ -273,6 +285,7 @@ class Tokens(Frame):
     request: int
     tokens: tuple[int, ...]
     scores: tuple[Scored, ...] = ()  # one a token, where they were asked for
+    prompt: tuple[Scored, ...] = ()  # of the prompt's next tokens, before any token
 
 
 class Ended(Frame):

@@ -145,4 +145,5 @@ def _submit(ledger: Ledger, request: int) -> Submit:
         draws=ask.draws,
         least=ask.least,
         scores=ask.scores,
+        prompt_scores=None if entry.delivered else ask.prompt_scores,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from c2c.engine.messages import Run, Scored, Setup, Stepped, Submit
+from c2c.engine.messages import Prompted, Run, Scored, Setup, Stepped, Submit
 from c2c.errors import DataError, SettingError
 from c2c.transformer import (
     KvPool,
@@ -23,6 +23,7 @@ from c2c.transformer import (
     load,
     pieces,
 )
+from c2c.transformer.drawing import Score
 from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
@@ -196,6 +197,7 @@ class Residents:
         begun_s, compiled = time.perf_counter(), self.compiled
         tokens: list[tuple[int, int, str | None]] = []
         scores: list[Scored] = []
+        prompts: list[Prompted] = []
         seconds, kv, shapes = 0.0, 0, []
         for call in calls:
             kv += runner.attended(call)
@@ -206,9 +208,12 @@ class Residents:
             result = runner.finish(ticket)
             tokens += result.tokens
             seconds += result.seconds
-            scores += [
-                Scored(request=request, logprob=score.logprob, top=score.top)
-                for request, score in result.scores.items()
+            scores += [_scored(request, score) for request, score in result.scores.items()]
+            prompts += [
+                Prompted(
+                    request=request, first=first, scores=tuple(_scored(request, s) for s in told)
+                )
+                for request, first, told in result.prompts
             ]
         return Stepped(
             plan=run.plan,
@@ -221,12 +226,17 @@ class Residents:
             kv_tokens=kv,
             compiled=self.compiled - compiled,
             scores=tuple(scores),
+            prompts=tuple(prompts),
         )
 
 
 def _executables(where: str | None) -> Executables | None:
     """Return where executables come from; a disk that is full keeps nothing from being served."""
     return executables_at(where if where in (None, "auto") else Executables(where, strict=False))
+
+
+def _scored(request: int, score: Score) -> Scored:
+    return Scored(request=request, logprob=score.logprob, top=score.top)
 
 
 def _submit(runner: Runner, submit: Submit) -> None:
@@ -239,6 +249,7 @@ def _submit(runner: Runner, submit: Submit) -> None:
         sampling=Sampling(**structs.asdict(submit.draws)),
         least=submit.least,
         scores=submit.scores,
+        prompt_scores=submit.prompt_scores,
     )
 
 

@@ -92,7 +92,7 @@ class Engine:
         )
         self._between = Between(looks=settings.busy_poll)
         self._answers = Answers(self._between, self._say)
-        self.ledger = Ledger(self._answers.token, self._ended)
+        self.ledger = Ledger(self._answers.token, self._ended, self._answers.prompt)
         self._tape = Tape(is_kept=settings.is_recorded)
         self._ends_s: deque[float] = deque(maxlen=_ENDS)
         self.prepared: Prepared | None = None

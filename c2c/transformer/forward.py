@@ -28,7 +28,7 @@ from c2c.transformer.rope import angles
 from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
 
-__all__ = ["forward", "run"]
+__all__ = ["end", "forward", "run"]
 
 _Cache = Cache | Pooled
 
@@ -108,7 +108,7 @@ def run[C: (Cache, Pooled)](
     Args:
       executables: where compiled stages come from; by default jax compiles for this process.
       ahead: only have `executables` ready; shapes are returned in place of arrays.
-      has_logits: if not, what is returned in their place is only there to be waited for; they are
+      has_logits: if not, what the last layer did is returned in their place, see `end`; they are
         computed all the same where all is one executable.
     """
     linear = Reference() if linear is None else linear
@@ -127,6 +127,27 @@ def run[C: (Cache, Pooled)](
     end = compiled(_END) if has_logits else _without_logits
     stages = _Stages(begin=compiled(_BEGIN), layer=compiled(_LAYER), end=end)
     return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
+
+
+def end(
+    params: Params,
+    x: Any,
+    wanted: Any,
+    spec: ModelSpec,
+    *,
+    linear: Linear,
+    executables: Executables | None = None,
+) -> jax.Array:
+    """Return the logits of some tokens, of what `run` gave without logits.
+
+    That is for models whose layers have arrays of their own.
+    """
+    compiled = _END.jitted if executables is None else executables.bind(_END)
+    head = params.projections.get("head", params.embed.data)
+    logits: jax.Array = compiled(
+        x, params.final_norm, head, wanted, linear, spec=_nameless(spec), shape=()
+    )
+    return logits
 
 
 @functools.lru_cache(maxsize=64)

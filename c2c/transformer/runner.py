@@ -20,7 +20,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.drawing import BIASED, DRAW, FEED, SCORE, SEAT, Score, Seats, new_seats
 from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.forward import run
+from c2c.transformer.forward import end, run
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.linear import Linear
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
@@ -52,12 +52,14 @@ class Result:
       seconds: since the step was started, or since the step before it was read.
       dropped: tokens of requests that were over, or gone.
       scores: of the tokens of requests that ask for them, by request.
+      prompts: requests, places in their prompts, and scores of the tokens from there on.
     """
 
     tokens: tuple[tuple[int, int, Ended | None], ...]
     seconds: float
     dropped: int
     scores: Mapping[int, Score] = field(default_factory=dict)
+    prompts: tuple[tuple[int, int, tuple[Score, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +69,17 @@ class _Drawn:
     rows: tuple[tuple[Stay, int], ...]  # who draws, and in which row
     tokens: Any  # where nobody draws: what is there once the call is over
     scores: tuple[Any, Any, Any] | None
+    prompt: _Prompt | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prompt:
+    """Scores of a chunk's tokens, on the device, so many rows in each part."""
+
+    stay: Stay
+    first: int  # place in the prompt of the first token that is told of
+    counts: tuple[int, ...]
+    parts: tuple[tuple[Any, Any, Any], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +145,7 @@ class Runner:
         drawn: int = 0,
         least: int = 0,
         scores: int | None = None,
+        prompt_scores: int | None = None,
     ) -> None:
         """Take a request in; its prompt is computed by the steps that say so.
 
@@ -145,6 +159,7 @@ class Runner:
           least: draws, those before included, of which none is a token to stop after.
           scores: how many of the likeliest tokens results tell, beside how likely each drawn one
             was; None: neither.
+          prompt_scores: likewise of each token of the prompt but the first.
 
         Raises:
           SettingError: it can never fit.
@@ -158,7 +173,7 @@ class Runner:
             )  # fmt: skip
         stay = Stay(
             request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop,
-            seat=self._free_seats[-1], least=least, scores=scores,
+            seat=self._free_seats[-1], least=least, scores=scores, prompt_scores=prompt_scores,
         )  # fmt: skip
         bias = stay.biases()
         if len(bias) > BIASED:
@@ -276,24 +291,38 @@ class Runner:
         laid = self._laid_out(step)
         assert self._seated is not None  # a step has requests, and they were submitted
         tokens = self._compiled(FEED)(laid.given, self._seated.drawn, laid.source)
-        pool = self.pool.arrays
-        logits, pool = run(
-            self.params,
-            tokens,
-            laid.positions,
-            type(pool)(k=pool.k, v=pool.v, tables=self._placed(laid.tables)),
-            self.spec,
-            linear=self.linear,
-            decode_rows=laid.decode_rows,
-            wanted=laid.wanted,
-            executables=self._executables,
-            has_logits=any(laid.drawing),
-        )
-        self.pool.arrays = pool
-        if step.fill is not None:
-            self._stays[step.fill[0]].filled += step.fill[1]
+        tables = self._placed(laid.tables)
+
+        def computed(wanted: np.ndarray, *, has_logits: bool = True) -> Any:
+            pool = self.pool.arrays
+            found, self.pool.arrays = run(
+                self.params,
+                tokens,
+                laid.positions,
+                type(pool)(k=pool.k, v=pool.v, tables=tables),
+                self.spec,
+                linear=self.linear,
+                decode_rows=laid.decode_rows,
+                wanted=wanted,
+                executables=self._executables,
+                has_logits=has_logits,
+            )
+            return found
+
+        filling = None if step.fill is None else self._stays[step.fill[0]]
+        prompt = None
+        if filling is None or filling.prompt_scores is None:
+            logits = computed(laid.wanted, has_logits=any(laid.drawing))
+        else:
+            logits_of: Callable[[np.ndarray], Any] = computed
+            if self.linear.placement.by_layer:
+                logits_of = self._ends(computed(laid.wanted, has_logits=False))
+            prompt = self._prompt(filling, step, len(laid.wanted), logits_of)
+            logits = logits_of(laid.wanted)
+        if step.fill is not None and filling is not None:
+            filling.filled += step.fill[1]
         if not any(laid.drawing):
-            return _Drawn((), logits, None)  # of a prompt that goes on: only waited for
+            return _Drawn((), logits, None, prompt)  # of a prompt that goes on: only waited for
         nobody = 0, self.seats, 0, 0
         token, self._seated = self._compiled(DRAW)(
             logits,
@@ -308,7 +337,33 @@ class Runner:
         scores = None
         if any(stay.scores is not None for stay, _ in rows):
             scores = self._compiled(SCORE)(logits, token)
-        return _Drawn(rows, token, scores)
+        return _Drawn(rows, token, scores, prompt)
+
+    def _ends(self, x: Any) -> Callable[[np.ndarray], Any]:
+        """Return what computes the logits of a call's tokens that are wanted."""
+        return lambda wanted: end(
+            self.params, x, wanted, self.spec, linear=self.linear, executables=self._executables
+        )
+
+    def _prompt(
+        self, stay: Stay, step: Step, rows: int, logits_of: Callable[[np.ndarray], Any]
+    ) -> _Prompt:
+        """Score the tokens that follow those of a chunk, by as many rows of logits as draws have.
+
+        So nothing is compiled for it. Where all of a model is one executable, each part of a chunk
+        computes the chunk again, which stores the same keys and values.
+        """
+        assert step.fill is not None
+        follow = stay.ids[stay.filled + 1 : stay.filled + step.fill[1] + 1]
+        counts, parts = [], []
+        for first in range(0, len(follow), rows):
+            count = min(rows, len(follow) - first)
+            wanted, token = np.zeros((2, rows), np.int32)
+            wanted[:count] = np.arange(first, first + count)
+            token[:count] = follow[first : first + count]
+            counts.append(count)
+            parts.append(self._compiled(SCORE)(logits_of(wanted), token))
+        return _Prompt(stay, stay.filled + 1, tuple(counts), tuple(parts))
 
     def finish(self, ticket: Ticket) -> Result:
         """Wait for a step and return what it gave; who is over with it is gone from here."""
@@ -318,8 +373,13 @@ class Runner:
         self._read_s = now_s
         found: list[tuple[int, int, Ended | None]] = []
         scores: dict[int, Score] = {}
+        prompts = []
         dropped = 0
         for drawn, tokens in zip(ticket.drawn, known, strict=True):
+            if drawn.prompt is not None and self._stays.get(drawn.prompt.stay.request) is (
+                drawn.prompt.stay
+            ):
+                prompts.append(_told(drawn.prompt))
             told = None if drawn.scores is None else tuple(map(np.asarray, drawn.scores))
             for stay, row in drawn.rows:
                 if self._stays.get(stay.request) is not stay:
@@ -329,7 +389,10 @@ class Runner:
                 found.append((stay.request, token, self._give(stay, token)))
                 if told is not None and stay.scores is not None:
                     scores[stay.request] = _score(told, row, stay.scores)
-        return Result(tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores)
+        return Result(
+            tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores,
+            prompts=tuple(prompts),
+        )  # fmt: skip
 
     def _give(self, stay: Stay, token: int) -> Ended | None:
         """Take note of a request's token; return why it is over with it, if it is."""
@@ -434,6 +497,18 @@ def _read(drawn: _Drawn) -> np.ndarray:
         return np.asarray(drawn.tokens)
     drawn.tokens.block_until_ready()
     return np.zeros(0, np.int32)
+
+
+def _told(prompt: _Prompt) -> tuple[int, int, tuple[Score, ...]]:
+    count = prompt.stay.prompt_scores
+    assert count is not None
+    scores = [
+        _score(told, row, count)
+        for rows, part in zip(prompt.counts, prompt.parts, strict=True)
+        for told in (tuple(map(np.asarray, part)),)
+        for row in range(rows)
+    ]
+    return prompt.stay.request, prompt.first, tuple(scores)
 
 
 def _score(told: Sequence[np.ndarray], row: int, count: int) -> Score:

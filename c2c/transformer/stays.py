@@ -42,6 +42,7 @@ class Stay:
     seat: int
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
+    prompt_scores: int | None = None  # likeliest tokens to tell of each place of its prompt
     blocks: list[int] = field(default_factory=list)
     filled: int = 0  # prompt tokens computed
     started: int = 0  # draws that were started

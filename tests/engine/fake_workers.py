@@ -25,6 +25,7 @@ class Stay:
     ids: tuple[int, ...]
     new: int
     drawn: int
+    is_scored: bool = False
     filled: int = 0
     got: int = 0
 
@@ -115,7 +116,9 @@ class FakeWorker:
             assert submit.ids[len(submit.ids) - submit.drawn :] == tuple(
                 token_of(submit.request, k) for k in range(submit.drawn)
             ), "what was delivered is what it goes on from"
-            self.stays[submit.request] = Stay(submit.ids, submit.new, submit.drawn)
+            is_scored = submit.prompt_scores is not None
+            assert not (is_scored and submit.drawn), "a prompt is scored before any token"
+            self.stays[submit.request] = Stay(submit.ids, submit.new, submit.drawn, is_scored)
         assert len(self.stays) <= self.rows * len(self.instances)
         self.run, self.step, self.is_interrupted = run, 0, False
 
@@ -126,9 +129,19 @@ class FakeWorker:
             self.link.frames.remove(frame)
             self.is_interrupted |= frame.plan == run.plan
         drawing = list(run.decodes)
+        prompts = []
         if self.step == 0:
             for fill in run.fills:
                 stay = self.stays[fill.request]
+                if stay.is_scored:
+                    places = range(stay.filled, min(stay.filled + fill.tokens, len(stay.ids) - 1))
+                    scores = tuple(
+                        say.Scored(request=fill.request, logprob=-float(at), top=())
+                        for at in places
+                    )
+                    prompts.append(
+                        say.Prompted(request=fill.request, first=stay.filled + 1, scores=scores)
+                    )
                 stay.filled += fill.tokens
                 assert stay.filled <= len(stay.ids)
                 if stay.filled == len(stay.ids):
@@ -157,6 +170,7 @@ class FakeWorker:
             say.Stepped(
                 plan=run.plan, number=self.step, is_last=is_last, tokens=tuple(tokens),
                 seconds=0.001, host_s=0.0, calls=((64, 4),), kv_tokens=0, compiled=0,
+                prompts=tuple(prompts),
             )
         )  # fmt: skip
         self.step += 1

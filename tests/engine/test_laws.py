@@ -100,7 +100,8 @@ class World:
         self.told: dict[int, list[int]] = {}
         self.ends: Counter[int] = Counter()
         self.why: dict[int, str] = {}
-        self.ledger = Ledger(self._tell, self._end)
+        self.scored: dict[int, list[float]] = {}
+        self.ledger = Ledger(self._tell, self._end, self._score)
         self.places = [Place(device=k) for k in range(2)]
         names = [d.name for d in prepared.setup.deployments]
         self.sizes = dict(zip(names, prepared.fleet.weight_bytes, strict=True))
@@ -128,7 +129,14 @@ class World:
     def _tell(self, request: int, token: int, score: say.Scored | None) -> None:
         assert not self.ends[request], "nothing after the end"
         assert score is None
+        if self.asked[request].prompt_scores is not None:
+            places = range(len(self.asked[request].ids) - 1)
+            assert self.scored[request] == [-at for at in places], "each once, before any token"
         self.told[request].append(token)
+
+    def _score(self, request: int, scores: tuple[say.Scored, ...]) -> None:
+        assert not self.ends[request], "nothing after the end"
+        self.scored[request] += [score.logprob for score in scores]
 
     def _end(self, request: int, entry: LedgerEntry, why: str) -> None:
         assert entry.delivered == self.told[request]
@@ -155,11 +163,13 @@ class World:
         ask = say.Ask(
             request=number, model="", ids=ids, new=rng.randint(1, 60),
             draws=say.Draws(temperature=0.0, seed=0), stop=(),
+            prompt_scores=0 if number % 2 else None,
         )  # fmt: skip
         self.send(ask, rng.randrange(4))
 
     def send(self, ask: say.Ask, model: int) -> None:
         self.asked[ask.request], self.told[ask.request] = ask, []
+        self.scored[ask.request] = []
         self.ledger.open(ask, model, 0.0)
         self.backend.put(
             Arrival(

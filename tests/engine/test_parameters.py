@@ -156,6 +156,9 @@ def test_bad_values_of_a_chat_are_refused_by_name(param: str, body: dict[str, An
     [
         ("best_of", {"best_of": 2}),
         ("best_of", {"best_of": 1, "n": 2}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": -1, "echo": True}),
+        ("echo", {"echo": "maybe"}),
         ("suffix", {"suffix": "end"}),
         ("max_completion_tokens", {"max_completion_tokens": 5}),
         ("tools", {"tools": [{"type": "function", "function": {"name": "add"}}]}),

@@ -199,6 +199,46 @@ def test_settings_of_draws_are_those_of_a_model_alone(live: Live, models: dict[s
     assert live.state()["compiled_after_start"] == 0
 
 
+def test_prompts_are_echoed_with_log_probabilities(live: Live, models: dict[str, Model]) -> None:
+    model, ids = models["three"], [(5 * k * k + 3) % VOCAB for k in range(75)]
+    logits = model.logits(ids)
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    own = [row[t] for row, t in zip(expected[:-1], ids[1:], strict=True)]
+    body: dict[str, Any] = {"model": "three", "prompt": [ids, [7]], "echo": True, "temperature": 0}
+    more: dict[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True}
+    answer = live.post("completions", **body, **more, max_tokens=0).json()
+    whole, short = answer["choices"]
+    assert answer["usage"]["completion_tokens"] == 0
+    assert (whole["finish_reason"], short["logprobs"]["token_logprobs"]) == ("length", [None])
+    found = whole["logprobs"]
+    assert found["tokens"] == [f"token_id:{t}" for t in ids]
+    assert found["token_logprobs"][0] is found["top_logprobs"][0] is None
+    np.testing.assert_allclose(found["token_logprobs"][1:], own, atol=1e-4)
+    for row, token, told in zip(expected, ids[1:], found["top_logprobs"][1:], strict=False):
+        best = {f"token_id:{t}" for t in np.argsort(-row)[:2]}
+        assert set(told) == best | {f"token_id:{token}"}
+    further = {"max_tokens": 4, "ignore_eos": True, **more}
+    longer = live.post("completions", **body, **further).json()["choices"][0]
+    drawn = model.generate(ids, 4)
+    assert longer["logprobs"]["tokens"] == [f"token_id:{t}" for t in (*ids, *drawn)]
+    assert longer["logprobs"]["token_logprobs"][:75] == found["token_logprobs"]
+    assert longer["text"].startswith(whole["text"])
+    assert whole["text"].split() == [f"w{t}" for t in ids if t != 7]
+    events = [
+        e["choices"][0]
+        for e in live.events("completions", **body, **further)
+        if e["choices"][0]["index"] == 0
+    ]
+    assert "".join(e["text"] for e in events) == longer["text"]
+    assert [
+        t for e in events if e["logprobs"] for t in e["logprobs"]["token_logprobs"]
+    ] == longer["logprobs"]["token_logprobs"]  # fmt: skip
+    plain = live.post("completions", **{**body, "prompt": "w5 w9"}, max_tokens=0).json()
+    assert plain["choices"][0]["text"] == "w5 w9"
+    assert plain["choices"][0]["logprobs"] is None
+    assert live.state()["compiled_after_start"] == 0
+
+
 def test_many_choices_and_prompts_wait_for_each_other(live: Live, models: dict[str, Model]) -> None:
     body: dict[str, Any] = {"model": "one", "max_tokens": 2, "ignore_eos": True, "seed": 1}
     many = live.post("completions", **body, prompt="w5 w9", n=128, return_token_ids=True).json()

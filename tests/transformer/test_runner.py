@@ -19,7 +19,7 @@ from c2c.transformer.kv_pool import KvPool, superblock_elements
 from c2c.transformer.pages import OutOfPages
 from c2c.transformer.runner import Runner, Step
 from c2c.transformer.sampling import sampling_rows
-from c2c.transformer.shapes import Shapes
+from c2c.transformer.shapes import Shapes, pieces
 from tests.compilations import compilations
 
 SHAPES = Shapes(rows=(1, 4), budgets=(16, 64), width=4)
@@ -313,6 +313,36 @@ def test_a_count_that_is_full_stays_full() -> None:
     held = np.asarray(seats.held)
     assert held[1].tolist() == [MOST_HELD - 2, MOST_HELD, *[MOST_HELD - 2] * 3]
     assert (held[0] == MOST_HELD - 2).all()
+
+
+def test_prompts_are_scored_whatever_they_are_cut_into(
+    two: list[Warm], made: Callable[..., Any]
+) -> None:
+    runner, texts = two[0]
+    model: Model = made("llama")[0]
+    ids, _, sampling = ASKED[4]
+    logits = model.logits(ids).astype(np.float64)
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    for cut in ([90], [1, 1, 16, 60, 12]):
+        runner.submit(1, ASKED[1][0], new=9, sampling=HOT)
+        runner.finish(runner.start(Step(fill=(1, 64))))
+        runner.finish(runner.start(Step(fill=(1, 6))))
+        runner.submit(0, ids, new=2, sampling=sampling, prompt_scores=3)
+        told: list[Any] = []
+        with compilations(traced=True) as events:
+            for count in (part for whole in cut for part in pieces(whole, SHAPES.budgets)):
+                result = runner.finish(runner.start(Step(fill=(0, count), decode=(1,))))
+                for request, first, scores in result.prompts:
+                    assert (request, first) == (0, len(told) + 1)
+                    told += scores
+        assert events == []
+        assert (0, texts[4][0], None) in result.tokens
+        assert len(told) == len(ids) - 1
+        for at, score in enumerate(told):
+            assert score.logprob == pytest.approx(expected[at][ids[at + 1]], abs=1e-4)
+            assert [which for which, _ in score.top] == np.argsort(-expected[at])[:3].tolist()
+        assert not runner.finish(runner.start(Step(decode=(0,)))).prompts
+        runner.cancel(1)
 
 
 def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) -> None:

@@ -172,7 +172,9 @@ class Front:
         unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
         self._tell_ignored([*unknown(asked), *unused])
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
-        told = asked.n * sum(rooms) * (1 + (asked.scores or 0))
+        echo = isinstance(asked, CompletionRequest) and asked.echo
+        places = sum(rooms) + (sum(map(len, prompts)) if echo else 0)
+        told = asked.n * places * (1 + (asked.scores or 0))
         if asked.scores is not None and told > _MOST_TOLD:
             raise ApiError(
                 400,
@@ -211,14 +213,17 @@ class Front:
                 keeps_stop=asked.include_stop_str_in_output,
                 stops=asked.stops,
                 skip_special=asked.skip_special_tokens,
-                after=ids if goes_on else (),
+                after=ids if goes_on and not echo else (),
+                echo=ids if echo else (),
+                only_echo=room == 0,
                 model=asked.model,
                 ids=ids,
-                new=room,
+                new=max(1, room),  # a token more costs nothing where only the prompt is asked for
                 draws=asked.draws(k),
                 stop=tuple(sorted(ends)),
                 least=asked.min_tokens,
                 scores=asked.scores,
+                prompt_scores=asked.scores if echo else None,
                 **headers,
             )
             for number, (ids, room) in enumerate(zip(prompts, rooms, strict=True))

@@ -51,6 +51,8 @@ class Choice:
         keeps_stop: bool,
         skip_special: bool,
         after: Sequence[int],
+        echo: Sequence[int],
+        only_echo: bool,
         **fields: Any,
     ) -> None:
         """Take what is asked for; it is sent once the choice is followed.
@@ -65,6 +67,8 @@ class Choice:
           keeps_stop: whether the one that does is part of it.
           skip_special: whether special tokens have no text.
           after: tokens that the text goes on after; none of an answer that is a text of its own.
+          echo: tokens of the prompt, where the text begins with it.
+          only_echo: whether nothing follows it.
           fields: of the request.
         """
         self.index = index
@@ -82,6 +86,8 @@ class Choice:
             else tokenizer.stream(skip_special_tokens=skip_special, after=after)
         )
         self._stop = StopText(stops, is_kept=keeps_stop)
+        self._echo, self._only_echo = echo, only_echo
+        self._prompt: list[say.Scored] = []
         self._gate, self._fields = gate, fields
         self._number: int | None = None
         self._is_over = False
@@ -102,6 +108,14 @@ class Choice:
             try:
                 while True:
                     frame = await answers.get()
+                    if isinstance(frame, say.Tokens):
+                        self._prompt += frame.prompt
+                        if not frame.tokens:
+                            continue
+                        if self._echo:
+                            yield self._echoed()
+                        if self._only_echo:
+                            continue
                     if isinstance(frame, say.Ended):
                         self._is_over = True
                         self._end(frame)
@@ -128,6 +142,24 @@ class Choice:
         left_s = self.begun_s + deadline_s - time.monotonic()
         return self._fields | {"deadline_s": max(left_s, 1e-9)}
 
+    def _echoed(self) -> Piece:
+        """Return the prompt as the beginning of the text."""
+        ids, text, scores = list(self._echo), "", []
+        told = [None, *self._prompt] if self._prompt else [None]
+        for token, score in zip_longest(ids, told):
+            if self._text is not None:
+                text += self._text.push(token)
+            offset = 0 if self._text is None else self._text.offset(token)
+            scores.append(
+                TokenScore(token, None, (), offset)
+                if score is None
+                else TokenScore(token, score.logprob, score.top, offset)
+            )
+        self._echo = ()
+        self.tokens += ids
+        self.scores += scores
+        return Piece(text, ids, scores)
+
     def _take(self, frame: say.Tokens) -> Piece:
         now_s = time.monotonic()
         self.times_s = [self.times_s[0] if self.times_s else now_s, now_s]
@@ -152,7 +184,7 @@ class Choice:
         if frame.why not in ("stop", "length"):
             self._failure = frame.why
             raise after_end(frame.why, frame.retry_s)
-        self.finish = frame.why
+        self.finish = "length" if self._only_echo else frame.why
 
     def _rest(self) -> str:
         held = "" if self._text is None else self._stop.push(self._text.finish())

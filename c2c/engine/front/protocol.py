@@ -148,7 +148,10 @@ class CompletionRequest(SharedFields):
             Field(min_length=1, max_length=_MOST_PROMPTS),
         ]
     ) = Field(description="a text, token ids, or a list of up to 2,048 of either")
-    echo: Literal[False] = Field(False, description="not built")
+    max_tokens: int | None = Field(None, ge=0, description="new tokens at most; 0 only with `echo`")
+    echo: bool = Field(
+        False, description="the text begins with the prompt, `logprobs` with its tokens"
+    )
     best_of: int | None = Field(
         None, ge=1, description="as `n`: nothing is drawn to be thrown away"
     )
@@ -176,6 +179,8 @@ class CompletionRequest(SharedFields):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield fields that others contradict, and what is wrong with them."""
+        if self.max_tokens == 0 and not self.echo:
+            yield "max_tokens", "0: expected at least 1 without echo"
         if self.best_of not in (None, self.n):
             yield (
                 "best_of",

@@ -13,10 +13,13 @@ __all__ = ["TokenScore", "Written", "of_chat", "of_text"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token and how likely it was, the likeliest tokens of its place, where its text begins."""
+    """A token and how likely it was, the likeliest tokens of its place, where its text begins.
+
+    Nothing says how likely the first token of a prompt is: None.
+    """
 
     token: int
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int, float], ...]
     offset: int
 
@@ -44,19 +47,21 @@ def of_text(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
     return {
         "tokens": [written.text(score.token) for score in scores],
         "token_logprobs": [score.logprob for score in scores],
-        "top_logprobs": [_by_text(score, written) for score in scores],
+        "top_logprobs": [
+            None if score.logprob is None else _by_text(score, written) for score in scores
+        ],
         "text_offset": [score.offset for score in scores],
     }
 
 
-def _by_text(score: TokenScore, written: Written) -> dict[str, float]:
+def _by_text(score: TokenScore, written: Written) -> dict[str, float | None]:
     """Return the likeliest tokens of a place and the one that was drawn, by their texts.
 
     Of several with the same text the drawn one has it, then the likeliest; others are written by
     number.
     """
     names = {written.text(score.token): score.token}
-    likeliest = dict(score.top) | {score.token: score.logprob}
+    likeliest: dict[int, float | None] = {**dict(score.top), score.token: score.logprob}
     for token in likeliest:
         if names.setdefault(written.text(token), token) != token:
             names[f"token_id:{token}"] = token
@@ -67,7 +72,7 @@ def _by_text(score: TokenScore, written: Written) -> dict[str, float]:
 def of_chat(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
     """Return the `logprobs` of a chat's tokens."""
 
-    def one(token: int, logprob: float) -> dict[str, Any]:
+    def one(token: int, logprob: float | None) -> dict[str, Any]:
         return {"token": written.text(token), "logprob": logprob, "bytes": written.data(token)}
 
     return {
