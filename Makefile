@@ -10,7 +10,7 @@ AOT ?= 1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env aot driver ray peer peer-simulator peer-server peer-vllm warm reproduce test soak docs browser check platforms lint format-check types imports notebook-sync \
+.PHONY: help env aot driver ray peer peer-simulator peer-server peer-vllm warm reproduce test test-slow test-all soak docs browser check platforms lint format-check types imports notebook-sync \
 	notebooks bench gpu clean
 
 help: ## show the targets and their settings
@@ -51,8 +51,15 @@ peer-server: env ## install llama.cpp's server, to compare with (.venv-peer-serv
 peer-vllm: env ## install vLLM on the CPU (6 GB), to compare with (.venv-peer-vllm)
 	@.ci/make-extra peer-vllm
 
-test: warm aot driver ray ## run the tests (TESTS='tests/cost -k tiles' runs some; AOT=0 leaves the compiler out)
-	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10 $(TESTS) $(ARGS)
+TEST := $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=10
+
+test: warm ## run the tests that are quick and one of each slow kind; TESTS='tests/cost -k tiles' runs these, slow or not
+	$(TEST) -m "not soak$(if $(TESTS),, and not slow)" $(TESTS) $(ARGS)
+
+test-slow: warm aot driver ray ## run the others: they take longer, or need more than .venv (AOT=0 leaves the GPU compiler out)
+	$(TEST) -m "slow and not soak" $(TESTS) $(ARGS)
+
+test-all: test test-slow ## run all tests but those of make soak
 
 soak: warm ## run the tests that take minutes: fifty kills of a sweep, the wheel in an empty environment
 	$(PYTHON) -m pytest -q -n 0 -m soak $(TESTS) $(ARGS)

@@ -157,6 +157,7 @@ def cluster(ray_installed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         assert head.wait(timeout=60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_shards_on_a_cluster_give_the_results_of_one_process(tmp_path: Path) -> None:
     sharded = _done(tmp_path / "two", "cells=4", "shards=2", requests=600)

@@ -90,6 +90,7 @@ def test_the_command_itself(arguments: list[str], status: int, said: str, folder
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_check_compiles() -> None:
     done = command("check", "--target", "h200_16sm", "--op", "gemm", "--part", "0/999")

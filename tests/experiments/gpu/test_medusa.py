@@ -15,6 +15,7 @@ from tests.systems.program.fake.build import build, build_blas, environment
 from tests.systems.program.xla.make import DECODE
 
 
+@pytest.mark.slow
 def test_a_case_restores_what_was_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
     build(tmp_path, ())
@@ -28,6 +29,7 @@ def test_a_case_restores_what_was_captured(tmp_path: Path, monkeypatch: pytest.M
     assert 0 < row["first_graph_s"] <= row["restore_s"]
 
 
+@pytest.mark.slow
 def test_the_driver_brings_a_process_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of the calls, and what is said of a driver that has none of them."""
     monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
@@ -42,6 +44,7 @@ def test_the_driver_brings_a_process_back(tmp_path: Path, monkeypatch: pytest.Mo
         medusa.measure(spec, Context(scale="tiny", backend="reference"))
 
 
+@pytest.mark.slow
 def test_a_library_that_nobody_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """cuBLAS: its launches are found in the graph, its kernels in the modules of a trigger."""
     monkeypatch.setenv("LD_LIBRARY_PATH", environment(tmp_path)["LD_LIBRARY_PATH"])
@@ -54,6 +57,7 @@ def test_a_library_that_nobody_declares(tmp_path: Path, monkeypatch: pytest.Monk
     assert row["nodes"] == row["from_module"] == 3 * (1 + 2 + 2)
 
 
+@pytest.mark.slow
 def test_xlas_steps_are_restored_by_the_drivers_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

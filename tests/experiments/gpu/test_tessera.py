@@ -34,6 +34,7 @@ def rows(what: str, driver: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     return tessera.measure(case.spec, TINY)
 
 
+@pytest.mark.slow
 def test_every_kernel_has_its_time_beside_the_tables(
     driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +49,7 @@ def test_every_kernel_has_its_time_beside_the_tables(
     assert errors[0] <= step["median_error"] <= errors[-1]
 
 
+@pytest.mark.slow
 def test_recording_code_is_compared_launch_by_launch(
     driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +58,7 @@ def test_recording_code_is_compared_launch_by_launch(
     assert 0 < row["inside"] == row["happened"] <= row["sites"]
 
 
+@pytest.mark.slow
 def test_a_step_is_split_over_two_contexts(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = rows("split", driver, monkeypatch)
     assert row["apart"] == "contexts"
@@ -64,6 +67,7 @@ def test_a_step_is_split_over_two_contexts(driver: Path, monkeypatch: pytest.Mon
     assert row["sends"] >= row["segments"] > 3
 
 
+@pytest.mark.slow
 def test_an_older_request_is_timed_beside_a_younger_one(
     driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +103,7 @@ def test_without_the_bindings_it_says_what_is_missing(
         tessera.measure({"what": "kernels", "rows": 0}, TINY)
 
 
+@pytest.mark.slow
 def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment(tmp_path)  # skips without the bindings
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)

@@ -43,6 +43,7 @@ def libraries(what: str) -> tuple[Library, ...]:
     return libraries_of(next(iter(programs_of(what).values())))
 
 
+@pytest.mark.slow
 def test_the_driver_restores_what_the_emulated_device_restores(tmp_path: Path) -> None:
     what = "random:5"  # edges of both types, a hidden library, structs and tensor maps
     env = environment(tmp_path)
@@ -59,6 +60,7 @@ def test_the_driver_restores_what_the_emulated_device_restores(tmp_path: Path) -
     assert 0.89 < ours["kv_bytes"] / (80 << 30) < 0.9
 
 
+@pytest.mark.slow
 def test_a_models_graphs_by_the_drivers_calls(tmp_path: Path) -> None:
     what = "qwen15_0p5b"
     env = environment(tmp_path)
@@ -68,6 +70,7 @@ def test_a_models_graphs_by_the_drivers_calls(tmp_path: Path) -> None:
     assert row["topologies"] == 2  # small batch sizes have a node more a layer
 
 
+@pytest.mark.slow
 def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
     env = environment(tmp_path)  # an empty folder: no driver library in it
     done = subprocess.run(

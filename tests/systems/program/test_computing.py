@@ -39,6 +39,7 @@ def test_what_cannot_be_computed_with_is_refused() -> None:
         write_image([entry], body_of)
 
 
+@pytest.mark.slow
 def test_the_images_assemble(tmp_path: Path) -> None:
     assembler = str(ASSEMBLER) if ASSEMBLER.exists() else shutil.which("ptxas")
     if assembler is None:

@@ -298,6 +298,7 @@ def merged(texts: list[str]) -> str:
     return "\n".join([HEAD, *sorted(outside), *bodies])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_code_for_the_oldest_gpu_assembles_for_all(target: str, tmp_path: Path) -> None:
     assembler = str(ASSEMBLER) if ASSEMBLER.exists() else shutil.which("ptxas")

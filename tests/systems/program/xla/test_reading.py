@@ -17,6 +17,7 @@ from tests.systems.program.xla import make
 from tests.systems.program.xla.make import DECODE, SHAPE
 
 
+@pytest.mark.slow
 def test_the_fixture_is_what_the_compiler_writes_today(tmp_path: Path) -> None:
     needed = needs_compiler.args[0]
     if needed:
