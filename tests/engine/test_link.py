@@ -95,22 +95,19 @@ def test_a_client_that_does_not_read_is_cancelled_and_counted() -> None:
     async def scenario() -> None:
         wire = Wire()
         choice = Choice(
-            wire.link,
-            None,
-            index=0,
-            eos=frozenset(),
-            stops=(),
-            skip_special=True,
-            after=(),
-            **FIELDS,
-        )
+            wire.link, None, asyncio.Semaphore(1), index=0, hidden=frozenset(), stops=(),
+            keeps_stop=False, skip_special=True, after=(), **FIELDS,
+        )  # fmt: skip
+        pieces = choice.pieces()
+        first = asyncio.create_task(anext(pieces))  # that is all it takes
         for _ in range(MOST_WAITING + 20):
-            wire.tokens(1)
             await asyncio.sleep(0)
+            wire.tokens(1)
+        await first
         assert wire.aborts == 1
         wire.link._heard(say.Ended(request=1, why="length"))  # the abort came too late
         with pytest.raises(ApiError, match="cancelled"):
-            async for _ in choice.pieces():
+            async for _ in pieces:
                 pass
         assert choice.outcome == "cancelled"
         assert choice.tokens == list(range(len(choice.tokens)))
