@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.engine import messages as say
-from c2c.engine.front.choices import Choice
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import after_end
 from c2c.engine.front.link import MOST_WAITING, Link
 from tests.engine.fake_workers import FakeLink
 
@@ -91,27 +90,18 @@ def test_a_client_that_keeps_up_is_not_cancelled_for_a_burst(takes: int) -> None
     asyncio.run(scenario())
 
 
-def test_a_client_that_does_not_read_is_cancelled_and_counted() -> None:
+def test_a_client_that_does_not_read_is_cancelled() -> None:
     async def scenario() -> None:
         wire = Wire()
-        choice = Choice(
-            wire.link, None, asyncio.Semaphore(1), index=0, hidden=frozenset(), stops=(),
-            keeps_stop=False, skip_special=True, after=(), **FIELDS,
-        )  # fmt: skip
-        pieces = choice.pieces()
-        first = asyncio.create_task(anext(pieces))  # that is all it takes
+        _, queue = wire.link.ask(**FIELDS)
         for _ in range(MOST_WAITING + 20):
-            await asyncio.sleep(0)
             wire.tokens(1)
-        await first
+            await asyncio.sleep(0)
         assert wire.aborts == 1
         wire.link._heard(say.Ended(request=1, why="length"))  # the abort came too late
-        with pytest.raises(ApiError, match="cancelled"):
-            async for _ in pieces:
-                pass
-        assert choice.outcome == "cancelled"
-        assert choice.tokens == list(range(len(choice.tokens)))
-        assert not wire.link._answers
+        end = taken(queue, queue.qsize())[-1]
+        assert isinstance(end, say.Ended)
+        assert after_end(end.why).status == 499
 
     asyncio.run(scenario())
 
