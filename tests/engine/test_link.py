@@ -101,7 +101,7 @@ def test_a_client_that_does_not_read_is_cancelled() -> None:
         wire.link._heard(say.Ended(request=1, why="length"))  # the abort came too late
         end = taken(queue, queue.qsize())[-1]
         assert isinstance(end, say.Ended)
-        assert after_end(end.why).status == 499
+        assert after_end(end.why).status_code == 499
 
     asyncio.run(scenario())
 
