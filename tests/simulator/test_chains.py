@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -109,6 +111,9 @@ def test_what_cannot_be_is_refused() -> None:
         layout([[(1.0, dict.fromkeys(range(5), 1.0))], []], resources=5)
     with pytest.raises(SettingError, match=r"draws='r1': expected one of r0"):
         layout([[on(1, 1.0)], []], resources=1)
+    for names in (("link",), ("a", "a"), ()):
+        with pytest.raises(SettingError, match=r"layout\.resources=.*none of link, disk"):
+            replace(layout([[on(0, 1.0)], []], resources=1), resources=names)
     with pytest.raises(SettingError, match=r"curve\.sizes=\(2, 2\)"):
         Curve((2, 2), np.ones(2))
     with pytest.raises(SettingError, match=r"curve\.values=\(3,\)"):

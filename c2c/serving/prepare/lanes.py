@@ -17,7 +17,7 @@ from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
-from c2c.serving.plans import Cost, Plan, Work, path_ends
+from c2c.serving.plans import RESOURCES, Cost, Plan, Work, path_ends
 
 __all__ = ["MAX_RESOURCES", "Lane", "StepLayout", "layout_table"]
 
@@ -65,8 +65,10 @@ class StepLayout:
 
     def __post_init__(self) -> None:
         where, names = "layout", self.resources
-        if not names or len(set(names)) < len(names) or len(names) > MAX_RESOURCES:
-            raise SettingError(f"{where}.resources", names, f"1 to {MAX_RESOURCES} different names")
+        different = {*names} - {*RESOURCES}  # which every chip has
+        if not names or len(different) < len(names) or len(names) > MAX_RESOURCES:
+            allowed = f"1 to {MAX_RESOURCES} different names, none of {', '.join(RESOURCES)}"
+            raise SettingError(f"{where}.resources", names, allowed)
         if not self.lanes:
             raise SettingError(f"{where}.lanes", self.lanes, "at least one")
         if not 0.0 <= self.switch_s < float("inf"):
@@ -177,5 +179,10 @@ def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int)
 
 
 def _longest_s(plan: Plan, part: str, tokens: int) -> Any:
-    ends = path_ends(plan, lambda w: _curve(w.seconds, part, w.name).at(np.arange(tokens + 1)))
+    def alone_s(work: Work) -> Any:
+        nth, of = work.part  # a replica sees its part of the rows
+        rows = (np.arange(tokens + 1) + of - 1 - nth) // of
+        return _curve(work.seconds, part, work.name).at(rows)
+
+    ends = path_ends(plan, alone_s)
     return reduce(np.maximum, ends.values())
