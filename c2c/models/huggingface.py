@@ -331,8 +331,9 @@ def _falcon(read: _Reader) -> dict[str, Any]:
 
 
 def _windows(read: _Reader, family: str, layers: int) -> dict[str, Any]:
-    # A Llama has no window, whatever its config says.
-    window = read.whole("sliding_window", default=0) if read.config.get("sliding_window") else 0
+    # A Llama has no window, whatever its config says; -1 and 0 say that there is none.
+    given = read.config.get("sliding_window")
+    window = 0 if not given or given == -1 else read.whole("sliding_window")
     if (
         not window
         or family == "llama"

@@ -16,8 +16,18 @@ from c2c.models import (
     catalog_names,
     from_hf_config,
     gemms,
+    kv_bytes_per_token,
     load_spec,
+    param_count,
 )
+
+# Mistral 7B's shape.
+MISTRAL = {
+    "model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096, "rms_norm_eps": 1e-6,
+    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 32768,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
 
 
 def raw(name: str) -> dict[str, Any]:
@@ -76,6 +86,8 @@ def test_kv_heads_default_to_heads() -> None:
         ({"use_sliding_window": True, "layer_types": ["sliding_attention"] * 32}, 32768, (0, 0)),
         ({"use_sliding_window": True, "layer_types": ["full_attention"] * 32}, 0, (0, 0)),
         ({"use_sliding_window": True, "sliding_window": None}, 0, (0, 0)),
+        ({"use_sliding_window": True, "sliding_window": -1}, 0, (0, 0)),
+        ({"use_sliding_window": False, "max_window_layers": 0}, 0, (0, 0)),
     ],
 )
 def test_qwen_windows(changes: dict[str, Any], window: int, partial: tuple[int, int]) -> None:
@@ -87,9 +99,21 @@ def test_qwen_windows(changes: dict[str, Any], window: int, partial: tuple[int, 
 def test_windows_of_other_families() -> None:
     mistral = raw("llama-2-7b") | {"model_type": "mistral", "sliding_window": 4096}
     assert from_hf_config(mistral, "m").sliding_window == 4096
-    assert from_hf_config(mistral | {"sliding_window": None}, "m").sliding_window == 0
+    for none in (None, 0, -1):
+        assert from_hf_config(mistral | {"sliding_window": none}, "m").sliding_window == 0
+    with pytest.raises(SettingError, match=r"sliding_window=-7: expected a whole number"):
+        from_hf_config(mistral | {"sliding_window": -7}, "m")
     oss = load_spec("gpt-oss-20b")
     assert (oss.sliding_window, oss.partial_window, oss.partial_window_layers) == (0, 128, 12)
+
+
+@pytest.mark.parametrize("window", [-1, 0])
+def test_a_mistral_whose_window_is_off(window: int) -> None:
+    spec = from_hf_config(MISTRAL | {"sliding_window": window}, "m")
+    assert (spec.sliding_window, spec.partial_window_layers) == (0, 0)
+    assert param_count(spec) == 7_241_732_096
+    assert kv_bytes_per_token(spec) == 131_072
+    assert from_hf_config(MISTRAL | {"sliding_window": 4096}, "m").sliding_window == 4096
 
 
 def test_windows_that_transformers_does_not_read() -> None:

@@ -4,7 +4,8 @@
 
 Prints every constant of `conf/calibration/h200_pcie5.yaml` beside what the rows give for it;
 --write stores those that were measured, with device, date and file as their source. Constants that
-no row measures stay as they are, with the source they have.
+no row measures stay as they are, with the source they have. Rows of another device are refused: the
+shares are of this one's peaks.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from experiments.gpu.sections import SECTIONS
 from experiments.gpu.store import Store
 
 NAME, PLATFORM, MIG = "h200_pcie5", "h200_pcie5", "1x141gb"
+DEVICE = "NVIDIA H200"  # of which `NAME` is the calibration, as the driver calls it
 KC = 512  # depth of the weight tile that AsymGEMM pins
 
 
@@ -157,6 +159,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     stores = {name: Store(options.results / name) for name in SECTIONS}
     found = measured({name: store.rows for name, store in stores.items()})
+    if not found:
+        print("Nothing was measured: the file stays as it is.", file=sys.stderr)
+        return 1
+    runs: list[Any] = [facts for store in stores.values() for facts in store.runs.values()]
+    devices = sorted({str(run.get("device", "a device without a name")) for run in runs})
+    if devices != [DEVICE]:
+        of = ", ".join(devices) or "no device that they name"
+        print(f"error: {options.results}: the rows are of {of}; {NAME}.yaml is of {DEVICE} alone",
+              file=sys.stderr)  # fmt: skip
+        return 2
     constants = load_constants(NAME)
     for name in (f.name for f in fields(Constants) if f.name not in ("name", "sources")):
         old = f"{name:22s} stored {getattr(constants, name):<12.6g}"
@@ -164,11 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{old} measured {found[name].value:<12.6g} {found[name].why}")
         else:
             print(f"{old} {constants.sources[name].kind}, not measured by these rows")
-    if not found:
-        print("Nothing was measured: the file stays as it is.", file=sys.stderr)
-        return 1
     if options.write:
-        runs: list[Any] = [facts for store in stores.values() for facts in store.runs.values()]
         last = max(str(run["started_at"]) for run in runs)[:10]
         where = f"({options.results.name}, {last})"
         store_constants(NAME, *updated(constants, found, where))

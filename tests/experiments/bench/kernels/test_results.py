@@ -134,7 +134,7 @@ def test_calibration_takes_what_the_rows_say(
     before = load_constants("h200_pcie5")
     results = tmp_path / "nvidia-h200"
     store = Store(results / "kernels")
-    store.add_run("r1", {"started_at": "2027-01-02T03:04:05+00:00"})
+    store.add_run("r1", {"started_at": "2027-01-02T03:04:05+00:00", "device": "NVIDIA H200"})
     for r in kernels(slowdown=1.4):
         store.finish(Case(spec={"case": r["case"]}), [r])
     facts = Store(results / "facts")
@@ -164,3 +164,31 @@ def test_calibration_refuses_dry_runs(tmp_path: Path) -> None:
     for r in kernels(rows=(16,)):
         store.finish(Case(spec={"case": r["case"]}), [r | {"dry_run": True}])
     assert calibrate.main([str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize("devices", [["NVIDIA H100"], ["NVIDIA H200", "NVIDIA H100"], [None], []])
+@pytest.mark.parametrize("option", [[], ["--write"]])
+def test_calibration_refuses_rows_of_another_device(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    devices: list[str | None],
+    option: list[str],
+) -> None:
+    conf = tmp_path / "conf"
+    shutil.copytree(conf_dir() / "calibration", conf / "calibration")
+    shutil.copytree(conf_dir() / "hardware", conf / "hardware")
+    shutil.copytree(conf_dir() / "mig", conf / "mig")
+    monkeypatch.setenv("C2C_CONF", str(conf))
+    before = calibration_path("h200_pcie5").read_bytes()
+    store = Store(tmp_path / "results" / "kernels")
+    for number, device in enumerate(devices):
+        named = {} if device is None else {"device": device}
+        store.add_run(f"r{number}", {"started_at": "2027-01-02T03:04:05+00:00"} | named)
+    for r in kernels(rows=(16,)):
+        store.finish(Case(spec={"case": r["case"]}), [r])
+    assert calibrate.main([str(tmp_path / "results"), *option]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "h200_pcie5.yaml is of NVIDIA H200 alone" in said.err
+    assert calibration_path("h200_pcie5").read_bytes() == before
