@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from c2c.errors import SettingError
-from c2c.hardware.mig import MigConfig, MigProfile, load_mig
+from c2c.hardware.mig import WHOLE, MigConfig, MigProfile, load_mig
 from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
 from c2c.hardware.platform import Platform
 
@@ -43,7 +43,7 @@ def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
     """Return the slices of a chip in a MIG layout, in the order of its parts.
 
     A slice has the profile's share of the chip's SMs and HBM, so a platform whose values were
-    changed gives slices changed in proportion. Tensor-core peak goes by SMs, L2 by HBM capacity.
+    changed gives slices changed in proportion. Tensor-core peak goes by SMs, L2 by memory slices.
     Alone on the link a slice draws at most what its SMs keep in flight over the latency.
 
     Args:
@@ -58,7 +58,7 @@ def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
     if config.parts:
         chosen = _chosen(platform, config)
         return tuple(_slice(platform, p, f"{platform.name}/{p.name}") for p in chosen)
-    profile = config.profile_on(platform.name)
+    profile = config.profile_on(platform.profiles_name)
     return (_slice(platform, profile, f"{platform.name}/{config.name}"),) * config.instances
 
 
@@ -76,9 +76,9 @@ def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
     if config.parts:
         chosen = _chosen(platform, config)
     else:
-        chosen = (config.profile_on(platform.name),) * config.instances
+        chosen = (config.profile_on(platform.profiles_name),) * config.instances
     chip = platform.partition
-    if chip is None or any(p.name == "full" for p in chosen):
+    if chip is None or any(p.name == WHOLE for p in chosen):
         return ()
     at = where_they_go([_extent(p, chip) for p in chosen], chip)
     if at is None:
@@ -94,7 +94,7 @@ def profiles(platform: Platform) -> tuple[MigProfile, ...]:
     found: dict[str, MigProfile] = {}
     for config in map(load_mig, platform.layouts):
         for p in config.profiles:
-            if p.platform == platform.name and p.name != "full":
+            if p.platform == platform.profiles_name and p.name != WHOLE:
                 found.setdefault(p.name, p)
     return tuple(sorted(found.values(), key=lambda p: (p.compute_slices, p.hbm_bytes)))
 
@@ -110,6 +110,10 @@ def _config(platform: Platform, mig: MigConfig | str) -> MigConfig:
 def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
     gpu, chip, link = platform.gpu, profile.chip, platform.link
     sm_count = max(1, round(profile.sm_count * gpu.sm_count / chip.sm_count))
+    is_cut, cut = profile.name != WHOLE, platform.partition
+    share = profile.hbm_bytes / chip.hbm_bytes
+    if is_cut and cut is not None:
+        share = _extent(profile, cut).memory / cut.memory_slices
     in_flight_gbps = sm_count * link.inflight_bytes_per_sm / link.link_latency_s / 1e9
     return Slice(
         name=name,
@@ -117,9 +121,9 @@ def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
         hbm_bytes=round(profile.hbm_bytes * gpu.hbm_bytes / chip.hbm_bytes),
         hbm_gbps=profile.hbm_gbps * gpu.hbm_gbps / chip.hbm_gbps,
         bf16_tflops=gpu.bf16_tflops * sm_count / gpu.sm_count,
-        l2_bytes=round(gpu.l2_bytes * profile.hbm_bytes / chip.hbm_bytes),
+        l2_bytes=round(gpu.l2_bytes * share),
         link_cap_gbps=min(link.datasheet_gbps, in_flight_gbps),
-        is_cut=profile.name != "full",
+        is_cut=is_cut,
     )
 
 

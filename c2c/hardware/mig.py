@@ -18,6 +18,9 @@ __all__ = [
 ]
 
 
+WHOLE = "full"  # the profile of a chip that is not cut
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
     """What one instance may use on one platform. Values and sources are in `conf/mig/*.yaml`.
@@ -26,7 +29,7 @@ class MigProfile:
     """
 
     name: str  # the vendor's name, e.g. "1g.12gb"
-    platform: str
+    platform: str  # with the table behind a stroke where it is not the driver's: "gh200/paper"
     sm_count: int
     hbm_bytes: int
     hbm_gbps: float
@@ -37,7 +40,7 @@ class MigProfile:
         where = f"mig.{self.name}"
         for name, limit in (
             ("sm_count", self.chip.sm_count),
-            ("hbm_bytes", self.chip.hbm_bytes),
+            ("hbm_bytes", _most_bytes(self.chip)),
             ("hbm_gbps", self.chip.hbm_gbps),
         ):
             value = getattr(self, name)
@@ -81,7 +84,8 @@ class MigConfig:
             )
         for p in self.profiles:
             for name in ("sm_count", "hbm_bytes", "hbm_gbps"):
-                total, limit = self.instances * getattr(p, name), getattr(p.chip, name)
+                limit = _most_bytes(p.chip) if name == "hbm_bytes" else getattr(p.chip, name)
+                total = self.instances * getattr(p, name)
                 if total > limit * (1 + 1e-9):
                     raise SettingError(
                         f"mig.{self.name}.{p.platform}.{name}",
@@ -95,13 +99,15 @@ class MigConfig:
         return tuple(p.platform for p in self.profiles)
 
     def profile_on(self, platform: str) -> MigProfile:
-        """Return the profile of one instance on a platform.
+        """Return the profile of one instance on a platform; the whole chip is one in any table.
 
         Raises:
           SettingError: the layout does not exist there.
         """
         for p in self.profiles:
             if p.platform == platform:
+                return p
+            if p.name == WHOLE and p.platform == platform.partition("/")[0]:
                 return p
         exists = ", ".join(self.platforms) or "no platform as equal instances"
         raise SettingError(
@@ -135,8 +141,8 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
 
     Args:
       data: name, and parts (names of profiles, "4x1g" for four of one), or instances and whole_gpu
-        (platforms on which it is the whole chip) or profiles (platform -> name, sm_count,
-        hbm_bytes, hbm_gbps, source).
+        (platforms on which it is the whole chip) or profiles (platform, as `profiles_name` of
+        `Platform` says it -> name, sm_count, hbm_bytes, hbm_gbps, source).
       where: prefix of the field names in errors.
 
     Raises:
@@ -163,7 +169,7 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
         raise SettingError(f"{where}.instances", instances, "1, as the layout is the whole GPU")
     profiles = [_whole(str(p), load_platform(str(p)).gpu) for p in whole]
     for platform, entry in cut.items():
-        chip = load_platform(str(platform)).gpu
+        chip = load_platform(str(platform).partition("/")[0]).gpu
         spot = f"{where}.profiles.{platform}"
         row = read_fields(_ProfileRow, entry, spot)
         profiles.append(
@@ -205,9 +211,14 @@ def _parts(given: object, where: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _most_bytes(chip: Gpu) -> float:
+    """Return the most that a chip's slices may have: a vendor's GB of HBM are GiB."""
+    return chip.hbm_bytes * (2**30 / 1e9)
+
+
 def _whole(platform: str, gpu: Gpu) -> MigProfile:
     return MigProfile(
-        name="full",
+        name=WHOLE,
         platform=platform,
         sm_count=gpu.sm_count,
         hbm_bytes=gpu.hbm_bytes,

@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 LinkVariant = Literal["datasheet", "measured"]
+MIG_TABLES = ("driver", "paper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class Platform:
 
     `mig` lists those of equal slices, the full GPU first; `mig_more` those of unlike slices and
     those that leave a part of the chip unused. `partition` is None where the chip cannot be split.
+    `mig_table` says whose profiles they have: what the driver lists, or what a paper prints.
     """
 
     name: str
@@ -135,6 +137,7 @@ class Platform:
     link: Link
     mig: tuple[str, ...]
     mig_more: tuple[str, ...] = ()
+    mig_table: str = "driver"
     partition: Partition | None = None
     notes: str = ""
 
@@ -143,11 +146,20 @@ class Platform:
             raise SettingError(
                 f"hardware.{self.name}.mig", self.layouts, "at least one name, each once"
             )
+        if self.mig_table not in MIG_TABLES:
+            raise SettingError(
+                f"hardware.{self.name}.mig_table", self.mig_table, " or ".join(MIG_TABLES)
+            )
 
     @property
     def layouts(self) -> tuple[str, ...]:
         """Names of all its layouts."""
         return (*self.mig, *self.mig_more)
+
+    @property
+    def profiles_name(self) -> str:
+        """The name that its profiles have in `conf/mig`: `gh200`, or `gh200/paper`."""
+        return self.name if self.mig_table == MIG_TABLES[0] else f"{self.name}/{self.mig_table}"
 
 
 def platforms() -> tuple[str, ...]:
@@ -179,7 +191,8 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     """Build a platform from data in the form of `conf/hardware/*.yaml`, as Hydra composes it.
 
     Args:
-      data: name, gpu, host, link, mig, mig_more, partition, notes; a mapping, OmegaConf's included.
+      data: name, gpu, host, link, mig, mig_more, mig_table, partition, notes; a mapping, also of
+        OmegaConf.
       where: prefix of the field names in errors.
 
     Raises:
@@ -187,7 +200,9 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     """
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
-    known = ("name", "gpu", "host", "link", "mig", "mig_more", "partition", "notes")
+    known = (
+        "name", "gpu", "host", "link", "mig", "mig_more", "mig_table", "partition", "notes",
+    )  # fmt: skip
     for key in data:
         if key not in known:
             raise SettingError(f"{where}.{key}", data[key], f"one of {', '.join(known)}")
@@ -207,6 +222,7 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
             link=read_fields(Link, data.get("link"), f"{where}.link"),
             mig=mig,
             mig_more=more,
+            mig_table=str(data.get("mig_table", MIG_TABLES[0])),
             partition=None if cut is None else read_fields(Partition, cut, f"{where}.partition"),
             notes=" ".join(str(data.get("notes") or "").split()),
         )

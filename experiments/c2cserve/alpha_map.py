@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.cost import gemm_time, kernel_names, load_constants, load_kernel
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.hardware import link_gbps, slices
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.settings import gh200_of_the_paper
 
 __all__ = ["compute"]
 
@@ -20,7 +21,7 @@ M_GRID = tuple(round(float(v)) for v in np.geomspace(16, 16384, 41))
 
 def compute(context: Context) -> Computed:
     """Return, for every (layout, kernel, M), the best alpha and latency against the pure paths."""
-    gh200, constants = load_platform("gh200"), load_constants()
+    gh200, constants = gh200_of_the_paper(), load_constants()
     shared = link_gbps(gh200.link, context.link_variant)
     m = np.array(M_GRID)[:, None]
     rows: list[dict[str, Any]] = []

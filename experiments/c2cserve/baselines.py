@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from c2c.config import SimulationResult, build, simulate
 from c2c.policies import caches_experts
 from experiments.c2cserve.context import Context
-from experiments.c2cserve.settings import composed
+from experiments.c2cserve.settings import GH200, composed
 
 __all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "serve_alone"]
 
@@ -78,7 +78,7 @@ def serve_alone(
     """
     settings = composed(
         [
-            "hardware=gh200",
+            *GH200,
             f"system={system}",
             "mig=1x96gb",
             f"link={context.link_variant}",

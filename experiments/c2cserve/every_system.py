@@ -11,7 +11,7 @@ import pyarrow as pa
 from c2c.config import build, simulate
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures, medians
-from experiments.c2cserve.settings import composed
+from experiments.c2cserve.settings import GH200, composed
 
 __all__ = ["FAMILIES", "WITHIN_PERCENT", "Family", "capacity_rps", "compute"]
 
@@ -51,7 +51,7 @@ FAMILIES: Final = (
             "serverlessllm_hybrid", "serverlessllm_scheduler", "aegaeon", "aegaeon_hybrid",
             "mig_resident", "dedicated",
         ),
-        settings=("catalog=dense6", "hardware=gh200"),
+        settings=("catalog=dense6", *GH200),
         rates_rps=(0.05, 0.25, 1.0, 4.0, 8.0, 16.0, 32.0),
         requests=3000,
         quick=("c2cserve", "c2cserve_plus", "serverlessllm", "serverlessllm_fast", "aegaeon",
@@ -65,7 +65,7 @@ FAMILIES: Final = (
                  "moe_infinity_hybrid", "finemoe", "finemoe_hybrid"),
         settings=(
             "catalog=moe", "catalog.models=[{spec:mixtral-8x7b,ttft_slo_s:1.0,tpot_slo_s:0.8}]",
-            "hardware=gh200", "mig=1x96gb", "router.skew=0.6", "router.locality=0.5",
+            *GH200, "mig=1x96gb", "router.skew=0.6", "router.locality=0.5",
         ),
         rates_rps=(0.005, 0.02, 0.08, 0.32, 1.28),
         requests=300,

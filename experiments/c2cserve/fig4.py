@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.cost import DEFAULT_ALPHAS, gemm_time, load_constants
-from c2c.hardware import link_gbps, load_mig, load_platform, slices
+from c2c.hardware import link_gbps, load_mig, slices
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, Sample, claim
 
 __all__ = ["SHAPE", "compute"]
@@ -21,7 +22,7 @@ ALPHAS = np.linspace(0.0, 1.0, 129)
 
 def compute(context: Context) -> Computed:
     """Return latency over (layout, alpha) and bytes of the two pure dataflows."""
-    gh200, constants = load_platform("gh200"), load_constants()
+    gh200, constants = gh200_of_the_paper(), load_constants()
     shared = link_gbps(gh200.link, context.link_variant)
     rows: list[dict[str, Any]] = []
     for name in gh200.mig:

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.cost import gemm_time, load_constants
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.hardware import link_gbps, slices
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result
 
 __all__ = ["compute"]
@@ -22,7 +23,7 @@ FIXED_M, FIXED_N = 1024, 16384
 
 def compute(context: Context) -> Computed:
     """Return both sweeps on the full GPU."""
-    gh200, constants = load_platform("gh200"), load_constants()
+    gh200, constants = gh200_of_the_paper(), load_constants()
     shared = link_gbps(gh200.link, context.link_variant)
     full_gpu = slices(gh200, "1x96gb")[0]
 

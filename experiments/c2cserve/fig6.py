@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.cost import StepTable, load_constants, max_min, step_table, step_time
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.hardware import link_gbps, slices
 from c2c.models import ModelSpec, from_hf_config, load_spec, weight_bytes
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, claim
 
 __all__ = ["compute"]
@@ -43,7 +44,7 @@ DEEP_LAYERS = 46
 
 def compute(context: Context) -> Computed:
     """Return throughput solo and co-run, over the pair's size and over the chunk size."""
-    gh200, constants = load_platform("gh200"), load_constants()
+    gh200, constants = gh200_of_the_paper(), load_constants()
     shared = link_gbps(gh200.link, context.link_variant)
     slice_ = slices(gh200, LAYOUT)[0]
     eight, three = load_spec("llama-3-8b"), load_spec("llama-3-3b")

@@ -14,9 +14,10 @@ from c2c.cost import (
     load_constants,
     onchip_bytes,
 )
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.hardware import link_gbps, slices
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fig4 import SHAPE
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result
 
 __all__ = ["compute"]
@@ -26,7 +27,7 @@ M_TILES = (64, 128, 192, 256)
 
 def compute(context: Context) -> Computed:
     """Return one row an M tile, for the GEMM of Fig. 4 on the full GPU."""
-    gh200, constants = load_platform("gh200"), load_constants()
+    gh200, constants = gh200_of_the_paper(), load_constants()
     shared = link_gbps(gh200.link, context.link_variant)
     full_gpu = slices(gh200, "1x96gb")[0]
     default = KernelTiles()

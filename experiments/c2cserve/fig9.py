@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from c2c.hardware import load_platform
 from c2c.models import load_spec, weight_bytes
 from experiments.c2cserve.baselines import DENSE, MOE, NAMES, PROMPT, serve_alone
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, claim
 
 __all__ = ["OUTPUT", "SYSTEMS", "answered", "compute", "served"]
@@ -96,7 +96,7 @@ def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[
 
 def _why() -> str:
     """Say why TPOT cannot equal that of resident weights."""
-    platform = load_platform("gh200")
+    platform = gh200_of_the_paper()
     size = float(weight_bytes(load_spec("llama-3-8b"))) / 1e9
     link = platform.link.datasheet_gbps
     return (

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from c2c.cost import load_constants
-from c2c.hardware import load_mig, load_platform, slices
+from c2c.hardware import load_mig, slices
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures, medians
 from experiments.c2cserve.replay import describe, replay
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Improvement, improvements_of
 
 __all__ = ["OPPONENTS", "OURS", "SYSTEMS", "catalog", "compute"]
@@ -126,7 +127,7 @@ def catalog(models: int) -> tuple[str, ...]:
 
 def inflight_bytes_per_sm(draw_gbps: float, layout: str) -> float:
     """Return what an SM keeps in flight for a slice's kernels to draw so much from GH200's link."""
-    gh200 = load_platform("gh200")
+    gh200 = gh200_of_the_paper()
     sms = slices(gh200, load_mig(layout))[0].sm_count
     cap_gbps = draw_gbps / load_constants().link_efficiency
     return cap_gbps * 1e9 * gh200.link.link_latency_s / sms

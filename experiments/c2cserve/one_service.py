@@ -10,7 +10,7 @@ import pyarrow as pa
 from c2c.config import build, simulate
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import measures
-from experiments.c2cserve.settings import composed
+from experiments.c2cserve.settings import GH200, composed
 from experiments.claims import improvements_of
 
 __all__ = ["TRACE", "compute"]
@@ -41,7 +41,7 @@ def compute(context: Context) -> Computed:
         setup = build(
             composed(
                 [
-                    "hardware=gh200",
+                    *GH200,
                     f"mig={layout}",
                     "catalog=dense6",
                     f"catalog.models=[{{spec:{model},tpot_slo_s:{MODELS[model]}}}]",

@@ -10,7 +10,7 @@ import numpy as np
 
 from c2c.config import SimulationResult, build, simulate
 from experiments.c2cserve.context import Context
-from experiments.c2cserve.settings import composed
+from experiments.c2cserve.settings import GH200, composed
 
 __all__ = ["TRACES", "busy_share", "describe", "fit_load", "load_of_half", "replay"]
 
@@ -46,7 +46,7 @@ def replay(
             f"workload.days={SYNTHETIC_DAYS}",
         ]
     settings = composed(
-        ["hardware=gh200", *source, f"link={context.link_variant}", *overrides],
+        [*GH200, *source, f"link={context.link_variant}", *overrides],
         {"workload.compression": compression, "seed": seed},
     )
     return simulate(build(settings))

@@ -11,6 +11,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +19,20 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf
 
 from c2c.config import load
-from c2c.hardware import conf_dir
+from c2c.hardware import Platform, conf_dir, load_platform
 
-__all__ = ["composed"]
+__all__ = ["GH200", "composed", "gh200_of_the_paper"]
+
+# The paper's machine, cut as its Table 1 says; the driver lists other slices.
+GH200: Final = ("hardware=gh200", "hardware.mig_table=paper")
 
 CONSTANTS: Final = "calibration"  # below the settings' folder; read by cost models, not composed
 KEPT: Final = 256
+
+
+def gh200_of_the_paper() -> Platform:
+    """Return the platform that `GH200` chooses."""
+    return replace(load_platform("gh200"), mig_table="paper")
 
 
 def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:

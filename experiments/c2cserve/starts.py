@@ -14,7 +14,7 @@ from c2c.cost import load_constants
 from c2c.hardware import load_platform
 from experiments.c2cserve.baselines import PROMPT
 from experiments.c2cserve.context import Computed, Context
-from experiments.c2cserve.settings import composed
+from experiments.c2cserve.settings import GH200, composed
 from experiments.claims import Result, claim
 
 __all__ = ["cold_s", "compute_cold", "compute_switch", "switch_s"]
@@ -202,7 +202,7 @@ def _requests(
     """Serve each model once, far apart, and return the records in order of arrival."""
     settings = composed(
         [
-            "hardware=gh200",
+            *GH200,
             f"system={system}",
             *SETTINGS.get(system, ()),
             f"mig={layout}",

@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from c2c.hardware import link_gbps, load_mig, load_platform, slices
+from c2c.hardware import link_gbps, load_mig, slices
 from experiments.c2cserve.context import Computed, Context
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, claim
 
 __all__ = ["compute"]
@@ -15,7 +16,7 @@ __all__ = ["compute"]
 
 def compute(context: Context) -> Computed:
     """Return one row a layout, with the printed values beside ours."""
-    gh200 = load_platform("gh200")
+    gh200 = gh200_of_the_paper()
     shared = link_gbps(gh200.link, context.link_variant)
     rows: list[dict[str, Any]] = []
     results = []

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from c2c.cost import DEFAULT_ALPHAS, gemm_time, load_constants
 from c2c.errors import DataError, SettingError
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.hardware import link_gbps, slices
 from experiments.c2cserve import fig6
 from experiments.c2cserve.baselines import PROMPT
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fig4 import SHAPE
+from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.c2cserve.starts import cold_s, switch_s
 from experiments.c2cserve.warm import Warm, warm
 from experiments.sensitivity import Knob, changed, chip_knobs, constant_knobs
@@ -66,7 +67,7 @@ def _all(context: Context) -> dict[str, tuple[float, str]]:
 
 
 def _seven_slices(context: Context) -> tuple[float, float]:
-    platform = load_platform("gh200")
+    platform = gh200_of_the_paper()
     seconds = gemm_time(
         *SHAPE, np.array([1.0, 0.0]), slice_=slices(platform, "7x12gb")[0],
         constants=load_constants(), link_gbps=link_gbps(platform.link, context.link_variant),

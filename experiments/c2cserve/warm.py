@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from c2c.cost import load_constants, step_table, step_time
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.hardware import link_gbps, slices
 from c2c.models import load_spec
 from experiments.c2cserve.baselines import PROMPT
 from experiments.c2cserve.context import Context
+from experiments.c2cserve.settings import gh200_of_the_paper
 
 __all__ = ["Warm", "warm"]
 
@@ -33,7 +34,7 @@ def warm(
       weights: where they are, see `c2c.cost.step_table`.
       layout: of a GH200.
     """
-    platform = load_platform("gh200")
+    platform = gh200_of_the_paper()
     table = step_table(
         load_spec(model), slices(platform, layout)[0], load_constants(),
         link_gbps(platform.link, context.link_variant), max_tokens=PROMPT, max_rows=1,

@@ -13,7 +13,7 @@ from c2c.hardware import load_platform
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.fleets import catalog
 from experiments.c2cserve.measures import measures, medians
-from experiments.c2cserve.settings import composed
+from experiments.c2cserve.settings import GH200, composed
 
 __all__ = ["CLOSE_POINTS", "PAPER", "SYSTEMS", "Point", "best_of", "compute"]
 
@@ -128,7 +128,8 @@ def _run(context: Context, point: Point, name: str, seed: int) -> dict[str, Any]
         values["hardware.host.memory_bytes"] = point.memory_gb * 10**9
     settings = composed(
         [
-            f"hardware={point.chip}", f"mig={load_platform(point.chip).mig[layout]}",
+            *(GH200 if point.chip == "gh200" else (f"hardware={point.chip}",)),
+            f"mig={load_platform(point.chip).mig[layout]}",
             *catalog(point.models), *arrivals, f"workload.requests={REQUESTS}",
             f"system={system}", f"link={context.link_variant}",
         ],

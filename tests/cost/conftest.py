@@ -17,8 +17,9 @@ def constants() -> Constants:
 
 @pytest.fixture(scope="session")
 def gh200() -> Callable[[str], Slice]:
-    """One slice of a GH200 in a MIG layout."""
-    return lambda mig: slices(load_platform("gh200"), load_mig(mig))[0]
+    """One slice of a GH200 in a MIG layout, as C2CServe's Table 1 has it."""
+    paper = replace(load_platform("gh200"), mig_table="paper")
+    return lambda mig: slices(paper, load_mig(mig))[0]
 
 
 @pytest.fixture(scope="session")

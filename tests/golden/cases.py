@@ -16,6 +16,7 @@ BUSY = (
     "workload.requests=240",
     "timeline.rows=0",
     "system=c2cserve_letter",
+    "hardware.mig_table=paper",
 )
 
 # Two mixtures whose experts do not all fit, few requests: each step is walked, layer by layer.

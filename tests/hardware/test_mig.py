@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from c2c.config import build_layout, load
 from c2c.errors import SettingError
 from c2c.hardware import (
     conf_dir,
@@ -16,10 +17,12 @@ from c2c.hardware import (
     mig_configs,
     mig_from_mapping,
     platforms,
+    profiles,
     slices,
 )
 
 LAYOUTS = [(p, m) for p in platforms() for m in mig_configs(p)]
+PAPER = replace(load_platform("gh200"), mig_table="paper")
 ALL_LAYOUTS = [(p, m) for p in platforms() for m in load_platform(p).layouts]
 
 
@@ -31,12 +34,63 @@ def raw(name: str) -> dict[str, Any]:
 def test_gh200_layouts_are_those_of_table_1(name: str, shared: Path) -> None:
     rows = yaml.safe_load((shared / "papers" / "claims.yaml").read_text("utf-8"))
     (row,) = [r["value"] for r in rows if r["id"] == f"c2cserve.table1.{name}"]
-    cut = slices(load_platform("gh200"), name)
+    cut = slices(PAPER, name)
     assert len(cut) == row["instances"]
     for one in cut:
         assert one.sm_count == row["sms_per_instance"]
         assert one.hbm_bytes == row["hbm_gb_per_instance"] * 10**9
         assert one.hbm_gbps == row["hbm_tb_per_s_per_instance"] * 1000
+
+
+# What `nvidia-smi mig -lgip` lists of each chip: SMs, and GiB free (None: no listing is at hand).
+DRIVER: dict[str, dict[str, tuple[int, float | None]]] = {
+    "a100_40": {"1g.5gb": (14, 4.75), "1g.10gb": (14, 9.75), "2g.10gb": (28, 9.75),
+                "3g.20gb": (42, 19.62), "4g.20gb": (56, 19.62)},
+    "a100_80": {"1g.10gb": (14, 9.5), "1g.20gb": (14, 19.5), "2g.20gb": (28, 19.5),
+                "3g.40gb": (42, 39.25), "4g.40gb": (56, 39.25)},
+    "a100_sxm": {"1g.10gb": (14, 9.5), "1g.20gb": (14, 19.5), "2g.20gb": (28, 19.5),
+                 "3g.40gb": (42, 39.25), "4g.40gb": (56, 39.25)},
+    "h100_sxm": {"1g.10gb": (16, 9.75), "1g.20gb": (26, 19.62), "2g.20gb": (32, 19.62),
+                 "3g.40gb": (60, 39.5), "4g.40gb": (64, 39.5)},
+    "h200_pcie5": {"1g.18gb": (16, 16.0), "1g.35gb": (26, 32.25), "2g.35gb": (32, 32.25),
+                   "3g.71gb": (60, 69.5), "4g.71gb": (64, 69.5)},
+    "gh200": {"1g.12gb": (16, 11.0), "1g.24gb": (26, 23.0), "2g.24gb": (32, 23.0),
+              "3g.48gb": (60, 46.5), "4g.48gb": (64, 46.5)},
+    "b200": {"1g.23gb": (18, 20.5), "1g.45gb": (30, 44.25), "2g.45gb": (36, 44.25),
+             "3g.90gb": (70, None), "4g.90gb": (72, None)},
+    "gb200": {"1g.23gb": (18, 22.0), "1g.47gb": (32, 45.5), "2g.47gb": (38, 45.5),
+              "3g.95gb": (70, None), "4g.95gb": (72, None)},
+    "rtx_pro_6000": {"1g.24gb": (46, 23.12), "2g.48gb": (94, 46.5)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRIVER)
+def test_profiles_are_what_the_driver_lists(name: str) -> None:
+    found = {p.name: p for p in profiles(load_platform(name))}
+    assert set(found) == set(DRIVER[name])
+    for profile, (sms, gib) in DRIVER[name].items():
+        one = found[profile]
+        assert one.sm_count == sms
+        if gib is None:
+            assert one.source["hbm_bytes"].startswith("derived:")
+        else:
+            assert one.hbm_bytes == int(gib * 2**30)
+            assert f"{gib:g} GiB" in one.source["hbm_bytes"]
+
+
+def test_the_tables_of_driver_and_paper_are_chosen_by_name() -> None:
+    driver = build_layout(load(["mig=4x24gb"])).platform
+    paper = build_layout(load(["mig=4x24gb", "hardware.mig_table=paper"])).platform
+    assert (slices(driver, "4x24gb")[0].sm_count, slices(paper, "4x24gb")[0].sm_count) == (26, 16)
+    assert paper == PAPER
+    assert slices(paper, "1x96gb") == slices(driver, "1x96gb")
+    parts = mig_from_mapping({"name": "custom", "parts": ["3g", "2x2g"]})
+    assert [s.sm_count for s in slices(paper, parts)] == [56, 28, 28]
+    assert [s.sm_count for s in slices(driver, parts)] == [60, 32, 32]
+    with pytest.raises(SettingError, match=r"mig_table='mine': expected driver or paper"):
+        replace(driver, mig_table="mine")
+    with pytest.raises(SettingError, match=r"hardware\.mig_table='paper'"):
+        load(["hardware=h100_sxm", "hardware.mig_table=paper"])
 
 
 def test_every_file_belongs_to_a_platform_that_lists_it() -> None:
@@ -48,7 +102,7 @@ def test_every_file_belongs_to_a_platform_that_lists_it() -> None:
     for mig, wanted in listed.items():
         config = load_mig(mig)
         assert config.name == mig
-        assert config.parts or set(config.platforms) == wanted
+        assert config.parts or {p.partition("/")[0] for p in config.platforms} == wanted
 
 
 @pytest.mark.parametrize(("name", "mig"), LAYOUTS)
@@ -61,8 +115,9 @@ def test_slices_fit_the_chip(name: str, mig: str) -> None:
     platform = load_platform(name)
     cut = slices(platform, mig)
     for field in ("sm_count", "hbm_bytes", "hbm_gbps", "bf16_tflops", "l2_bytes"):
-        total = sum(getattr(s, field) for s in cut)
-        assert total <= getattr(platform.gpu, field) * (1 + 1e-9), field
+        total, limit = sum(getattr(s, field) for s in cut), getattr(platform.gpu, field)
+        # A vendor's GB of HBM are GiB.
+        assert total <= limit * (1.0738 if field == "hbm_bytes" else 1 + 1e-9), field
         assert cut[0].sm_count >= 1
     assert 0 < cut[0].link_cap_gbps <= platform.link.datasheet_gbps
     assert slices(platform, load_mig(mig)) == cut
@@ -80,13 +135,13 @@ def test_the_first_layout_is_the_whole_gpu(name: str) -> None:
     assert whole.name == "full"
 
 
-@pytest.mark.parametrize("name", ["gb200", "rubin"])
-def test_projected_layouts_follow_gh200_in_proportion_and_say_derived(name: str) -> None:
-    gh200, platform = load_platform("gh200"), load_platform(name)
+def test_projected_layouts_follow_the_papers_gh200_in_proportion_and_say_derived() -> None:
+    name = "rubin"
+    gh200, platform = PAPER, load_platform(name)
     assert len(platform.mig) == len(gh200.mig)
     for ours, theirs in zip(platform.mig[1:], gh200.mig[1:], strict=True):
         profile = load_mig(ours).profile_on(name)
-        model = load_mig(theirs).profile_on("gh200")
+        model = load_mig(theirs).profile_on(gh200.profiles_name)
         assert load_mig(ours).instances == load_mig(theirs).instances
         exact = model.sm_count * platform.gpu.sm_count / gh200.gpu.sm_count
         assert exact - 2 < profile.sm_count <= exact
@@ -104,7 +159,7 @@ def test_one_name_may_mean_different_slices_on_different_chips() -> None:
         SettingError, match=r"platform=None: expected one of a100_80, a100_sxm, h100_sxm"
     ):
         _ = load_mig("7x10gb").profile
-    assert load_mig("7x12gb").profile.name == "1g.12gb"
+    assert load_mig("7x5gb").profile.name == "1g.5gb"
 
 
 @pytest.mark.parametrize("mig", ["7x5gb", "9x9gb", ""])
@@ -135,7 +190,7 @@ def test_the_l40s_cannot_be_split() -> None:
         ("sm_count", 0),
         ("sm_count", 133),
         ("sm_count", "16"),
-        ("hbm_bytes", 97 * 10**9),
+        ("hbm_bytes", 104 * 10**9),
         ("hbm_gbps", -1),
         ("hbm_gbps", math.nan),
         ("colour", 1),
