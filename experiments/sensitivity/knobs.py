@@ -68,7 +68,7 @@ def chip_knobs() -> tuple[Knob, ...]:
     def knob(name: str, keys: Sequence[str], cut: str | None = None) -> Knob:
         entries = tuple((chip, tuple(key.split("."))) for key in keys)
         if cut is not None:
-            entries += tuple((file, ("profiles", PLATFORM, cut)) for file in _cut_layouts())
+            entries += tuple((file, ("profiles", name, cut)) for file, name in _cut_layouts())
         value = _number(_read(conf_dir() / chip), entries[0][1], chip)
         return Knob(name=name, entries=entries, value=value)
 
@@ -175,13 +175,14 @@ def _number(data: Any, keys: Sequence[str], where: str) -> float:
     return float(node)
 
 
-def _cut_layouts() -> list[str]:
-    """Return the layouts that cut this chip."""
+def _cut_layouts() -> list[tuple[str, str]]:
+    """Return the layouts that cut this chip, and its name there: one for each table."""
     folder = conf_dir() / "mig"
     return [
-        f"mig/{path.name}"
+        (f"mig/{path.name}", name)
         for path in sorted(folder.glob("*.yaml"))
-        if PLATFORM in (_read(path).get("profiles") or {})
+        for name in _read(path).get("profiles") or {}
+        if name.partition("/")[0] == PLATFORM
     ]
 
 

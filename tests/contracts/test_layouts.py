@@ -164,7 +164,7 @@ def test_without_drain_a_batch_is_set_aside_at_the_next_step_and_goes_on_later()
 
 
 def test_what_fits_no_slice_of_the_new_layout_fails_at_once() -> None:
-    loop = Loop(hbm_reserve_bytes=23.2e9)
+    loop = Loop(hbm_reserve_bytes=23.9e9)
     small, large = (loop.prepared.fleet.kv_capacity[1, k] for k in loop.prepared.kind_of[[2, 0]])
     for k, tokens in enumerate((small, small, small, small - 1)):
         loop.take(
