@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.hardware import MigConfig
 from c2c.policies import (
@@ -150,6 +151,13 @@ def test_a_slice_holds_as_many_engines_as_have_room(mig: str, share: float, engi
     what = prepare(shared("llama-3-3b", mig=mig, residents=30, engine_share=share))
     assert what.fleet.residents == engines
     assert what.fleet.most_engines.tolist() == [engines]
+
+
+@pytest.mark.parametrize("table", ["driver", "paper"])
+@pytest.mark.parametrize(("mig", "engines"), [("7x12gb", 3), ("4x24gb", 6), ("1x96gb", 24)])
+def test_plus_keeps_as_many_engines_in_either_table(table: str, mig: str, engines: int) -> None:
+    wanted = ["system=c2cserve_plus", f"mig={mig}", f"hardware.mig_table={table}"]
+    assert build(load([*wanted, "workload=poisson"])).prepared.fleet.residents == engines
 
 
 def test_unlike_slices_hold_unlike_numbers() -> None:
