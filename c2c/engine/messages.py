@@ -40,6 +40,7 @@ __all__ = [
     "Run",
     "Scored",
     "Setup",
+    "Starting",
     "Stepped",
     "Stop",
     "Submit",
@@ -99,11 +100,12 @@ class WorkerHello(Frame):
 
 
 class Opening(Frame):
-    """From a worker that is not ready yet: which model it opens now."""
+    """From a worker that is not ready yet: the model it is at, and how many shapes are ready."""
 
     model: str
-    number: int  # from 1
-    of: int
+    ready: int
+    of: int  # of all models
+    compiled: int  # executables; the others were loaded
 
 
 class Hello(Frame):
@@ -250,10 +252,17 @@ class ModelInfo(Frame):
     failed: str = ""  # why it is not served
 
 
+class Starting(Frame):
+    """To the front, before there are models to serve: how far the start is."""
+
+    what: str
+
+
 class Models(Frame):
-    """To the front, first, and whenever one fails: the models."""
+    """To the front, when requests are taken, and whenever one fails: the models."""
 
     models: tuple[ModelInfo, ...]
+    max_open: int  # requests at the same time
 
 
 class Ask(Frame):
@@ -334,6 +343,6 @@ Answered = Tokens | Ended
 
 _ToWorker = Setup | Load | Run | Interrupt | Free | Unload | Drop | Stop
 _FromWorker = WorkerHello | Opening | Hello | Loaded | Stepped
-_ToFront = Models | Tokens | Ended | Live | Managed
+_ToFront = Starting | Models | Tokens | Ended | Live | Managed
 _FromFront = FrontHello | Ask | Abort | Drain | Manage | Watch
 AnyFrame = _ToWorker | _FromWorker | _ToFront | _FromFront

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CpuSeconds", "cpu_seconds", "memory_kills", "share_of_others"]
+__all__ = ["CpuSeconds", "cpu_seconds", "memory_kills", "note_others", "share_of_others"]
 
+_LOOK_S = 10.0  # between looks at what else the machine computes
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _IDLE = (3, 4)  # of a line of /proc/stat: idle, and waiting for a disk
 
@@ -75,3 +78,15 @@ def _seconds_of(proc: Path, pid: int) -> float:
         return 0.0  # it has just ended
     after_name = text.rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) * _TICK_S
+
+
+async def note_others(shares: deque[float]) -> None:
+    """Note what share of the machine others have, for as long as the system says so."""
+    before = cpu_seconds()
+    while before is not None:
+        await asyncio.sleep(_LOOK_S)
+        now = cpu_seconds()
+        if now is None:
+            return
+        shares.append(share_of_others(before, now))
+        before = now

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
-from c2c.engine.messages import Prompted, Run, Scored, Setup, Stepped, Submit
+from c2c.engine.messages import Opening, Prompted, Run, Scored, Setup, Stepped, Submit
 from c2c.errors import DataError, SettingError
 from c2c.transformer import (
     KvPool,
@@ -36,9 +38,7 @@ _REFUSED = (DataError, SettingError, HostMemoryError)
 class Residents:
     """Instances on one device, which take turns over one pool of keys and values."""
 
-    def __init__(
-        self, setup: Setup, opening: Callable[[str, int, int], None] = lambda *_: None
-    ) -> None:
+    def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
         """Take the pool's memory, and ready the models that are to be before the first request.
 
         A model that cannot be served keeps none of the others back. One that will not be kept is
@@ -46,7 +46,7 @@ class Residents:
 
         Args:
           setup: what is served.
-          opening: is told of each model before it is readied: its name, number, and of how many.
+          opening: is told how far that is, by several threads, one after another.
         """
         self.failed: dict[str, str] = {}
         self._setup = setup
@@ -63,28 +63,32 @@ class Residents:
         )
         passing = [i.name for i in setup.models if not i.is_kept and setup.opens == "all"]
         kept = [i.name for i in setup.models if i.is_kept and setup.opens != "none"]
-        names = [*passing, *kept]
-        numbers = {name: number for number, name in enumerate(names, 1)}
-
-        def tell(name: str) -> None:
-            opening(name, numbers[name], len(names))
-
+        self._opening, self._telling = opening, threading.Lock()
+        self._left = dict.fromkeys([*passing, *kept], len(self._shapes.calls))
         for name in passing:  # one at a time: there is no room for more
-            self._open_all([name], tell)
+            self._open_all([name])
             self.drop(name)
             path = self._items[name].pool
             if setup.owns_files and path is not None:
                 Path(path).unlink(missing_ok=True)
-        self._open_all(kept, tell)
+        self._open_all(kept)
 
-    def _open_all(self, names: Sequence[str], opening: Callable[[str], None]) -> None:
+    def _tell(self, name: str, shapes: int) -> None:
+        """Say that so many further shapes of a model are ready, or all that are left of it."""
+        with self._telling:
+            self._left[name] -= min(shapes, self._left[name])
+            of = len(self._left) * len(self._shapes.calls)
+            ready = of - sum(self._left.values())
+            self._opening(Opening(model=name, ready=ready, of=of, compiled=self.compiled))
+
+    def _open_all(self, names: Sequence[str]) -> None:
         """Ready models: what one's weights take to read, the one before takes to compile."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             ready: dict[str, Future[Model]] = {}
             for name in names:
-                opening(name)
+                self._tell(name, 0)
                 try:
-                    ready[name] = pool.submit(self._compiled, self._loaded(name))
+                    ready[name] = pool.submit(self._compiled, name, self._loaded(name))
                 except _REFUSED as error:
                     self.failed[name] = str(error)
             for name, model in ready.items():
@@ -94,6 +98,8 @@ class Residents:
                     self.failed[name] = str(error)
                 else:
                     self._models[name] = model.result()
+        for name in names:  # those that failed, too, and where nothing is compiled beforehand
+            self._tell(name, len(self._shapes.calls))
 
     def _open(self, name: str) -> Model:
         """Return a model with its weights mapped; executables come from the store when first used.
@@ -115,9 +121,9 @@ class Residents:
             executables=self._executables,
         )
 
-    def _compiled(self, model: Model) -> Model:
+    def _compiled(self, name: str, model: Model) -> Model:
         if model.executables is not None:
-            self._made(model).warm()
+            self._made(model).warm(done=partial(self._tell, name, 1))
         return model
 
     def _touch(self, model: Model) -> None:

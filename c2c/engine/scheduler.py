@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -24,17 +23,17 @@ from c2c.engine.fleet import (
     check_system,
     context_of,
     fleet_of,
-    kept_at_start,
     pool_of,
     shapes_of,
     too_large,
 )
 from c2c.engine.folder import OwnFolder
 from c2c.engine.frames import Connection
+from c2c.engine.items import items_of
 from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.now import requests_now, work_done, worker_now
-from c2c.engine.others import cpu_seconds, share_of_others
+from c2c.engine.others import note_others
 from c2c.engine.places import Place
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
@@ -65,7 +64,6 @@ _WHY = {
     FAIL_DEADLINE: "deadline",
     FAIL_DEVICE: "worker_lost",
 }
-_LOOK_S = 10.0  # between looks at what else the machine computes
 _LOOKS = 100_000  # that are kept: eleven days
 _ENDS = 64  # requests by which is said when the next one will be over
 
@@ -113,26 +111,36 @@ class Engine:
         self._keeper: Keeper | None = None
         self.is_draining = False
         self._begun_s = time.time()
+        self._beginning = "starting"  # how far the start is; "": it is over
 
-    async def start(self, note: Callable[[str], None] = lambda _: None) -> None:
+    async def listen(self) -> None:
+        """Have the socket: a front that connects before the start is over hears how far it is."""
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: Connection(self._connect), str(self.socket)
+        )
+
+    async def start(
+        self,
+        note: Callable[[str], None] = lambda _: None,
+        progress: Callable[[int, int], None] = lambda *_: None,
+    ) -> None:
         """Start the workers and the loop.
 
         Args:
           note: is told how the start goes on.
+          progress: is told how many shapes of models are ready, and of how many.
 
         Raises:
           DataError: no model can be served, or a worker did not come up.
           SettingError: settings that cannot work together.
         """
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
-            lambda: Connection(self._connect), str(self.socket)
-        )
+        if self._server is None:
+            await self.listen()
         good = [e for e in self._entries if e.name not in self._failed]
         if not good:
             raise self._nothing()
         check_system(self._settings.system, good)
-        items = self._items(good)
+        items = items_of(good, self._settings, self._folder.path / "weights")
         options = await measured_options(good, self._settings, items, note)
         self._settings = replace(self._settings, options=options)
         pool, shapes = pool_of(good, options), shapes_of(options)
@@ -160,7 +168,9 @@ class Engine:
 
         def opening(place: Place, frame: say.Opening) -> None:
             if place.device == 0:  # the others find what it leaves
-                note(f"worker 0 opens {frame.model} ({frame.number} of {frame.of})")
+                progress(frame.ready, frame.of)
+                what = "compiling" if frame.compiled else "loading"
+                self._begin(f"{what} {frame.ready} of {frame.of} (now {frame.model})")
 
         await self._supervisor.start(setup, done, opening)
         served = [e for e in good if e.name not in self._failed]
@@ -195,18 +205,19 @@ class Engine:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
         await self._begin_serving(Stepping(self.prepared.fleet, rules, state))
-        self._looking = asyncio.create_task(self._look())
+        self._looking = asyncio.create_task(note_others(self.others))
+        self._begin("")
 
-    async def _look(self) -> None:
-        """Note what share of the machine others have, for as long as it says so."""
-        before = cpu_seconds()
-        while before is not None:
-            await asyncio.sleep(_LOOK_S)
-            now = cpu_seconds()
-            if now is None:
-                return
-            self.others.append(share_of_others(before, now))
-            before = now
+    def _begin(self, what: str) -> None:
+        """Tell the front how far the start is; "": that it is over."""
+        self._beginning = what
+        self._say(self._hello())
+
+    def _hello(self) -> say.Starting | say.Models:
+        """Return what the front is to know first."""
+        if self._beginning:
+            return say.Starting(what=self._beginning)
+        return say.Models(models=self.models(), max_open=self._settings.max_open)
 
     async def _begin_store(self, setup: say.Setup) -> None:
         """Begin to mind what weights are in memory, where they are in files."""
@@ -245,7 +256,7 @@ class Engine:
         elif self._failed.pop(model, None) is None:
             self._go_on(model, failed)
             return
-        self._say(say.Models(models=self.models()))  # it has changed what there is
+        self._say(self._hello())  # it has changed what there is
         self._go_on(model, failed)
 
     def _go_on(self, model: str, failed: str) -> None:
@@ -279,23 +290,6 @@ class Engine:
     def options(self) -> Options:
         """How workers serve; once started, with the pool's size where that is measured."""
         return self._settings.options
-
-    def _items(self, entries: Sequence[CatalogEntry]) -> tuple[say.Item, ...]:
-        kept = kept_at_start(entries, self._settings.options)
-        return tuple(
-            say.Item(
-                name=e.name, path=str(e.path), pool=self._pool_file(e.name), is_kept=e.name in kept
-            )
-            for e in entries
-        )
-
-    def _pool_file(self, name: str) -> str | None:
-        if self._settings.options.linear == "reference":
-            return None
-        folder = self._settings.pools or self._folder.path / "weights"
-        folder.mkdir(parents=True, exist_ok=True)
-        file = f"{quote(name, safe='')}.{self._settings.options.dtype}.pool"  # names may have a /
-        return str(folder / file)
 
     async def _begin_serving(self, stepping: Stepping) -> None:
         """Serve from now on: for each event the pure step, and its actions."""
@@ -343,7 +337,7 @@ class Engine:
 
     async def _serve_front(self, link: Connection) -> None:
         self._front = link
-        link.send(say.Models(models=self.models()))
+        link.send(self._hello())
         await link.each(self._heard)
         self._front = None
         for request in self.ledger:  # nobody is left to hear of them

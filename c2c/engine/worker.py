@@ -27,7 +27,6 @@ from c2c.engine.messages import (
     Interrupt,
     Load,
     Loaded,
-    Opening,
     Run,
     Setup,
     Stop,
@@ -75,10 +74,6 @@ class _Inbox:
         return self._waiting.popleft()
 
 
-def _say_opening(frames: SocketFrames, model: str, number: int, of: int) -> None:
-    frames.send(Opening(model=model, number=number, of=of))
-
-
 def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = None) -> None:
     """Take frames until the scheduler says stop, or is gone.
 
@@ -96,7 +91,7 @@ def serve(frames: SocketFrames, residents_of: Callable[[Setup], Any] | None = No
     if residents_of is None:
         from c2c.engine.residents import Residents
 
-        residents: Any = Residents(setup, partial(_say_opening, frames))
+        residents: Any = Residents(setup, frames.send)
     else:
         residents = residents_of(setup)
     frames.send(

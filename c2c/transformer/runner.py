@@ -412,6 +412,7 @@ class Runner:
         decodes: bool = True,
         draws: Sequence[bool] = (False, True),
         scores: bool = True,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         """Have ready all that steps of these shapes run; nothing is computed.
 
@@ -419,6 +420,7 @@ class Runner:
           decodes: steps without a prompt, too.
           draws: whether tokens are drawn at a temperature; by default both ways.
           scores: whether what draws them is told with log probabilities, too.
+          done: is told after each shape.
 
         Raises:
           SettingError: there are no executables to have ready.
@@ -457,6 +459,7 @@ class Runner:
                 token, _ = ahead(DRAW)(logits, seats, settings, stands, hot=hot)
             if scores:
                 ahead(SCORE)(logits, token)
+            done()
 
     def _compiled(self, stage: Stage) -> Callable[..., Any]:
         if self._executables is None:

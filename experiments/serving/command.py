@@ -11,13 +11,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from c2c.config import load
 from c2c.engine import Engine, find_models, run_in_loop, settle_memory
 from c2c.engine.log import log_to_stderr
 from c2c.errors import DataError, SettingError
+from c2c.runs import progress_bar
 from experiments.serving.record import write_record
 from experiments.serving.settings import Settings, check_system, overrides_of, register, settings_of
 
@@ -63,16 +64,23 @@ async def _serve(settings: Settings) -> int:
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     front: subprocess.Popen[bytes] | None = None
     try:
-        starting = asyncio.create_task(engine.start(_say))
         stopping = asyncio.create_task(told.wait())
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await engine.listen()
+        port = settings.port or _free_port(settings.host)
+        front = _front(engine.socket, settings, port)  # now: it says how far the start is
+        url = f"http://{settings.host}:{port}"
+        with _progress() as progress:
+            starting = asyncio.create_task(engine.start(_say, progress))
+            while not (starting.done() or told.is_set() or front.poll() is not None):
+                await asyncio.wait(
+                    [starting, stopping], timeout=0.2, return_when=asyncio.FIRST_COMPLETED
+                )
         if not starting.done():
             starting.cancel()
-            return 0
+            if told.is_set():
+                return 0
+            raise DataError("front", "did not come up", "Its last words are above.")
         await starting
-        port = settings.port or _free_port(settings.host)
-        front = _front(engine.socket, settings, port)
-        url = f"http://{settings.host}:{port}"
         await _until_ready(front, url)
         failed = {info.name: info.failed for info in engine.models() if info.failed}
         for name, why in failed.items():
@@ -99,6 +107,20 @@ async def _serve(settings: Settings) -> int:
             front.kill()
         await engine.close()
     return 0
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Yield what shows how many shapes are ready, from the first on."""
+    with contextlib.ExitStack() as shown:
+        bars: list[Callable[[float], None]] = []
+
+        def progress(ready: int, of: int) -> None:
+            if not bars:
+                bars.append(shown.enter_context(progress_bar("compiling", of)))
+            bars[0](ready)
+
+        yield progress
 
 
 def _front(socket: Path, settings: Settings, port: int) -> subprocess.Popen[bytes]:

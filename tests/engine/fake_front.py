@@ -23,7 +23,8 @@ class FakeLink(Link):
 
     def __init__(self, *models: say.ModelInfo, why: str = "length") -> None:
         super().__init__("nowhere")
-        self.given, self.why = models, why
+        self.hello = say.Models(models=models, max_open=16)
+        self.why = why
         self.state: dict[str, Any] = {
             "is_draining": False, "open": {}, "steps": 0, "compiled_after_start": 0,
             "uptime_s": 1.0, "others_cpu": None, "models": {}, "workers": [{
@@ -33,7 +34,8 @@ class FakeLink(Link):
         }  # fmt: skip
 
     async def connect(self) -> None:
-        self.models, self.is_up = self.given, True
+        self.is_up = True
+        self._heard(self.hello)
 
     def ask(self, **fields: Any) -> tuple[int, asyncio.Queue[say.Answered]]:
         answers: asyncio.Queue[say.Answered] = asyncio.Queue()

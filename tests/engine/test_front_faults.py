@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,34 +218,91 @@ def test_a_stream_that_fails_ends_with_an_error(
     assert number in caplog.text
 
 
-def test_a_request_whose_engine_goes_away_is_told_so(tmp_path: Path) -> None:
-    """Over the socket: nobody waits for an answer that cannot come."""
+def over_a_socket(
+    folder: Path,
+    scheduler: Callable[[Connection], Awaitable[None]],
+    client: Callable[[httpx.AsyncClient], Awaitable[None]],
+) -> None:
+    """Run a client of a front whose scheduler says what it is told to say."""
 
-    async def run() -> str:
+    async def run() -> None:
         loop = asyncio.get_running_loop()
+        path, tasks = str(folder / "socket"), []
 
         async def serve(link: Connection) -> None:
-            await link.next()
-            link.send(say.Models(models=()))
-            await link.next()
+            await scheduler(link)
+            await link.each(lambda _: None)
             link.close()
 
-        tasks: list[Any] = []
         server = await loop.create_unix_server(
-            lambda: Connection(lambda link: tasks.append(loop.create_task(serve(link)))),
-            str(tmp_path / "socket"),
+            lambda: Connection(lambda link: tasks.append(loop.create_task(serve(link)))), path
         )
-        app = make_app(Link(str(tmp_path / "socket")), key=None)
+        app = make_app(Link(path), key=None)
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://c2c") as client:
-                answer = await client.get("/metrics")
+            async with httpx.AsyncClient(transport=transport, base_url="http://c2c") as asking:
+                await client(asking)
+        await asyncio.gather(*tasks)
         server.close()
-        assert answer.status_code == 503
-        assert int(answer.headers["retry-after"]) >= 1
-        return str(said(answer)["code"])
 
-    assert asyncio.run(run()) == "engine_gone"
+    asyncio.run(run())
+
+
+def test_a_request_whose_engine_goes_away_is_told_so(tmp_path: Path) -> None:
+    async def scheduler(link: Connection) -> None:
+        await link.next()
+        link.send(say.Models(models=(), max_open=1))
+        assert isinstance(await link.next(), say.Watch)
+        link.close()
+
+    async def client(asking: httpx.AsyncClient) -> None:
+        answer = await asking.get("/metrics")
+        assert (answer.status_code, said(answer)["code"]) == (503, "engine_gone")
+        assert int(answer.headers["retry-after"]) >= 1
+
+    over_a_socket(tmp_path, scheduler, client)
+
+
+def test_an_engine_that_starts_says_how_far_it_is(tmp_path: Path, catalog: Path) -> None:
+    steps = [asyncio.Event(), asyncio.Event()]
+    info = say.ModelInfo(name="three", path=str(catalog / "three"), context=64, vocab=96)
+
+    async def scheduler(link: Connection) -> None:
+        await link.next()
+        link.send(say.Starting(what="starting"))
+        await steps[0].wait()
+        link.send(say.Starting(what="compiling 12 of 40"))
+        await steps[1].wait()
+        link.send(say.Models(models=(info,), max_open=2))
+
+    async def client(asking: httpx.AsyncClient) -> None:
+        for path in ("/ready", "/v1/models", "/metrics", "/live"):
+            answer = await asking.get(path)
+            assert (answer.status_code, said(answer)["code"]) == (503, "starting"), path
+            assert openai_repeats(answer)
+            assert int(answer.headers["retry-after"]) >= 1
+        for path in ("/health", "/"):
+            assert (await asking.get(path)).status_code == 200
+        steps[0].set()
+        while "12 of 40" not in (await asking.post("/v1/completions", json=TEXT)).text:
+            await asyncio.sleep(0.01)
+        steps[1].set()
+        while (await asking.get("/v1/models")).status_code == 503:
+            await asyncio.sleep(0.01)
+        assert [m["id"] for m in (await asking.get("/v1/models")).json()["data"]] == ["three"]
+
+    over_a_socket(tmp_path, scheduler, client)
+
+
+@pytest.mark.parametrize("n", [16, 17, 128])
+def test_more_choices_than_requests_at_a_time_are_refused(front: Sender, n: int) -> None:
+    """The engine of the fixture has 16 open; further prompts wait for those before."""
+    answer = sent(front, "POST", "/v1/completions", TEXT | {"n": n, "prompt": ["w5"] * 2})
+    if n == 16:
+        assert len(answer.json()["choices"]) == 32
+    else:
+        assert (answer.status_code, said(answer)["param"]) == (400, "n")
+        assert "max_open" in said(answer)["message"]
 
 
 def test_names_of_unknown_fields_do_not_forge_or_fill_the_log(

@@ -30,7 +30,7 @@ def test_it_ends_when_the_scheduler_is_gone(tmp_path: Path) -> None:
             connection, _ = listening.accept()
             said = SocketFrames(connection)
             assert said.receive(waits=True) == [say.FrontHello()]
-            said.send(say.Models(models=()))
+            said.send(say.Models(models=(), max_open=1))
             ends = threading.Timer(1.0, connection.close)
             ends.start()
             assert process.wait(LIMIT_S) == 0

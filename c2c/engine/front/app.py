@@ -58,7 +58,7 @@ def make_app(
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
-    app.add_middleware(Guard, key=key)
+    app.add_middleware(Guard, key=key, starting=front.starting)
     app.router.route_class = BodyRoute
     asked = STREAM | errors(400, 401, 404, 408, 413, 429, 499, 503)
     gone = errors(401, 503)
@@ -105,16 +105,32 @@ class Front:
     def __init__(self, link: Link, *, most_choices: int, at_once: int) -> None:
         self._link = link
         self._most_choices, self._at_once = most_choices, at_once
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, Served] | None = None  # None: the engine has not said yet
         self._metrics = Metrics()
         self._ignored: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Connect before the first request."""
+        """Connect before the first request; models may come later."""
         await self._link.connect()
-        self._served = await asyncio.to_thread(served_models, self._link.models)
+        beginning = asyncio.create_task(self._begin())
+        if self._link.has_models.is_set():
+            await beginning
         yield
+        beginning.cancel()
+        self._link.close()
+
+    async def _begin(self) -> None:
+        await self._link.has_models.wait()
+        try:
+            self._served = await asyncio.to_thread(served_models, self._link.models)
+        except Exception:  # noqa: BLE001 (the engine notices that its front has ended)
+            _log.exception("the models' tokenizers cannot be used")
+            self._link.close()
+
+    def starting(self) -> str:
+        """Return how far the engine's start is; "": it is over."""
+        return "" if self._served is not None else self._link.starting or "reading tokenizers"
 
     async def models(self) -> dict[str, Any]:
         """List all models; one that cannot be served says why."""
@@ -156,9 +172,10 @@ class Front:
             if info.name == model and info.failed:
                 why = without_paths(info.failed, info.path)
                 raise ApiError(503, f"{model} cannot be served: {why}", code="model_failed")
-        if model not in self._served:
+        served = (self._served or {}).get(model)
+        if served is None:
             raise _unknown(model)
-        return self._served[model]
+        return served
 
     async def _answer(
         self,
@@ -171,6 +188,12 @@ class Front:
     ) -> Response:
         unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
         self._tell_ignored([*unknown(asked), *unused])
+        if asked.n > (most := self._link.max_open):
+            raise ApiError(
+                400,
+                f"n: {asked.n} choices, at most {most} are open at the same time (max_open)",
+                param="n",
+            )
         rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
         echo = isinstance(asked, CompletionRequest) and asked.echo
         places = sum(rooms) + (sum(map(len, prompts)) if echo else 0)

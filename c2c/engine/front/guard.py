@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ _log = logging.getLogger("c2c.engine.front")
 _MOST_BODY_BYTES = 1 << 25
 _MOST_DIGITS = 16  # of its length
 _OPEN = ("/health", "/ready")  # who asks whether this lives has no key
+_ALWAYS = ("/health", "/", "/openapi.json")  # what needs no engine
+_START_S = 5.0  # after which a client may look again whether the start is over
 
 
 class Guard:
@@ -25,9 +28,15 @@ class Guard:
     An answer bears the id under which the log has what nobody foresaw.
     """
 
-    def __init__(self, app: Any, key: str | None) -> None:
-        """Take the application and the key; None: none is asked for."""
-        self._app, self._key = app, key
+    def __init__(self, app: Any, key: str | None, starting: Callable[[], str] = lambda: "") -> None:
+        """Take what is asked.
+
+        Args:
+          app: the application.
+          key: None: none is asked for.
+          starting: returns how far the start is; "": it is over.
+        """
+        self._app, self._key, self._starting = app, key, starting
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Refuse a request, or pass it on; HEAD is GET without the body."""
@@ -41,6 +50,10 @@ class Guard:
         headers = dict(scope["headers"])
         try:
             self._check_key(scope["path"], headers.get(b"authorization", b""))
+            if scope["path"] not in _ALWAYS and (what := self._starting()):
+                raise ApiError(
+                    503, f"the server is starting: {what}", code="starting", retry_s=_START_S
+                )
             if scope["method"] == "POST":
                 receive = await _limited(headers.get(b"content-length", b""), receive)
             await self._app(scope, receive, answer.send)

@@ -64,24 +64,31 @@ class Link:
         self._reading: asyncio.Task[None] | None = None
         self._turn, self._is_new_turn = 0, True  # of this process, in which answers come
         self.models: tuple[say.ModelInfo, ...] = ()
+        self.max_open = 0  # requests at the same time
+        self.starting = ""  # how far the engine's start is
+        self.has_models = asyncio.Event()
         self.is_up = False
 
     async def connect(self) -> None:
-        """Connect, and take in what is served."""
+        """Connect, and take in what is served, or that this is not known yet."""
         loop = asyncio.get_running_loop()
         _, link = await loop.create_unix_connection(Connection, self._path)
         link.send(say.FrontHello())
         first = await link.next()
-        if not isinstance(first, say.Models):
+        if not isinstance(first, say.Models | say.Starting):
             raise ConnectionError("the scheduler did not say what it serves")
-        self._link, self.models, self.is_up = link, first.models, True
+        self._link, self.is_up = link, True
+        self._heard(first)
         self._reading = asyncio.create_task(self._read(link))
 
     def _heard(self, frame: say.AnyFrame) -> None:
         if isinstance(frame, say.Tokens | say.Ended):
             self._answer(frame)
+        elif isinstance(frame, say.Starting):
+            self.starting = frame.what
         elif isinstance(frame, say.Models):
-            self.models = frame.models
+            self.models, self.max_open, self.starting = frame.models, frame.max_open, ""
+            self.has_models.set()
         elif isinstance(frame, say.Managed):
             self._answer_number(frame.number, frame.refused)
         elif isinstance(frame, say.Live):
@@ -145,6 +152,11 @@ class Link:
         """Say whether new requests are turned away."""
         if self._link is not None and self.is_up:
             self._link.send(say.Drain(is_on=is_on))
+
+    def close(self) -> None:
+        """End the connection, and so this front."""
+        if self._link is not None:
+            self._link.close()
 
     def forget(self, request: int) -> None:
         """Take no further answers of a request."""
