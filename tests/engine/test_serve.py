@@ -355,6 +355,10 @@ _BODIES = st.fixed_dictionaries(
                 "n", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs",
                 "min_tokens", "ignore_eos", "stream", "stream_options", "repetition_penalty",
                 "return_token_ids", "echo", "max_completion_tokens", "nothing_that_is_known",
+                "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "stop_token_ids",
+                "include_stop_str_in_output", "best_of", "tools", "tool_choice", "documents",
+                "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+                "add_special_tokens", "response_format", "suffix", "guided_json",
             )
         },
     },
