@@ -20,6 +20,7 @@ from c2c.workloads.lengths import (
     read_lengths,
     synthetic_lengths,
 )
+from c2c.workloads.reading import clock_of, has_lengths, refuse_made_up, unused_columns
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.shaping import (
     Source,
@@ -39,7 +40,7 @@ from c2c.workloads.simple import (
 )
 from c2c.workloads.streams import stream_of
 from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
-from c2c.workloads.traces import RowRules, has_lengths, refuse_bad_rows, scan, stream
+from c2c.workloads.traces import RowRules, refuse_bad_rows, scan, stream
 
 __all__ = ["build_workload", "length_pool", "source_models"]
 
@@ -128,8 +129,8 @@ def build_workload(
     span_s = last_s / config.compression
     rate_rps = requests / span_s if span_s else None
     if span_s > LONGEST_S:
-        slowed = config.kind in ("trace", "synthetic") or config.compression < 1
-        name = "compression" if slowed else "rate_rps"
+        slowed = config.kind == "synthetic" or config.compression < 1
+        name = "compression" if slowed else "time_unit" if config.kind == "trace" else "rate_rps"
         raise SettingError(
             f"workload.{name}", getattr(config, name),
             f"one with which the last request arrives within {LONGEST_S:g} s",
@@ -208,17 +209,19 @@ def length_pool(config: WorkloadConfig) -> LengthPool:
 def _trace_origin(config: WorkloadConfig) -> _Origin:
     trace = open_trace(_find(config.path), config.format, config.columns, config.chars_per_token)
     own = config.lengths in {"auto", "trace"} and has_lengths(trace)
+    refuse_made_up(trace, config.columns, config.lengths in {"auto", "trace"} and not own)
     if config.lengths == "trace" and not own:
         raise DataError(
             str(trace.path), "it has no token counts", "Choose workload.lengths=<source>."
         )
-    keeps = config.origin == "keep" or (config.origin == "auto" and trace.format.keeps_origin)
+    clock = clock_of(trace, config.time_unit, config.origin)
     rules = RowRules(
         sort=config.sort,
-        duplicates_are_bad=config.on_duplicate == "bad",
+        duplicates_are_bad=config.on_duplicate == "refuse",
         with_lengths=own,
         max_total_tokens=config.max_total_tokens,
-        keeps_origin=keeps,
+        keeps_origin=clock.keeps_origin,
+        per_second=clock.per_second,
     )
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
@@ -233,6 +236,8 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             # Only the name: where a file lies is no property of the run.
             "source": trace.path.name,
             "format": trace.format.name,
+            "times": clock.says,
+            "columns_not_used": unused_columns(trace, own),
             "rows": found.rows,
             "used_rows": found.good,
             "on_bad_row": config.on_bad_row,

@@ -10,6 +10,7 @@ from c2c.workloads.blocks import Workload
 __all__ = ["describe"]
 
 _HOW = {"map": " (as told)", "name": " (its name)", "spec": " (its architecture)", "rule": ""}
+_SHOWN_COLUMNS = 20
 _SHOWN_IDS = 6  # ids named for each catalog model
 
 
@@ -32,6 +33,10 @@ def describe(workload: Workload) -> list[str]:
             f"(on_duplicate={said['on_duplicate']})"
             + (f"; moved by sorting: {said['reordered_rows']}" if said["sorted"] else "")
         )
+        lines.append(f"times: {said['times']}")
+        if names := said["columns_not_used"]:
+            more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
+            lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
     factors = [f"compression {said['compression']:g}x", f"replicas {said['replicas']}"]
     if said["replica_models"]:
         factors[-1] += f" ({said['replica_models']} models)"

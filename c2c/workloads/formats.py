@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.containers import container_of, csv_batches, csv_names
 from c2c.workloads.logs import LOGS, log_format_of, read_log
+from c2c.workloads.names import alike, like_fields
+from c2c.workloads.records import json_table
 
-__all__ = ["FORMATS", "FORMAT_NAMES", "TraceFile", "TraceFormat", "open_lengths", "open_trace"]
+__all__ = [
+    "FORMATS",
+    "FORMAT_NAMES",
+    "TraceFile",
+    "TraceFormat",
+    "mapping",
+    "open_lengths",
+    "open_trace",
+]
 
 _BATCH_ROWS = 65_536
-_CSV_BLOCK_BYTES = 1 << 20
 _FIELDS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
 
 
@@ -25,8 +35,14 @@ _FIELDS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
 class TraceFormat:
     """Names of the columns that carry a request; None where the format has no such column.
 
-    Times are either numbers (seconds) or date-times; which, each column tells by itself.
-    `keeps_origin` says that times are already relative to the start of the trace.
+    Times are either numbers or date-times; which, each column tells by itself.
+
+    Attributes:
+      optional: fields whose column may be absent.
+      label: the model id where there is no such column.
+      keeps_origin: times are already relative to the start of the trace.
+      unit: of times that are numbers.
+      marks: further columns that the format has, by which it is told from others.
     """
 
     name: str
@@ -34,17 +50,23 @@ class TraceFormat:
     model: str | None = None
     prompt_tokens: str | None = None
     output_tokens: str | None = None
-    optional: frozenset[str] = frozenset()  # fields whose column may be absent
-    label: str = "unnamed"  # the model id where there is no such column
+    optional: frozenset[str] = frozenset()
+    label: str = "unnamed"
     keeps_origin: bool = False
+    unit: str = "s"
+    marks: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, str]:
         """Return field -> column for the fields this format has."""
         return {f: column for f in _FIELDS if (column := getattr(self, f)) is not None}
 
-    def missing(self, present: list[str]) -> list[str]:
-        """Return the required columns that are not among those present."""
-        return [c for f, c in self.columns().items() if f not in self.optional and c not in present]
+    def found(self, present: list[str]) -> dict[str, list[str]] | None:
+        """Return field -> columns of its name, but for case and spelling; None: some are absent."""
+        found = {f: alike(column, present) for f, column in self.columns().items()}
+        absent = any(not columns for f, columns in found.items() if f not in self.optional)
+        if absent or not all(alike(mark, present) for mark in self.marks):
+            return None
+        return {f: columns for f, columns in found.items() if columns}
 
 
 # Tried in this order: the first whose required columns are all there is taken.
@@ -80,6 +102,36 @@ FORMATS: dict[str, TraceFormat] = {
             prompt_tokens="Request tokens",
             output_tokens="Response tokens",
         ),
+        # Alibaba's Bailian (qwen-bailian-usagetraces-anon).
+        TraceFormat(
+            name="bailian",
+            arrival_s="timestamp",
+            prompt_tokens="input_length",
+            output_tokens="output_length",
+            label="bailian",
+            marks=("chat_id",),
+        ),
+        # Mooncake, and what is written after it (AIPerf, Dynamo, GuideLLM).
+        TraceFormat(
+            name="mooncake",
+            arrival_s="timestamp",
+            model="model",
+            prompt_tokens="input_length",
+            output_tokens="output_length",
+            optional=frozenset({"model"}),
+            label="mooncake",
+            unit="ms",
+        ),
+        # vLLM's and SGLang's serving benchmarks, with details of each request.
+        TraceFormat(
+            name="benchmark",
+            arrival_s="start_times",
+            model="model_id",
+            prompt_tokens="input_lens",
+            output_tokens="output_lens",
+            optional=frozenset({"model"}),
+            label="benchmark",
+        ),
     )
 }
 
@@ -92,36 +144,37 @@ class TraceFile:
     """An opened trace: where it is, and which column is which."""
 
     path: Path
-    container: str  # "parquet", "csv" or "log"
+    container: str  # "parquet", "csv", "json" or "log"
     format: TraceFormat
     columns: Mapping[str, str]  # field -> column present in the file
-    log: pa.Table | None = None  # the requests of a log, which is read at once
+    present: tuple[str, ...] = ()  # the file's columns, without spaces around their names
+    table: pa.Table | None = None  # the requests of a log or of JSON, which are read at once
     malformed: int = 0  # lines of it that are broken
 
     def batches(self, on_malformed: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in file order, from the start, a bounded number at a time.
 
         Args:
-          on_malformed: called once for each CSV line with a wrong number of cells; such lines
-            yield no row.
+          on_malformed: called once for each line that is broken, as by a wrong number of cells;
+            such lines yield no row.
 
         Raises:
           DataError: the file is corrupt or cannot be read.
         """
-        if self.log is not None:
+        if self.table is not None:
             for _ in range(self.malformed if on_malformed is not None else 0):
                 on_malformed()  # type: ignore[misc]
-            yield from self.log.to_batches(max_chunksize=_BATCH_ROWS)
+            yield from self.table.to_batches(max_chunksize=_BATCH_ROWS)
             return
         try:
             if self.container == "parquet":
                 with pq.ParquetFile(self.path) as file:
-                    yield from file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+                    for batch in file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+                        yield pa.RecordBatch.from_arrays(batch.columns, self.present)
             else:
-                with _csv_reader(self.path, on_malformed) as reader:
-                    yield from reader
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(str(self.path), f"cannot be read: {_first_line(error)}") from error
+                yield from csv_batches(self.path, on_malformed)
+        except _UNREADABLE as error:
+            raise _unreadable(self.path, error) from error
 
 
 def open_trace(
@@ -133,9 +186,10 @@ def open_trace(
     """Find out what kind of file a trace is and which of its columns is which.
 
     Args:
-      path: Parquet or CSV (plain or compressed).
+      path: Parquet, CSV or JSON (plain or compressed), or a log.
       format_name: a name in `FORMATS`, or "auto" to recognise it by its columns.
-      columns: field -> column, for files of no known format or to override one.
+      columns: field -> column, for files of no known format or to override one; an empty name
+        says that the file has no such column.
       chars_per_token: see `c2c.workloads.logs`.
 
     Raises:
@@ -147,34 +201,13 @@ def open_trace(
         raise SettingError("workload.path", str(path), "an existing Parquet or CSV file")
     if format_name not in FORMAT_NAMES:
         raise SettingError("workload.format", format_name, f"one of {', '.join(FORMAT_NAMES)}")
-    if found_log := _open_log(path, format_name, chars_per_token):
-        return found_log
-    container = _container(path)
-    present = _column_names(path, container)
-    chosen = _choose(path, present, format_name, dict(columns or {}))
-    found = {f: c for f, c in chosen.columns().items() if c in present}
-    if repeated := sorted(c for c in found.values() if present.count(c) > 1):
-        raise DataError(str(path), f"column {repeated[0]!r} occurs more than once")
-    return TraceFile(path=path, container=container, format=chosen, columns=found)
-
-
-def _open_log(path: Path, format_name: str, chars_per_token: float) -> TraceFile | None:
-    """Return the file as a log if it is one, or is said to be."""
-    if format_name in FORMATS:
-        return None
-    try:
-        name = log_format_of(path) if format_name == "auto" else format_name
-        if name is None:
-            return None
-        table, malformed = read_log(path, name, chars_per_token)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(str(path), f"cannot be read: {_first_line(error)}") from error
-    names: dict[str, Any] = {field: field for field in _FIELDS}
-    form = TraceFormat(name=name, **names)
-    return TraceFile(
-        path=path, container="log", format=form, columns=form.columns(), log=table,
-        malformed=malformed,
-    )  # fmt: skip
+    if format_name in LOGS:
+        return _open_log(path, format_name, chars_per_token)
+    opened = _open(path, chars_per_token, format_name == "auto", dict(columns or {}))
+    if opened.container == "log":
+        return opened
+    chosen, found = _choose(path, list(opened.present), format_name, dict(columns or {}))
+    return replace(opened, format=chosen, columns=_single(path, found))
 
 
 def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
@@ -183,114 +216,158 @@ def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
     Raises:
       DataError: the file is empty, corrupt, or has no two length columns of a known name.
     """
-    if found_log := _open_log(path, "auto", chars_per_token):
-        return found_log
-    container = _container(path)
-    present = _column_names(path, container)
-    pairs = [(f.prompt_tokens, f.output_tokens) for f in FORMATS.values() if f.prompt_tokens]
-    for prompt, output in [*pairs, ("prompt_len", "output_len")]:
-        if prompt in present and output in present:
-            columns = {"prompt_tokens": str(prompt), "output_tokens": str(output)}
-            bare = TraceFormat(name="lengths", arrival_s="")
-            return TraceFile(path=path, container=container, format=bare, columns=columns)
-    known = "; ".join(f"{prompt}, {output}" for prompt, output in pairs)
+    opened = _open(path, chars_per_token, True, {})
+    if opened.container == "log":
+        return opened
+    if found := _pair(opened.present):
+        return replace(opened, columns=_single(path, found))
+    known = "; ".join(f"{prompt}, {output}" for prompt, output in _pairs())
     raise DataError(
-        str(path), f"no length columns (known: {known}; prompt_len, output_len)", _shown(present)
+        str(path),
+        f"no length columns (known: {known}), nor conversations",
+        _shown(list(opened.present)),
     )
+
+
+_NO_FORMAT = TraceFormat(name="none", arrival_s="")
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+
+
+def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str, str]) -> TraceFile:
+    """Return the file with its columns, which are not chosen from; a log complete."""
+    table, malformed = None, 0
+    try:
+        container = container_of(path)
+        # Lines of a log may be text in a table's cells, so a table is looked for first.
+        present = _header_of(path) if container == "csv" else []
+        known = bool(named) or container == "parquet" or _is_known(present)
+        if may_be_log and not known and (log := log_format_of(path)):
+            return _open_log(path, log, chars_per_token)
+        if container == "parquet":
+            present = [str(name).strip() for name in pq.read_schema(path).names]
+        elif container == "json":
+            table, malformed = json_table(path)
+            present = list(table.column_names)
+        else:
+            present = csv_names(path)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    return TraceFile(
+        path=path, container=container, format=_NO_FORMAT, columns={}, present=tuple(present),
+        table=table, malformed=malformed,
+    )  # fmt: skip
+
+
+def _header_of(path: Path) -> list[str]:
+    try:
+        return csv_names(path)
+    except (DataError, UnicodeDecodeError):  # a log may be this, and a table is opened again
+        return []
+
+
+def _is_known(present: list[str]) -> bool:
+    return bool(_pair(present)) or any(f.found(present) for f in FORMATS.values())
+
+
+def _open_log(path: Path, name: str, chars_per_token: float) -> TraceFile:
+    try:
+        table, malformed = read_log(path, name, chars_per_token)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    fields: dict[str, Any] = {field: field for field in _FIELDS}
+    form = TraceFormat(name=name, **fields)
+    return TraceFile(
+        path=path, container="log", format=form, columns=form.columns(),
+        present=_FIELDS, table=table, malformed=malformed,
+    )  # fmt: skip
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DataError(str(path), f"cannot be read: {said}")
+
+
+def _pairs() -> list[tuple[str, str]]:
+    own = [(f.prompt_tokens, f.output_tokens) for f in FORMATS.values()]
+    told = [(prompt, output) for prompt, output in own if prompt and output]
+    return list(dict.fromkeys([*told, ("prompt_len", "output_len")]))
+
+
+def _pair(present: Iterable[str]) -> dict[str, list[str]]:
+    """Return the columns of the first known pair of lengths; empty if there is none."""
+    for prompt, output in _pairs():
+        prompts, outputs = alike(prompt, present), alike(output, present)
+        if prompts and outputs:
+            return {"prompt_tokens": prompts, "output_tokens": outputs}
+    return {}
+
+
+def _single(path: Path, found: Mapping[str, list[str]]) -> dict[str, str]:
+    for columns in found.values():
+        if len(columns) > 1:
+            shown = " or ".join(map(repr, dict.fromkeys(columns)))
+            raise DataError(str(path), f"column {shown} occurs more than once")
+    return {field: columns[0] for field, columns in found.items()}
 
 
 def _choose(
     path: Path, present: list[str], format_name: str, columns: dict[str, str]
-) -> TraceFormat:
+) -> tuple[TraceFormat, dict[str, list[str]]]:
+    """Return the first format that fits, and its columns in the file."""
     if unknown := sorted(set(columns) - set(_FIELDS)):
         raise SettingError("workload.columns", unknown, f"fields among {', '.join(_FIELDS)}")
     for field, column in columns.items():
-        if column not in present:
+        if column and not alike(column, present):
             raise DataError(
                 str(path), f"no column {column!r} (workload.columns.{field})", _shown(present)
             )
+    override: dict[str, Any] = {field: column or None for field, column in columns.items()}
     known = [FORMATS[format_name]] if format_name != "auto" else list(FORMATS.values())
     for candidate in known:
-        override: dict[str, Any] = {**columns}
-        if "arrival_s" in columns:  # whose zero is unknown
-            override["keeps_origin"] = False
         chosen = replace(candidate, **override)
-        if not chosen.missing(present):
-            return chosen
-    if format_name == "auto" and "arrival_s" in columns:
-        named: dict[str, Any] = {"name": "columns", **columns}
-        return TraceFormat(**named)
+        if columns.get("arrival_s"):  # whose zero and unit are unknown
+            chosen = replace(chosen, keeps_origin=False, unit="s")
+        if found := chosen.found(present):
+            return chosen, found
+    if format_name == "auto" and columns.get("arrival_s"):
+        named = TraceFormat(name="columns", **override)
+        return named, named.found(present) or {}
     wanted = "; ".join(
-        f"{f.name}: {', '.join(c for k, c in f.columns().items() if k not in f.optional)}"
+        f"{f.name}: "
+        + ", ".join([*(c for k, c in f.columns().items() if k not in f.optional), *f.marks])
         for f in known
+    )
+    like = like_fields(present, _FIELDS)
+    bare = "arrival_s" not in like and {"prompt_tokens", "output_tokens"} & {*like}
+    if bare or _pair(present) or "conversations" in present:
+        hint = (
+            "Use it as workload.lengths=<path> beside a trace of arrivals, or name its arrivals: "
+        )
+        raise DataError(
+            str(path),
+            "it carries lengths, not arrivals",
+            f"{hint}{mapping({'arrival_s': '<column>'} | like)}. {_shown(present)}",
+        )
+    apart = len(present) == 1 and re.search(r"[;\t|]", present[0])
+    example = mapping(like if "arrival_s" in like and not apart else {"arrival_s": "time"})
+    remedy = (
+        f"Its cells are separated by {apart[0]!r}: separate them by commas."
+        if apart
+        else f"Name them with workload.columns, e.g. {example}."
     )
     raise DataError(
         str(path),
         f"its columns fit no known format (needed: {wanted})",
-        f"{_shown(present)} Name them with workload.columns, e.g. "
-        "'workload.columns={arrival_s: time}'.",
+        f"{_shown(present)} {remedy}",
     )
+
+
+def mapping(columns: Mapping[str, str]) -> str:
+    """Return the setting that says so of columns."""
+    quoted = {f: c if re.fullmatch(r"[\w .<>-]+", c) else f'"{c}"' for f, c in columns.items()}
+    pairs = ", ".join(f"{field}: {column}" for field, column in quoted.items())
+    return f"'workload.columns={{{pairs}}}'"
 
 
 def _shown(present: list[str]) -> str:
     return f"Its columns: {', '.join(present[:20])}{', ...' if len(present) > 20 else ''}."
-
-
-def _container(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except OSError as error:
-        raise DataError(str(path), f"cannot be read: {error.strerror or error}") from error
-    if not head.strip():
-        raise DataError(str(path), "the file is empty")
-    if head[:4] == b"PAR1":
-        return "parquet"
-    if path.suffix.lower() in {".parquet", ".pq"}:
-        raise DataError(str(path), "not a Parquet file: its first bytes are not PAR1")
-    if head.lstrip()[:1] in {b"{", b"["}:
-        raise DataError(
-            str(path),
-            "JSON carries lengths, not arrivals",
-            "Use it as workload.lengths=<path> beside a trace of arrivals.",
-        )
-    return "csv"
-
-
-def _column_names(path: Path, container: str) -> list[str]:
-    try:
-        if container == "parquet":
-            return [str(name) for name in pq.read_schema(path).names]
-        with _csv_reader(path, None) as reader:
-            return [str(name) for name in reader.schema.names]
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(str(path), f"cannot be read: {_first_line(error)}") from error
-
-
-def _csv_reader(path: Path, on_malformed: Callable[[], None] | None) -> Any:
-    def skip(_row: object) -> str:
-        if on_malformed is not None:
-            on_malformed()
-        return "skip"
-
-    def reader(names: list[str] | None) -> Any:
-        # Every cell is read as text, so that one odd cell costs one row and not the file.
-        return pa_csv.open_csv(
-            pa.input_stream(str(path), compression="detect"),
-            read_options=pa_csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
-            parse_options=pa_csv.ParseOptions(invalid_row_handler=skip),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(names or [], pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-            ),
-        )
-
-    with pa.input_stream(str(path), compression="detect") as stream:
-        line = stream.read(1 << 16).split(b"\n", 1)[0]
-    header = pa_csv.read_csv(pa.py_buffer(line.rstrip(b"\r") + b"\n"))
-    return reader(header.column_names)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

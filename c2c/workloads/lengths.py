@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.containers import container_of
 from c2c.workloads.formats import open_lengths
 from c2c.workloads.logs import log_format_of
 from c2c.workloads.parsing import token_counts
+from c2c.workloads.records import json_records
 from c2c.workloads.streams import stream_of
 
 __all__ = ["LengthFilter", "LengthPool", "fixed_lengths", "read_lengths", "synthetic_lengths"]
@@ -118,7 +118,6 @@ _OUTPUT = np.array(
 )
 _RANK_CORRELATION = 0.128  # Spearman, of the same pairs
 _SYNTHETIC_PAIRS = 1 << 17
-_JSON_PIECE = 1 << 20  # characters read at a time
 
 
 @cache
@@ -158,9 +157,9 @@ def read_lengths(
 ) -> LengthPool:
     """Read (prompt, output) pairs from a trace, a table (Parquet, CSV), a log, or ShareGPT's JSON.
 
-    JSON is a list of records or one record a line. A record carries `prompt_tokens` and
-    `output_tokens`, or `prompt_len` and `output_len`, or `conversations` of
-    `{"from": ..., "value": ...}`, of which the first human and first assistant message count.
+    JSON is a list of records or one record a line. A record carries lengths as a table does, or
+    `conversations` of `{"from": ..., "value": ...}`, of which the first human and first assistant
+    message count.
 
     Args:
       path: the file.
@@ -178,11 +177,9 @@ def read_lengths(
         raise SettingError(
             "workload.lengths", str(path), "synthetic, fixed, sharegpt, azure2023 or a file"
         )
-    with path.open("rb") as file:
-        head = file.read(64).lstrip()[:1]
     pairs = (
-        np.array(list(_json_pairs(path, chars_per_token)), np.float64).reshape(-1, 2)
-        if head in {b"[", b"{"} and log_format_of(path) is None
+        np.array(list(_exchanges(path, chars_per_token)), np.float64).reshape(-1, 2)
+        if _has_conversations(path)
         else _table_pairs(path, chars_per_token)
     )
     good = np.isfinite(pairs).all(axis=1) & (pairs >= 0).all(axis=1) & (pairs < 2**31).all(axis=1)
@@ -193,44 +190,34 @@ def read_lengths(
 def _table_pairs(path: Path, chars_per_token: float) -> NDArray[np.float64]:
     table = open_lengths(path, chars_per_token)
     names = [table.columns[field] for field in ("prompt_tokens", "output_tokens")]
+    broken: list[float] = []
     parts = [
         np.stack([token_counts(batch.column(name)) for name in names], axis=1)
-        for batch in table.batches()
+        for batch in table.batches(lambda: broken.append(0.0))
     ]
-    return np.concatenate([np.empty((0, 2)), *parts])
+    # A broken line is a pair that no filter passes: it is counted among those left out.
+    return np.concatenate([np.zeros((len(broken), 2)), *parts])
 
 
-def _json_pairs(path: Path, chars_per_token: float) -> Iterator[tuple[float, float]]:
-    for record in _json_records(path):
-        if not isinstance(record, dict):
-            raise DataError(str(path), f"a record is {type(record).__name__}, not an object")
-        for prompt, output in (("prompt_tokens", "output_tokens"), ("prompt_len", "output_len")):
-            if prompt in record and output in record:
-                yield _number(record[prompt]), _number(record[output])
-                break
-        else:
-            if "conversations" not in record:
-                raise DataError(
-                    str(path),
-                    "a record has neither lengths nor conversations",
-                    "Expected prompt_tokens and output_tokens, prompt_len and output_len, or "
-                    "conversations.",
-                )
-            if chars_per_token <= 0:
-                raise SettingError(
-                    "workload.chars_per_token",
-                    chars_per_token,
-                    "a number above 0",
-                    f"{path.name} holds text and there is no tokeniser here; about 4 characters "
-                    "make a token in English.",
-                )
-            pair = _first_exchange(record["conversations"])
-            if pair is not None:
-                yield tuple(float(np.ceil(len(t) / chars_per_token)) for t in pair)  # type: ignore[misc]
+def _has_conversations(path: Path) -> bool:
+    if container_of(path) != "json" or log_format_of(path) is not None:
+        return False
+    return "conversations" in (next(json_records(path), None) or {})
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else float("nan")
+def _exchanges(path: Path, chars_per_token: float) -> Iterator[tuple[float, float]]:
+    if chars_per_token <= 0:
+        raise SettingError(
+            "workload.chars_per_token",
+            chars_per_token,
+            "a number above 0",
+            f"{path.name} holds text and there is no tokeniser here; about 4 characters make a "
+            "token in English.",
+        )
+    for record in json_records(path):
+        pair = _first_exchange((record or {}).get("conversations"))
+        if pair is not None:
+            yield tuple(float(np.ceil(len(t) / chars_per_token)) for t in pair)  # type: ignore[misc]
 
 
 def _first_exchange(conversation: Any) -> tuple[str, str] | None:
@@ -244,33 +231,3 @@ def _first_exchange(conversation: Any) -> tuple[str, str] | None:
     except (KeyError, TypeError):  # a message of another shape makes no pair
         return None
     return None
-
-
-def _json_records(path: Path) -> Iterator[Any]:
-    """Yield the objects of a JSON list or of JSON lines, reading a bounded piece at a time."""
-    decoder = json.JSONDecoder()
-    between = re.compile(r"[\s,]*")
-    with path.open(encoding="utf-8") as file:
-        buffer = file.read(_JSON_PIECE).lstrip()
-        in_list = buffer.startswith("[")
-        at, ended = int(in_list), False
-        while True:
-            at = _end_of(between.match(buffer, at), at)
-            if in_list and buffer.startswith("]", at):
-                return
-            try:
-                record, at = decoder.raw_decode(buffer, at)
-            except json.JSONDecodeError as error:
-                if not ended:  # the record goes on in the next piece
-                    more = file.read(max(_JSON_PIECE, len(buffer) - at))
-                    ended = not more
-                    buffer, at = buffer[at:] + more, 0
-                    continue
-                if at == len(buffer) and not in_list:
-                    return
-                raise DataError(str(path), f"broken or truncated JSON: {error.msg}") from error
-            yield record
-
-
-def _end_of(found: re.Match[str] | None, otherwise: int) -> int:
-    return found.end() if found else otherwise

@@ -15,15 +15,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from c2c.errors import DataError
+from c2c.workloads.containers import open_bytes
 
 __all__ = ["LOGS", "log_format_of", "read_log"]
 
@@ -43,17 +43,32 @@ class _Request:
 
 @dataclass(slots=True)
 class _Found:
-    requests: dict[str, _Request]
+    """Requests in order of their first lines, and by id those that may not have ended."""
+
+    requests: list[tuple[str, _Request]] = field(default_factory=list)
+    begun: dict[str, list[_Request]] = field(default_factory=dict)
     malformed: int = 0
+
+    def begin(self, key: str, request: _Request) -> None:
+        """Add a request; an id that came before, as of a client that tries again, is another."""
+        self.requests.append((key, request))
+        self.begun.setdefault(key, []).append(request)
+
+    def ended(self, key: str, unknown: _Request) -> _Request:
+        """Return the first request of the id that may not have ended; `unknown` if none began."""
+        if key not in self.begun:
+            self.begin(key, unknown)
+        same = self.begun[key]
+        return same.pop(0) if len(same) > 1 else same[0]
 
 
 def log_format_of(path: Path) -> str | None:
     """Return the name of the format whose lines the file's beginning has; None: it is no log."""
-    with pa.input_stream(str(path), compression="detect") as stream:
+    with open_bytes(path) as stream:
         head = stream.read(_SNIFFED_BYTES)
     if head[:4] == b"PAR1":
         return None
-    for line in head.decode("utf-8", "replace").splitlines():
+    for line in head.decode("utf-8-sig", "replace").splitlines():
         for name, known in LOGS.items():
             if known.recognise(line):
                 return name
@@ -75,15 +90,18 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
       DataError: there is no request in it.
     """
     found = LOGS[name].read(_lines(path), chars_per_token)
-    rows = [(key, r) for key, r in found.requests.items() if r.arrival_s is not None]
-    if not rows:
+    rows = found.requests
+    arrivals = [r.arrival_s for _, r in rows if r.arrival_s is not None]
+    if not arrivals:
         raise DataError(str(path), f"no request of the format {name}")
-    rows.sort(key=lambda row: row[1].arrival_s or 0.0)
-    first_s = rows[0][1].arrival_s or 0.0
+    first_s = min(arrivals)
+    # Requests that began before the log have no arrival: bad rows, at its begin.
+    rows.sort(key=lambda row: -math.inf if row[1].arrival_s is None else row[1].arrival_s)
+    since_s = [None if r.arrival_s is None else r.arrival_s - first_s for _, r in rows]
     table = pa.table(
         {
             "request": pa.array([key for key, _ in rows], pa.string()),
-            "arrival_s": pa.array(np.array([(r.arrival_s or 0.0) - first_s for _, r in rows])),
+            "arrival_s": pa.array(since_s, pa.float64()),
             "model": pa.array([r.model or name for _, r in rows], pa.string()),
             "prompt_tokens": pa.array([r.prompt_tokens for _, r in rows], pa.int64()),
             "output_tokens": pa.array([r.output_tokens for _, r in rows], pa.int64()),
@@ -93,8 +111,8 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with pa.input_stream(str(path), compression="detect") as stream:
-        yield from io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
+    with open_bytes(path) as stream:
+        yield from io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace")
 
 
 def _tokens_of(text: str | None, chars_per_token: float) -> int | None:
@@ -114,31 +132,37 @@ _VLLM_GENERATED = re.compile(
     r"Generated response ([^:\s]+?)(?: \(streaming complete\))?: output: (.*), "
     r"output_token_ids: (None|[\[(][\d, ]*[\])]), finish_reason: "
 )
+_VLLM_OTHER = re.compile(r"\] Received request ")  # of another release: told, not lost
 _LORA = re.compile(r"lora_name='([^']+)'")
 
 
 def _read_vllm(lines: Iterable[str], chars_per_token: float) -> _Found:
-    found = _Found({})
+    found = _Found()
     latest_s, years = 0.0, 0
     for line in lines:
         if received := _VLLM_RECEIVED.search(line):
             when, key, prompt, ids, rest = received.groups()
-            at = datetime.strptime(f"2000-{when}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+            try:
+                at = datetime.strptime(f"2000-{when}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+            except ValueError:
+                found.malformed += 1
+                continue
             at_s = at.timestamp()
             years += at_s < latest_s - _YEAR_S / 2  # a new year began
             latest_s = at_s
             lora = _LORA.search(rest)
-            found.requests[key] = _Request(
+            request = _Request(
                 arrival_s=at_s + years * _YEAR_S,
                 model=lora[1] if lora else "",
                 prompt_tokens=_count(ids) or _tokens_of(_unquoted(prompt), chars_per_token),
             )
+            found.begin(key, request)
         elif generated := _VLLM_GENERATED.search(line):
             key, output, ids = generated.groups()
-            if (request := found.requests.get(key)) is not None:
-                request.output_tokens = _count(ids) or _tokens_of(
-                    _unquoted(output), chars_per_token
-                )
+            request = found.ended(key, _Request())  # unknown: it came before the log begins
+            request.output_tokens = _count(ids) or _tokens_of(_unquoted(output), chars_per_token)
+        elif _VLLM_OTHER.search(line):
+            found.malformed += 1
     return found
 
 
@@ -160,41 +184,37 @@ _SGLANG_TEXT = re.compile(
 
 
 def _read_sglang(lines: Iterable[str], chars_per_token: float) -> _Found:  # noqa: ARG001
-    found = _Found({})
+    found = _Found()
     for line in lines:
-        if line.startswith("{"):
-            _sglang_json(line, found)
-        elif event := _SGLANG_TEXT.search(line):
-            when, kind, key = event.groups()
-            at_s = _timestamp_s(when.replace(",", "."))
-            if kind == "Receive":
-                found.requests.setdefault(key, _Request()).arrival_s = at_s
-                continue
-            # Texts come before the numbers, so that the last ones of each name are meant.
-            numbers = dict(re.findall(r"'(\w+)': ([\d.]+(?:e[+-]?\d+)?)", line))
-            _sglang_end(found, key, at_s, numbers)
+        try:
+            if line.startswith("{"):
+                _sglang_json(json.loads(line), found)
+            elif event := _SGLANG_TEXT.search(line):
+                when, kind, key = event.groups()
+                at_s = _timestamp_s(when.replace(",", "."))
+                if kind == "Receive":
+                    found.begin(key, _Request(arrival_s=at_s))
+                    continue
+                # Texts come before the numbers, so that the last ones of each name are meant.
+                numbers = dict(re.findall(r"'(\w+)': ([\d.]+(?:e[+-]?\d+)?)", line))
+                _sglang_end(found, key, at_s, numbers)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            found.malformed += 1
     return found
 
 
-def _sglang_json(line: str, found: _Found) -> None:
-    try:
-        event = json.loads(line)
-        kind, key, at_s = event["event"], str(event["rid"]), _timestamp_s(event["timestamp"])
-    except (ValueError, KeyError, TypeError):
-        found.malformed += 1
-        return
+def _sglang_json(event: Mapping[str, Any], found: _Found) -> None:
+    kind, key, at_s = event["event"], str(event["rid"]), _timestamp_s(event["timestamp"])
     if kind == "request.received":
-        request = found.requests.setdefault(key, _Request())
-        request.arrival_s = at_s
-        request.model = (event.get("obj") or {}).get("lora_path") or request.model
+        model = (event.get("obj") or {}).get("lora_path") or ""
+        found.begin(key, _Request(arrival_s=at_s, model=model))
     elif kind == "request.finished":
         _sglang_end(found, key, at_s, (event.get("out") or {}).get("meta_info") or {})
 
 
 def _sglang_end(found: _Found, key: str, at_s: float, numbers: Mapping[str, Any]) -> None:
-    request = found.requests.setdefault(key, _Request())
-    if request.arrival_s is None:  # it came before the log begins
-        request.arrival_s = at_s - float(numbers.get("e2e_latency", 0.0))
+    begun_s = at_s - float(numbers.get("e2e_latency", 0.0))
+    request = found.ended(key, _Request(arrival_s=begun_s))  # it may come before the log begins
     if "prompt_tokens" in numbers and "completion_tokens" in numbers:
         request.prompt_tokens = int(float(numbers["prompt_tokens"]))
         request.output_tokens = int(float(numbers["completion_tokens"]))
@@ -210,7 +230,7 @@ def _timestamp_s(text: str) -> float:
 
 
 def _read_openai_batch(lines: Iterable[str], chars_per_token: float) -> _Found:
-    found = _Found({})
+    found = _Found()
     for line in lines:
         if not line.strip():
             continue
@@ -226,7 +246,7 @@ def _read_openai_batch(lines: Iterable[str], chars_per_token: float) -> _Found:
         except (ValueError, KeyError, TypeError, AttributeError):
             found.malformed += 1
             continue
-        found.requests[key] = request
+        found.begin(key, request)
     return found
 
 
@@ -260,12 +280,18 @@ class _Log:
     read: Callable[[Iterable[str], float], _Found]
 
 
+def _is_text(line: str) -> bool:
+    return not line.lstrip().startswith(("{", "[{"))  # where a log's line is some record's text
+
+
 LOGS: Mapping[str, _Log] = {
-    "vllm": _Log(lambda line: _VLLM_RECEIVED.search(line) is not None, _read_vllm),
+    "vllm": _Log(
+        lambda line: _is_text(line) and _VLLM_RECEIVED.search(line) is not None, _read_vllm
+    ),
     "sglang": _Log(
         lambda line: (
             (line.startswith("{") and '"event": "request.' in line)
-            or _SGLANG_TEXT.search(line) is not None
+            or (_is_text(line) and _SGLANG_TEXT.search(line) is not None)
         ),
         _read_sglang,
     ),

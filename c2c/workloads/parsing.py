@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-__all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse", "token_counts"]
+__all__ = ["GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
 
 _MAX_TOKENS = 2**31 - 1
 
@@ -52,7 +52,8 @@ class RawRows:
     """A batch of rows. Where `verdict` is not GOOD, the other columns mean nothing.
 
     Attributes:
-      time: i64 nanoseconds since the epoch where the trace has date-times, else f64 seconds.
+      time: i64 nanoseconds since the epoch where the trace has date-times, else f64 in the file's
+        unit.
       ids: the model ids of this batch; `model` indexes them.
       model: i32, -1 where missing.
       prompt_tokens: i32, zeros if lengths are not taken from the trace.
@@ -87,7 +88,7 @@ def parse(
     """
     rows = batch.num_rows
     verdict = np.full(rows, GOOD, np.int8)
-    time = _times(batch.column(columns["arrival_s"]), verdict)
+    time = times(batch.column(columns["arrival_s"]), verdict)
     if "model" in columns:
         ids, model = _models(batch.column(columns["model"]))
         _judge(verdict, model < 0, "missing_model")
@@ -160,7 +161,8 @@ def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
     return pa.concat_arrays([_cast_each(part, kinds) for part in parts])
 
 
-def _times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
+def times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
+    """Return a column as `RawRows.time` has it, and judge its cells."""
     array = _plain(raw)
     parsed: pa.Array
     if pa.types.is_date(array.type):

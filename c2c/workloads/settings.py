@@ -11,6 +11,7 @@ from typing import Any
 from c2c.errors import SettingError, unknown_name
 from c2c.workloads.assignment import RULES
 from c2c.workloads.formats import FORMAT_NAMES
+from c2c.workloads.reading import UNITS
 
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
@@ -18,7 +19,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": ("trace", "synthetic", "poisson", "deterministic", "closed_loop"),
     "format": FORMAT_NAMES,
     "on_bad_row": ("reject", "skip"),
-    "on_duplicate": ("bad", "keep"),
+    "on_duplicate": ("keep", "refuse"),
+    "time_unit": ("auto", *UNITS),
     "origin": ("auto", "first", "keep"),
     "replica_models": ("same", "distinct"),
     "assignment": tuple(RULES),
@@ -44,17 +46,20 @@ class WorkloadConfig:
       kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic or closed_loop
         (clients that send when their last request has ended).
 
-      path: trace file, Parquet or CSV, or a log; a name without a folder is also looked for among
-        the shared traces (`<shared>/traces`).
+      path: trace file, Parquet, CSV or JSON, or a log; a name without a folder is also looked for
+        among the shared traces (`<shared>/traces`).
       format: a known format (a log's: vllm, sglang, openai_batch), or auto (by columns or lines).
-      columns: field -> column for other files, e.g. {arrival_s: time, model: service}.
+      columns: field -> column for other files, e.g. {arrival_s: time, model: service}; an empty
+        name: the file has none, as {model: ""}.
       on_bad_row: reject (list the counts and stop) or skip (drop them and record the counts).
-      on_duplicate: bad (a row equal to an earlier one in all columns is a bad row) or keep. A trace
-        with a resolution of 1 s, as GenTD26, has true requests that look equal.
+      on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
+        (a row equal to an earlier one is a bad row).
       sort: order rows by arrival; without it a row earlier than one before it is bad.
       max_total_tokens: rows with more tokens are bad; 0: no limit.
+      time_unit: of times that are numbers: s, ms, us or ns; auto: that of times since 1970 where
+        they are such, else the format's.
       origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
-        times); auto: keep for `arrival_s` files, first for all others.
+        times); auto: keep for `arrival_s` files whose first request is within an hour, else first.
 
       requests: generators: exact number of requests.
       models: generators: number of models; 0: as many as the catalog has.
@@ -96,9 +101,10 @@ class WorkloadConfig:
     format: str = "auto"
     columns: dict[str, str] = field(default_factory=dict)
     on_bad_row: str = "reject"
-    on_duplicate: str = "bad"
+    on_duplicate: str = "keep"
     sort: bool = False
     max_total_tokens: int = 0
+    time_unit: str = "auto"
     origin: str = "auto"
 
     requests: int = 350_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.formats import TraceFile
 from c2c.workloads.parsing import GOOD, KINDS, RawRows, kind_code, parse
 
-__all__ = ["RowRules", "TraceScan", "has_lengths", "refuse_bad_rows", "scan", "stream"]
+__all__ = ["RowRules", "TraceScan", "refuse_bad_rows", "scan", "stream"]
 
 _SHOWN_ROWS = 3  # row numbers an error names for each kind
 
@@ -32,15 +32,17 @@ class RowRules:
         and kept.
       with_lengths: whether token counts come from the trace, hence are judged.
       max_total_tokens: rows with more prompt and output tokens are bad; 0: no limit.
-      keeps_origin: whether numeric times are kept as they stand; otherwise, and for date-times
+      keeps_origin: whether numeric times are kept as they are; otherwise, and for date-times
         always, time 0 is the first request.
+      per_second: of the unit of numeric times.
     """
 
     sort: bool = False
-    duplicates_are_bad: bool = True
+    duplicates_are_bad: bool = False
     with_lengths: bool = True
     max_total_tokens: int = 0
     keeps_origin: bool = False
+    per_second: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +95,6 @@ class _Tally:
         self.bad["malformed_line"] += 1
 
 
-def has_lengths(trace: TraceFile) -> bool:
-    """Return whether any row carries both token counts (GenTD26 has the columns, all null)."""
-    names = [trace.columns.get(f) for f in ("prompt_tokens", "output_tokens")]
-    if None in names:
-        return False
-    return any(
-        all(batch.column(name).null_count < batch.num_rows for name in names)
-        for batch in trace.batches()
-    )
-
-
 def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
     """Read the whole trace once, judging and counting.
 
@@ -124,7 +115,11 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
         last_s = float(block.arrival_s[-1])
         good += len(block)
     if not good:
-        raise DataError(str(trace.path), f"no usable request in {tally.rows} rows{_listed(tally)}")
+        raise DataError(
+            str(trace.path),
+            f"no usable request in {tally.rows} rows{_listed(tally)}",
+            " ".join(_time_hint(tally.bad)),
+        )
     return TraceScan(
         rows=tally.rows,
         good=good,
@@ -151,12 +146,25 @@ def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
             hints.append("workload.sort=true orders the rows by arrival.")
         if "duplicate" in found.bad:
             hints.append("workload.on_duplicate=keep takes equal rows for separate requests.")
+        hints.extend(_time_hint(found.bad))
         if any(kind.endswith("_tokens") for kind in found.bad):
             hints.append("workload.lengths=<source> replaces the trace's lengths.")
         bad = sum(found.bad.values())
         raise DataError(
             str(trace.path), f"{bad} of {found.rows} rows are bad{_listed(tally)}", " ".join(hints)
         )
+
+
+def _time_hint(bad: Mapping[str, int]) -> list[str]:
+    hints = []
+    if "unreadable_arrival" in bad:
+        hints.append(
+            "Times are read as numbers (12.5) and as dates such as 2023-11-16 18:15:46.68, "
+            "2023-11-16T18:15:46Z or 2023-11-16 18:15:46+02:00."
+        )
+    if "missing_arrival" in bad:
+        hints.append("A turn that waits for an answer (delay) has no arrival here.")
+    return hints
 
 
 def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Iterator[RequestBlock]:
@@ -197,7 +205,7 @@ def _good_rows(
         tally.add(verdict, numbers)
         good = np.flatnonzero(verdict == GOOD)
         if good.size:
-            yield rows.ids, _block(rows, good, origin, rules.keeps_origin)
+            yield rows.ids, _block(rows, good, origin, rules)
 
 
 def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
@@ -290,12 +298,12 @@ def _judge_duplicates(
     return seen
 
 
-def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, keeps_origin: bool) -> RequestBlock:
+def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, rules: RowRules) -> RequestBlock:
     time = rows.time[good]
     if time.dtype == np.int64:
         arrival_s = (time - origin).astype(np.float64) / 1e9
     else:
-        arrival_s = time.astype(np.float64) if keeps_origin else time - origin
+        arrival_s = (time if rules.keeps_origin else time - origin) / rules.per_second
     return RequestBlock(
         arrival_s=arrival_s,
         model=rows.model[good],

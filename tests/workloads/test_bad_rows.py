@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError
-from c2c.workloads import Workload, build_workload, concatenate
+from c2c.workloads import Workload, build_workload, concatenate, describe
 
 HEADER = "arrival_s,model,prompt_tokens,output_tokens\n"
 
@@ -34,7 +34,6 @@ def trace(tmp_path: Path, *rows: str) -> Path:
         ("inf,a,1,1", "infinite_arrival"),
         ("-1,a,1,1", "negative_arrival"),
         ("0.5,a,1,1", "unordered"),
-        ("2,a,7,8", "duplicate"),
         ("3,,1,1", "missing_model"),
         ("3,a,,1", "missing_tokens"),
         ("3,a,1,many", "unreadable_tokens"),
@@ -71,12 +70,16 @@ def test_replaced_lengths_are_not_judged(tmp_path: Path) -> None:
     assert workload.description["bad_rows"] == {}
 
 
-def test_duplicates_can_be_kept_and_are_still_counted(tmp_path: Path) -> None:
+def test_equal_rows_are_requests_that_are_counted_or_refused(tmp_path: Path) -> None:
     path = trace(tmp_path, "1,a,5,6", "1,b,5,6", "1,a,5,6", "1,a,5,6", "2,a,5,6")
-    workload = build(path, on_duplicate="keep")
+    workload = build(path)
     assert workload.description["duplicates"] == 2
+    assert any("duplicates: 2 (on_duplicate=keep)" in line for line in describe(workload))
     assert len(concatenate(workload.blocks())) == 5
-    assert len(concatenate(build(path, on_bad_row="skip").blocks())) == 3
+    with pytest.raises(DataError, match=r"2 of 5 rows are bad: duplicate 2 .*on_duplicate=keep"):
+        build(path, on_duplicate="refuse")
+    skipped = build(path, on_duplicate="refuse", on_bad_row="skip")
+    assert len(concatenate(skipped.blocks())) == 3
 
 
 def test_a_difference_in_any_column_is_no_duplicate(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_duplicates_are_found_across_batches(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     arrival_s = np.concatenate([np.arange(65_536.0), [65_535.0, 65_535.0]])
     pq.write_table(pa.table({"arrival_s": arrival_s}), path)
-    workload = build(path, on_bad_row="skip")
+    workload = build(path, on_bad_row="skip", on_duplicate="refuse")
     assert workload.description["bad_rows"] == {"duplicate": 2}
     assert len(concatenate(workload.blocks())) == 65_536
 
@@ -98,7 +101,7 @@ def test_sorting_makes_unordered_rows_good(tmp_path: Path) -> None:
     path = trace(tmp_path, "3,a,3,3", "1,b,1,1", ",b,9,9", "2,a,2,2", "1,b,1,1")
     with pytest.raises(DataError, match=r"unordered 3.*workload\.sort=true"):
         build(path)
-    workload = build(path, sort=True, on_bad_row="skip")
+    workload = build(path, sort=True, on_bad_row="skip", on_duplicate="refuse")
     assert concatenate(workload.blocks()).prompt_tokens.tolist() == [1, 2, 3]
     assert workload.description["reordered_rows"] == 3
     assert workload.description["bad_rows"] == {"missing_arrival": 1, "duplicate": 1}

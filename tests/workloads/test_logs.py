@@ -123,8 +123,52 @@ def test_a_batch_that_came_back_has_arrivals_models_and_usage(tmp_path: Path) ->
 def test_a_batch_that_is_handed_in_comes_all_at_once(tmp_path: Path) -> None:
     workload = read(tmp_path / "in.jsonl", BATCH_IN, chars_per_token=2)
     assert columns(workload) == ([0.0] * 3, [0] * 3, [2, 4, 6], [7] * 3)
-    with pytest.raises(DataError, match="it has no token counts"):
+    with pytest.raises(
+        DataError,
+        match=r"lengths would be made up though there is 'output_tokens'.*chars_per_token",
+    ):
         read(tmp_path / "in.jsonl", BATCH_IN, lengths="trace")
+
+
+def test_ids_that_come_again_are_other_requests(tmp_path: Path) -> None:
+    again = VLLM.replace("chatcmpl-2", "chatcmpl-1")
+    assert columns(read(tmp_path / "l", again, chars_per_token=4))[0] == [0.0, 1.0]
+    assert columns(read(tmp_path / "o", BATCH_OUT + "\n" + BATCH_OUT))[2] == [
+        11,
+        11,
+        12,
+        12,
+        10,
+        10,
+    ]
+    assert len(columns(read(tmp_path / "s", SGLANG_JSON.replace('"b"', '"a"')))[0]) == 2
+
+
+def test_requests_of_lines_that_are_not_understood_are_told(tmp_path: Path) -> None:
+    other = "INFO 01-01 00:00:04 [logger.py:9] Received request x: params: y, lora_request: None.\n"
+    begun = "INFO 01-01 00:00:04 [logger.py:9] Generated response z: output: 'abcd', "
+    begun += "output_token_ids: None, finish_reason: stop\n"
+    with pytest.raises(
+        DataError, match=r"2 of 4 rows are bad: malformed_line 1; missing_arrival 1"
+    ):
+        read(tmp_path / "l", VLLM + other + begun, chars_per_token=4)
+    wrong_day = SGLANG.replace("02-13 09:29:33]", "02-31 09:29:33]")
+    # b's line has no time: it came a second before its end, and the line is counted
+    with pytest.raises(DataError, match=r"1 of 4 rows are bad: malformed_line 1\."):
+        read(tmp_path / "s", wrong_day)
+
+
+def test_lines_of_a_log_within_a_table_or_a_record_are_text(tmp_path: Path) -> None:
+    line = VLLM.splitlines()[1]
+    table = tmp_path / "t.csv"
+    text = line.replace('"', '""')
+    (table).write_text(
+        f'arrival_s,prompt_tokens,output_tokens,text\n0,5,6,"{text}\n{text}"\n1,7,8,x\n'
+    )
+    assert open_trace(table).format.name == "c2c"
+    record = {"arrival_s": 0, "prompt_tokens": 5, "output_tokens": 6, "text": line}
+    (tmp_path / "t.jsonl").write_text(json.dumps(record))
+    assert open_trace(tmp_path / "t.jsonl").format.name == "c2c"
 
 
 def test_a_failed_request_of_a_batch_is_a_bad_row(tmp_path: Path) -> None:
@@ -149,5 +193,5 @@ def test_packed_logs_are_read_and_what_is_no_log_is_said(tmp_path: Path) -> None
     with pytest.raises(DataError, match="no request of the format vllm"):
         open_trace(tmp_path / "other.log", "vllm")
     (tmp_path / "t.json").write_text('[{"prompt_len": 1}]')
-    with pytest.raises(DataError, match="JSON carries lengths"):
+    with pytest.raises(DataError, match="carries lengths, not arrivals"):
         open_trace(tmp_path / "t.json")

@@ -1,0 +1,158 @@
+"""JSON as columns of text: records a line or in a list, and what a serving benchmark writes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from c2c.errors import DataError
+from c2c.workloads.containers import open_bytes
+
+__all__ = ["json_records", "json_table"]
+
+_PIECE = 1 << 20  # characters read at a time
+_BATCH_ROWS = 65_536
+
+
+def json_table(path: Path) -> tuple[pa.Table, int]:
+    """Return the records of a file, every value as text, and how many lines are broken.
+
+    An object within a record is spread over columns ("usage.prompt_tokens"). The object that a
+    benchmark writes, with a list for each of `input_lens`, `output_lens` and so on, is one record
+    a request.
+
+    Raises:
+      DataError: broken or truncated JSON that has no lines, or lists of unlike lengths.
+    """
+    parts: list[pa.Table] = []
+    rows: list[dict[str, str | None]] = []
+    broken = 0
+    for record in json_records(path):
+        if record is None:
+            broken += 1
+            continue
+        several = _of_benchmark(path, record) if "input_lens" in record else [record]
+        rows.extend(_texts(one) for one in several)
+        if len(rows) >= _BATCH_ROWS:
+            parts.append(_table(rows))
+            rows = []
+    if not parts and not rows:
+        raise DataError(str(path), "there is no record in it")
+    parts.append(_table(rows))
+    return pa.concat_tables(parts, promote_options="default"), broken
+
+
+def _table(rows: list[dict[str, str | None]]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table(
+        {name: pa.array([row.get(name) for row in rows], pa.string()) for name in names}
+    )
+
+
+def _texts(record: Mapping[str, Any], within: str = "") -> dict[str, str | None]:
+    cells: dict[str, str | None] = {}
+    for key, value in record.items():
+        name = f"{within}{key.strip()}"
+        if isinstance(value, dict):
+            cells |= _texts(value, f"{name}.")
+        elif value is None or isinstance(value, str):
+            cells[name] = value
+        else:
+            cells[name] = json.dumps(value)
+    return cells
+
+
+def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a record for each request, in order of its start where that is told."""
+    if not isinstance(result["input_lens"], list):
+        return [dict(result)]
+    lists = {name: value for name, value in result.items() if isinstance(value, list)}
+    count = len(lists["input_lens"])
+    for name in ("output_lens", "start_times"):
+        if len(lists.get(name, lists["input_lens"])) != count:
+            raise DataError(
+                str(path), f"{name} has {len(lists[name])} entries and input_lens has {count}"
+            )
+    lists = {name: value for name, value in lists.items() if len(value) == count}
+    common = {name: value for name, value in result.items() if name not in lists}
+    rows = [
+        common | dict(zip(lists, values, strict=True))
+        for values in zip(*lists.values(), strict=True)
+    ]
+    starts = lists.get("start_times", [])
+    if all(isinstance(start, int | float) for start in starts):
+        rows.sort(key=lambda row: row.get("start_times", 0))
+    return rows
+
+
+def json_records(path: Path) -> Iterator[dict[str, Any] | None]:
+    """Yield the objects of a JSON list or of JSON lines; None for a line that is no object.
+
+    A bounded piece is read at a time.
+
+    Raises:
+      DataError: broken or truncated JSON that has no lines, or an entry of a list is no object.
+    """
+    with _text(path) as file:
+        first = next((line for line in file if line.strip()), "")
+        try:
+            lines = isinstance(json.loads(first), dict)
+        except json.JSONDecodeError:
+            lines = False
+        if lines:
+            yield json.loads(first)
+            for line in file:
+                if line.strip():
+                    yield _object(line)
+            return
+    for record in _decoded(path):
+        if not isinstance(record, dict):
+            raise DataError(str(path), f"a record is {type(record).__name__}, not an object")
+        yield record
+
+
+def _text(path: Path) -> io.TextIOWrapper:
+    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig")
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _decoded(path: Path) -> Iterator[Any]:
+    decoder = json.JSONDecoder()
+    between = re.compile(r"[\s,]*")
+    with _text(path) as file:
+        buffer = file.read(_PIECE).lstrip()
+        in_list = buffer.startswith("[")
+        at, ended = int(in_list), False
+        while True:
+            at = _end_of(between.match(buffer, at), at)
+            if in_list and buffer.startswith("]", at):
+                return
+            try:
+                record, at = decoder.raw_decode(buffer, at)
+            except json.JSONDecodeError as error:
+                if not ended:  # the record goes on in the next piece
+                    more = file.read(max(_PIECE, len(buffer) - at))
+                    ended = not more
+                    buffer, at = buffer[at:] + more, 0
+                    continue
+                if at == len(buffer) and not in_list:
+                    return
+                raise DataError(str(path), f"broken or truncated JSON: {error.msg}") from error
+            yield record
+
+
+def _end_of(found: re.Match[str] | None, otherwise: int) -> int:
+    return found.end() if found else otherwise

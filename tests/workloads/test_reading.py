@@ -1,0 +1,332 @@
+"""Columns by other names, times of every unit, and JSON: read as they are meant, or refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from c2c.errors import DataError, SettingError
+from c2c.workloads import Workload, build_workload, concatenate, describe
+
+EPOCH_S = 1_716_000_000
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+HEADER = "arrival_s,model,prompt_tokens,output_tokens"
+ROWS = "\n0,a,10,20\n1.5,b,11,21\n2.5,a,12,22\n"
+
+
+def build(path: Path, **said: object) -> Workload:
+    return build_workload({"kind": "trace", "path": str(path), **said}, ("small", "large"), 0)
+
+
+def columns(workload: Workload) -> tuple[list[float], list[int], list[int], list[int]]:
+    block = concatenate(workload.blocks())
+    return (
+        block.arrival_s.tolist(), block.model.tolist(), block.prompt_tokens.tolist(),
+        block.output_tokens.tolist(),
+    )  # fmt: skip
+
+
+READ = ([0.0, 1.5, 2.5], [0, 1, 0], [10, 11, 12], [20, 21, 22])
+
+
+def test_a_name_is_the_same_in_other_case_and_spelling(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    for header in (
+        "arrival_s, model, prompt_tokens, output_tokens",
+        " Arrival_S ,MODEL,Prompt Tokens,output-tokens",
+        "\ufeffarrivalS,Model,promptTokens,OUTPUT_TOKENS",
+        '"arrival_s","model"," prompt_tokens ","output.tokens"',
+    ):
+        path.write_text(header + ROWS.replace(",", " , "), "utf-8")
+        assert columns(build(path, lengths="trace")) == READ, header
+    table = {"Arrival_s": [0.0, 1.5, 2.5], "model ": ["a", "b", "a"]}
+    table |= {" Prompt tokens": [10, 11, 12], "output_tokens": [20, 21, 22]}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    assert columns(build(tmp_path / "t.parquet", lengths="trace")) == READ
+    path.write_text("Model,MODEL,arrival_s\na,b,1\n")
+    with pytest.raises(DataError, match="column 'Model' or 'MODEL' occurs more than once"):
+        build(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "mapped"),
+    [
+        (
+            "arrival_s,model_id,input_tokens,output_tokens",
+            "{prompt_tokens: input_tokens, output_tokens: output_tokens, model: model_id}",
+        ),
+        (
+            "arrival_s,model,num_prefill_tokens,num_decode_tokens",
+            "{prompt_tokens: num_prefill_tokens, output_tokens: num_decode_tokens}",
+        ),
+        (
+            "arrival_s,Model name,Input length (tokens),generated_tokens",
+            '{prompt_tokens: "Input length (tokens)", output_tokens: generated_tokens, '
+            "model: Model name}",
+        ),
+        ("arrival_s,service,prompt_tokens,output_tokens", "{model: service}"),
+        (
+            "arrival_s,model,prompt_tokens,completion_tokens",
+            "{prompt_tokens: prompt_tokens, output_tokens: completion_tokens}",
+        ),
+        (
+            "arrived_at,model,ISL,OSL",
+            "{arrival_s: arrived_at, model: model, prompt_tokens: ISL, output_tokens: OSL}",
+        ),
+    ],
+)
+def test_nothing_is_made_up_beside_columns_that_look_like_it(
+    tmp_path: Path, header: str, mapped: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(header + ROWS)
+    with pytest.raises(DataError) as refused:
+        build(path)
+    assert f"'workload.columns={mapped}'" in str(refused.value)
+    pairs = next(csv.reader([mapped.strip("{}")], skipinitialspace=True))
+    told = {k: v.strip('"') for k, v in (one.split(": ") for one in pairs)}
+    assert columns(build(path, columns=told)) == READ
+
+
+def test_a_column_of_tokens_that_fits_neither_length_is_told_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,total_tokens,prompt\n0,5,hello\n")
+    with pytest.raises(DataError, match=r"lengths would be made up though there is 'total_tokens'"):
+        build(path)
+    said = describe(build(path, lengths="synthetic"))
+    assert "columns not used: total_tokens, prompt" in said
+    path.write_text("arrival_s,prompt,model_load_time_s,rate\n0,hello,3,4\n")
+    assert "columns not used: prompt, model_load_time_s, rate" in describe(build(path))
+
+
+def test_a_file_can_be_said_to_have_no_column_of_models(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,model_version,prompt_tokens,output_tokens" + ROWS)
+    with pytest.raises(DataError, match=r"\{model: \"\"\}' takes all requests"):
+        build(path)
+    workload = build(path, columns={"model": ""})
+    assert columns(workload)[1] == [0, 0, 0]
+    assert "columns not used: model_version" in describe(workload)
+    assert "columns not used: prompt_tokens, output_tokens" in describe(
+        build(path, columns={"model": "model_version"}, lengths="fixed")
+    )
+
+
+def test_cells_that_are_not_separated_by_commas_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text((HEADER + ROWS).replace(",", ";"))
+    with pytest.raises(DataError, match="cells are separated by ';': separate them by commas"):
+        build(path)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("name", ["arrival_s", "Timestamp", "when"])
+@pytest.mark.parametrize("container", ["csv", "parquet", "jsonl"])
+def test_times_since_1970_count_from_the_first_request(
+    tmp_path: Path, unit: str, name: str, container: str
+) -> None:
+    times = [(EPOCH_S + at) * UNITS[unit] for at in (0, 1, 19)]
+    rows = [{name: at, "Model": "a", "Request tokens": 5, "Response tokens": 6} for at in times]
+    told = {"arrival_s": "when"} if name == "when" else {}
+    if name != "Timestamp":
+        told |= {"prompt_tokens": "Request tokens", "output_tokens": "Response tokens"}
+    path = tmp_path / f"t.{container}"
+    if container == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif container == "csv":
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines))
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    workload = build(path, columns=told)
+    np.testing.assert_allclose(columns(workload)[0], [0, 1, 19], atol=1e-6)
+    assert workload.description["span_s"] == pytest.approx(19)
+    assert any("since 1970; 0 is the first request" in line for line in describe(workload))
+
+
+def test_a_first_request_far_from_zero_is_the_zero(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+
+    def arrivals(*at: float, **said: object) -> list[float]:
+        path.write_text("arrival_s\n" + "".join(f"{one}\n" for one in at))
+        return columns(build(path, **said))[0]
+
+    assert arrivals(7, 9) == [7, 9]
+    assert arrivals(7, 9, origin="first") == [0, 2]
+    assert arrivals(500_000, 500_002) == [0, 2]
+    assert arrivals(500_000, 500_002, origin="keep") == [500_000, 500_002]
+    assert arrivals(0, 1e6) == [0, 1e6]
+    assert arrivals(7000, 9000, time_unit="ms") == [7, 9]
+    with pytest.raises(SettingError, match=r"workload\.time_unit='auto'.*arrives within"):
+        arrivals(0, 5e14)
+    path.write_text("arrival_s\n2024-01-01\n")
+    with pytest.raises(SettingError, match=r"workload\.time_unit='ms': expected auto where times"):
+        build(path, time_unit="ms")
+
+
+def test_times_that_cannot_be_read_name_the_forms_that_are(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s\n16/11/2023 18:15\n17/11/2023 18:15\n")
+    with pytest.raises(DataError, match=r"numbers \(12\.5\) and as dates such as 2023-11-16 18:15"):
+        build(path)
+    path.write_text("arrival_s\n1\n16/11/2023 18:15\n")
+    with pytest.raises(DataError, match=r"unreadable_arrival 1 .* as dates such as 2023-11-16"):
+        build(path)
+
+
+MOONCAKE = [
+    {"timestamp": 3000 * at, "input_length": 512 + at, "output_length": 7 + at, "hash_ids": [at, 1]}
+    for at in range(40)
+]
+MORE: Mapping[str, Mapping[str, Any]] = {
+    "mooncake": {},
+    "sessions": {"session_id": "s", "delay": 500},
+    "bailian": {"chat_id": 1, "parent_chat_id": -1, "type": "text", "turn": 1},
+}
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("more", MORE)
+@pytest.mark.parametrize("per_second", [0, *UNITS.values()])
+@pytest.mark.parametrize("hashed", [True, False])
+def test_traces_with_prefix_blocks_sessions_and_turns(
+    tmp_path: Path, more: str, per_second: int, hashed: bool
+) -> None:
+    unit_s = 1 if more == "bailian" else 1000
+    rows = []
+    for row in MOONCAKE:
+        at = row["timestamp"] / 1000
+        time = int((EPOCH_S + at) * per_second) if per_second else int(at * unit_s)
+        rows.append({**row, **MORE[more], "timestamp": time})
+        if not hashed:
+            del rows[-1]["hash_ids"]
+    workload = build(lines(tmp_path / "t.jsonl", rows))
+    arrival_s, _, prompt, output = columns(workload)
+    np.testing.assert_allclose(arrival_s, np.arange(40) * 3, atol=1e-5)
+    assert (prompt, output) == (list(range(512, 552)), list(range(7, 47)))
+    unused = [
+        name for name in rows[0] if name not in {"timestamp", "input_length", "output_length"}
+    ]
+    assert workload.description["columns_not_used"] == unused
+    (said,) = (line for line in describe(workload) if line.startswith("times: "))
+    assert ("since 1970" in said) == bool(per_second)
+    assert ("milliseconds" in said) == (per_second == 1000 or (not per_second and unit_s == 1000))
+
+
+def test_a_unit_that_cannot_be_seen_is_asked_for(tmp_path: Path) -> None:
+    rows = [{**row, "timestamp": row["timestamp"] / 1000} for row in MOONCAKE]
+    path = lines(tmp_path / "t.jsonl", rows)
+    with pytest.raises(SettingError, match=r"workload\.time_unit='auto': expected s or ms"):
+        build(path)
+    assert columns(build(path, time_unit="s"))[0] == [3.0 * at for at in range(40)]
+
+
+def test_a_turn_without_an_arrival_is_counted_not_placed(tmp_path: Path) -> None:
+    turn = {"session_id": "s", "delay": 5, "input_length": 5, "output_length": 5}
+    path = lines(tmp_path / "t.jsonl", [MOONCAKE[0], turn, MOONCAKE[1]])
+    with pytest.raises(
+        DataError, match=r"missing_arrival 1 \(rows 2\).*waits for an answer \(delay"
+    ):
+        build(path)
+
+
+def test_a_broken_line_of_json_costs_that_line(tmp_path: Path) -> None:
+    path = lines(tmp_path / "t.jsonl", MOONCAKE)
+    path.write_text(path.read_text()[:-40] + "\n[1]\n")
+    with pytest.raises(DataError, match=r"2 of 41 rows are bad: malformed_line 2"):
+        build(path)
+    assert len(columns(build(path, on_bad_row="skip"))[0]) == 39
+
+
+RESULT = {
+    "date": "20260101", "backend": "vllm", "completed": 3, "model_id": "m",
+    "input_lens": [100, 200, 300], "output_lens": [10, 20, 30], "start_times": [11.5, 11.0, 13.0],
+    "ttfts": [0.1, 0.2, 0.3], "itls": [[0.1], [], [0.2, 0.3]], "errors": ["", "", ""],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_result_of_a_serving_benchmark_is_a_trace(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(RESULT, indent=indent))
+    workload = build(path)
+    assert columns(workload) == ([0.0, 0.5, 2.0], [0, 0, 0], [200, 100, 300], [20, 10, 30])
+    assert workload.description["assignment"]["map"] == {"m": "small"}
+    assert "columns not used: date, backend, completed, ttfts, itls, errors" in describe(workload)
+    path.write_text(json.dumps({k: v for k, v in RESULT.items() if k != "start_times"}))
+    with pytest.raises(DataError, match=r"lengths, not arrivals\. Use it as workload\.lengths="):
+        build(path)
+    path.write_text(json.dumps({**RESULT, "output_lens": [1]}))
+    with pytest.raises(DataError, match="output_lens has 1 entries and input_lens has 3"):
+        build(path)
+
+
+RECORD = st.fixed_dictionaries(
+    {
+        "timestamp": st.integers(0, 3_000_000),
+        "input_length": st.integers(1, 10**6),
+        "output_length": st.integers(1, 10**6),
+    },
+    optional={"hash_ids": st.lists(st.integers(0, 99)), "text": st.text(max_size=9)},
+)
+
+
+@settings(max_examples=25)
+@given(
+    rows=st.lists(RECORD, min_size=1, max_size=20),
+    form=st.sampled_from(["lines", "list", "indented", "one a line"]),
+)
+def test_no_record_of_json_is_lost_and_none_made(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], form: str
+) -> None:
+    rows = sorted(rows, key=lambda row: row["timestamp"])
+    texts = [json.dumps(row, ensure_ascii=False) for row in rows]
+    text = {
+        "lines": "\n".join(texts),
+        "list": json.dumps(rows),
+        "indented": json.dumps(rows, indent=1),
+        "one a line": "[" + ",\n".join(texts) + "]",
+    }[form]
+    path = tmp_path_factory.mktemp("t") / "t.json"
+    path.write_bytes(text.encode("utf-8"))
+    arrival_s, _, prompt, output = columns(build(path))
+    assert arrival_s == [(row["timestamp"] - rows[0]["timestamp"]) / 1000 for row in rows]
+    assert prompt == [row["input_length"] for row in rows]
+    assert output == [row["output_length"] for row in rows]
+
+
+CASES = {
+    "blocks.jsonl": (40, 117.0, 121_103, 4_784),
+    "epoch_seconds.csv": (20, 19.0, 6_000, 400),
+    "one_instant.csv": (40, 5.0, 12_000, 800),
+    "benchmark_result.json": (5, 2.0, 1_500, 150),
+    "quoted_newlines.csv.gz": (2_500, 499.8, 437_233, 30_925),
+    "header_spaces.csv": (30, 14.5, 13_372, 801),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_traces_of_users_are_read_whole(shared: Path, name: str) -> None:
+    path = shared / "cases" / "simulator" / name
+    if not path.is_file():
+        pytest.skip(f"no {name} among the shared cases")
+    told = {"kind": "trace", "path": str(path)}
+    workload = build_workload(told, ("llama-3-8b", "llama-3-3b"), 0)
+    arrival_s, _, prompt, output = columns(workload)
+    found = len(arrival_s), pytest.approx(arrival_s[-1]), sum(prompt), sum(output)
+    assert CASES[name] == found
+    assert workload.description["bad_rows"] == {}
