@@ -339,7 +339,7 @@ def _choose(
     )
     like = like_fields(present, _FIELDS)
     bare = "arrival_s" not in like and {"prompt_tokens", "output_tokens"} & {*like}
-    if bare or _pair(present) or "conversations" in present:
+    if format_name == "auto" and (bare or _pair(present) or "conversations" in present):
         hint = (
             "Use it as workload.lengths=<path> beside a trace of arrivals, or name its arrivals: "
         )
