@@ -31,6 +31,8 @@ FILES: Mapping[str, bytes] = {
     "traces/corrupt.parquet": b"PAR1 and then nothing of the kind",
     "traces/not.parquet": b"hello",
     "traces/negative.csv": f"{COLUMNS}0,a,5,-5\n".encode(),
+    "traces/spelled.csv": b"arrival_s,input_tokens,output_tokens\n0,5,5\n",
+    "traces/utf16.csv": COLUMNS.encode("utf-16"),
     "traces/columns.csv": b"when,what\n1,2\n",
     "traces/good.csv": f"{COLUMNS}0,svc-0,5,5\n1,svc-1,6,6\n".encode(),
 }
