@@ -6,7 +6,7 @@ process, so that what an older process of the same place still says is nobody's.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -117,7 +117,7 @@ class Hello(Frame):
     ready_s: float
 
 
-class Draws(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Draws(Frame):
     """How a request draws: what `c2c.transformer.Sampling` names."""
 
     temperature: float
@@ -130,8 +130,12 @@ class Draws(msgspec.Struct, kw_only=True, omit_defaults=True):
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
 
+    def sampling(self) -> dict[str, Any]:
+        """Return these fields by name."""
+        return {name: getattr(self, name) for name in Draws.__struct_fields__}
 
-class Submit(Frame):
+
+class Submit(Draws):
     """A request that a worker does not hold yet; `drawn` of its tokens are its own."""
 
     request: int
@@ -139,7 +143,6 @@ class Submit(Frame):
     new: int
     drawn: int
     stop: tuple[int, ...]
-    draws: Draws
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell
     prompt_scores: int | None = None  # likewise, of the tokens of the prompt
@@ -265,14 +268,13 @@ class Models(Frame):
     max_open: int  # requests at the same time
 
 
-class Ask(Frame):
+class Ask(Draws):
     """From the front: serve a prompt."""
 
     request: int
     model: str
     ids: tuple[int, ...]
     new: int
-    draws: Draws
     stop: tuple[int, ...]
     least: int = 0
     scores: int | None = None

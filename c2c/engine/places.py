@@ -142,8 +142,8 @@ def _submit(ledger: Ledger, request: int) -> Submit:
         new=entry.left,
         drawn=len(entry.delivered),
         stop=ask.stop,
-        draws=ask.draws,
         least=ask.least,
         scores=ask.scores,
         prompt_scores=None if entry.delivered else ask.prompt_scores,
+        **ask.sampling(),
     )

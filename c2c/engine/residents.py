@@ -252,7 +252,7 @@ def _submit(runner: Runner, submit: Submit) -> None:
         new=submit.new,
         drawn=submit.drawn,
         stop=submit.stop,
-        sampling=Sampling(**structs.asdict(submit.draws)),
+        sampling=Sampling(**submit.sampling()),
         least=submit.least,
         scores=submit.scores,
         prompt_scores=submit.prompt_scores,

@@ -162,7 +162,7 @@ class World:
         ids = tuple(rng.randrange(90) for _ in range(rng.randint(1, 150)))
         ask = say.Ask(
             request=number, model="", ids=ids, new=rng.randint(1, 60),
-            draws=say.Draws(temperature=0.0, seed=0), stop=(),
+            temperature=0.0, seed=0, stop=(),
             prompt_scores=0 if number % 2 else None,
         )  # fmt: skip
         self.send(ask, rng.randrange(4))
@@ -345,7 +345,7 @@ def test_one_that_kills_its_worker_is_found_and_takes_no_other_with_it(prepared:
 def ask_of(number: int, *, prompt: int, new: int, deadline_s: float | None = None) -> say.Ask:
     return say.Ask(
         request=number, model="", ids=tuple(range(1, prompt + 1)), new=new,
-        draws=say.Draws(temperature=0.0, seed=0), stop=(), deadline_s=deadline_s,
+        temperature=0.0, seed=0, stop=(), deadline_s=deadline_s,
     )  # fmt: skip
 
 

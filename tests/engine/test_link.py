@@ -15,7 +15,7 @@ from c2c.engine.front.link import MOST_WAITING, Link
 from tests.engine.fake_workers import FakeLink
 
 FIELDS: dict[str, Any] = {
-    "model": "m", "ids": (1,), "new": 9999, "draws": say.Draws(temperature=0.0, seed=0), "stop": (),
+    "model": "m", "ids": (1,), "new": 9999, "temperature": 0.0, "seed": 0, "stop": (),
 }  # fmt: skip
 
 

@@ -242,11 +242,11 @@ class Front:
                 model=asked.model,
                 ids=ids,
                 new=max(1, room),  # a token more costs nothing where only the prompt is asked for
-                draws=asked.draws(k),
                 stop=tuple(sorted(ends)),
                 least=asked.min_tokens,
                 scores=asked.scores,
                 prompt_scores=asked.scores if echo else None,
+                **asked.sampling(k),
                 **headers,
             )
             for number, (ids, room) in enumerate(zip(prompts, rooms, strict=True))

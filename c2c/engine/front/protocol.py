@@ -17,7 +17,6 @@ from pydantic import (
     model_validator,
 )
 
-from c2c.engine.messages import Draws
 from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = ["ChatRequest", "CompletionRequest", "ManageRequest", "Message", "SharedFields"]
@@ -116,20 +115,20 @@ class SharedFields(BaseModel):
         """Stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
-    def draws(self, choice: int) -> Draws:
-        """Return how a choice draws; without a seed each as no other does."""
+    def sampling(self, choice: int) -> dict[str, Any]:
+        """Return how a choice draws, as `Draws` names it; without a seed each as no other does."""
         seed = secrets.randbits(64) if self.seed is None else self.seed
-        return Draws(
-            temperature=self.temperature,
-            seed=(seed + choice) % 2**64,
-            top_k=max(0, self.top_k),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
-        )
+        return {
+            "temperature": self.temperature,
+            "seed": (seed + choice) % 2**64,
+            "top_k": max(0, self.top_k),
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": {int(token): bias for token, bias in self.logit_bias.items()},
+        }
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield fields that others contradict, and what is wrong with them."""
