@@ -117,7 +117,7 @@ class Hello(Frame):
     ready_s: float
 
 
-class Draws(Frame):
+class Draws(Frame, kw_only=True):
     """How a request draws: what `c2c.transformer.Sampling` names."""
 
     temperature: float
@@ -135,7 +135,7 @@ class Draws(Frame):
         return {name: getattr(self, name) for name in Draws.__struct_fields__}
 
 
-class Submit(Draws):
+class Submit(Draws, kw_only=True):
     """A request that a worker does not hold yet; `drawn` of its tokens are its own."""
 
     request: int
@@ -268,7 +268,7 @@ class Models(Frame):
     max_open: int  # requests at the same time
 
 
-class Ask(Draws):
+class Ask(Draws, kw_only=True):
     """From the front: serve a prompt."""
 
     request: int
