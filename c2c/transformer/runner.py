@@ -19,6 +19,7 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.drawing import BIASED, DRAW, FEED, SCORE, SEAT, Score, Seats, new_seats
+from c2c.transformer.drawn import Drawn, Prompt, prompt_scores, score_of, tokens_of
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.forward import end, run
 from c2c.transformer.kv_pool import KvPool
@@ -63,30 +64,10 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Drawn:
-    """What a call draws, on the device."""
-
-    rows: tuple[tuple[Stay, int], ...]  # who draws, and in which row
-    tokens: Any  # where nobody draws: what is there once the call is over
-    scores: tuple[Any, Any, Any] | None
-    prompt: _Prompt | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Prompt:
-    """Scores of a chunk's tokens, on the device, so many rows in each part."""
-
-    stay: Stay
-    first: int  # place in the prompt of the first token that is told of
-    counts: tuple[int, ...]
-    parts: tuple[tuple[Any, Any, Any], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
     """A step under way."""
 
-    drawn: tuple[_Drawn, ...]
+    drawn: tuple[Drawn, ...]
     begun_s: float
 
 
@@ -121,7 +102,7 @@ class Runner:
         self._free_seats = list(range(self.seats))[::-1]
         self._seated: Seats | None = None  # made at the first step
         self._read_s = 0.0
-        self._early: _Drawn | None = None  # begun before anybody asked for it
+        self._early: Drawn | None = None  # begun before anybody asked for it
         self._bound: dict[Stage, Callable[..., Any]] = {}
 
     @property
@@ -275,17 +256,17 @@ class Runner:
             return step
         return Step(fill=step.fill, decode=tuple(n for n in step.decode if n not in early))
 
-    def _take_early(self, step: Step) -> _Drawn:
+    def _take_early(self, step: Step) -> Drawn:
         """Return what was begun ahead of a step; what is not asked for yet stays."""
         early = self._early
         assert early is not None
         later = self._early_stays().keys() - set(step.decode)
         asked = tuple((stay, row) for stay, row in early.rows if stay.request not in later)
         left = tuple((stay, row) for stay, row in early.rows if stay.request in later)
-        self._early = _Drawn(left, early.tokens, early.scores) if left else None
-        return _Drawn(asked, early.tokens, early.scores)
+        self._early = Drawn(left, early.tokens, early.scores) if left else None
+        return Drawn(asked, early.tokens, early.scores)
 
-    def _begin(self, step: Step) -> _Drawn:
+    def _begin(self, step: Step) -> Drawn:
         for stay, count in self._growth(step):
             stay.blocks += self.lease.take(count, stay.request)
         laid = self._laid_out(step)
@@ -322,7 +303,7 @@ class Runner:
         if step.fill is not None and filling is not None:
             filling.filled += step.fill[1]
         if not any(laid.drawing):
-            return _Drawn((), logits, None, prompt)  # of a prompt that goes on: only waited for
+            return Drawn((), logits, None, prompt)  # of a prompt that goes on: only waited for
         nobody = 0, self.seats, 0, 0
         token, self._seated = self._compiled(DRAW)(
             logits,
@@ -337,7 +318,7 @@ class Runner:
         scores = None
         if any(stay.scores is not None for stay, _ in rows):
             scores = self._compiled(SCORE)(logits, token)
-        return _Drawn(rows, token, scores, prompt)
+        return Drawn(rows, token, scores, prompt)
 
     def _ends(self, x: Any) -> Callable[[np.ndarray], Any]:
         """Return what computes the logits of a call's tokens that are wanted."""
@@ -347,7 +328,7 @@ class Runner:
 
     def _prompt(
         self, stay: Stay, step: Step, rows: int, logits_of: Callable[[np.ndarray], Any]
-    ) -> _Prompt:
+    ) -> Prompt:
         """Score the tokens that follow those of a chunk, by as many rows of logits as draws have.
 
         So nothing is compiled for it. Where all of a model is one executable, each part of a chunk
@@ -363,11 +344,11 @@ class Runner:
             token[:count] = follow[first : first + count]
             counts.append(count)
             parts.append(self._compiled(SCORE)(logits_of(wanted), token))
-        return _Prompt(stay, stay.filled + 1, tuple(counts), tuple(parts))
+        return Prompt(stay, stay.filled + 1, tuple(counts), tuple(parts))
 
     def finish(self, ticket: Ticket) -> Result:
         """Wait for a step and return what it gave; who is over with it is gone from here."""
-        known = [_read(drawn) for drawn in ticket.drawn]
+        known = [tokens_of(drawn) for drawn in ticket.drawn]
         now_s = time.perf_counter()
         seconds = now_s - max(ticket.begun_s, self._read_s)
         self._read_s = now_s
@@ -379,7 +360,7 @@ class Runner:
             if drawn.prompt is not None and self._stays.get(drawn.prompt.stay.request) is (
                 drawn.prompt.stay
             ):
-                prompts.append(_told(drawn.prompt))
+                prompts.append(prompt_scores(drawn.prompt))
             told = None if drawn.scores is None else tuple(map(np.asarray, drawn.scores))
             for stay, row in drawn.rows:
                 if self._stays.get(stay.request) is not stay:
@@ -388,7 +369,7 @@ class Runner:
                 token = int(tokens[row])
                 found.append((stay.request, token, self._give(stay, token)))
                 if told is not None and stay.scores is not None:
-                    scores[stay.request] = _score(told, row, stay.scores)
+                    scores[stay.request] = score_of(told, row, stay.scores)
         return Result(
             tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores,
             prompts=tuple(prompts),
@@ -492,29 +473,3 @@ class Runner:
         for row, request in enumerate(step.decode):
             laid.decode(self._stays[request], row)
         return laid
-
-
-def _read(drawn: _Drawn) -> np.ndarray:
-    """Wait for what a call draws, and return it."""
-    if drawn.rows:
-        return np.asarray(drawn.tokens)
-    drawn.tokens.block_until_ready()
-    return np.zeros(0, np.int32)
-
-
-def _told(prompt: _Prompt) -> tuple[int, int, tuple[Score, ...]]:
-    count = prompt.stay.prompt_scores
-    assert count is not None
-    scores = [
-        _score(told, row, count)
-        for rows, part in zip(prompt.counts, prompt.parts, strict=True)
-        for told in (tuple(map(np.asarray, part)),)
-        for row in range(rows)
-    ]
-    return prompt.stay.request, prompt.first, tuple(scores)
-
-
-def _score(told: Sequence[np.ndarray], row: int, count: int) -> Score:
-    logprob, which, top = told
-    pairs = zip(which[row, :count].tolist(), top[row, :count].tolist(), strict=True)
-    return Score(logprob=float(logprob[row]), top=tuple(pairs))
