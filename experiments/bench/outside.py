@@ -31,7 +31,7 @@ from c2c.config import build, load
 from c2c.engine import Engine, run_in_loop, settle_memory
 from c2c.engine.catalog import Entry
 from c2c.engine.fleet import Options
-from c2c.engine.messages import Ask, Draws
+from c2c.engine.messages import Ask
 from c2c.engine.others import cpu_seconds, share_of_others
 from c2c.engine.settings import EngineSettings
 from c2c.errors import SettingError
@@ -117,7 +117,7 @@ async def measure(settings: OutsideSettings, workers: int) -> dict[str, Any]:
             Ask(
                 request=next(numbers), model=f"model{rng.integers(settings.models)}",
                 ids=(1,) * settings.prompt, new=int(rng.integers(1, settings.tokens + 1)),
-                draws=Draws(temperature=0.0, seed=0), stop=(),
+                temperature=0.0, seed=0, stop=(),
             )
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from c2c.engine.messages import Draws, Fill, Run, Setup, Submit
+from c2c.engine.messages import Fill, Run, Setup, Submit
 from c2c.engine.residents import Residents
 from c2c.errors import SettingError
 from c2c.transformer import Executables, Model, Sampling
@@ -229,7 +229,7 @@ def test_a_plan_goes_on_when_a_request_ends_in_one_of_a_steps_calls(
     submits = tuple(
         Submit(
             request=n, ids=tuple(ids), new=8, drawn=0, stop=(first[n],) if n in over else (),
-            draws=Draws(**{f.name: getattr(s, f.name) for f in fields(Sampling)}),
+            **{f.name: getattr(s, f.name) for f in fields(Sampling)},
         )
         for n, (ids, _, s) in asked.items()
     )  # fmt: skip
