@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +13,6 @@ import tokenizers
 from fastapi import FastAPI
 from tokenizers import models, pre_tokenizers
 
-from c2c.engine.front.app import make_app
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.parameters import NO_EFFECT, REFUSED, table
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
@@ -23,6 +20,7 @@ from c2c.engine.front.served import Served
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
+from tests.engine.fake_front import begun, front_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHAT = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
@@ -48,18 +46,13 @@ vllm_xargs web_search_options
 
 def post(path: str, body: Any) -> httpx.Response:
     """Ask a front that serves nothing: what is not refused before is 404."""
-
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app=_app())
-        async with httpx.AsyncClient(transport=transport, base_url="http://c2c") as client:
-            return await client.post(f"/v1/{path}", json=body)
-
-    return asyncio.run(ask())
+    with begun(_app()) as send:
+        return send("POST", f"/v1/{path}", json=body)
 
 
 @functools.cache
 def _app() -> FastAPI:
-    return make_app(cast("Any", SimpleNamespace(models=())), key=None)
+    return front_of()
 
 
 def test_every_field_of_the_schemas_has_its_lot() -> None:
