@@ -142,7 +142,10 @@ def test_a_system_gets_the_parts_of_the_loop_that_it_needs() -> None:
     for system, needs in (
         ({}, set()),
         ({"turn": RoundRobin(), "residents": 2}, {"turns"}),
-        ({"load": Resident(), "start": start}, {"share_works", "follow_works"}),
+        (
+            {"load": Resident(), "start": start},
+            {"begin_start", "begin_steps", "share_works", "follow_works", "stop_works", "end_works"},
+        ),
     ):
         what = prepare(setup("llama-3-3b", **system))
         values = {type(value): value for value in (what.rules, build_machine(what))}
