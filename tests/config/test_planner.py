@@ -104,7 +104,7 @@ def test_settings_of_a_plan_are_checked(override: str, message: str) -> None:
 def test_parts_from_the_command_line_reach_the_slices() -> None:
     setup = made("mig=custom", "mig.parts=[3g.48gb,4x1g.12gb]")
     kinds = setup.prepared.slice_kinds
-    assert [kinds[k].sm_count for k in setup.prepared.kind_of] == [60, 16, 16, 16, 16]  # the driver's
+    assert [kinds[k].sm_count for k in setup.prepared.kind_of] == [60, 16, 16, 16, 16]
     assert simulate(setup, compiled=False).summary["finished"] == 60
     assert made("mig=3g_4x1g").prepared.slice_kinds == kinds
     with pytest.raises(SettingError, match=r"mig.parts='3g.48gb \+ 5x1g.12gb': expected instances"):

@@ -144,7 +144,8 @@ def test_a_system_gets_the_parts_of_the_loop_that_it_needs() -> None:
         ({"turn": RoundRobin(), "residents": 2}, {"turns"}),
         (
             {"load": Resident(), "start": start},
-            {"begin_start", "begin_steps", "share_works", "follow_works", "stop_works", "end_works"},
+            {f"{what}_works" for what in ("share", "follow", "stop", "end")}
+            | {"begin_start", "begin_steps"},
         ),
     ):
         what = prepare(setup("llama-3-3b", **system))
