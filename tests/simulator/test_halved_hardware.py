@@ -43,6 +43,7 @@ def latencies(*words: str) -> np.ndarray:
     return seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", LINK_DECIDES + CACHES)
 def test_the_link_is_felt_in_proportion_at_most(system: str) -> None:
     half, same, twice = (latencies(f"system={system}", f"scale.link={x}") for x in (0.5, 1.0, 2.0))

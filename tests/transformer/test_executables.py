@@ -292,6 +292,7 @@ def test_corrupt_entries_are_replaced_with_a_warning(
     assert repaired.compiled == 0
 
 
+@pytest.mark.slow
 def test_what_is_compiled_for_tells_entries_apart(folder: Path) -> None:
     executables = Executables(folder)
     models = [

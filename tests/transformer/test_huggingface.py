@@ -53,6 +53,7 @@ def test_short_prompts_are_not_stretched(name: str, made: Make) -> None:
     assert np.abs(model.logits(ids) - whole).max() > 10 * TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linear", [Reference(by_layer=False), Staged()])
 def test_layers_that_are_not_alike_under_other_strategies(linear: Any, made: Make) -> None:
     model, _, _ = made("mixed")

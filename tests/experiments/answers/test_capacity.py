@@ -79,6 +79,7 @@ def search(out: Path) -> Capacity:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_goes_on_and_ends_as_if_undisturbed(tmp_path: Path) -> None:
     command = [*COMMAND, *TINY, "out=out"]
     killed = subprocess.Popen(

@@ -174,6 +174,7 @@ def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
     assert not waiting.is_alive()
 
 
+@pytest.mark.slow
 def test_the_command_killed_and_given_again_tries_what_is_left(tmp_path: Path) -> None:
     command = [*COMMAND, *TINY, "out=out"]
     killed = subprocess.Popen(

@@ -63,6 +63,7 @@ def names(rows: Any) -> list[str]:
     return [row["test"].partition("::")[2] for row in rows]
 
 
+@pytest.mark.slow
 def test_every_fault_is_named_and_costs_only_itself(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = subprocess.run(
@@ -108,6 +109,7 @@ def test_every_fault_is_named_and_costs_only_itself(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_killed_with_all_its_processes_it_leaves_an_archive_to_go_on_from(tmp_path: Path) -> None:
     archive = tmp_path / "back" / "gpu.tar.gz"
     run = subprocess.Popen(
