@@ -1,4 +1,4 @@
-"""What workers are told of models, and where the files are that workers map."""
+"""Models as workers are told of them, with the files that workers map."""
 
 from __future__ import annotations
 

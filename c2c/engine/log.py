@@ -1,4 +1,4 @@
-"""What the engine's processes write to standard error: a record is a line, whatever is in it."""
+"""The log of the engine's processes on standard error: a record is one line, whatever is in it."""
 
 from __future__ import annotations
 

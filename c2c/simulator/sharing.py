@@ -1,4 +1,4 @@
-"""What the resources of a chip give to the works on it, and when each run's next event is."""
+"""Shares of a chip's resources among the works on it, and the time of each run's next event."""
 
 from __future__ import annotations
 

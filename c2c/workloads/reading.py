@@ -1,4 +1,4 @@
-"""How a trace is read: the unit and zero of its times, its lengths, columns that are not used."""
+"""Readings of a trace: unit and zero of its times, its lengths, columns that are not used."""
 
 from __future__ import annotations
 

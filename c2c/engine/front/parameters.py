@@ -1,4 +1,4 @@
-"""What becomes of each field of a request: carried out, refused by name, or without effect.
+"""Each field of a request: carried out, refused by name, or without effect.
 
 Fields that are carried out are those of the requests' models (`c2c.engine.front.protocol`), with
 what they do; the others of OpenAI's schema and of vLLM's are here. `check` refuses by these tables,
