@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,16 +158,12 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
 
 
 def _one(model: Model, answer: Answer, screen: Screen, start: float) -> None:
-    prompt = answer.asked.prompt
+    sampling = answer.asked.prompt.sampling()
     tokens = model.stream(
         answer.asked.ids,
         answer.asked.new,
-        prompt.temperature,
-        top_k=prompt.top_k,
-        top_p=prompt.top_p,
-        repetition_penalty=prompt.repetition_penalty,
-        seed=prompt.seed,
         stop_tokens=answer.asked.stops,
+        **{each.name: getattr(sampling, each.name) for each in fields(sampling)},
     )
     for token in tokens:
         screen.piece(0, answer.push(token, time.perf_counter() - start))
@@ -307,6 +303,7 @@ def _row(number: int, answer: Answer) -> dict[str, Any]:
     asked = answer.asked
     settings = asdict(asked.prompt)
     settings["stop"] = [str(stop) for stop in settings["stop"]]
+    settings["logit_bias"] = json.dumps(settings["logit_bias"])  # Parquet refuses {}
     del settings["text"], settings["chat"]
     return {
         "number": number,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +26,11 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "temperature": (int, float),
     "top_k": (int,),
     "top_p": (int, float),
+    "min_p": (int, float),
     "repetition_penalty": (int, float),
+    "presence_penalty": (int, float),
+    "frequency_penalty": (int, float),
+    "logit_bias": (dict,),
     "seed": (int,),
     "stop": (list, str, int),
     "stop_at_eos": (bool,),
@@ -42,10 +46,14 @@ class Prompt:
       system: a system message; None for the template's own.
       chat: whether the checkpoint's template is put around it; auto if there is one.
       max_new_tokens: at most so many.
-      temperature: as in `Sampling`, like the next four.
+      temperature: as in `Sampling`, like the next eight.
       top_k: see there.
       top_p: see there.
+      min_p: see there.
       repetition_penalty: see there.
+      presence_penalty: see there.
+      frequency_penalty: see there.
+      logit_bias: see there.
       seed: see there.
       stop: texts, and token ids, that end the text.
       stop_at_eos: whether the checkpoint's own do.
@@ -58,7 +66,11 @@ class Prompt:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     stop: tuple[str | int, ...] = ()
     stop_at_eos: bool = True
@@ -126,6 +138,7 @@ def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
     """
     shared = {name: settings[name] for name in _KINDS if name not in ("prompt", "system")}
     shared["chat"], shared["stop"] = _chat(shared["chat"]), tuple(shared["stop"])
+    shared["logit_bias"] = _bias(shared["logit_bias"])
     system = settings["system_message"]
     shared["system"] = None if system is None else text_of("system", system)
     text, file = settings["prompt"], settings["prompts_file"]
@@ -181,10 +194,20 @@ def _of_json(line: str, common: Prompt, number: int) -> Prompt:  # noqa: ARG001 
             raise SettingError(name, value, expected)
     if "chat" in found:
         found["chat"] = _chat(found["chat"])
+    if "logit_bias" in found:
+        found["logit_bias"] = _bias(found["logit_bias"])
     if "stop" in found:
         stop = found["stop"]
         found["stop"] = tuple(stop) if isinstance(stop, list) else (stop,)
     return replace(common, text=found.pop("prompt"), **found)
+
+
+def _bias(given: Mapping[Any, Any]) -> dict[int, float]:
+    """Return biases by token; keys of JSON are texts."""
+    try:
+        return {int(token): float(bias) for token, bias in given.items()}
+    except (TypeError, ValueError):
+        raise SettingError("logit_bias", given, "numbers by token id") from None
 
 
 def _chat(value: Any) -> Chat:

@@ -23,7 +23,11 @@ class GenerateConf:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
     seed: int = 0
     stop: list[Any] = field(default_factory=list)
     stop_at_eos: bool = True

@@ -253,7 +253,9 @@ def test_many_prompts_are_one_batch_and_the_same_texts(
         {"prompt": "one, two", "temperature": 1.5, "seed": 3, "max_new_tokens": 9},
         {"prompt": "three\nfour", "max_new_tokens": 5, "stop_at_eos": False},
         {"prompt": "five?", "chat": True, "temperature": 1.0, "top_k": 5, "max_new_tokens": 7},
-    ]
+        {"prompt": "six", "logit_bias": {"7": 99}, "presence_penalty": 1, "frequency_penalty": -1,
+         "min_p": 0.1, "max_new_tokens": 4, "stop_at_eos": False},
+    ]  # fmt: skip
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n\n".join(json.dumps(line) for line in lines))
     done = run(f"prompts_file={file}", "chat=false", "folder=all", "overwrite=true", "rows=2")
@@ -267,6 +269,10 @@ def test_many_prompts_are_one_batch_and_the_same_texts(
         (row,) = done.table(tmp_path / "one")
         assert rows[number]["tokens"] == row["tokens"]
         assert row["text"] in done.out
+    assert rows[3]["tokens"] == [7] * 4
+    given = ["logit_bias={7: 99}", "max_new_tokens=4", "stop_at_eos=false"]
+    run("prompt=six", *given, "folder=one", "overwrite=true")
+    assert done.table(tmp_path / "one")[0]["tokens"] == [7] * 4
     (total,) = done.table(tmp_path / "all", "run")
     assert total["new_tokens"] == sum(row["new_tokens"] for row in rows)
     assert total["device_bytes"] > 0 == total["host_bytes"]
