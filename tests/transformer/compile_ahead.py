@@ -56,7 +56,7 @@ def report(
     class Compiled(Executables):
         """Compiles for the target, and keeps what the compiler says."""
 
-        def _made(self, program: Any) -> Any:
+        def _made(self, program: Any, device: Any) -> Any:
             executable, code = compiler.compile(program)
             reports.append((executable.as_text(), code))
             return executable
