@@ -61,7 +61,7 @@ drawn
 # %%
 pair = load_pair("a100_l40s")
 found = ways(
-    workload(GPT_OSS), pair.gpus, gbps=pair.nic_gbps, latency_s=pair.link().latency_s[0][1],
+    workload(GPT_OSS), pair.gpus, gbps=pair.wire.gbps, latency_s=pair.link().latency_s[0][1],
     gap=0.03,
 )  # fmt: skip
 alone = found[0].requests_per_s

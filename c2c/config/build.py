@@ -20,9 +20,9 @@ from c2c.config.bounds import (
 )
 from c2c.config.installed import load_installed, source_folders
 from c2c.config.layout import choose_layout, layout_changes, planned_requests
-from c2c.config.pairs import laid_out, pair_platform
+from c2c.config.nodes import laid_out, node_of
 from c2c.config.planner import Plan, plan_layout
-from c2c.config.refusals import as_setting_error
+from c2c.config.refusals import as_setting_error, check_renamed
 from c2c.config.schema import RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
 from c2c.config.user_code import load_code
 from c2c.cost import (
@@ -164,7 +164,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     try_policies(prepared, workload)
     notes = (*notes, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    groups = ("hardware", "mig", "pair", "kernel", "calibration", "engines")
+    groups = ("hardware", "mig", "node", "kernel", "calibration", "engines")
     folders = [conf_dir() / group for group in groups]
     return RunSetup(
         prepared=prepared,
@@ -214,10 +214,10 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
 
 
 def _platform(plain: Mapping[str, Any]) -> Platform:
-    """Return the platform of a run, at its scale."""
-    return scaled(
-        pair_platform(plain) or platform_from_mapping(plain["hardware"]), **plain["scale"]
-    )
+    """Return the platform of a run, at its scale; of a node, its first GPU's."""
+    node = node_of(plain)
+    chip = node.platforms[0] if node else platform_from_mapping(plain["hardware"])
+    return scaled(chip, **plain["scale"])
 
 
 def _constants(plain: Mapping[str, Any], platform: Platform) -> tuple[Constants, tuple[str, ...]]:
@@ -301,6 +301,8 @@ def _refuse_unknown(given: DictConfig) -> None:
         known = [f.name for f in fields(schema)]
         for key, value in node.items() if isinstance(node, dict) else ():
             if str(key) not in known and not str(key).startswith("_"):
+                if not where:
+                    check_renamed(str(key), value)
                 field = f"{where}.{key}" if where else str(key)
                 raise unknown_name(field, value, known, str(key), "a key among")
 

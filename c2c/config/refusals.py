@@ -28,7 +28,14 @@ from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS
 
-__all__ = ["SWEEP", "as_setting_error", "check_choices", "choices", "wrong_kind"]
+__all__ = [
+    "SWEEP",
+    "as_setting_error",
+    "check_choices",
+    "check_renamed",
+    "choices",
+    "wrong_kind",
+]
 
 SWEEP = "experiments.simulate -m"  # the command that runs each of several choices
 
@@ -43,10 +50,11 @@ _KINDS = {
 }
 # What several choices of a group may have been meant for in one run.
 _TOGETHER = {
-    "hardware": "Two unlike GPUs that serve one model are a pair: pair=a100_l40s.",
+    "hardware": "Several GPUs with links between them are a node: node=a100_l40s.",
     "mig": "Unlike slices of one chip are parts: mig=custom and mig.parts.",
     "catalog": "Models of both are a list: catalog.models.",
 }
+_RENAMED = {"pair": "node"}  # settings, and what they are now
 # What cannot name a file of a config group.
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
 # How OmegaConf says that a value is of another kind than its setting.
@@ -104,10 +112,12 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
         None where there is none.
 
     Raises:
-      SettingError: several choices, or a list of none.
+      SettingError: several choices, or a list of none; a setting that has another name now.
     """
     is_sweep = sweep == "" or any(one in ("-m", "--multirun") for one in overrides)
     for override in overrides:
+        key, _, given_value = override.lstrip("+~").partition("=")
+        check_renamed(key, given_value)
         given = re.fullmatch(r"\+*([\w/]+)(?:@[^=]*)?=(.*[\[,].*)", override, re.DOTALL)
         if given is None or not _is_group(given[1]):
             continue
@@ -121,6 +131,13 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
             names = [str(each) for each in one] if isinstance(one, list) else [""]
             if len(names) != 1 and not (names and all(_is_overlay(given[1], n) for n in names)):
                 raise _several(given[1], given[2], ",".join(names), sweep)
+
+
+def check_renamed(key: str, value: object) -> None:
+    """Raise for a setting that has another name now, saying which."""
+    if new := _RENAMED.get(key.partition(".")[0]):
+        hint = f"Set {new}=<name>, a file of conf/{new}."
+        raise SettingError(key, value, f"another name: it is {new} now", hint)
 
 
 def _several(group: str, value: str, names: str, sweep: str | None) -> SettingError:

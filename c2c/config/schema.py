@@ -121,8 +121,8 @@ class RunConf:
       hardware: `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
       mig: `conf/mig`; the name `auto` leaves the choice to the system, see `build`.
       mig_changes: of every chip's layout during the run, in order of time.
-      pair: `conf/pair`, two GPUs instead of `hardware` where `system.layout` lies over them, see
-        `c2c.systems.tessera.PairLayout`; {}: none.
+      node: `conf/node`, several GPUs with links between them instead of `hardware`, where
+        `system.layout` lies over them; {}: none.
       catalog: `conf/catalog`, see `c2c.models.load_catalog`.
       workload: `conf/workload`, see `c2c.workloads.WorkloadConfig`.
       system: `conf/system`, see `c2c.serving.SystemSpec`; its policies are groups in it, such as
@@ -157,7 +157,7 @@ class RunConf:
     hardware: dict[str, Any] = field(default_factory=dict)
     mig: dict[str, Any] = field(default_factory=lambda: {"name": "auto"})
     mig_changes: list[MigChangeConf] = field(default_factory=list)
-    pair: dict[str, Any] = field(default_factory=dict)
+    node: dict[str, Any] = field(default_factory=dict)
     catalog: dict[str, Any] = field(default_factory=dict)
     workload: Any = WorkloadConf
     system: Any = SystemConf

@@ -11,6 +11,7 @@ from c2c.hardware.mig import (
     mig_configs,
     mig_from_mapping,
 )
+from c2c.hardware.node import Node, PeerLink, load_node, node_from_mapping
 from c2c.hardware.platform import (
     Gpu,
     Host,
@@ -34,6 +35,8 @@ __all__ = [
     "LinkVariant",
     "MigConfig",
     "MigProfile",
+    "Node",
+    "PeerLink",
     "Placed",
     "Platform",
     "Reconfiguration",
@@ -46,10 +49,12 @@ __all__ = [
     "kv_bytes_of",
     "link_gbps",
     "load_mig",
+    "load_node",
     "load_platform",
     "memory_bytes",
     "mig_configs",
     "mig_from_mapping",
+    "node_from_mapping",
     "placed",
     "platform_from_mapping",
     "platforms",

@@ -35,7 +35,7 @@ CONF_FOLDERS = (
     "policy",
     "starts",
     "workload",
-    "pair",
+    "node",
 )
 POLL_S: Final = 0.5
 

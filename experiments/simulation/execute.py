@@ -105,7 +105,7 @@ def folder_of(setup: RunSetup) -> Path:
     mig = serving.mig if isinstance(serving.mig, str) else serving.mig.name
     parts = (
         serving.system.name,
-        *([s["pair"]["name"]] if s["pair"] else [serving.platform.name, mig]),
+        *([s["node"]["name"]] if s["node"] else [serving.platform.name, mig]),
         s["catalog"].get("name", f"{len(serving.deployments)}models"),
         s["workload"]["name"],
         f"s{setup.seed}",

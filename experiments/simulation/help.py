@@ -25,7 +25,7 @@ __all__ = ["descriptions", "help_text", "plain_help"]
 
 # Groups of `conf/`, and of which dataclass their settings are; None: the file explains itself.
 GROUPS: Mapping[str, type | None] = {
-    "hardware": None, "mig": None, "pair": None, "catalog": None,
+    "hardware": None, "mig": None, "node": None, "catalog": None,
     "workload": WorkloadConfig, "system": SystemSpec,
 }  # fmt: skip
 NODES: Mapping[str, type] = {"slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf}
@@ -71,7 +71,7 @@ def help_text(cfg: DictConfig) -> str:
                 value = OmegaConf.select(cfg, f"{group}.{name}")
                 lines += _entry(f"{group}.{name}={_shown(value)}", text)
     lines.append(
-        "\nFields of hardware, mig, pair, catalog and of policies: --cfg job shows all of them."
+        "\nFields of hardware, mig, node, catalog and of policies: --cfg job shows all of them."
     )
     return "\n".join(lines) + "\n"
 

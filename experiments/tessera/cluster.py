@@ -82,7 +82,7 @@ def three(gap: float) -> dict[str, float]:
     for g in (0, 1):
         rates[g][2] = rates[2][g] = _NIC_THREE
     link = Gpus(
-        names=("a100", "a100_2", "l40s"), latency_s=((pair.latency_s,) * 3,) * 3,
+        names=("a100", "a100_2", "l40s"), latency_s=((pair.wire.latency_s,) * 3,) * 3,
         gbps=tuple(tuple(row) for row in rates),
     )  # fmt: skip
     parts = [(work_of(p.kernels, gpus), p.steps) for p in served.phases]
@@ -132,5 +132,5 @@ def sixteen(gap: float) -> dict[str, float]:
     spec = load_spec("qwen3-235b-a22b")
     pair = load_pair("b200_h100")
     rank = ranked(decoder(spec, _LOAD), _RANKS, kv_heads=spec.kv_heads)
-    found = ways(rank, pair.gpus, gbps=_NIC_SIXTEEN, latency_s=pair.latency_s, gap=gap)
+    found = ways(rank, pair.gpus, gbps=_NIC_SIXTEEN, latency_s=pair.wire.latency_s, gap=gap)
     return {way.name: way.requests_per_s for way in found if way.name in LABELS}

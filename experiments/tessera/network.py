@@ -35,7 +35,7 @@ def compute(context: Context) -> Computed:
     for k, gbits in enumerate(_GBITS):
         gbps = gbits / 8
         found = ways(
-            workload(GPT_OSS), pair.gpus, gbps=gbps, latency_s=pair.latency_s,
+            workload(GPT_OSS), pair.gpus, gbps=gbps, latency_s=pair.wire.latency_s,
             gap=_GAP[context.profile],
         )  # fmt: skip
         offline = {way.name: way.requests_per_s for way in found}

@@ -63,7 +63,7 @@ def _cell(name: str, model: str, gap: float) -> list[dict[str, Any]]:
     pair = load_pair(name)
     link = pair.link()
     found = ways(
-        workload(model), pair.gpus, gbps=pair.nic_gbps, latency_s=link.latency_s[0][1],
+        workload(model), pair.gpus, gbps=pair.wire.gbps, latency_s=link.latency_s[0][1],
         gap=gap,
     )  # fmt: skip
     left = found[0]

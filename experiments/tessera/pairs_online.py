@@ -75,7 +75,7 @@ def _setup(
 ) -> ServingSetup:
     """Return a system of `conf/system` over a pair; planning is what takes the time."""
     settings = [
-        f"system={system}", f"pair={pair}", "workload=poisson",
+        f"system={system}", f"node={pair}", "workload=poisson",
         f"system.layout.context={MEDIANS[0] + MEDIANS[1] // 2}",
         f"system.layout.prompt={MEDIANS[0]}", f"system.layout.expert_bytes={MXFP4_BYTES}",
     ]  # fmt: skip

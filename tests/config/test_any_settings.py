@@ -40,11 +40,11 @@ OPTIONS: dict[str, list[Any]] = {
 
 @st.composite
 def overrides(draw: st.DrawFn) -> list[str]:
-    kind = draw(st.sampled_from(["dense"] * 6 + ["mixture", "pair"]))
-    systems = {"dense": DENSE, "mixture": MIXTURES, "pair": PAIRS}[kind]
+    kind = draw(st.sampled_from(["dense"] * 6 + ["mixture", "node"]))
+    systems = {"dense": DENSE, "mixture": MIXTURES, "node": PAIRS}[kind]
     words = [f"system={draw(st.sampled_from(systems))}", "system.check_slo=false"]
-    if kind == "pair":
-        words.append(f"pair={draw(st.sampled_from(choices('pair')))}")
+    if kind == "node":
+        words.append(f"node={draw(st.sampled_from(choices('node')))}")
     else:
         chip = draw(st.sampled_from(CHIPS))
         words += [f"hardware={chip}", f"mig={draw(st.sampled_from(load_platform(chip).layouts))}"]

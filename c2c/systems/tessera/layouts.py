@@ -41,7 +41,7 @@ _ROWS: Final = 64  # of a decode step, by which directions are compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLayout:
-    """How a pair serves one model: `system.layout` of a run with a `pair`.
+    """How a pair serves one model: `system.layout` of a run with a `node`.
 
     Attributes:
       way: one of those above.
@@ -214,7 +214,7 @@ class _Over:
         room = one.gpu.hbm_bytes - weights - self.given.hbm_reserve_bytes
         if room < kv_bytes_per_token(self.spec):
             raise SettingError(
-                "pair", self.pair.name,
+                "node", self.pair.name,
                 f"GPUs that hold {self.spec.name}'s {weights / 1e9:.1f} GB of weights; {one.name} "
                 f"has {one.gpu.hbm_bytes / 1e9:.0f} GB",
             )  # fmt: skip
@@ -231,7 +231,7 @@ class _Over:
             hbm_gbps=sum(g.hbm_gbps for g in chosen),
             bf16_tflops=sum(g.bf16_tflops for g in chosen),
             l2_bytes=sum(g.l2_bytes for g in chosen),
-            link_cap_gbps=self.pair.nic_gbps,
+            link_cap_gbps=self.pair.wire.gbps,
         )
 
     def _lane(self, place: Slice, room: float, steps: tuple[Plan, ...]) -> Place:

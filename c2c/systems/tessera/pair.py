@@ -1,20 +1,19 @@
-"""Two unlike GPUs with what is between them: a file of `conf/pair`, and what is fitted of it."""
+"""Two unlike GPUs of a node with what is between them, and what is fitted of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from c2c.cost import Source, read_constants
 from c2c.errors import SettingError
-from c2c.hardware import conf_dir, conf_names, read_yaml
-from c2c.hardware.conf import check_positive, read_fields
+from c2c.hardware import Node, PeerLink, conf_dir, conf_names, load_node
+from c2c.hardware.conf import check_positive
 from c2c.systems.tessera.devices import TimedGpu, timed_gpu
 from c2c.systems.tessera.work import Gpus
 
 __all__ = ["Pair", "fitted_claims", "load_pair", "pair_of"]
+
+_FITTED = "calibration/pair"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,29 +21,41 @@ class Pair:
     """A pair.
 
     Attributes:
-      name: of the file.
-      left: GPU, of `conf/hardware`.
-      right: the other one.
-      nic_gbps: of each GPU's network card, each way, 1e9 bytes a second.
-      latency_s: of a transfer.
-      source: of each number.
+      node: of two unlike GPUs that a link joins.
       right_share: how fast kernels are on the right GPU, relative to the left one, beside what
         rates and constants say; of `conf/calibration/pair`, where the pair has a file there.
     """
 
-    name: str
-    left: str
-    right: str
-    nic_gbps: float
-    latency_s: float
-    source: Mapping[str, Any]
+    node: Node
     right_share: float = 1.0
 
     def __post_init__(self) -> None:
-        for field in ("nic_gbps", "latency_s", "right_share"):
-            check_positive(f"pair.{self.name}.{field}", getattr(self, field))
-        if self.left == self.right:
-            raise SettingError(f"pair.{self.name}.right", self.right, "another GPU than the left")
+        check_positive(f"pair.{self.name}.right_share", self.right_share)
+        gpus = self.node.gpus
+        if len(gpus) != 2 or gpus[0] == gpus[1] or self.node.link(0, 1) is None:
+            raise SettingError("node", self.name, "two unlike GPUs with a link between them")
+
+    @property
+    def name(self) -> str:
+        """The node's."""
+        return self.node.name
+
+    @property
+    def left(self) -> str:
+        """The first GPU's name."""
+        return self.node.gpus[0]
+
+    @property
+    def right(self) -> str:
+        """The other one's."""
+        return self.node.gpus[1]
+
+    @property
+    def wire(self) -> PeerLink:
+        """What joins them."""
+        found = self.node.link(0, 1)
+        assert found is not None
+        return found
 
     @property
     def gpus(self) -> tuple[TimedGpu, TimedGpu]:
@@ -53,43 +64,37 @@ class Pair:
 
     def link(self, gbps: float | None = None) -> Gpus:
         """Return the pair as what the planner takes; at another rate where one is given."""
+        wire = self.wire
         return Gpus.alike(
-            (self.left, self.right), gbps=self.nic_gbps if gbps is None else gbps,
-            latency_s=self.latency_s,
-        )  # fmt: skip
+            self.node.gpus, gbps=wire.gbps if gbps is None else gbps, latency_s=wire.latency_s
+        )
 
 
 def load_pair(name: str) -> Pair:
-    """Return a file of `conf/pair`.
+    """Return a node of `conf/node` as a pair.
 
     Raises:
-      SettingError: there is no such file, or a value that cannot be.
+      SettingError: there is no such file, a value that cannot be, or it is no pair.
       DataError: what is fitted of it does not say from where.
     """
-    return pair_of(read_yaml("pair", name), f"pair.{name}")
+    return pair_of(load_node(name))
 
 
-def pair_of(data: Mapping[str, Any], where: str = "pair") -> Pair:
-    """Return a pair by the fields of its file, and what is fitted of the pair of that name.
+def pair_of(node: Node) -> Pair:
+    """Return a node as a pair, with what is fitted of the pair of that name.
 
     Raises:
-      SettingError: a value that cannot be, or one that has its place in `conf/calibration/pair`.
+      SettingError: it is no pair.
       DataError: what is fitted of it does not say from where.
     """
-    if "right_share" in data:
-        allowed = "to stand in conf/calibration/pair"
-        raise SettingError(f"{where}.right_share", data["right_share"], allowed)
-    given = read_fields(Pair, data, where)
-    fitted = _fitted(given.name)
-    return given if fitted is None else replace(given, right_share=fitted[0])
+    fitted = _fitted(node.name) if node.name in conf_names(_FITTED) else None
+    return Pair(node=node) if fitted is None else Pair(node=node, right_share=fitted[0])
 
 
 def fitted_claims() -> frozenset[str]:
     """Return the published values that a pair's number is fitted to: they are in-sample."""
-    every = map(_fitted, conf_names("pair"))
-    return frozenset(claim for fitted in every if fitted for claim in fitted[1].claims)
+    return frozenset(claim for name in conf_names(_FITTED) for claim in _fitted(name)[1].claims)
 
 
-def _fitted(name: str) -> tuple[float, Source] | None:
-    path: Path = conf_dir() / "calibration" / "pair" / f"{name}.yaml"
-    return read_constants(path, ["right_share"])["right_share"] if path.is_file() else None
+def _fitted(name: str) -> tuple[float, Source]:
+    return read_constants(conf_dir() / _FITTED / f"{name}.yaml", ["right_share"])["right_share"]

@@ -85,14 +85,14 @@ def test_what_cannot_be_is_refused() -> None:
     refused(r"layout\.expert_bytes", expert_bytes=0.0)
     refused(r"layout\.gbps", gbps=-1.0)
     refused(r"layout\.contxt", contxt=3)
-    refused("pair", spec="llama-3-70b")
+    refused("node", spec="llama-3-70b")
 
 
-def test_a_pair_and_a_layout_need_one_another() -> None:
-    with pytest.raises(SettingError, match=r"pair=.*over none"):
-        build(load(["pair=a100_l40s", "workload=poisson"]))
-    with pytest.raises(SettingError, match="pair=None"):
-        build(load(["system=replicas", "~pair", "workload=poisson"]))
+def test_a_node_and_a_layout_need_one_another() -> None:
+    with pytest.raises(SettingError, match=r"node=.*over none"):
+        build(load(["node=a100_l40s", "workload=poisson"]))
+    with pytest.raises(SettingError, match="node=None"):
+        build(load(["system=replicas", "~node", "workload=poisson"]))
     with pytest.raises(SettingError, match="catalog"):
         build(load(["system=replicas", "catalog=dense", "workload=poisson"]))
     with pytest.raises(SettingError, match="weights_start"):

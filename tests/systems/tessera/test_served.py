@@ -20,6 +20,7 @@ from c2c.systems.tessera import (
     diffusion,
     kernel_s,
     load_pair,
+    pair_of,
     plan,
     ranked,
     state_space,
@@ -156,11 +157,13 @@ def test_lanes_are_what_their_placements_are() -> None:
 
 def test_a_pair_must_be_one() -> None:
     pair = load_pair("a100_l40s")
-    with pytest.raises(SettingError, match=r"pair\.a100_l40s\.right"):
-        replace(pair, right=pair.left)
-    with pytest.raises(SettingError, match=r"pair\.a100_l40s\.nic_gbps"):
-        replace(pair, nic_gbps=0.0)
-    with pytest.raises(SettingError, match="pair='none'"):
+    for gpus, links in ((("a100_80",) * 2, True), (("a100_80", "l40s", "b200"), True),
+                        (("a100_80", "l40s"), False)):  # fmt: skip
+        with pytest.raises(SettingError, match="node='a100_l40s': expected two unlike GPUs"):
+            pair_of(replace(pair.node, gpus=gpus, links=pair.node.links if links else ()))
+    with pytest.raises(SettingError, match="node='none'"):
         load_pair("none")
+    with pytest.raises(SettingError, match=r"pair\.a100_l40s\.right_share"):
+        replace(pair, right_share=0.0)
     with pytest.raises(SettingError, match=r"l40s\.share"):
         timed_gpu("l40s", share=0.0)

@@ -1,4 +1,4 @@
-"""A pair of GPUs in place of a platform, for systems whose instances lie over both."""
+"""A node of several GPUs in place of a platform, for systems whose instances lie over them."""
 
 from __future__ import annotations
 
@@ -11,47 +11,60 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from c2c.errors import SettingError
-from c2c.hardware import Platform, conf_dir, load_platform, platform_from_mapping
+from c2c.hardware import (
+    Node,
+    conf_dir,
+    conf_names,
+    load_platform,
+    node_from_mapping,
+    platform_from_mapping,
+)
 from c2c.models import Deployment
 from c2c.serving import SystemSpec
 
-__all__ = ["laid_out", "pair_platform"]
+__all__ = ["laid_out", "node_of"]
 
 
-def pair_platform(plain: Mapping[str, Any]) -> Platform | None:
-    """Return the node of a pair's GPUs, its left GPU's; None where the run has no pair.
+def node_of(plain: Mapping[str, Any]) -> Node | None:
+    """Return the node of a run, whose chips are its GPUs; None where the run has none.
 
     Raises:
-      SettingError: a pair without a layout over it, or a layout without a pair; beside a pair
+      SettingError: a node without a layout over it, or a layout without a node; beside a node
         hardware, a layout of slices or a scale, which would change nothing.
     """
     has_layout = plain["system"].get("layout") is not None
-    if has_layout and not plain["pair"]:
-        names = ", ".join(sorted(p.stem for p in (conf_dir() / "pair").glob("*.yaml")))
-        raise SettingError("pair", None, f"one of {names}, which system.layout lies over")
-    if not plain["pair"]:
+    if not plain["node"]:
+        if has_layout:
+            names = ", ".join(conf_names("node"))
+            raise SettingError("node", None, f"one of {names}, which system.layout lies over")
         return None
+    node = node_from_mapping(plain["node"])
     if not has_layout:
         raise SettingError(
-            "pair", plain["pair"].get("name"), "none, as system.layout lies over none",
-            "Take system=tessera, pd, af or replicas.",
+            "node", node.name, "none, as system.layout lies over none",
+            f"Take system={' or '.join(_laid_out_systems())}.",
         )  # fmt: skip
     if dict(plain["mig"]) != {"name": "auto"}:
-        raise SettingError("mig", plain["mig"].get("name"), "auto with a pair: GPUs are whole")
+        raise SettingError("mig", plain["mig"].get("name"), "auto with a node: GPUs are whole")
     for name, factor in plain["scale"].items():
         if factor != 1.0:
-            raise SettingError(f"scale.{name}", factor, "1 with a pair")
-    left = load_platform(str(plain["pair"].get("left")))
+            raise SettingError(f"scale.{name}", factor, "1 with a node")
     if platform_from_mapping(plain["hardware"]) not in (
         load_platform(_hardware_by_default()),
-        left,
+        node.platforms[0],
     ):
-        both = f"{plain['pair'].get('left')} and {plain['pair'].get('right')}"
         raise SettingError(
-            "hardware", plain["hardware"].get("name"), f"nothing with a pair, which is {both}",
-            "Another pair is a file in conf/pair.",
+            "hardware", plain["hardware"].get("name"),
+            f"nothing with a node, which is {' and '.join(node.gpus)}",
+            "Another node is a file in conf/node.",
         )  # fmt: skip
-    return left
+    return node
+
+
+def _laid_out_systems() -> list[str]:
+    """Return the systems of `conf/system` that have a layout over a node."""
+    files = sorted((conf_dir() / "system").glob("*.yaml"))
+    return [file.stem for file in files if "\nlayout:" in file.read_text(encoding="utf-8")]
 
 
 def _hardware_by_default() -> str:
@@ -65,7 +78,7 @@ def _hardware_by_default() -> str:
 def laid_out(
     system: SystemSpec, plain: Mapping[str, Any], deployments: Sequence[Deployment]
 ) -> SystemSpec:
-    """Return the system with its instances over the pair, where its settings say how."""
+    """Return the system with its instances over the node, where its settings say how."""
     settings = plain["system"].get("layout")
     if settings is None:
         return system
@@ -73,7 +86,7 @@ def laid_out(
         raise SettingError("system.layout", settings, "a mapping with the key way, or null")
     from c2c.systems.tessera import pair_layout, pair_of
 
-    pair = pair_of(plain["pair"])
+    pair = pair_of(node_from_mapping(plain["node"]))
     if len(deployments) > 1:
         raise SettingError(
             "catalog", [d.name for d in deployments], "one model: the pair keeps its weights"

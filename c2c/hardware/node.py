@@ -1,0 +1,147 @@
+"""Several GPUs with links between them, like or unlike: a file of `conf/node`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, get_args
+
+from c2c.errors import SettingError, unknown_name
+from c2c.hardware.conf import check_positive, conf_names, read_fields, read_yaml
+from c2c.hardware.platform import Platform, load_platform
+
+__all__ = ["Node", "PeerLink", "load_node", "node_from_mapping"]
+
+LinkKind = Literal["network", "nvlink", "pcie"]
+_PORTS: Final = {"network": "card", "pcie": "slot"}  # of a GPU, which its transfers share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLink:
+    """Links of one kind between GPUs of a node.
+
+    Attributes:
+      name: its key in the node's file.
+      kind: network and pcie are a card or a slot of each GPU, which all its transfers share; nvlink
+        are wires of each two GPUs.
+      gbps: each way, of a card, a slot or the wires of two GPUs, 1e9 bytes a second.
+      latency_s: of a transfer.
+      between: numbers of the GPUs that it joins; (): all of the node.
+      source: of each number.
+    """
+
+    name: str
+    kind: str
+    gbps: float
+    latency_s: float
+    between: tuple[int, ...] = ()
+    source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node.
+
+    Attributes:
+      name: of the file.
+      gpus: names of `conf/hardware`, in order.
+      links: between them; where several join two GPUs, the first is taken.
+    """
+
+    name: str
+    gpus: tuple[str, ...]
+    links: tuple[PeerLink, ...] = ()
+
+    def __post_init__(self) -> None:
+        where, known, count = f"node.{self.name}", conf_names("hardware"), len(self.gpus)
+        if count < 2:
+            raise SettingError(f"{where}.gpus", list(self.gpus), "two or more names")
+        for gpu in self.gpus:
+            if gpu not in known:
+                raise unknown_name(f"{where}.gpus", gpu, known)
+        for link in self.links:
+            here = f"{where}.links.{link.name}"
+            if link.kind not in get_args(LinkKind):
+                raise unknown_name(f"{here}.kind", link.kind, get_args(LinkKind))
+            check_positive(f"{here}.gbps", link.gbps)
+            check_positive(f"{here}.latency_s", link.latency_s)
+            joined = set(link.between)
+            is_one = len(joined) < max(2, len(link.between))
+            if link.between and (is_one or not joined <= {*range(count)}):
+                raise SettingError(
+                    f"{here}.between", list(link.between),
+                    f"two or more different numbers of GPUs, 0 to {count - 1}",
+                )  # fmt: skip
+
+    @property
+    def platforms(self) -> tuple[Platform, ...]:
+        """The GPUs, in order."""
+        return tuple(map(load_platform, self.gpus))
+
+    def link(self, source: int, target: int) -> PeerLink | None:
+        """Return what joins two GPUs; None: nothing does, or they are one."""
+        ends = {source, target}
+        if len(ends) < 2:
+            return None
+        return next((k for k in self.links if not k.between or ends <= set(k.between)), None)
+
+    def seconds(self, nbytes: float, source: int, target: int) -> float:
+        """Return what a transfer takes that is alone; infinity where no link is."""
+        link = self.link(source, target)
+        return math.inf if link is None else link.latency_s + nbytes / (link.gbps * 1e9)
+
+    def ways(self, source: int, target: int) -> tuple[str, ...]:
+        """Return what a transfer occupies: names that transfers in each other's way share."""
+        link = self.link(source, target)
+        if link is None:
+            return ()
+        port = _PORTS.get(link.kind)
+        if port is None:
+            return (f"{link.name} {source} to {target}",)
+        return (f"{port} out of {source}", f"{port} into {target}")
+
+
+def load_node(name: str) -> Node:
+    """Return a file of `conf/node`.
+
+    Raises:
+      SettingError: there is no such file, or a value that cannot be.
+    """
+    return node_from_mapping(read_yaml("node", name))
+
+
+def node_from_mapping(data: Mapping[str, Any]) -> Node:
+    """Return a node by the fields of its file, as Hydra composes it.
+
+    Raises:
+      SettingError: a field is missing, unknown or cannot be; names it.
+    """
+    known = [f.name for f in fields(Node)]
+    for key, value in data.items():
+        if key not in known:
+            raise unknown_name(f"node.{key}", value, known, str(key), "a key among")
+    name, gpus, links = data.get("name"), data.get("gpus"), data.get("links") or {}
+    if not isinstance(name, str) or not name:
+        raise SettingError("node.name", name, "the node's name")
+    named = _all_of(str, gpus, f"node.{name}.gpus", "a list of names of conf/hardware")
+    if not isinstance(links, Mapping):
+        raise SettingError(f"node.{name}.links", links, "a mapping from names to links")
+    made = tuple(_link(str(k), v, f"node.{name}.links.{k}") for k, v in links.items())
+    return Node(name=name, gpus=named, links=made)
+
+
+def _link(name: str, data: Any, where: str) -> PeerLink:
+    if not isinstance(data, Mapping):
+        raise SettingError(where, data, "a mapping")
+    given = data.get("between") or ()
+    between = _all_of(int, given, f"{where}.between", "a list of numbers of GPUs")
+    flat = {key: value for key, value in data.items() if key != "between"}
+    return replace(read_fields(PeerLink, {**flat, "name": name}, where), between=between)
+
+
+def _all_of[T](kind: type[T], value: Any, where: str, allowed: str) -> tuple[T, ...]:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    if not is_list or any(type(one) is not kind for one in value):
+        raise SettingError(where, value, allowed)
+    return tuple(value)
