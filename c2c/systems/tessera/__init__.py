@@ -8,7 +8,7 @@ from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels, transfers_of
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
-from c2c.systems.tessera.layouts import SWITCH_S, PairLayout, pair_layout
+from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
 from c2c.systems.tessera.other_models import (
     MAMBA,
     SD35,
@@ -54,6 +54,7 @@ __all__ = [
     "PRICE",
     "SD35",
     "SWITCH_S",
+    "SYSTEM",
     "VISION",
     "WAYS",
     "Batch",
