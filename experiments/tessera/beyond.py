@@ -20,23 +20,20 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from c2c.cost.kernel_graph import Batch, StepKernel, step_kernels, timed_gpus
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import link_gbps, load_platform, slices
 from c2c.models import ModelSpec, load_spec
 from c2c.systems.tessera import (
     Gpus,
-    StepKernel,
     Work,
     blocks_of_layers,
     cut_curve,
     overlapped,
     robust_plan,
-    step_kernels,
     streamed_ways,
-    timed_gpus,
     work_of,
 )
-from c2c.systems.tessera.kernels import Batch
 from experiments.bench.command import benchmark, measure_each
 from experiments.tessera.planner import STEPS
 

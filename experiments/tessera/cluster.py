@@ -6,16 +6,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from c2c.cost.kernel_graph import Load, decoder, ranked
 from c2c.models import load_spec
 from c2c.systems.tessera import (
     Gpus,
-    Load,
     blocks_of_layers,
-    decoder,
     joined,
     load_pair,
     plan,
-    ranked,
     relaxation_s,
     ways,
     work_of,

@@ -8,8 +8,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from c2c.cost.kernel_graph import StepKernel, kernel_s
 from c2c.hardware import Gpu, load_platform
-from c2c.systems.tessera import StepKernel, kernel_s, load_pair, work_of
+from c2c.systems.tessera import load_pair, work_of
 from experiments.c2cserve.context import Computed, Context
 from experiments.claims import Result
 from experiments.tessera.answering import answer

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from c2c.cost.kernel_graph import step_kernels
 from c2c.models import load_spec
-from c2c.systems.tessera import load_pair, plan, step_kernels, ways, work_of
+from c2c.systems.tessera import load_pair, plan, ways, work_of
 from experiments.c2cserve.context import Computed, Context
 from experiments.tessera.answering import answer
 from experiments.tessera.arrivals import poisson, source

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from c2c.cost.kernel_graph import kernel_s, step_s, timed_gpu, timed_gpus
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.systems.program import Entry, KernelCall, Launch, Peer, Running, Slice, write_image
 from c2c.systems.program.xla import XlaStep, read_dump, stated_kernels
@@ -26,15 +27,11 @@ from c2c.systems.tessera import (
     Gpus,
     Launched,
     Touch,
-    kernel_s,
     kernels_of,
     plan,
     program_work,
     recording_of,
     running_on,
-    step_s,
-    timed_gpu,
-    timed_gpus,
     touches_of,
     xla_kernels,
 )

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.systems.tessera import (
-    MODES,
     PRICE,
     Options,
     Plan,
@@ -23,6 +22,7 @@ from c2c.systems.tessera import (
     steps_of,
     work_of,
 )
+from c2c.systems.workers import MODES
 from experiments.c2cserve.context import Computed, Context
 from experiments.tessera.answering import answer
 from experiments.tessera.workloads import GPT_OSS, workload

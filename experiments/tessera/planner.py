@@ -20,22 +20,19 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from c2c.cost.kernel_graph import Batch, TimedGpu, step_kernels, timed_gpus
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, load_spec
 from c2c.systems.tessera import (
-    Batch,
     Gpus,
     Options,
     Plan,
     Policy,
-    TimedGpu,
     Work,
     blocks_of_layers,
     check_solver,
     plan,
     relaxation_s,
-    step_kernels,
-    timed_gpus,
     work_of,
 )
 from experiments.bench.command import benchmark, measure_each

@@ -21,24 +21,11 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from c2c.cost.kernel_graph import Batch, Load, TimedGpu, decoder, step_kernels, timed_gpus
 from c2c.errors import SettingError
 from c2c.hardware.conf import check_positive
 from c2c.models import load_spec
-from c2c.systems.tessera import (
-    Batch,
-    Gpus,
-    Load,
-    TimedGpu,
-    Way,
-    best_way,
-    check_solver,
-    decoder,
-    load_pair,
-    step_kernels,
-    timed_gpus,
-    ways,
-    work_of,
-)
+from c2c.systems.tessera import Gpus, Way, best_way, check_solver, load_pair, ways, work_of
 from experiments.bench.command import benchmark, measure_each
 from experiments.tessera.offline import published_for_price
 from experiments.tessera.workloads import PAIRS

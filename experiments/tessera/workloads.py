@@ -14,22 +14,20 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from c2c.models import load_spec
-from c2c.systems.tessera import (
+from c2c.cost.kernel_graph import (
     MAMBA,
     SD35,
     VISION,
     Load,
-    Pair,
     Served,
     decoder,
     diffusion,
-    load_pair,
     state_space,
     timed_gpus,
     vision_kernels,
-    work_of,
 )
+from c2c.models import load_spec
+from c2c.systems.tessera import Pair, load_pair, work_of
 from experiments.claims import claim
 
 __all__ = ["GPT_OSS", "LABELS", "MXFP4_BYTES", "PAIRS", "WORKLOADS", "fitted_share", "workload"]

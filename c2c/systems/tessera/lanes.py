@@ -11,13 +11,12 @@ from typing import Final, Literal
 
 import numpy as np
 
+from c2c.cost.kernel_graph import Batch, StepKernel, step_kernels
 from c2c.models import ModelSpec, kv_bytes_per_token
-from c2c.systems.tessera.costs import work_of
-from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels
 from c2c.systems.tessera.pair import Pair
 from c2c.systems.tessera.plan import Options, Policy, Stage, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan
-from c2c.systems.tessera.work import Gpus, Work
+from c2c.systems.tessera.work import Gpus, Work, work_of
 
 __all__ = ["PRICE", "Costs", "Lane", "Lanes"]
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from c2c.cost.kernel_graph import Transfer
 from c2c.systems.tessera.plan import Options
 from c2c.systems.tessera.planner import plan
-from c2c.systems.tessera.work import Gpus, Transfer, Work
+from c2c.systems.tessera.work import Gpus, Work
 
 __all__ = ["Overlapped", "overlapped", "overlapped_s"]
 

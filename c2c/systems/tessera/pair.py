@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from c2c.cost import Source, read_constants
+from c2c.cost.kernel_graph import TimedGpu, timed_gpu
 from c2c.errors import SettingError
 from c2c.hardware import Node, PeerLink, conf_dir, conf_names, load_node
 from c2c.hardware.conf import check_positive
-from c2c.systems.tessera.devices import TimedGpu, timed_gpu
 from c2c.systems.tessera.work import Gpus
 
 __all__ = ["Pair", "fitted_claims", "load_pair", "pair_of"]

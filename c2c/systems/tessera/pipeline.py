@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from c2c.errors import SettingError
-from c2c.systems.tessera.groups import groups_of
 from c2c.systems.tessera.work import Gpus, Work
-from c2c.systems.tessera.workers import MODES, Mode
+from c2c.systems.workers import MODES, Mode, groups_of
 
 __all__ = ["Pipelined", "Steps", "pipelined", "steps_of"]
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from c2c.cost import calibration_for, load_constants
+from c2c.cost.kernel_graph import Efficiency, StepKernel, TimedGpu, step_s, transfers_of
 from c2c.errors import SettingError
 from c2c.hardware import Platform, Slice
-from c2c.systems.tessera.costs import Efficiency, step_s
-from c2c.systems.tessera.devices import TimedGpu
-from c2c.systems.tessera.kernels import StepKernel, transfers_of
 from c2c.systems.tessera.planner import plan, relaxation_s
 from c2c.systems.tessera.work import Gpus, Work
 

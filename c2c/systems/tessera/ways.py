@@ -14,14 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from c2c.cost.kernel_graph import Efficiency, Served, StepKernel, TimedGpu
 from c2c.errors import SettingError
-from c2c.systems.tessera.costs import Efficiency, work_of
-from c2c.systems.tessera.devices import TimedGpu
-from c2c.systems.tessera.kernels import StepKernel
 from c2c.systems.tessera.plan import Plan, costs_of, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan, relaxation_s
-from c2c.systems.tessera.served import Served
-from c2c.systems.tessera.work import Gpus, joined
+from c2c.systems.tessera.work import Gpus, joined, work_of
 
 __all__ = ["WAYS", "Way", "best_way", "ways"]
 

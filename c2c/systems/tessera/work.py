@@ -9,32 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from c2c.cost.kernel_graph import (
+    Efficiency,
+    StepKernel,
+    TimedGpu,
+    Transfer,
+    Weights,
+    step_s,
+    transfers_of,
+)
 from c2c.errors import SettingError
 
-__all__ = ["MOST_S", "Gpus", "Transfer", "Weights", "Work", "joined"]
+__all__ = ["MOST_S", "Gpus", "Work", "joined", "work_of"]
 
 MOST_S = 1e6  # of a kernel; beyond it no step goes, nor what a solver counts in microseconds
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Data that one kernel writes and a later one reads.
-
-    `weight` counts it as often as that: it is 1 but where works are joined.
-    """
-
-    source: int
-    target: int
-    nbytes: float
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Memory that every GPU needs on which one of these kernels runs."""
-
-    nbytes: float
-    readers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +149,33 @@ def joined(works: Sequence[tuple[Work, float]]) -> Work:
         names=tuple(names), times_s=tuple(times), transfers=tuple(transfers),
         weights=tuple(weights), pinned=pinned,
     )  # fmt: skip
+
+
+def work_of(
+    kernels: Sequence[StepKernel],
+    gpus: Sequence[TimedGpu],
+    efficiency: Efficiency | None = None,
+) -> Work:
+    """Return a step as what the planner takes.
+
+    Args:
+      kernels: of the step.
+      gpus: where they may run.
+      efficiency: of kernels that are no products, the same on all GPUs.
+
+    Raises:
+      SettingError: no kernel, no GPU, or one whose file does not state what is needed.
+    """
+    if not gpus:
+        raise SettingError("gpus", gpus, "at least one GPU")
+    columns = [step_s(kernels, gpu, efficiency) for gpu in gpus]
+    return Work(
+        names=tuple(k.kind if k.layer < 0 else f"{k.layer}.{k.kind}" for k in kernels),
+        times_s=tuple(tuple(map(float, row)) for row in zip(*columns, strict=True)),
+        transfers=transfers_of(tuple(kernels)),
+        weights=tuple(
+            Weights(k.weight_bytes + k.cache_bytes, (number,))
+            for number, k in enumerate(kernels)
+            if k.weight_bytes + k.cache_bytes
+        ),
+    )

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from c2c.cost.kernel_graph import Efficiency, StepKernel, TimedGpu, Transfer, Weights, step_s
 from c2c.systems.program import Slice
 from c2c.systems.program.xla import XlaStep
-from c2c.systems.tessera.costs import Efficiency, step_s
 from c2c.systems.tessera.ddg import graph_of
-from c2c.systems.tessera.devices import TimedGpu
-from c2c.systems.tessera.kernels import StepKernel
 from c2c.systems.tessera.touches import Touch
-from c2c.systems.tessera.work import Transfer, Weights, Work
+from c2c.systems.tessera.work import Work
 
 __all__ = ["program_work", "xla_kernels"]
 

@@ -23,9 +23,16 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.systems.tessera.pieces import Pieces, cut, routes_of
-from c2c.systems.tessera.replicas import Replicas, chains_of
-from c2c.systems.tessera.workers import MODES, WorkerError, run_placed
+from c2c.systems.workers import (
+    MODES,
+    Pieces,
+    Replicas,
+    WorkerError,
+    chains_of,
+    cut,
+    routes_of,
+    run_placed,
+)
 from c2c.transformer import Cache, Reference, forward, random_params
 
 ROWS, WIDTH, PAGE, STEPS = 2, 2, 16, 3

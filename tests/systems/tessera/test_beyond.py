@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c2c.cost.kernel_graph import Batch, StepKernel, Transfer, step_kernels
 from c2c.errors import SettingError
 from c2c.hardware import link_gbps, load_platform, slices
 from c2c.models import load_spec
 from c2c.systems.tessera import (
-    Batch,
     Gpus,
-    StepKernel,
-    Transfer,
     Work,
     cost,
     cut_curve,
@@ -28,7 +26,6 @@ from c2c.systems.tessera import (
     plan,
     robust_plan,
     stages_of,
-    step_kernels,
     steps_of,
     streamed_ways,
 )

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from c2c.cost import resident_gemm_time
-from c2c.errors import SettingError
-from c2c.models import load_spec
-from c2c.systems.tessera import (
+from c2c.cost.kernel_graph import (
     Batch,
     Efficiency,
     StepKernel,
@@ -19,8 +17,10 @@ from c2c.systems.tessera import (
     tensor_parallel,
     timed_gpus,
     transfers_of,
-    work_of,
 )
+from c2c.errors import SettingError
+from c2c.models import load_spec
+from c2c.systems.tessera import work_of
 
 DECODE = Batch(rows=64, chunk=1, context=1084)
 PREFILL = Batch(rows=4, chunk=1020, context=1020)

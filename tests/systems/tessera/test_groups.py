@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2c.systems.tessera import Transfer, groups_of
+from c2c.cost.kernel_graph import Transfer
+from c2c.systems.workers import groups_of
 
 
 @given(st.data())

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from c2c.cost.kernel_graph import timed_gpus
 from c2c.errors import SettingError
 from c2c.systems.program import Emulated, Program, Slice
 from c2c.systems.program.xla import stated_kernels
@@ -23,7 +24,6 @@ from c2c.systems.tessera import (
     recording_of,
     running_on,
     schedule,
-    timed_gpus,
 )
 from tests.systems.tessera.step import step
 

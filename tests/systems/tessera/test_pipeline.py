@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c2c.cost.kernel_graph import Transfer, Weights
 from c2c.errors import SettingError
 from c2c.systems.tessera import (
-    MODES,
     Gpus,
     Steps,
-    Transfer,
-    Weights,
     Work,
     cost,
     one_cut,
@@ -24,6 +22,7 @@ from c2c.systems.tessera import (
     stages_of,
     steps_of,
 )
+from c2c.systems.workers import MODES
 
 # two GPUs by turns, a second each, with a transfer of a tenth between
 TURNS = Steps(

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c2c.cost.kernel_graph import Transfer, Weights
 from c2c.errors import SettingError
 from c2c.systems.tessera import (
     Gpus,
     Options,
-    Transfer,
-    Weights,
     Work,
     blocks_of_layers,
     cost,

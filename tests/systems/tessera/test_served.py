@@ -6,22 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from c2c.errors import SettingError
-from c2c.models import kv_bytes_per_token, load_spec, weight_bytes
-from c2c.systems.tessera import (
+from c2c.cost.kernel_graph import (
     MAMBA,
     SD35,
     VISION,
     Batch,
-    Lanes,
     Load,
-    Options,
     decoder,
     diffusion,
     kernel_s,
-    load_pair,
-    pair_of,
-    plan,
     ranked,
     state_space,
     step_kernels,
@@ -29,9 +22,10 @@ from c2c.systems.tessera import (
     timed_gpu,
     transfers_of,
     vision_kernels,
-    ways,
-    work_of,
 )
+from c2c.errors import SettingError
+from c2c.models import kv_bytes_per_token, load_spec, weight_bytes
+from c2c.systems.tessera import Lanes, Options, load_pair, pair_of, plan, ways, work_of
 
 LOAD = Load(prompt=1020, output=129)
 OSS = load_spec("gpt-oss-20b")

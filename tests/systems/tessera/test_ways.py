@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from c2c.cost.kernel_graph import Load, TimedGpu, decoder, timed_gpus
 from c2c.errors import SettingError
 from c2c.models import load_spec
-from c2c.systems.tessera import WAYS, Load, TimedGpu, best_way, decoder, timed_gpus, ways, work_of
+from c2c.systems.tessera import WAYS, best_way, ways, work_of
 
 SMALL = replace(load_spec("llama-3-8b"), layers=4)
 PAIR = timed_gpus("a100_80", "l40s")

@@ -13,12 +13,18 @@ import jax.numpy as jnp
 import pytest
 
 from c2c.errors import SettingError
-from c2c.systems.tessera.pieces import Pieces, cut, routes_of
 from c2c.systems.tessera.pipeline import pipelined, steps_of
-from c2c.systems.tessera.replicas import Replicas, chains_of
-from c2c.systems.tessera.virtual_clock import VirtualClock
 from c2c.systems.tessera.work import Gpus, Work
-from c2c.systems.tessera.workers import MODES, run_placed
+from c2c.systems.workers import (
+    MODES,
+    Pieces,
+    Replicas,
+    VirtualClock,
+    chains_of,
+    cut,
+    routes_of,
+    run_placed,
+)
 
 ROOT = Path(__file__).parents[3]
 

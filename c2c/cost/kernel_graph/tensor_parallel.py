@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from c2c.cost.kernel_graph.kernels import StepKernel, Transfer, Weights
+from c2c.cost.kernel_graph.served import Served
 from c2c.errors import SettingError
-from c2c.systems.tessera.kernels import StepKernel
-from c2c.systems.tessera.served import Served
-from c2c.systems.tessera.work import Transfer, Weights
 
 __all__ = ["ranked", "tensor_parallel"]
 

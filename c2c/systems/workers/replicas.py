@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
-from c2c.systems.tessera.pieces import Pieces, Update
+from c2c.systems.workers.pieces import Pieces, Update
 
 __all__ = ["Replicas", "chains_of"]
 

@@ -25,10 +25,10 @@ from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 
 from c2c.errors import SettingError
-from c2c.systems.tessera.groups import groups_of
-from c2c.systems.tessera.pieces import Pieces, routes_of
-from c2c.systems.tessera.replicas import Replicas
-from c2c.systems.tessera.virtual_clock import VirtualClock
+from c2c.systems.workers.groups import groups_of
+from c2c.systems.workers.pieces import Pieces, routes_of
+from c2c.systems.workers.replicas import Replicas
+from c2c.systems.workers.virtual_clock import VirtualClock
 
 __all__ = ["MODES", "Mode", "Ran", "Sent", "WorkerError", "run_placed"]
 
@@ -125,7 +125,7 @@ def run_placed(
         () if mode != "shortest" or piece_s is None else _left_s(pieces, gpu_of, piece_s),
     )  # fmt: skip
     threads = [
-        threading.Thread(target=board.work, args=(gpu,), name=f"tessera-{gpu}", daemon=True)
+        threading.Thread(target=board.work, args=(gpu,), name=f"device-{gpu}", daemon=True)
         for gpu in range(len(devices))
     ]
     for thread in threads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from c2c.cost import Constants, calibration_for, load_constants
+from c2c.cost.constants import Constants, calibration_for, load_constants
 from c2c.errors import SettingError
 from c2c.hardware import Gpu, Platform, load_platform
 from c2c.hardware import Slice as Part

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from c2c.systems.tessera.work import Transfer
+from c2c.cost.kernel_graph import Transfer
 
 __all__ = ["Group", "groups_of"]
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from c2c.cost.kernel_graph import Transfer
 from c2c.errors import SettingError
-from c2c.systems.tessera.work import Transfer
 
 __all__ = ["Piece", "Pieces", "Update", "cut", "routes_of"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from c2c.systems.tessera.kernels import Batch, KernelList, StepKernel
+from c2c.cost.kernel_graph.kernels import Batch, KernelList, StepKernel
 
 __all__ = [
     "MAMBA",

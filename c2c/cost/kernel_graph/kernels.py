@@ -10,11 +10,39 @@ from dataclasses import dataclass, replace
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.systems.tessera.work import Transfer
 
-__all__ = ["Batch", "KernelList", "StepKernel", "step_kernels", "transfers_of"]
+__all__ = [
+    "Batch",
+    "KernelList",
+    "StepKernel",
+    "Transfer",
+    "Weights",
+    "step_kernels",
+    "transfers_of",
+]
 
 _ELEMENT_BYTES = 2  # bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Data that one kernel writes and a later one reads.
+
+    `weight` counts it as often as that: it is 1 but where works are joined.
+    """
+
+    source: int
+    target: int
+    nbytes: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Memory that every GPU needs on which one of these kernels runs."""
+
+    nbytes: float
+    readers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

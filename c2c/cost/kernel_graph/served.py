@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from c2c.errors import SettingError
-from c2c.models import ModelSpec, kv_bytes_per_token, weight_bytes
-from c2c.systems.tessera.kernels import Batch, StepKernel, step_kernels
-from c2c.systems.tessera.other_models import (
+from c2c.cost.kernel_graph.kernels import Batch, StepKernel, Transfer, Weights, step_kernels
+from c2c.cost.kernel_graph.other_models import (
     DiffusionShape,
     MambaShape,
     diffusion_kernels,
     mamba_kernels,
 )
-from c2c.systems.tessera.work import Transfer, Weights
+from c2c.errors import SettingError
+from c2c.models import ModelSpec, kv_bytes_per_token, weight_bytes
 
 __all__ = [
     "Load",

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from c2c.cost import resident_gemm_time, throttled_s
+from c2c.cost.kernel_graph.gpus import TimedGpu
+from c2c.cost.kernel_graph.kernels import StepKernel
+from c2c.cost.resident import resident_gemm_time, throttled_s
 from c2c.errors import SettingError
 from c2c.hardware import Gpu
-from c2c.systems.tessera.devices import TimedGpu
-from c2c.systems.tessera.kernels import StepKernel, transfers_of
-from c2c.systems.tessera.work import Weights, Work
 
-__all__ = ["Efficiency", "kernel_s", "step_s", "work_of"]
+__all__ = ["Efficiency", "kernel_s", "step_s"]
 
 _REFERENCE_GHZ = 1.41  # an A100's, at which a launch takes `launch_s`
 
@@ -100,36 +99,6 @@ def step_s(
         found[products] = (made.total_s + longer_s)[which.ravel()]
     whole: Seconds = found / on.share + np.array([_wire_s(k, on.gpu) for k in kernels])
     return whole
-
-
-def work_of(
-    kernels: Sequence[StepKernel],
-    gpus: Sequence[TimedGpu],
-    efficiency: Efficiency | None = None,
-) -> Work:
-    """Return a step as what the planner takes.
-
-    Args:
-      kernels: of the step.
-      gpus: where they may run.
-      efficiency: of kernels that are no products, the same on all GPUs.
-
-    Raises:
-      SettingError: no kernel, no GPU, or one whose file does not state what is needed.
-    """
-    if not gpus:
-        raise SettingError("gpus", gpus, "at least one GPU")
-    columns = [step_s(kernels, gpu, efficiency) for gpu in gpus]
-    return Work(
-        names=tuple(k.kind if k.layer < 0 else f"{k.layer}.{k.kind}" for k in kernels),
-        times_s=tuple(tuple(map(float, row)) for row in zip(*columns, strict=True)),
-        transfers=transfers_of(tuple(kernels)),
-        weights=tuple(
-            Weights(k.weight_bytes + k.cache_bytes, (number,))
-            for number, k in enumerate(kernels)
-            if k.weight_bytes + k.cache_bytes
-        ),
-    )
 
 
 def _rest_s(kernel: StepKernel, gpu: Gpu, e: Efficiency) -> float:

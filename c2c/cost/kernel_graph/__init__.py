@@ -1,0 +1,60 @@
+"""A step kernel by kernel: what each computes, moves and takes from others, and how long."""
+
+from c2c.cost.kernel_graph.gpus import TimedGpu, timed_gpu, timed_gpus
+from c2c.cost.kernel_graph.kernels import (
+    Batch,
+    StepKernel,
+    Transfer,
+    Weights,
+    step_kernels,
+    transfers_of,
+)
+from c2c.cost.kernel_graph.other_models import (
+    MAMBA,
+    SD35,
+    VISION,
+    diffusion_kernels,
+    mamba_kernels,
+    vision_kernels,
+)
+from c2c.cost.kernel_graph.seconds import Efficiency, kernel_s, step_s
+from c2c.cost.kernel_graph.served import (
+    Load,
+    Phase,
+    Served,
+    decoder,
+    diffusion,
+    parameter_bytes,
+    state_space,
+)
+from c2c.cost.kernel_graph.tensor_parallel import ranked, tensor_parallel
+
+__all__ = [
+    "MAMBA",
+    "SD35",
+    "VISION",
+    "Batch",
+    "Efficiency",
+    "Load",
+    "Phase",
+    "Served",
+    "StepKernel",
+    "TimedGpu",
+    "Transfer",
+    "Weights",
+    "decoder",
+    "diffusion",
+    "diffusion_kernels",
+    "kernel_s",
+    "mamba_kernels",
+    "parameter_bytes",
+    "ranked",
+    "state_space",
+    "step_kernels",
+    "step_s",
+    "tensor_parallel",
+    "timed_gpu",
+    "timed_gpus",
+    "transfers_of",
+    "vision_kernels",
+]
