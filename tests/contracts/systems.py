@@ -7,6 +7,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from c2c.config import build, config_dir, load
 from c2c.policies import (
     AtBacklog,
@@ -38,7 +40,7 @@ from tests.simulator.controllers import Load
 from tests.simulator.lanes import layout, on, over, woven
 from tests.simulator.worlds import few_experts, setup, with_room
 
-__all__ = ["FLEETS", "SYSTEMS", "models", "prepared"]
+__all__ = ["EACH", "FLEETS", "ON_FLEETS", "SYSTEMS", "models", "prepared"]
 
 # Policies that no file of `conf/system` names, and those of several engines a slice.
 SPREAD = {
@@ -117,6 +119,25 @@ FLEETS: dict[str, dict[str, Any]] = {
     "roomy": {"superchips": 2},
     "tight": {"superchips": 1, "weights_start": "disk"},
 }
+
+
+# One system for each mechanism, with the fleet on which `make test` serves: resident weights,
+# streamed ones with feedback, turns, a cache of experts, lanes, a graph of works at the start. The
+# others are slow.
+FIRST = {
+    "mig_resident": "tight", "c2cserve": "tight", "triage_3": "tight", "moe_infinity": "tight",
+    "woven": "roomy", "graph_start": "roomy",
+}  # fmt: skip
+
+
+def _case(system: str, *fleet: str) -> Any:
+    is_first = FIRST.get(system) in (fleet or FLEETS)
+    return pytest.param(system, *fleet, marks=[] if is_first else pytest.mark.slow)
+
+
+EACH = [_case(system) for system in SYSTEMS]
+# A prefill by layers is tens of steps: once is enough.
+ON_FLEETS = [_case(s, f) for s in SYSTEMS for f in FLEETS if (s, f) != ("by_layer", "tight")]
 
 
 def models(system: str) -> int:

@@ -1,4 +1,4 @@
-"""The step as machine code takes the same decisions as interpreted, for all systems."""
+"""The step takes the same decisions over arrays, over rows and as machine code, for all systems."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from c2c.serving.compiled_step import CompiledStep
 from c2c.serving.loop import step
 from c2c.serving.port import Action, Arrival, Event, Load, Ready, RunSteps, StepEnd, new_report
 from c2c.serving.rows import as_rows
-from c2c.serving.state import Serving
 from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import SYSTEMS, models, prepared
+from tests.contracts.systems import ON_FLEETS, models, prepared
 from tests.simulator.worlds import random_requests
 
 type Taken = tuple[float, tuple[Action, ...], list[tuple[Any, ...]]]
@@ -34,16 +33,12 @@ def _plain(taken: Taken) -> tuple[Any, ...]:
     return now_s, done, ended
 
 
-def _backend(system: str) -> StubbornBackend:
-    """Return a world in which everything happens that may."""
-    return StubbornBackend(
+def _serve(system: str, take: Callable[[Event], Taken]) -> list[tuple[Any, ...]]:
+    """Return what was done in a world in which everything happens that may."""
+    backend, did = StubbornBackend(
         random_requests(12, models(system), 4.0, 5), seed=5, cancel=0.2, lose=[0], deadline=0.3,
         jump_s=0.1, tell=0.5,
-    )  # fmt: skip
-
-
-def _serve(system: str, take: Callable[[Event], Taken]) -> list[tuple[Any, ...]]:
-    backend, did = _backend(system), []
+    ), []  # fmt: skip
     while (event := backend.next_event()) is not None:
         taken = take(event)
         did.append(_plain(taken))
@@ -51,38 +46,46 @@ def _serve(system: str, take: Callable[[Event], Taken]) -> list[tuple[Any, ...]]
     return did
 
 
-def _taking(
-    state: Serving, take: Callable[[Serving, Event], tuple[Serving, tuple[Action, ...]]]
-) -> Callable[[Event], Taken]:
-    def taken(event: Event) -> Taken:
+def _interpreted(
+    system: str, fleet: str, form: Callable[[Any], Any] = as_rows
+) -> list[tuple[Any, ...]]:
+    """Return what is done over tables of a form; that of records grows."""
+    what = prepared(system, fleet)
+    rules, tables, seen = what.new_rules(), form(what.fleet), 0
+    state = form(what.new_serving(slots=2, buffer=1, rules=rules))
+
+    def take(event: Event) -> Taken:
+        nonlocal state, seen
+        state, actions = step(tables, rules, state, event, donate=True)
+        count, before = state.count[0], seen
+        seen = int(count.out)
+        return float(count.now_s), actions, [tuple(row) for row in state.records[before:seen]]
+
+    return _serve(system, take)
+
+
+def _compiled(system: str, fleet: str) -> list[tuple[Any, ...]]:
+    """Return what machine code does, whose records are taken out after each event."""
+    what = prepared(system, fleet)
+    rules = what.new_rules()
+    state = what.new_serving(slots=2, buffer=1, rules=rules)
+    compiled = CompiledStep(what.fleet, rules, state)
+
+    def take(event: Event) -> Taken:
         nonlocal state
-        state, actions = take(state, event)
+        state, actions = compiled.step(state, event)
         count = state.count[0]
         ended = [tuple(row) for row in state.records[: count.out]]
         count.out = 0
         return float(count.now_s), actions, ended
 
-    return taken
+    return _serve(system, take)
 
 
-def _interpreted(system: str, fleet: str) -> list[tuple[Any, ...]]:
-    what = prepared(system, fleet)
-    rules, tables = what.new_rules(), as_rows(what.fleet)
-    state = as_rows(what.new_serving(slots=2, buffer=1, rules=rules))
-    return _serve(
-        system, _taking(state, lambda s, event: step(tables, rules, s, event, donate=True))
-    )
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_machine_code_serves_alike(system: str) -> None:
-    fleet = "roomy" if system == "by_layer" else "tight"
-    what = prepared(system, fleet)
-    rules = what.new_rules()
-    state = what.new_serving(slots=2, buffer=1, rules=rules)
-    compiled = CompiledStep(what.fleet, rules, state)
-    did = _serve(system, _taking(state, compiled.step))
-    assert did == _interpreted(system, fleet)
+@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
+def test_arrays_rows_and_machine_code_serve_alike(system: str, fleet: str) -> None:
+    did = _interpreted(system, fleet, lambda tables: tables)
+    assert did == _interpreted(system, fleet) == _compiled(system, fleet)
     assert sum(len(ended) for _, _, ended in did) == 12
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import astuple
 from typing import Any
 
@@ -16,12 +15,9 @@ from c2c.serving.port import Cancelled, DeviceLost
 from c2c.simulator import build_machine
 from c2c.simulator.port import SimulatorBackend
 from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import FLEETS, SYSTEMS, models, prepared
+from tests.contracts.systems import EACH, ON_FLEETS, models, prepared
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, simulate
-
-# A prefill by layers is tens of steps: once is enough.
-WHERE = [w for w in itertools.product(SYSTEMS, FLEETS) if w != ("by_layer", "tight")]
 
 # An example takes a second: as it was drawn it is small enough.
 AS_DRAWN = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -30,7 +26,7 @@ seeds = st.integers(0, 2**31)
 loads = st.tuples(st.integers(1, 24), st.sampled_from([0.5, 4.0, 2000.0]), seeds)
 
 
-@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
 @settings(max_examples=5, deadline=None, phases=AS_DRAWN)
 @given(
     load=loads,
@@ -69,7 +65,7 @@ def _backend(system: str, fleet: str, block: Any, **more: Any) -> SimulatorBacke
     return SimulatorBackend(what, build_machine(what), block, **more)
 
 
-@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
 @settings(max_examples=2, deadline=None, phases=AS_DRAWN)
 @given(load=loads)
 def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_port(
@@ -102,7 +98,7 @@ def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_
     assert (stats.chip_peak_gbps <= stats.link_capacity_gbps * (1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", EACH)
 @settings(max_examples=2, deadline=None, phases=AS_DRAWN)
 @given(
     load=st.tuples(st.integers(1, 10), st.sampled_from([0.5, 2000.0]), seeds),
@@ -122,7 +118,7 @@ def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
         np.testing.assert_allclose(loose[name], exact[name], rtol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize(("system", "fleet"), WHERE)
+@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
 @settings(max_examples=2, deadline=None, phases=AS_DRAWN)
 @given(load=loads, slack=st.integers(0, 50), lost=st.integers(0, 14))
 def test_the_simulator_takes_incidents(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -37,20 +38,30 @@ FILES: Mapping[str, bytes] = {
     "traces/good.csv": f"{COLUMNS}0,svc-0,5,5\n1,svc-1,6,6\n".encode(),
 }
 PER_TEST = 20  # cases: shared between test processes, with little said where all is well
+EVERY = 8  # line is in the first tier; the others are slow
 MOST_BYTES = 1_000_000_000
-# What must hold from a shell, too: one of each kind of error there is.
+# What must hold from a shell, too: one of each kind of error. The first are those of Hydra's
+# own main, of a sweep, of a setting and of a file.
 FROM_A_SHELL = (
-    "out=/dev/null", "folder=/proc/x", "folder=mine", "--foo", "--config-dir=broken system=mine",
-    "--config-dir=broken system=bad", "a b", "=3", "seed=0,1", "-m seed=0,1 folder=one",
-    "+sead=5", "mig=9x9gb", "workload=null", "seed=9223372036854775808",
+    "--config-dir=broken system=mine", "-m seed=0,1 folder=one", "mig=9x9gb",
+    "workload=file workload.path=traces/corrupt.parquet",
+    "out=/dev/null", "folder=/proc/x", "folder=mine", "--foo", "--config-dir=broken system=bad",
+    "a b", "=3", "seed=0,1", "+sead=5", "workload=null", "seed=9223372036854775808",
     "timeline.rows=99999999999999", "system.max_batch=100000000", "superchips=100000000",
-    "workload.requests=99999999999999", "workload=file workload.path=traces/corrupt.parquet",
-    "hydra.verbose=7",
+    "workload.requests=99999999999999", "hydra.verbose=7",
 )  # fmt: skip
 
 
-def batches() -> list[tuple[str, int]]:
-    return [(name, at) for name, rows in TABLE.items() for at in range(0, len(rows), PER_TEST)]
+def batches() -> list[Any]:
+    """Return each command's lines, some at a time, first those of the first tier."""
+    found = []
+    for command, rows in TABLE.items():
+        quick, rest = rows[::EVERY], [row for k, row in enumerate(rows) if k % EVERY]
+        for name, part, marks in (("some", quick, []), ("others", rest, pytest.mark.slow)):
+            for k in range(0, len(part), PER_TEST):
+                lines, title = part[k : k + PER_TEST], f"{command}-{name}-{k}"
+                found.append(pytest.param(command, lines, marks=marks, id=title))
+    return found
 
 
 def commands() -> Mapping[str, Callable[[list[str]], int]]:
@@ -104,10 +115,10 @@ def test_the_table_is_large_and_the_shell_has_twenty_of_it() -> None:
     assert set(FROM_A_SHELL) <= {line for line, _ in TABLE["simulate"]}
 
 
-@pytest.mark.parametrize(("command", "first"), batches())
+@pytest.mark.parametrize(("command", "lines"), batches())
 def test_wrong_input_is_one_line(
     command: str,
-    first: int,
+    lines: list[tuple[str, str]],
     here: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -115,12 +126,12 @@ def test_wrong_input_is_one_line(
     run = commands()[command]
     # Hydra composes all settings once more beforehand, to learn a mode that none of these sets. It
     # does so still from a shell, below.
-    assert not any("hydra.mode" in line for line, _ in TABLE[command])
+    assert not any("hydra.mode" in line for line, _ in lines)
     monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = resident_bytes()
     faults = {}
-    for line, said in TABLE[command][first : first + PER_TEST]:
+    for line, said in lines:
         capsys.readouterr()
         status = run(shlex.split(line))
         if found := fault(status, *capsys.readouterr(), said):
@@ -130,7 +141,10 @@ def test_wrong_input_is_one_line(
     assert peak_bytes() - before < MOST_BYTES
 
 
-@pytest.mark.parametrize("line", FROM_A_SHELL)
+@pytest.mark.parametrize(
+    "line",
+    [*FROM_A_SHELL[:4], *(pytest.param(line, marks=pytest.mark.slow) for line in FROM_A_SHELL[4:])],
+)
 def test_wrong_input_is_one_line_from_a_shell(line: str, here: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "experiments.simulate", *BASE, *shlex.split(line)],
