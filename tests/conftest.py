@@ -32,6 +32,11 @@ settings.load_profile("default")
 # processes that tests start), warpgroups wait for each other inside them, and with one for each of
 # two cores a cluster can starve itself for ever.
 os.environ.setdefault("NPROC", "32")
+# Compiling is most of what tests of models take, and two fifths of it is LLVM's optimisation, which
+# is not ours to test.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+)
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here; no window is ever opened
 
 # Where it is set, each of the hundreds of processes that tests start compiles all sources again, a
