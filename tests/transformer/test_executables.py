@@ -39,6 +39,7 @@ from c2c.transformer.forward import run
 from c2c.transformer.warm import main
 from pallas_kernels.repository import FOLDER_VARIABLE, RepositoryError, RepositoryWarning
 from tests.compilations import compilations
+from tests.tiers import first
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
 IDS = [5, 17, 3, 80, 41]
@@ -119,7 +120,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", first(STRATEGIES))
 def test_a_second_model_of_one_architecture_compiles_nothing(name: str, folder: Path) -> None:
     shared = Executables(folder)
     first = made(shared, linear=STRATEGIES[name])
@@ -139,7 +140,7 @@ def test_a_second_model_of_one_architecture_compiles_nothing(name: str, folder: 
     assert (fresh.compiled, fresh.loaded) == (0, shared.compiled)
 
 
-@pytest.mark.parametrize("linear", ["reference", "staged"])
+@pytest.mark.parametrize("linear", first(["reference", "staged"]))
 def test_what_will_run_is_made_ready_while_weights_are_read(
     folder: Path, tmp_path: Path, linear: str
 ) -> None:
@@ -243,7 +244,7 @@ def _entries(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("of", ["c2c", "tuned"])
+@pytest.mark.parametrize("of", first(["c2c", "tuned"]))
 def test_stale_entries_are_replaced_with_a_warning(
     of: str, folder: Path, tokens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +273,10 @@ def _flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "suffix"), [(_cut, ".bin"), (_flip, ".bin"), (_cut, ".json"), (Path.unlink, ".bin")]
+    ("harm", "suffix"),
+    first(
+        [(_cut, ".bin"), (_flip, ".bin"), (_cut, ".json"), (Path.unlink, ".bin")], (_flip, ".bin")
+    ),
 )
 def test_corrupt_entries_are_replaced_with_a_warning(
     harm: Callable[[Path], None], suffix: str, folder: Path, tokens: list[int]

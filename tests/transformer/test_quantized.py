@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from c2c.models import from_hf_config
 from c2c.transformer import Hybrid, Quantization, Reference, Staged, load, random_params
 from c2c.transformer.generate import prompt_logits
 from pallas_kernels.quantized_gemm import dequantize, quantize
+from tests.tiers import first
 from tests.transformer.gguf_files import Builder
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import config_of, shapes_of, tensors_of, write
@@ -47,26 +52,52 @@ def rounded(tensors: dict[str, Any], name: str, *, tied: bool) -> dict[str, Any]
     return {tensor: changed(tensor, values) for tensor, values in tensors.items()}
 
 
-@pytest.mark.parametrize("name", BITS)
-@pytest.mark.parametrize("family", ["llama_biased", "qwen3", "mixtral"])
+@dataclass(frozen=True)
+class Floats:
+    """A checkpoint and what it gives before it is rounded."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, Any]
+    logits: np.ndarray
+    in_two_bytes: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Floats]:
+    @cache
+    def make(family: str) -> Floats:
+        config = config_of(family)
+        tensors = tensors_of(config)
+        folder = write(tmp_path_factory.mktemp(family), config, tensors)
+        in_two_bytes = load(folder, "bfloat16", linear="hybrid").logits(IDS)
+        return Floats(folder, config, tensors, plain_logits(config, tensors, IDS), in_two_bytes)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    first(
+        product(["llama_biased", "qwen3", "mixtral"], BITS),
+        *[("llama_biased", "int8"), ("qwen3", "fp8"), ("mixtral", "int4")],
+    ),
+)
 def test_logits_are_those_of_the_dequantised_weights(
-    family: str, name: Any, tmp_path: Path
+    family: str, name: Any, floats: Callable[[str], Floats]
 ) -> None:
-    config = config_of(family)
-    tensors = tensors_of(config)
-    tied = bool(config["tie_word_embeddings"])
-    expected = plain_logits(config, rounded(tensors, name, tied=tied), IDS)
-    assert np.abs(plain_logits(config, tensors, IDS) - expected).max() > 100 * TOLERANCE
-    folder = write(tmp_path / "model", config, tensors)
+    made = floats(family)
+    tied = bool(made.config["tie_word_embeddings"])
+    expected = plain_logits(made.config, rounded(made.tensors, name, tied=tied), IDS)
+    assert np.abs(made.logits - expected).max() > 100 * TOLERANCE
     for linear in (Reference(), Reference(by_layer=False), Staged()):
-        found = load(folder, linear=linear, quantize=name).logits(IDS)
+        found = load(made.folder, linear=linear, quantize=name).logits(IDS)
         assert np.abs(found - expected).max() < TOLERANCE
     # Kernels take activations of two bytes only.
-    found = load(folder, "bfloat16", linear="hybrid", quantize=name).logits(IDS)
+    found = load(made.folder, "bfloat16", linear="hybrid", quantize=name).logits(IDS)
     assert np.sqrt(((found - expected) ** 2).mean()) < 0.25 * expected.std()
-    floats = load(folder, "bfloat16", linear="hybrid").logits(IDS)
     mine = np.sqrt(((found - expected) ** 2).mean())
-    other = np.sqrt(((floats - expected) ** 2).mean())
+    other = np.sqrt(((made.in_two_bytes - expected) ** 2).mean())
     assert mine < other  # it is the rounded model, not the one before rounding
 
 
@@ -97,7 +128,7 @@ def test_a_tied_table_is_held_once(tmp_path: Path) -> None:
         assert params.embed.data is params.projections["head"].data
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q8_0"])
+@pytest.mark.parametrize("kind", first(["Q4_0", "Q4_1", "Q4_K", "Q8_0"], "Q4_K", "Q8_0"))
 def test_stored_integers_are_kept_exactly(kind: str, tmp_path: Path) -> None:
     built = Builder("llama", kind).write(tmp_path / "m.gguf")
     floats = load(built.path)
@@ -204,18 +235,24 @@ print(kilobytes("VmHWM") - before, weights // 1024)
 """
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
-def test_quantising_takes_little_more_memory_than_the_weights(name: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = config_of(
+        "mistral", hidden_size=1024, intermediate_size=8192, num_hidden_layers=4, vocab_size=4096
+    )
+    return write(tmp_path_factory.mktemp("wide"), config, tensors_of(config, dtype=np.float16))
+
+
+@pytest.mark.parametrize("name", first(["int4", "int8"]))
+def test_quantising_takes_little_more_memory_than_the_weights(
+    name: str, wide: Path, tmp_path: Path
+) -> None:
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("no /proc/self/clear_refs here: the peak of memory cannot be measured")
     small = config_of("mistral", hidden_size=64)
-    wide = config_of(
-        "mistral", hidden_size=1024, intermediate_size=8192, num_hidden_layers=12, vocab_size=4096
-    )
-    first = write(tmp_path / "small", small, tensors_of(small))
-    big = write(tmp_path / "big", wide, tensors_of(wide, dtype=np.float16))
+    given = write(tmp_path / "small", small, tensors_of(small))
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, str(first), str(big), name],
+        [sys.executable, "-c", _MEASURE, str(given), str(wide), name],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -21,6 +21,7 @@ from c2c.transformer.runner import Runner, Step
 from c2c.transformer.sampling import sampling_rows
 from c2c.transformer.shapes import Shapes, pieces
 from tests.compilations import compilations
+from tests.tiers import first
 
 SHAPES = Shapes(rows=(1, 4), budgets=(16, 64), width=4)
 HOT = Sampling(temperature=1.1, top_k=30, repetition_penalty=1.2, seed=5)
@@ -145,7 +146,7 @@ class Client:
         self.preempted += 1
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", first([0, 1], 1))
 def test_any_steps_in_turns_over_one_pool_draw_the_same(two: list[Warm], ahead: int) -> None:
     pool = two[0][0].pool
     preempted = early = 0

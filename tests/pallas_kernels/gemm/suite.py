@@ -144,6 +144,15 @@ CASES = {
     for op, cases in (("hybrid", PLAIN), ("quantized", QUANTISED), ("grouped", EXPERTS))
     for name, case in cases.items()
 }
+# Those of the first tier: all kinds of weights, clusters, layouts and ways through the kernel.
+QUICK = (
+    "hybrid, ragged everywhere", "hybrid, tiles, of [N, K], two warpgroups",
+    "hybrid, cluster of 4, a group of strips cut by N", "hybrid, in turn, cluster of 2, tiles",
+    "quantized, int8, one row, any K and N", "quantized, int4, groups of 32, offsets",
+    "quantized, fp8, cluster of 8", "quantized, 256 rows, scaled weights",
+    "grouped, empty experts, unaligned ends", "grouped, in turn",
+    "grouped, float16 [N, K] to float32", "grouped, fp8, groups, cluster of 2, to float32",
+)  # fmt: skip
 OF_EACH = {
     "hybrid": Case(m=72, k=192, n=128),
     "quantized": Case(m=72, k=256, n=128, weights=INT4, config=replace(CONVERTING, kc=128)),

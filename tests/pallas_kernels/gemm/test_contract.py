@@ -39,8 +39,18 @@ from tests.pallas_kernels.gemm.cases import (
     poisoned,
     same,
 )
-from tests.pallas_kernels.gemm.suite import CASES, GGUF, IN_TURN, INT4, OF_EACH, each_op, each_part
+from tests.pallas_kernels.gemm.suite import (
+    CASES,
+    GGUF,
+    IN_TURN,
+    INT4,
+    OF_EACH,
+    QUICK,
+    each_op,
+    each_part,
+)
 from tests.pallas_kernels.interpreting import SMALL, races_found, reset, within
+from tests.tiers import first
 
 
 def scalars_of(case: Case, alpha: float) -> np.ndarray:
@@ -69,7 +79,9 @@ def built(case: Case, scalars: np.ndarray, *, detect_races: bool = False) -> np.
     return within(lambda: np.asarray(kernel(x, *map(jnp.asarray, arrays), scalars)))
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "case", first(CASES.values(), *(CASES[name] for name in QUICK)), ids=CASES.keys()
+)
 def test_equal_to_float64_to_the_bit_in_every_dataflow(case: Case) -> None:
     x, w, exact = case.operands()
     if case.sizes is not None and not (case.weights and case.weights.kind == "float8_e4m3fn"):

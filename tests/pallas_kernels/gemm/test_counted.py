@@ -13,6 +13,7 @@ from pallas_kernels.gemm.config import rings
 from tests.pallas_kernels.gemm.cases import CONVERTING, OUTPUT_ONLY, Case, clustered
 from tests.pallas_kernels.gemm.suite import GGUF, INT4
 from tests.pallas_kernels.interpreting import SMALL, count_copies
+from tests.tiers import first
 
 COUNTED = {
     "both paths, a short last slice": Case(m=256, k=192, n=256, alphas=(0.5,)),
@@ -51,7 +52,16 @@ COUNTED = {
 }
 
 
-@pytest.mark.parametrize("case", COUNTED.values(), ids=COUNTED.keys())
+@pytest.mark.parametrize(
+    "case",
+    first(
+        COUNTED.values(),
+        COUNTED["both paths, a short last slice"],
+        COUNTED["experts, cluster of 2"],
+        COUNTED["experts, quantised, offsets"],
+    ),
+    ids=COUNTED.keys(),
+)
 def test_counted_copies_are_the_traffic(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     # tm is not tn or tk, so that tiles of X and W differ in shape
     config = case.config
