@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -81,6 +82,34 @@ def imported_roots(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             roots.add(node.module.partition(".")[0])
     return roots
+
+
+def imports_of_modules() -> dict[str, set[str]]:
+    """Return what each of our modules imports of ours: at its top, in functions and for types."""
+    files = {}
+    for path in modules(*PACKAGES):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found = {}
+    for name, path in files.items():
+        named = set()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{path}: imports are absolute"
+                each = [f"{node.module}.{alias.name}" for alias in node.names]
+                named |= {one if one in files else str(node.module) for one in each}
+        found[name] = (named & files.keys()) - {name}
+    return found
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    graph = imports_of_modules()
+    TopologicalSorter(graph).prepare()  # a CycleError names the modules
+    graph["c2c.errors"].add("c2c.config.build")
+    with pytest.raises(CycleError, match=r"c2c\.errors"):
+        TopologicalSorter(graph).prepare()
 
 
 def test_no_file_is_too_long() -> None:

@@ -13,7 +13,7 @@ from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.timers import set_timer
 from c2c.simulator.carrying import move_kv, send_kv
-from c2c.simulator.experts import Experts
+from c2c.simulator.expert_state import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
 from c2c.simulator.graphs import (
     begin_start,

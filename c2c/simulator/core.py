@@ -14,7 +14,7 @@ from c2c.serving.timers import answer_timer
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
-from c2c.simulator.experts import Experts
+from c2c.simulator.expert_state import Experts
 from c2c.simulator.graphs import follow_works
 from c2c.simulator.world import Machine, World
 

@@ -8,11 +8,13 @@ compute, predicted experts are fetched ahead.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from c2c.cost import kernel_link_gbps
 from c2c.policies import (
+    caches_experts,
     expert_worth,
     inlined,
     jitable,
@@ -21,120 +23,62 @@ from c2c.policies import (
     prefetch_weight,
     tracing,
 )
+from c2c.serving import Prepared, expert_bytes, expert_layers
 from c2c.serving.state import SLOT, Fleet, Serving
+from c2c.simulator.expert_state import NONE, STALE, Experts, ExpertTables, new_experts
 from c2c.simulator.needs import draw_step
-from c2c.simulator.tokens import Followed, nothing_followed
 from c2c.simulator.traces import (
-    Traces,
     begin_compare,
     compare_layer,
     embedded_row,
-    new_traces,
     predict,
     store,
 )
-from c2c.workloads import RouterTables
+from c2c.workloads import router_tables
 
 __all__ = [
-    "ExpertTables",
-    "Experts",
+    "build_experts",
     "end_sequence",
     "fill_experts",
-    "new_experts",
     "nth_request",
     "walk_experts",
 ]
 
-_STALE: Final = -2  # of `Experts.worst`: to be found again
-_NONE: Final = -1
 
-# What a device's cache is about, and its totals.
-CACHE_DTYPE = np.dtype(
-    [
-        ("model", "i8"),
-        ("held", "i8"),  # experts in HBM
-        ("clock", "i8"),  # uses so far, over all experts
-        ("flying", "i8"),  # layer of the last expert that was fetched ahead
-        ("flying_expert", "i8"),
-        ("request", "i8"),  # of the sequence that is traced, or -1
-        ("uses", "i8"),  # experts that steps have run, a layer's once
-        ("misses", "i8"),  # of them not in HBM when their layer began
-        ("ahead", "i8"),  # experts fetched before their layer
-        ("fetched_bytes", "f8"),  # over the link, for layers and ahead
-        ("wait_s", "f8"),  # of layers for the link
-        ("host_s", "f8"),  # of the host's work that nothing hid
-    ],
-    align=True,
-)
-
-
-class ExpertTables(NamedTuple):
-    """The fixed part; axes are architecture and kind of slice."""
-
-    router: RouterTables
-    slots: Any  # i8[A, kind] experts that HBM holds
-    fetch_s: Any  # f8[A, kind] of one, over the link
-    read_s: Any  # f8[A, kind] that a kernel takes longer to read one from host memory
-    expert_bytes: Any  # f8[A]
-    host_s: float
-    is_host_for_copies: bool  # else for every expert that runs
-    is_streamed: bool
-
-
-class Experts(NamedTuple):
-    """The changing part; D devices, L layers, E experts."""
-
-    tables: ExpertTables
-    cache: Any  # CACHE_DTYPE [D]
-    held: Any  # i1[D, L, E]
-    uses: Any  # i8[D, L, E]
-    last: Any  # i8[D, L, E] the clock of the last use
-    recent: Any  # f8[D, L, E] tokens of the present sequence
-    worst: Any  # i8[D, L] the expert of a layer that is worth least
-    traces: Traces
-    chance: Any  # scratch f8[L, E] predicted for this step
-    want: Any  # scratch f8[L, E] the same, of what is to be fetched
-    best: Any  # scratch i8[L] the likeliest that is wanted
-    step: Any  # f8[1, L, E] tokens of this step
-    needs: Any  # i8[L] experts of it
-    need: Any  # i8[L, E] which, in the order in which tokens take them
-    is_needed: Any  # i1[L, E]
-    followed: Followed
-    token: Any  # scratch i8[experts a token]
-
-
-def new_experts(
-    tables: ExpertTables, prefetch: Any, devices: int, models: int, caches: bool
-) -> Experts:
-    """Return empty caches; where nothing is cached, as small as can be."""
-    router = tables.router
-    layers, experts, most = (
-        max(1, int(sizes.max())) for sizes in (router.layers, router.experts, router.per_token)
+def build_experts(prepared: Prepared, state: Serving) -> Experts:
+    """Return the caches of experts at the start: of models that are active, as after a load."""
+    setup, system = prepared.setup, prepared.setup.system
+    specs, kinds = prepared.architectures, prepared.slice_kinds
+    one = np.array([expert_bytes(s) for s in specs])
+    copy_gbps = np.array([min(k.link_cap_gbps, prepared.link_capacity_gbps) for k in kinds])
+    kernel_gbps = [
+        float(kernel_link_gbps(k, setup.constants.on(k), prepared.link_capacity_gbps))
+        for k in kinds
+    ]
+    hbm_gbps = [k.hbm_gbps * setup.constants.on(k).expert_hbm_efficiency for k in kinds]
+    longer = 1.0 / np.array(kernel_gbps) - 1.0 / np.array(hbm_gbps)
+    tables = ExpertTables(
+        router=router_tables(
+            setup.router,
+            [(expert_layers(s), s.experts, s.experts_per_token) for s in specs],
+            setup.seed,
+        ),
+        slots=prepared.expert_slots,
+        fetch_s=np.outer(one, 1e-9 / copy_gbps),
+        read_s=np.outer(one, 1e-9 * np.maximum(longer, 0.0)),
+        expert_bytes=one,
+        host_s=float(system.expert_host_s),
+        is_host_for_copies=system.expert_host == "fetch",
+        is_streamed=system.expert_miss == "stream",
     )
-    if not caches:
-        devices, layers, experts = 1, 1, 1
-    cache = np.zeros(devices, CACHE_DTYPE).view(np.recarray)
-    cache.model, cache.request = _NONE, _NONE
-    of_each = (devices, layers, experts)
-    return Experts(
-        tables=tables,
-        cache=cache,
-        held=np.zeros(of_each, np.int8),
-        uses=np.zeros(of_each, np.int64),
-        last=np.zeros(of_each, np.int64),
-        recent=np.zeros(of_each),
-        worst=np.full((devices, layers), _STALE),
-        traces=new_traces(tracing(prefetch).rows, layers, experts, models),
-        chance=np.zeros((layers, experts)),
-        want=np.zeros((layers, experts)),
-        best=np.full(layers, _STALE),
-        step=np.zeros((1, layers, experts)),
-        needs=np.zeros(layers, np.int64),
-        need=np.zeros((layers, experts), np.int64),
-        is_needed=np.zeros((layers, experts), np.int8),
-        followed=nothing_followed(router, devices),
-        token=np.zeros(most, np.int64),
-    )
+    caches = caches_experts(system.experts)
+    models = len(setup.deployments)
+    experts = new_experts(tables, system.prefetch, len(state.device), models, caches)
+    for inst in state.instance:
+        if caches and inst.model >= 0:
+            m, d = int(inst.model), int(inst.on_device)
+            fill_experts(experts, prepared.fleet, m, int(inst.kind), d)
+    return experts
 
 
 @jitable
@@ -145,7 +89,7 @@ def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
     layers, experts = router.layers[arch], router.experts[arch]
     n = min(x.tables.slots[arch, kind], layers * experts)
     for layer in range(x.held.shape[1]):
-        x.worst[d, layer] = _STALE
+        x.worst[d, layer] = STALE
         full = n // layers + (1 if layer < n % layers else 0)
         for e in range(x.held.shape[2]):
             x.held[d, layer, e] = 1 if layer < layers and e < full else 0
@@ -155,12 +99,12 @@ def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
     cache.held = x.tables.slots[arch, kind]
     cache.model = m
     cache.clock = 0
-    cache.request = _NONE
+    cache.request = NONE
 
 
 @jitable
 def _find_worst(policy: Any, x: Experts, d: int, layer: int, experts: int, is_now: bool) -> int:
-    worst, least = _NONE, 0.0
+    worst, least = NONE, 0.0
     for e in range(experts):
         if x.held[d, layer, e] == 0 or (is_now and x.is_needed[layer, e] != 0):
             continue
@@ -179,11 +123,11 @@ def _give_way(policy: Any, x: Experts, arch: int, d: int, now: int, guarded: int
     # False if there is none.
     router = x.tables.router
     layers, experts = router.layers[arch], router.experts[arch]
-    chosen, least = _NONE, 0.0
+    chosen, least = NONE, 0.0
     for layer in range(layers):
         if layer == guarded:
             continue
-        if x.worst[d, layer] == _STALE:
+        if x.worst[d, layer] == STALE:
             x.worst[d, layer] = _find_worst(policy, x, d, layer, experts, layer == now)
         e = x.worst[d, layer]
         if e < 0:
@@ -197,7 +141,7 @@ def _give_way(policy: Any, x: Experts, arch: int, d: int, now: int, guarded: int
     if chosen < 0:
         return False
     x.held[d, chosen, x.worst[d, chosen]] = 0
-    x.worst[d, chosen] = _STALE
+    x.worst[d, chosen] = STALE
     x.cache[d].held -= 1
     return True
 
@@ -213,14 +157,14 @@ def _admit(
     ):
         return False
     x.held[d, layer, e] = 1
-    x.worst[d, layer] = _STALE
+    x.worst[d, layer] = STALE
     x.cache[d].held += 1
     return True
 
 
 @jitable
 def _find_best(x: Experts, d: int, layer: int, experts: int) -> int:
-    best, most = _NONE, 0.0
+    best, most = NONE, 0.0
     for e in range(experts):
         if x.want[layer, e] > most and x.held[d, layer, e] == 0:
             best, most = e, x.want[layer, e]
@@ -236,9 +180,9 @@ def _fetch_ahead(
     router, cache = x.tables.router, x.cache[d]
     layers, experts = router.layers[arch], router.experts[arch]
     while free_s < until_s:
-        chosen, most = _NONE, 0.0
+        chosen, most = NONE, 0.0
         for layer in range(now + 1, layers):
-            if x.best[layer] == _STALE:
+            if x.best[layer] == STALE:
                 x.best[layer] = _find_best(x, d, layer, experts)
             if x.best[layer] < 0:
                 continue
@@ -250,7 +194,7 @@ def _fetch_ahead(
             return free_s
         e = x.best[chosen]
         x.want[chosen, e] = 0.0
-        x.best[chosen] = _STALE
+        x.best[chosen] = STALE
         if _admit(policy, x, arch, kind, d, chosen, e, now, chosen):
             cache.ahead += 1
             cache.flying = chosen
@@ -263,7 +207,7 @@ def _fetch_ahead(
 @jitable
 def _forget_predictions(x: Experts, layers: int, experts: int) -> None:
     for layer in range(layers):
-        x.best[layer] = _NONE
+        x.best[layer] = NONE
         for e in range(experts):
             x.chance[layer, e] = 0.0
             x.want[layer, e] = 0.0
@@ -277,8 +221,8 @@ def _predict_layers(
     mass = mass_to_fetch(prefetch, similarity)
     for layer in range(first, last):
         predict(x.traces, row, layer, mass, x.tables.router.per_token[arch], x.chance, x.want)
-        x.best[layer] = _STALE
-        x.worst[d, layer] = _STALE
+        x.best[layer] = STALE
+        x.worst[d, layer] = STALE
 
 
 @inlined
@@ -327,7 +271,7 @@ def _begin_sequence(prefetch: Any, x: Experts, arch: int, d: int, request: int) 
     cache, router = x.cache[d], x.tables.router
     cache.request = request
     for layer in range(router.layers[arch]):
-        x.worst[d, layer] = _STALE
+        x.worst[d, layer] = STALE
         for e in range(router.experts[arch]):
             x.recent[d, layer, e] = 0.0
 
@@ -342,7 +286,7 @@ def _used(x: Experts, d: int, layer: int, n: int) -> None:
         x.uses[d, layer, e] += 1
         x.last[d, layer, e] = cache.clock
         x.recent[d, layer, e] += x.step[0, layer, e]
-    x.worst[d, layer] = _STALE
+    x.worst[d, layer] = STALE
     cache.uses += n
 
 
@@ -352,13 +296,13 @@ def _missing(
 ) -> int:  # fmt: skip
     # How many of the n experts of the step are not in HBM; those that are copied are there then.
     misses = 0
-    x.worst[d, layer] = _STALE  # none that is needed gives way
+    x.worst[d, layer] = STALE  # none that is needed gives way
     for k in range(n):
         e = x.need[layer, k]
         if x.held[d, layer, e] == 0:
             misses += 1
             if not x.tables.is_streamed:
-                _admit(policy, x, arch, kind, d, layer, e, layer, _NONE)
+                _admit(policy, x, arch, kind, d, layer, e, layer, NONE)
     return misses
 
 
@@ -385,10 +329,10 @@ def walk_experts(
     if cache.request != lead:
         _begin_sequence(prefetch, x, arch, d, lead)
     bytes_before = cache.fetched_bytes
-    cache.flying = _NONE
+    cache.flying = NONE
     layer_s = alone_s / layers
     now_s, free_s = 0.0, 0.0
-    row = _NONE
+    row = NONE
     if how.rows > 0:
         _forget_predictions(x, layers, tables.router.experts[arch])
         begin_compare(x.traces, cache.model)

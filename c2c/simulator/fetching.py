@@ -7,8 +7,8 @@ from typing import Any
 
 from c2c.policies import apart, caches_experts
 from c2c.serving.state import Fleet, Rules, Serving
+from c2c.simulator.expert_state import Experts
 from c2c.simulator.experts import (
-    Experts,
     end_sequence,
     fill_experts,
     nth_request,

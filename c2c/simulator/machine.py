@@ -6,27 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from c2c.cost import kernel_link_gbps
 from c2c.models import weight_bytes
-from c2c.policies import caches_experts, fetches_ahead, swaps_weights, weights_in
+from c2c.policies import fetches_ahead, swaps_weights, weights_in
 from c2c.serving import (
     RESOURCES,
     Plan,
     Prepared,
-    Serving,
     expert_bytes,
     expert_layers,
     start_plan,
     tables,
 )
 from c2c.simulator.compiled import is_compiled
-from c2c.simulator.experts import Experts, ExpertTables, fill_experts, new_experts
 from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
+from c2c.simulator.run import Simulation, run_blocks
 from c2c.simulator.traces import Traces
 from c2c.simulator.world import Machine
-from c2c.workloads import ClosedLoop, RequestBlock, router_tables
+from c2c.workloads import ClosedLoop, RequestBlock
 
-__all__ = ["build_experts", "build_machine"]
+__all__ = ["build_machine"]
 
 _INTERPRETED_LAYERS = 16  # more are walked sooner by code that has to be compiled first
 
@@ -108,8 +106,6 @@ def _misses(prepared: Prepared) -> MissTable:
 
 def _phases(prepared: Prepared, block: RequestBlock, traces: Traces | None) -> tuple[Any, Traces]:
     """Return the phases of requests that are served one after another, and what they stored."""
-    from c2c.simulator.run import Simulation, run_blocks  # which is built on this module
-
     layers = sum(expert_layers(s) for s in prepared.architectures)
     simulation = Simulation.start(
         prepared,
@@ -141,42 +137,6 @@ def _held_bytes(prepared: Prepared) -> np.ndarray:
     whole = np.array([float(weight_bytes(s)) for s in specs])
     held: np.ndarray = (whole - missing * one).T.copy()
     return held
-
-
-def build_experts(prepared: Prepared, state: Serving) -> Experts:
-    """Return the caches of experts at the start: of models that are active, as after a load."""
-    setup, system = prepared.setup, prepared.setup.system
-    specs, kinds = prepared.architectures, prepared.slice_kinds
-    one = np.array([expert_bytes(s) for s in specs])
-    copy_gbps = np.array([min(k.link_cap_gbps, prepared.link_capacity_gbps) for k in kinds])
-    kernel_gbps = [
-        float(kernel_link_gbps(k, setup.constants.on(k), prepared.link_capacity_gbps))
-        for k in kinds
-    ]
-    hbm_gbps = [k.hbm_gbps * setup.constants.on(k).expert_hbm_efficiency for k in kinds]
-    longer = 1.0 / np.array(kernel_gbps) - 1.0 / np.array(hbm_gbps)
-    tables = ExpertTables(
-        router=router_tables(
-            setup.router,
-            [(expert_layers(s), s.experts, s.experts_per_token) for s in specs],
-            setup.seed,
-        ),
-        slots=prepared.expert_slots,
-        fetch_s=np.outer(one, 1e-9 / copy_gbps),
-        read_s=np.outer(one, 1e-9 * np.maximum(longer, 0.0)),
-        expert_bytes=one,
-        host_s=float(system.expert_host_s),
-        is_host_for_copies=system.expert_host == "fetch",
-        is_streamed=system.expert_miss == "stream",
-    )
-    caches = caches_experts(system.experts)
-    models = len(setup.deployments)
-    experts = new_experts(tables, system.prefetch, len(state.device), models, caches)
-    for inst in state.instance:
-        if caches and inst.model >= 0:
-            m, d = int(inst.model), int(inst.on_device)
-            fill_experts(experts, prepared.fleet, m, int(inst.kind), d)
-    return experts
 
 
 def _start_plans(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from c2c.policies import jitable
 from c2c.serving.state import ENDS_AT, LENGTH, SLOT, Serving
+from c2c.simulator.expert_state import Experts
 from c2c.simulator.tokens import draw_token, follow, token_experts
-
-if TYPE_CHECKING:
-    from c2c.simulator.experts import Experts
 
 __all__ = ["draw_step"]
 

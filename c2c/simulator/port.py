@@ -32,9 +32,9 @@ from c2c.serving.port import (
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
+from c2c.simulator.experts import build_experts
 from c2c.simulator.graphs import follow_works
 from c2c.simulator.layouts import LayoutSchedule
-from c2c.simulator.machine import build_experts
 from c2c.simulator.world import Machine, new_world
 from c2c.workloads import ClosedLoop, RequestBlock
 

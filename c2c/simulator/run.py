@@ -19,10 +19,10 @@ from c2c.simulator.backend import submit
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
 from c2c.simulator.core import DRAINED, LAYOUT_DUE, NEED_SLOTS, RECORDS_FULL, drive
-from c2c.simulator.experts import Experts
+from c2c.simulator.expert_state import Experts
+from c2c.simulator.experts import build_experts
 from c2c.simulator.groups import Ranges, ranges_of
 from c2c.simulator.layouts import LayoutRow, LayoutSchedule
-from c2c.simulator.machine import build_experts
 from c2c.simulator.world import Machine, World, new_world
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -49,13 +48,6 @@ class Model:
     tokenizer: Tokenizer | None = None  # None where the checkpoint has none
     eos_ids: tuple[int, ...] = ()
     executables: Executables | None = None  # None: jax compiles for this process
-
-    @classmethod
-    def load(cls, path: Path | str, dtype: str = "auto", **settings: Any) -> Model:
-        """Return the model at `path`; see `load`."""
-        from c2c.transformer.loading import load
-
-        return load(path, dtype, **settings)
 
     def __repr__(self) -> str:
         bytes_by_kind = self.placement().bytes_by_kind
