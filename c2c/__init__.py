@@ -14,7 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from c2c.config import RunSetup, SimulationResult, build, load, simulate
+    from c2c.config.build import RunSetup, build
+    from c2c.config.load import load
+    from c2c.config.simulate import SimulationResult, simulate
     from c2c.errors import DataError, SettingError
 
 __all__ = [

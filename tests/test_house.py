@@ -188,6 +188,22 @@ def test_a_package_gives_all_it_names_and_says_what_it_has_not(package: str) -> 
     assert result.stdout.strip() == f"module {package!r} has no attribute 'nothing'"
 
 
+def test_no_system_is_named_where_all_are_served() -> None:
+    """C2CServe's paper is a source there; other systems enter by `c2c.systems.mechanism` alone."""
+    systems = ROOT / "c2c" / "systems"
+    own = {p.parent.name for p in systems.glob("*/__init__.py") if "SYSTEM" in p.read_text("utf-8")}
+    assert {"medusa", "tessera"} <= own
+    others = "serverlessllm aegaeon finemoe moe.?infinity cocoserve weaver muxserve"
+    named = re.compile("|".join([*own, *others.split()]), re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in modules("c2c/config", "c2c/serving", "c2c/simulator")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if named.search(line)
+    ]
+    assert not found
+
+
 def test_policies_draw_no_random_numbers() -> None:
     """Import-linter sees top-level modules only, so numpy.random is looked for here."""
     found = [

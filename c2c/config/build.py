@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,8 @@ from c2c.config.bounds import (
 )
 from c2c.config.installed import load_installed, source_folders
 from c2c.config.layout import choose_layout, layout_changes, planned_requests
-from c2c.config.nodes import laid_out, node_of
+from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
+from c2c.config.nodes import node_of
 from c2c.config.planner import Plan, plan_layout
 from c2c.config.refusals import as_setting_error, check_renamed
 from c2c.config.schema import RoutingConf, RunConf, ScaleConf, SloConf, TimelineConf
@@ -38,6 +39,7 @@ from c2c.errors import SettingError, unknown_name
 from c2c.hardware import (
     LinkVariant,
     MigConfig,
+    Node,
     Platform,
     conf_dir,
     load_mig,
@@ -45,10 +47,11 @@ from c2c.hardware import (
     scaled,
 )
 from c2c.models import Deployment, load_catalog
-from c2c.policies import DECISIONS, weights_in
+from c2c.policies import DECISIONS
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
 from c2c.simulator.groups import groups_of
+from c2c.systems.mechanism import Context
 from c2c.workloads import (
     Router,
     Workload,
@@ -126,11 +129,22 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         raise SettingError("timeline.rows", rows, "a whole number, at least 0")
     load_installed()
     load_code(plain["code"])
-    platform = _platform(plain)
+    node = node_of(plain)
+    platform = _platform(plain, node)
     constants, said = _constants(plain, platform)
     deployments = _deployments(plain)
-    system = _started(_system(plain["system"]), plain["system"], deployments, constants)
-    system = laid_out(system, plain, deployments)
+    mechanisms = mechanisms_of(plain)
+    system = with_parts(
+        mechanisms,
+        Context(
+            system=_system(plain["system"]),
+            platform=platform,
+            node=node,
+            deployments=deployments,
+            constants=constants,
+            run=plain,
+        ),
+    )
     to_plan = planned_requests(plain["mig"])
     mig, notes = choose_layout(plain["mig"], platform, system)
     changes = layout_changes(plain["mig_changes"], plain["mig"])
@@ -164,7 +178,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     try_policies(prepared, workload)
     notes = (*notes, *_in_one(plain["shards"], prepared, workload))
     code = [Path(file).expanduser().resolve() for file in plain["code"]]
-    groups = ("hardware", "mig", "node", "kernel", "calibration", "engines")
+    groups = ("hardware", "mig", "node", "kernel", "calibration", "engines", "starts")
     folders = [conf_dir() / group for group in groups]
     return RunSetup(
         prepared=prepared,
@@ -175,7 +189,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
             *sorted(set(workload_files(wanted).values())),
             *folders,
             *code,
-            *source_folders(system.policies),
+            *source_folders((system.policies, *(m.prepare for m in mechanisms))),
         ),
         settings=plain,
         notes=(*notes, *said, *_on_disk(prepared)),
@@ -200,7 +214,7 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     """
     plain = _plain(cfg)
     system = _system(plain["system"])
-    platform = _platform(plain)
+    platform = _platform(plain, node_of(plain))
     if planned_requests(plain["mig"]):
         setup = build(cfg)
         mig, notes = setup.serving.mig, setup.notes
@@ -213,9 +227,8 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     )
 
 
-def _platform(plain: Mapping[str, Any]) -> Platform:
+def _platform(plain: Mapping[str, Any], node: Node | None) -> Platform:
     """Return the platform of a run, at its scale; of a node, its first GPU's."""
-    node = node_of(plain)
     chip = node.platforms[0] if node else platform_from_mapping(plain["hardware"])
     return scaled(chip, **plain["scale"])
 
@@ -315,34 +328,10 @@ def _without_targets(value: Any) -> Any:
 
 
 def _system(settings: Mapping[str, Any]) -> SystemSpec:
-    """Return the system; a policy that is not named is the default one."""
-    given = {k: v for k, v in settings.items() if not (k in DECISIONS and v is None)}
-    if isinstance(given.get("start"), str):  # a name: see `_started`
-        given["start"] = ()
-    given["layout"] = None  # see `laid_out`
-    return SystemSpec(**given)
-
-
-def _started(
-    system: SystemSpec,
-    settings: Mapping[str, Any],
-    deployments: Sequence[Deployment],
-    constants: Constants,
-) -> SystemSpec:
-    """Return the system with the start that its settings name, if they name one."""
-    name = settings.get("start")
-    if not isinstance(name, str):
-        return system
-    from c2c.systems.medusa import load_measured_start, start_works
-
-    works = start_works(
-        name,
-        [d.spec for d in deployments],
-        load_measured_start(),
-        is_copied=weights_in(system.load) == "hbm",
-        switch_s=lambda spec: constants.switch_moe_s if spec.experts else constants.switch_dense_s,
-    )
-    return replace(system, start=works)
+    """Return the system without what mechanisms fill; a policy that is not named is the default."""
+    unnamed = {k for k in (*DECISIONS, "start") if settings[k] is None}
+    left = {k for k in ("start", "layout") if is_by_mechanism(settings[k])}
+    return SystemSpec(**{k: v for k, v in settings.items() if k not in unnamed | left})
 
 
 def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:

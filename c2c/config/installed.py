@@ -1,8 +1,8 @@
-"""Installed plug-ins: packages that bring policies and settings by an entry point.
+"""Installed plug-ins: packages that bring policies, a mechanism and settings by an entry point.
 
 An entry point of the group `c2c.plugins` names a module. Importing it defines policies
-(`@place.by(...)`); the folder `conf/` beside it, if there is one, is searched for settings as a
-folder given with `--config-dir` is.
+(`@place.by(...)`), and its `SYSTEM` is a mechanism (`c2c.config.mechanisms`); the folder `conf/`
+beside it, if there is one, is searched for settings as a folder given with `--config-dir` is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from c2c.errors import DataError, PolicyError, SettingError
 
-__all__ = ["GROUP", "load_installed", "source_folders"]
+__all__ = ["GROUP", "load_installed", "plug_ins", "source_folders"]
 
 GROUP = "c2c.plugins"
 
@@ -29,7 +29,7 @@ def load_installed() -> None:
     Raises:
       DataError: one cannot be imported; names it and the reason.
     """
-    _modules()
+    plug_ins()
     Plugins.instance().register(C2cPlugins)
 
 
@@ -38,23 +38,24 @@ class C2cPlugins(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append their folders."""
-        for name, module in _modules().items():
+        for name, module in plug_ins().items():
             if (folder := _folder(module) / "conf").is_dir():
                 search_path.append(f"c2c.plugins.{name}", f"file://{folder}")
 
 
-def source_folders(policies: object) -> tuple[Path, ...]:
-    """Return the folders of plug-ins whose policies are among these, for the key of a run."""
-    used = {type(p).__module__.partition(".")[0] for p in _flat(policies)}
+def source_folders(used: object) -> tuple[Path, ...]:
+    """Return the folders of plug-ins that have these policies and functions, for a run's key."""
+    roots = {getattr(one, "__module__", "").partition(".")[0] for one in _flat(used)}
     return tuple(
         _folder(module)
-        for module in _modules().values()
-        if module.__name__.partition(".")[0] in used
+        for module in plug_ins().values()
+        if module.__name__.partition(".")[0] in roots
     )
 
 
 @cache
-def _modules() -> dict[str, ModuleType]:
+def plug_ins() -> dict[str, ModuleType]:
+    """Return the modules of the plug-ins that are installed, by the names of their entry points."""
     return {point.name: _imported(point) for point in sorted(entry_points(group=GROUP))}
 
 

@@ -60,7 +60,7 @@ def load(
 ) -> DictConfig:
     """Return the composed configuration.
 
-    >>> load(["system=serverlessllm", "seed=3"]).seed
+    >>> load(["system=dedicated", "seed=3"]).seed
     3
 
     Args:

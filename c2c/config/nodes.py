@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -19,10 +16,8 @@ from c2c.hardware import (
     node_from_mapping,
     platform_from_mapping,
 )
-from c2c.models import Deployment
-from c2c.serving import SystemSpec
 
-__all__ = ["laid_out", "node_of"]
+__all__ = ["node_of"]
 
 
 def node_of(plain: Mapping[str, Any]) -> Node | None:
@@ -73,29 +68,3 @@ def _hardware_by_default() -> str:
         d for d in OmegaConf.load(conf_dir() / "config.yaml").defaults if isinstance(d, Mapping)
     ]
     return next(str(group["hardware"]) for group in groups if "hardware" in group)
-
-
-def laid_out(
-    system: SystemSpec, plain: Mapping[str, Any], deployments: Sequence[Deployment]
-) -> SystemSpec:
-    """Return the system with its instances over the node, where its settings say how."""
-    settings = plain["system"].get("layout")
-    if settings is None:
-        return system
-    if not isinstance(settings, Mapping):
-        raise SettingError("system.layout", settings, "a mapping with the key way, or null")
-    from c2c.systems.tessera import pair_layout, pair_of
-
-    pair = pair_of(node_from_mapping(plain["node"]))
-    if len(deployments) > 1:
-        raise SettingError(
-            "catalog", [d.name for d in deployments], "one model: the pair keeps its weights"
-        )
-    layout = pair_layout(settings, pair, deployments[0].spec, rows=system.max_batch)
-    window_s = getattr(system.vary, "window_s", math.inf)
-    if window_s < layout.switch_s:
-        warnings.warn(
-            f"system.vary.window_s={window_s}: a switch takes longer, {layout.switch_s} s",
-            stacklevel=2,
-        )
-    return replace(system, layout=layout)

@@ -26,8 +26,8 @@ def _named(name: str) -> DataclassOptions:
 
 
 # A policy is a node of its own (a choice in `system/place` and so on); none here, so that choosing
-# another one leaves nothing of it behind.
-_NONE: dict[str, Any] = dict.fromkeys(DECISIONS)
+# another one leaves nothing of it behind. A start may be a list or a mapping.
+_NONE: dict[str, Any] = dict.fromkeys((*DECISIONS, "start"))
 SystemConf: Any = builds(
     SystemSpec,
     populate_full_signature=True,

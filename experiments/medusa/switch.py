@@ -48,7 +48,7 @@ def _switches(context: Context, system: str, start: str | None) -> dict[str, flo
             "hardware=gh200",
             "mig=1x96gb",
             f"system={system}",
-            *([f"system.start={start}"] if start else []),
+            *([f"system.start=medusa/{start}"] if start else []),
             f"link={context.link_variant}",
             "system.check_slo=false",
             "workload=deterministic",

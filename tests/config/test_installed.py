@@ -24,6 +24,17 @@ class AtQueue(NamedTuple):
 def at_queue(policy, outstanding, backlog_s, is_full):
     return outstanding > policy.at
 """
+MECHANISM = """\
+from dataclasses import make_dataclass, replace
+from c2c.serving import Weights, Work
+from c2c.systems.mechanism import Mechanism
+
+def prepare(context):
+    work = Work(name="all", seconds=0.3, draws={"link": Weights()})
+    return replace(context.system, start=(work,))
+
+SYSTEM = Mechanism(part="start", settings=make_dataclass("None_", []), prepare=prepare)
+"""
 SYSTEM = "defaults:\n  - c2cserve_letter\n  - override scale: at_queue\n  - _self_\nname: theirs\n"
 SMALL = ["workload=poisson", "workload.requests=30", "workload.rate_rps=9", "figures=false"]
 
@@ -64,6 +75,20 @@ def test_a_plug_in_brings_a_system_and_its_policy(tmp_path: Path, installed: Pat
     assert "(written)" in run(tmp_path, *SMALL, "folder=ours").stdout
     (installed / "__init__.py").write_text(POLICY)
     assert "complete already" in run(tmp_path, *SMALL, "folder=ours").stdout
+
+
+def test_a_plug_in_brings_a_mechanism(tmp_path: Path, installed: Path) -> None:
+    def said(*overrides: str) -> str:
+        done = run(tmp_path, *SMALL, "system=serverlessllm", "system.start=theirs", *overrides)
+        return done.stdout + done.stderr
+
+    (installed / "__init__.py").write_text(MECHANISM)
+    assert "(written)" in said()
+    (installed / "__init__.py").write_text(MECHANISM.replace("0.3", "0.4"))
+    assert "(written)" in said()  # its code is part of the run's key
+    assert "complete already" in said()
+    (installed / "__init__.py").write_text(MECHANISM.replace("0.3", "context.nothing"))
+    assert "mechanism of system.start: __init__.py line 6: AttributeError: 'Context'" in said()
 
 
 def test_a_plug_in_that_is_broken_is_one_line(tmp_path: Path, installed: Path) -> None:

@@ -74,6 +74,21 @@ def test_the_start_of_the_howto_is_served(tmp_path: Path, repository: Path) -> N
     assert 0.0 < staged.started_s[0] - staged.arrival_s[0] < cold.started_s[0] - cold.arrival_s[0]
 
 
+def test_the_mechanism_of_the_howto_fills_the_start(tmp_path: Path, repository: Path) -> None:
+    folder = written(tmp_path, repository)
+    chosen = ["system=mine_start", "catalog=dense", *SHORT]
+    setup = build(load(chosen, folder=folder))
+    assert [w.name for w in setup.serving.system.start] == ["handshake", "copy"]
+    assert setup.serving.system.start[0].seconds == pytest.approx(0.1 * 2)  # of two models
+    assert folder / "system" / "mine_start.py" in setup.files
+    other = build(load([*chosen, "system.start.handshake_s=3"], folder=folder))
+    assert other.serving.system.start[0].seconds == pytest.approx(3 * 2)
+    with pytest.raises(SettingError, match=r"start='mine_begin': expected one of .*mine_start"):
+        build(load([*chosen, "system.start=mine_begin"], folder=folder))
+    with pytest.raises(SettingError, match=r"start\.handshake_s='x': expected a number"):
+        build(load([*chosen, "system.start.handshake_s=x"], folder=folder))
+
+
 def policy(folder: Path, body: str, name: str = "mine", more: str = "") -> Path:
     """Write a policy of placing, `Mine`, into a folder of settings."""
     (folder / "system").mkdir(parents=True, exist_ok=True)

@@ -65,9 +65,9 @@ class SystemSpec:
       step: whether alpha may change within a step.
       load: how weights get to a slice.
       start: an engine's start as a graph of works (`c2c.serving.Work`, or a mapping each); ()
-        is one work as `load` and the calibration say. `c2c.config.build` also takes a start's name.
+        is one work as `load` and the calibration say. In settings also a mechanism that makes it.
       layout: how an instance lies over several devices (`c2c.serving.StepLayout`); None: its place
-        is a slice, and its step one work. `c2c.config.build` takes settings that say how.
+        is a slice, and its step one work. In settings a mechanism that makes it.
       chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
       profile_prompt_tokens: prompt that the table is profiled with.
       profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
@@ -186,7 +186,7 @@ class SystemSpec:
 
     def _check_layout(self, copied: bool) -> None:
         if not isinstance(self.layout, StepLayout):
-            raise SettingError("system.layout", self.layout, "a StepLayout")
+            raise SettingError("system.layout", self.layout, "a mechanism, a StepLayout or null")
         for setting, works, wanted in (
             ("load", copied and not swaps_weights(self.load), "resident"),
             ("start", not self.start, "no graph"),

@@ -45,13 +45,14 @@ from c2c.systems.medusa.validation import (
     sides,
     validate,
 )
-from c2c.systems.medusa.works import start_works
+from c2c.systems.medusa.works import SYSTEM, NamedStart, start_works
 
 __all__ = [
     "CLASSIFIERS",
     "NODES_A_LAYER",
     "NODES_OUTSIDE",
     "STARTS",
+    "SYSTEM",
     "TRIGGER_POOL",
     "Analysed",
     "Artefact",
@@ -64,6 +65,7 @@ __all__ = [
     "Key",
     "KvRecord",
     "MeasuredStart",
+    "NamedStart",
     "Node",
     "OnDemand",
     "Patch",

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Final, cast
 
+from c2c.errors import unknown_name
 from c2c.models import ModelSpec
-from c2c.serving import Plan, Weights, Work
-from c2c.systems.medusa.stages import MeasuredStart, Stages, stages_of
-from c2c.systems.medusa.start import plan_of
+from c2c.policies import weights_in
+from c2c.serving import Plan, SystemSpec, Weights, Work
+from c2c.systems.mechanism import Context, Mechanism
+from c2c.systems.medusa.stages import MeasuredStart, Stages, load_measured_start, stages_of
+from c2c.systems.medusa.start import STARTS, plan_of
 
-__all__ = ["start_works"]
+__all__ = ["SYSTEM", "NamedStart", "start_works"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStart:
+    """A start by its name: `system.start` of a run, by this mechanism.
+
+    Attributes:
+      way: one of `STARTS`.
+    """
+
+    way: str = "medusa"
+
+    def __post_init__(self) -> None:
+        if self.way not in STARTS:
+            raise unknown_name("system.start.way", self.way, STARTS)
 
 
 def start_works(
@@ -84,3 +103,18 @@ def _copied(stage: Work, seconds: Mapping[str, float], found: Mapping[str, Stage
 
 def _names(stage: str) -> tuple[str, ...]:
     return ("read", "copy") if stage == "weights" else (stage,)
+
+
+def _prepare(context: Context) -> SystemSpec:
+    constants, system = context.constants, context.system
+    works = start_works(
+        context.settings.way,
+        [d.spec for d in context.deployments],
+        load_measured_start(),
+        is_copied=weights_in(system.load) == "hbm",
+        switch_s=lambda spec: constants.switch_moe_s if spec.experts else constants.switch_dense_s,
+    )
+    return replace(system, start=works)
+
+
+SYSTEM: Final = Mechanism(part="start", settings=NamedStart, prepare=_prepare, ways=STARTS)

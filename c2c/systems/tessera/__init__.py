@@ -4,7 +4,7 @@ from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, progra
 from c2c.systems.tessera.interpreted import Placed, run_interpreted
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
-from c2c.systems.tessera.layouts import SWITCH_S, PairLayout, pair_layout
+from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
 from c2c.systems.tessera.overlap import Overlapped, overlapped, overlapped_s
 from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair, pair_of
 from c2c.systems.tessera.parametric import Range, cut_curve
@@ -33,6 +33,7 @@ from c2c.systems.tessera.xla_kernels import program_work, xla_kernels
 __all__ = [
     "PRICE",
     "SWITCH_S",
+    "SYSTEM",
     "WAYS",
     "Carried",
     "Costs",

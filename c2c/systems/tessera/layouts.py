@@ -14,9 +14,9 @@ sent by a work of its own after the prompt's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, cast, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 
@@ -24,12 +24,13 @@ from c2c.cost.kernel_graph import parameter_bytes
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
-from c2c.serving import Cost, Curve, Plan, StepLayout, Work
+from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work
 from c2c.serving import Lane as Place
+from c2c.systems.mechanism import Context, Mechanism
 from c2c.systems.tessera.lanes import Costs, Lane, Lanes
-from c2c.systems.tessera.pair import Pair
+from c2c.systems.tessera.pair import Pair, pair_of
 
-__all__ = ["SWITCH_S", "PairLayout", "pair_layout"]
+__all__ = ["SWITCH_S", "SYSTEM", "PairLayout", "pair_layout"]
 
 SWITCH_S: Final = 0.03  # that a change of policy stalls both GPUs; the paper's Fig. 10
 
@@ -41,7 +42,7 @@ _ROWS: Final = 64  # of a decode step, by which directions are compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLayout:
-    """How a pair serves one model: `system.layout` of a run with a `node`.
+    """How a pair serves one model: `system.layout` of a run with a `node`, by this mechanism.
 
     Attributes:
       way: one of those above.
@@ -86,25 +87,34 @@ class PairLayout:
             )
 
 
-def pair_layout(
-    settings: Mapping[str, Any], pair: Pair, spec: ModelSpec, *, rows: int
-) -> StepLayout:
+def pair_layout(given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int) -> StepLayout:
     """Return the lanes of a model over a pair.
 
     Args:
-      settings: the fields of `PairLayout`.
+      given: how they lie.
       pair: two GPUs and the link between them.
       spec: the model.
       rows: of a batch, at most.
 
     Raises:
-      SettingError: an unknown field, a value that cannot be, or weights that fit no GPU.
+      SettingError: weights that fit no GPU.
     """
-    known = [f.name for f in fields(PairLayout)]
-    for key, value in settings.items():
-        if key not in known:
-            raise unknown_name(f"system.layout.{key}", value, known, str(key), "a key among")
-    return _Over(PairLayout(**settings), pair, spec, rows).layout()
+    return _Over(given, pair, spec, rows).layout()
+
+
+def _prepare(context: Context) -> SystemSpec:
+    deployments = context.deployments
+    assert context.node is not None  # `c2c.config.nodes` refuses a layout without one
+    if len(deployments) > 1:
+        raise SettingError(
+            "catalog", [d.name for d in deployments], "one model: the pair keeps its weights"
+        )
+    pair, spec, rows = pair_of(context.node), deployments[0].spec, context.system.max_batch
+    layout = pair_layout(context.settings, pair, spec, rows=rows)
+    return replace(context.system, layout=layout)
+
+
+SYSTEM: Final = Mechanism(part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS)
 
 
 class _Over:

@@ -72,7 +72,7 @@ def test_each_step_beyond_vllm_is_worth_something(model: str) -> None:
 def start_of(system: str, start: str) -> float:
     settings = load(
         ["hardware=a100_40", "hardware.host.disk_gbps=100", "mig=1x40gb", f"system={system}",
-         f"system.start={start}", "weights_start=host", "system.check_slo=false",
+         f"system.start=medusa/{start}", "weights_start=host", "system.check_slo=false",
          "workload=deterministic", "workload.requests=1", "workload.prompt_tokens=64",
          "workload.output_tokens=4"]
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_where_nothing_is_copied_only_kv_cache_and_graphs_are_left() -> None:
 
 
 def test_wrong_names_and_numbers_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"system\.start='madusa': expected .*medusa"):
+    with pytest.raises(SettingError, match=r"system\.start\.way='madusa': expected .*medusa"):
         start_of("serverlessllm", "madusa")
     with pytest.raises(SettingError, match=r"system\.start='fast'"):
         plan_of("fast", OWN)

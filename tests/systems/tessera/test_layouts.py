@@ -12,7 +12,7 @@ from c2c.errors import SettingError
 from c2c.models import load_spec
 from c2c.policies import ByWait
 from c2c.serving import Prepared
-from c2c.systems.tessera import Costs, Lanes, Steps, load_pair, pair_layout, pipelined
+from c2c.systems.tessera import Costs, Lanes, PairLayout, Steps, load_pair, pair_layout, pipelined
 from tests.simulator.lanes import layout, over
 from tests.simulator.worlds import requests, simulate
 
@@ -76,15 +76,17 @@ def test_prefill_and_decode_apart_take_prompt_link_and_steps(lanes: Lanes) -> No
 
 def test_what_cannot_be_is_refused() -> None:
     def refused(field: str, spec: str = "llama-3-8b", **given: Any) -> None:
+        given = {"way": "replicas"} | given
         with pytest.raises(SettingError, match=field):
-            pair_layout({"way": "replicas"} | given, PAIR, load_spec(spec), rows=8)
+            pair_layout(PairLayout(**given), PAIR, load_spec(spec), rows=8)
 
     refused(r"layout\.way", way="kernel")
     refused(r"layout\.first", first="above")
     refused(r"layout\.in_flight", in_flight=0)
     refused(r"layout\.expert_bytes", expert_bytes=0.0)
     refused(r"layout\.gbps", gbps=-1.0)
-    refused(r"layout\.contxt", contxt=3)
+    with pytest.raises(SettingError, match=r"layout\.contxt='3': expected a key among"):
+        prepared("replicas", "+system.layout.contxt=3")
     refused("node", spec="llama-3-70b")
 
 

@@ -1,0 +1,141 @@
+"""Parts of a system that a mechanism fills: `system.start` and `system.layout`.
+
+A mechanism is the `SYSTEM` of a module, by whose name it is found: a package of `c2c.systems`, an
+installed plug-in (`c2c.config.installed`) or a file of `code` (`c2c.config.user_code`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from hydra_zen import builds
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import c2c.systems
+from c2c.config.installed import plug_ins
+from c2c.config.refusals import as_setting_error
+from c2c.errors import DataError, SettingError, unknown_name
+from c2c.serving import SystemSpec
+from c2c.systems.mechanism import Context, Mechanism
+
+__all__ = ["is_by_mechanism", "mechanisms_of", "with_parts"]
+
+_PARTS: Final = ("start", "layout")
+
+
+def is_by_mechanism(value: object) -> bool:
+    """Return whether settings leave a part of a system to a mechanism."""
+    return isinstance(value, str | Mapping)
+
+
+def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms that the settings of a run name, each for another part.
+
+    Raises:
+      SettingError: there is no such mechanism for the part.
+    """
+    asked = {part: run["system"][part] for part in _PARTS}
+    return tuple(
+        _found(part, value, _paths(run)) for part, value in asked.items() if is_by_mechanism(value)
+    )
+
+
+def with_parts(mechanisms: Sequence[Mechanism], context: Context) -> SystemSpec:
+    """Return the system of a context with the parts that mechanisms fill.
+
+    Args:
+      mechanisms: of `mechanisms_of`.
+      context: without the settings of a mechanism.
+
+    Raises:
+      SettingError: a setting of a mechanism that cannot work.
+      DataError: a mechanism from outside the package that fails.
+    """
+    for mechanism in mechanisms:
+        settings = _settings(mechanism, context.run["system"][mechanism.part])
+        context = replace(context, system=_prepared(mechanism, replace(context, settings=settings)))
+    layout = context.system.layout
+    window_s = getattr(context.system.vary, "window_s", math.inf)
+    if layout is not None and window_s < layout.switch_s:
+        warnings.warn(
+            f"system.vary.window_s={window_s}: a switch takes longer, {layout.switch_s} s",
+            stacklevel=2,
+        )
+    return context.system
+
+
+def _paths(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return the modules that may have a mechanism, by the name it would have."""
+    own = [m.name for m in pkgutil.iter_modules(c2c.systems.__path__, "c2c.systems.") if m.ispkg]
+    paths = [*own, *(m.__name__ for m in plug_ins().values()), *(Path(f).stem for f in run["code"])]
+    found: dict[str, str] = {}
+    for path in paths:
+        name = path.rpartition(".")[2]
+        if found.setdefault(name, path) != path and _system(path) and _system(found[name]):
+            raise DataError(f"mechanism {name}", f"both {found[name]} and {path} have it")
+    return found
+
+
+def _system(path: str) -> Mechanism | None:
+    system = getattr(importlib.import_module(path), "SYSTEM", None)
+    return system if isinstance(system, Mechanism) else None
+
+
+def _named(value: str | Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the name of a mechanism and its settings."""
+    if isinstance(value, str):
+        name, _, way = value.partition("/")
+        return name, {"way": way} if way else {}
+    return value.get("mechanism"), {k: v for k, v in value.items() if k != "mechanism"}
+
+
+def _found(part: str, value: str | Mapping[str, Any], paths: Mapping[str, str]) -> Mechanism:
+    name, _ = _named(value)
+    found = _system(paths[name]) if name in paths else None
+    if found is not None and found.part == part:
+        return found
+    systems = {n: s for n, path in paths.items() if (s := _system(path)) and s.part == part}
+    if not isinstance(value, str):
+        raise unknown_name(f"system.{part}.mechanism", name, systems)
+    ways = [f"{n}/{way}" for n, system in systems.items() for way in system.ways]
+    raise unknown_name(f"system.{part}", value, [*systems, *ways])
+
+
+def _settings(mechanism: Mechanism, value: str | Mapping[str, Any]) -> Any:
+    """Return the settings as the mechanism's dataclass, their names and kinds checked."""
+    part, given = mechanism.part, _named(value)[1]
+    schema = OmegaConf.structured(builds(mechanism.settings, populate_full_signature=True))
+    try:
+        merged: Any = OmegaConf.merge({"system": {part: schema}}, {"system": {part: given}})
+    except OmegaConfBaseException as error:
+        every = [f"system.{part}.{key}={inner}" for key, inner in given.items()]
+        raise as_setting_error(error, every) from error
+    plain: Any = OmegaConf.to_container(merged.system[part])
+    return mechanism.settings(**{k: v for k, v in plain.items() if not k.startswith("_")})
+
+
+def _prepared(mechanism: Mechanism, context: Context) -> SystemSpec:
+    part, prepare = mechanism.part, mechanism.prepare
+    try:
+        made: object = prepare(context)
+    except (SettingError, DataError):
+        raise
+    except Exception as error:
+        if prepare.__module__.startswith("c2c."):
+            raise
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(at.filename).name} line {at.lineno}"
+        why = f"{where}: {type(error).__name__}: {error}"
+        raise DataError(f"mechanism of system.{part}", why) from error
+    if not isinstance(made, SystemSpec) or not getattr(made, part):
+        raise DataError(f"mechanism of system.{part}", f"it returned no SystemSpec with a {part}")
+    return made

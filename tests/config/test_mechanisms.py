@@ -1,0 +1,104 @@
+"""The door of systems: layouts of several models and variants from a file, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from c2c.config import RunSetup, build, load
+from c2c.errors import DataError, SettingError
+from c2c.policies import ByWait
+from tests.simulator.worlds import requests, simulate
+
+# Layouts of tests/simulator/lanes.py by the door: a step woven with another model's over two
+# devices, and a layer that is replicated over several, with a policy that chooses the variant.
+DOOR = """\
+from dataclasses import dataclass, replace
+from c2c.policies import ByWait
+from c2c.systems.mechanism import Mechanism
+from tests.simulator.lanes import replicated, woven
+
+@dataclass(frozen=True)
+class Settings:
+    way: str
+    seconds: float = 0.25
+
+def prepare(context):
+    seconds, system = context.settings.seconds, context.system
+    if context.settings.way == "woven":
+        assert len(context.deployments) == 2
+        return replace(system, layout=woven(seconds, 0.0, 0.0, 1.0))
+    made = replicated(seconds, 0.5, 0.125, prompt_s=0.25)
+    return replace(system, layout=made, vary=ByWait(window_s=2.0))
+
+SYSTEM = Mechanism(part="layout", settings=Settings, prepare=prepare, ways=("woven", "copies"))
+"""
+MODELS = ("llama-3-3b", "llama-3-8b")
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "mine_doors.py"
+    sys.modules.pop("mine_doors", None)
+
+
+def made(file: Path, *overrides: str, door: str = DOOR, models: int = 1) -> RunSetup:
+    file.write_text(door)
+    settings = load(
+        ["system=replicas", "node=a100_l40s", "workload=poisson", f"code=[{file}]",
+         "workload.requests=20", *overrides]
+    )  # fmt: skip
+    specs = [{"spec": m, "ttft_slo_s": 9.0, "tpot_slo_s": 9.0} for m in MODELS[:models]]
+    OmegaConf.update(settings, "catalog", {"models": specs}, merge=False)
+    return build(settings)
+
+
+def test_a_layout_of_two_models_enters_by_the_door(doors: Path) -> None:
+    setup = made(doors, "system.layout=mine_doors/woven", models=2)
+    assert [k.name for k in setup.prepared.slice_kinds] == ["hot", "cold"]
+    records, _, _ = simulate(setup.prepared, requests([0.0], output=11))
+    assert records.finished_s[0] - records.first_token_s[0] == pytest.approx(10 * 0.25)
+
+
+def test_a_layout_of_two_variants_brings_the_policy_that_chooses(doors: Path) -> None:
+    system = made(doors, "system.layout=mine_doors/copies").serving.system
+    assert system.layout is not None
+    assert system.layout.variants == 2
+    assert system.vary == ByWait(window_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "said"),
+    [
+        ("layout=made, ", "", DataError, "mechanism of system.layout: it returned no SystemSpec"),
+        ("return replace(s", "replace(s", DataError, "system.layout: it returned no SystemSpec"),
+        ("0.125", "1 / 0", DataError, "mine_doors.py line 16: ZeroDivisionError: division"),
+        (
+            "SYSTEM =",
+            "OTHER =",
+            SettingError,
+            r"system.layout='mine_doors/copies': expected one of",
+        ),
+        ('part="layout"', 'part="start"', SettingError, "system.layout='mine_doors/copies': exp"),
+        ("window_s=2.0", "window_s=-2.0", SettingError, r"system.vary.window_s=-2.0"),
+    ],
+)
+def test_a_door_that_cannot_be_used_is_one_line(
+    doors: Path, old: str, new: str, error: type[Exception], said: str
+) -> None:
+    assert old in DOOR
+    with pytest.raises(error, match=said) as caught:
+        made(doors, "system.layout=mine_doors/copies", door=DOOR.replace(old, new))
+    assert "\n" not in str(caught.value)
+
+
+def test_two_mechanisms_of_one_name_are_refused(tmp_path: Path) -> None:
+    try:
+        with pytest.raises(DataError, match=r"mechanism tessera: both c2c\.systems\.tessera and"):
+            made(tmp_path / "tessera.py", "system.layout=tessera/replicas")
+    finally:
+        sys.modules.pop("tessera", None)
