@@ -32,6 +32,12 @@ class Apart(NamedTuple):
     turns: int = 0
     deal: int = 0
     answer: int = 0
+    choose_home: int = 0
+    take_home: int = 0
+    settle_memories: int = 0
+    want_version: int = 0
+    on_relaid: int = 0
+    count_step: int = 0
     step_experts: int = 0
     start_experts: int = 0
     share_works: int = 0
@@ -40,6 +46,8 @@ class Apart(NamedTuple):
     begin_steps: int = 0
     stop_works: int = 0
     end_works: int = 0
+    begin_relayout: int = 0
+    end_relayout: int = 0
 
 
 class Part(NamedTuple):

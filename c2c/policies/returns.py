@@ -11,6 +11,7 @@ __all__ = [
     "A_CANDIDATE",
     "A_CHUNK",
     "A_COUNT",
+    "A_HOME",
     "A_NUMBER",
     "A_PLACE_IN_WEIGHTS",
     "A_ROUTE",
@@ -40,6 +41,11 @@ def _is_candidate(
     if row < 0 or row >= count:
         return row == -1
     return bool(table[row].kv_capacity >= tokens)
+
+
+@jitable
+def _is_home(row: int, own: Any, table: Any, count: int, *args: Any) -> bool:
+    return -1 <= row < count
 
 
 @jitable
@@ -94,6 +100,7 @@ JOINS: Final = Returns(
 LAYERS: Final = Returns(int, "a number of layers up to `left` that fit the room", _fit)
 PARTS: Final = Returns(int, "a whole number from 1 to `layers`", _is_part_of)
 A_CHUNK: Final = Returns(int, "a whole number above 0", _is_positive)
+A_HOME: Final = Returns(int, "a row of the first `count`, or -1", _is_home)
 A_COUNT: Final = Returns(int, "a whole number, at least 0", _is_not_negative)
 YES_OR_NO: Final = Returns(bool, "true or false")
 A_NUMBER: Final = Returns(float, "a number", _is_number)

@@ -9,9 +9,10 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
-from c2c.policies.returns import A_COUNT, DUE, SHARE_OR_NEVER, YES_OR_NO
+from c2c.policies.returns import A_COUNT, A_HOME, DUE, SHARE_OR_NEVER, YES_OR_NO
 
 __all__ = [
+    "HOME_DTYPE",
     "WATCH_DTYPE",
     "AsAlpha",
     "ByWait",
@@ -19,6 +20,7 @@ __all__ = [
     "Waits",
     "answer",
     "follows_waits",
+    "kv_home",
     "note_end",
     "timer_s",
     "variant",
@@ -40,9 +42,36 @@ WATCH_DTYPE = np.dtype(
     align=True,
 )
 
+# One row a home of KV caches that a sequence may have.
+HOME_DTYPE = np.dtype(
+    [
+        ("home", "i8"),
+        ("sequences", "i8"),  # of the batch, others than this one, that are there
+        ("room_tokens", "i8"),  # that it has room for
+        ("is_here", "i8"),  # 1: where the sequence is, if it has a home
+    ],
+    align=True,
+)
+
 
 def _first(policy: Any, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
     return 0
+
+
+def _fewest(
+    policy: Any, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
+    seed: int,
+) -> int:  # fmt: skip
+    best = -1
+    for k in range(count):
+        row = table[k]
+        if row.room_tokens < tokens:
+            continue
+        is_fewer = best < 0 or row.sequences < table[best].sequences
+        is_as_few = best >= 0 and row.sequences == table[best].sequences
+        if is_fewer or (is_as_few and row.is_here != 0):
+            best = k
+    return best
 
 
 def _no_timer(policy: Any) -> float:
@@ -93,6 +122,29 @@ def note_end(policy: Any, own: Any, chip: int, latency_s: float, execution_s: fl
     """
 
 
+@decision(default=_fewest, returns=A_HOME, rows=HOME_DTYPE)
+def kv_home(
+    policy: Any, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
+    seed: int,
+) -> int:  # fmt: skip
+    """Return the row of the home where a sequence keeps its KV cache, or -1: none for now.
+
+    Asked when a request joins a batch, where it waits while its home lacks room, and of the whole
+    batch when a variant is to change, where a home without room makes the change wait. Default: the
+    one of those with room that has the fewest sequences, rather where it is.
+
+    Args:
+      policy: decides.
+      own: arrays of the policy's own.
+      table: record array of `HOME_DTYPE`; the first `count` rows are valid.
+      count: number of homes.
+      instance: whose batch.
+      request: its id; with `seed` the key of a draw (`c2c.draws`) that no order of events changes.
+      tokens: of its prompt and output.
+      seed: of the run.
+    """
+
+
 @decision(default=_no_timer, returns=SHARE_OR_NEVER)
 def timer_s(policy: Any) -> float:
     """Return when each chip's timer is due first; inf: it needs none."""
@@ -139,6 +191,9 @@ def _again_never(
     policy: AsAlpha, own: Any, table: Any, count: int, chip: int, now_s: float
 ) -> float:  # fmt: skip
     return math.inf
+
+
+kv_home.by(AsAlpha)(_fewest)
 
 
 class Waits(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from c2c.policies import inlined
+from c2c.policies import inlined, jitable
 from c2c.serving.state import Serving
 
 __all__ = [
@@ -14,21 +14,24 @@ __all__ = [
     "ACT_INTERRUPT",
     "ACT_LOAD",
     "ACT_RECUT",
+    "ACT_RELAYOUT",
     "ACT_RUN",
     "ACT_UNLOAD",
     "ask",
     "emit",
+    "is_new_run",
 ]
 
 # The second number is the device, whose plan says the rest.
 ACT_LOAD: Final = 0
 ACT_RUN: Final = 1
 ACT_INTERRUPT: Final = 2  # end the decode run at the next step boundary
-ACT_UNLOAD: Final = 3  # the second number is the instance
-ACT_FORGET: Final = 4  # the second number is the request's id; through the port only
-ACT_ASIDE: Final = 5  # likewise: free its KV cache, it will come again
-ACT_RECUT: Final = 6  # the second number is the chip, whose layout is to be made
-ACT_HAND: Final = 7  # the second number is the slot of a request: hand its KV cache over
+ACT_RELAYOUT: Final = 3  # send what the lane's next variant needs (`Serving.sent_bytes`)
+ACT_UNLOAD: Final = 4  # the second number is the instance
+ACT_FORGET: Final = 5  # the second number is the request's id; through the port only
+ACT_ASIDE: Final = 6  # likewise: free its KV cache, it will come again
+ACT_RECUT: Final = 7  # the second number is the chip, whose layout is to be made
+ACT_HAND: Final = 8  # the second number is the slot of a request: hand its KV cache over
 
 
 @inlined
@@ -50,3 +53,12 @@ def ask(s: Serving, d: int) -> None:
         s.device[d].is_asked = 1
         s.asked[s.count[0].asked] = d
         s.count[0].asked += 1
+
+
+@jitable
+def is_new_run(s: Serving, d: int) -> bool:
+    """Return whether the run of device `d` is among the actions of this very event."""
+    for k in range(s.count[0].actions):
+        if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
+            return True
+    return False

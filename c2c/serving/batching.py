@@ -43,6 +43,7 @@ from c2c.serving.hbm import (
     room_bytes,
 )
 from c2c.serving.instances import make_room_for
+from c2c.serving.kv_homes import choose_home, count_step, take_home
 from c2c.serving.parking import bring_in
 from c2c.serving.queues import pop_waiting
 from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
@@ -65,15 +66,21 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
         room = quota_bytes(fleet, rules, s, i, room_bytes(s, inst.on_device))
         if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
             return
+        has_memories = len(fleet.kv.room_bytes) > 0
+        home = choose_home(fleet, rules, s, i, inst.wait_head) if has_memories else 0
+        if home < 0:
+            return
         slot = pop_waiting(s, i)
         inst.kv_used += tokens
         dev.kv_bytes += need
         if has_prompt_done(s, slot):
             join_decodes(fleet, s, i, slot)
-            continue
-        s.request[slot].admitted_s = now_s
-        s.prefilling[i, inst.n_prefill] = slot
-        inst.n_prefill += 1
+        else:
+            s.request[slot].admitted_s = now_s
+            s.prefilling[i, inst.n_prefill] = slot
+            inst.n_prefill += 1
+        if has_memories:
+            take_home(fleet, rules, s, i, slot, home)
 
 
 @inlined
@@ -336,9 +343,11 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     _plan_weights(fleet, rules, s, i, now_s)
     _plan_alpha(fleet, rules, s, i, pair)
     if follows_waits(rules.system.vary):
-        plan.alpha = vary_now(rules, s, i, now_s)
+        plan.alpha = vary_now(fleet, rules, s, i, now_s)
         if inst.deals != 0:
             plan.steps = 1
+    if fleet.opens_all:
+        count_step(fleet, rules, s, i)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
     if not fleet.folds_turns and (plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0):
         plan.steps = 1  # what comes before the step shares the link, and is paid once

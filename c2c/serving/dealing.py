@@ -51,7 +51,7 @@ def _go(fleet: Fleet, s: Serving, i: int, slot: int, j: int, made: int, now_s: f
         send(fleet, s, i, slot, made, j, False, now_s)
         return
     req = s.request[slot]
-    release_kv(fleet, s, i, req.prompt + req.output)
+    release_kv(fleet, s, i, slot, req.prompt + req.output)
     start_kind = req.start_kind
     append_waiting(s, j, slot)
     req.start_kind = start_kind

@@ -71,7 +71,7 @@ def send(
     if through_host:
         req.held_by = -1
         req.handed_bytes = request_bytes(fleet, s, j, req.prompt + made)
-        release_kv(fleet, s, i, req.prompt + req.output)
+        release_kv(fleet, s, i, slot, req.prompt + req.output)
         s.instance[j].coming_bytes += req.handed_bytes
         s.chip[s.instance[j].chip].kv_room_bytes -= req.handed_bytes
         emit(s, ACT_HAND, slot)
@@ -86,7 +86,7 @@ def let_go(fleet: Fleet, s: Serving, slot: int) -> None:
     s.chip[inst.chip].kv_room_bytes += req.handed_bytes
     if i >= 0:
         req.held_by = -1
-        release_kv(fleet, s, i, req.prompt + req.output)
+        release_kv(fleet, s, i, slot, req.prompt + req.output)
         ask(s, s.instance[i].on_device)  # which may have waited for the room
 
 

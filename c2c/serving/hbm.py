@@ -159,6 +159,8 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     room, or to be loaded, may go as well: nothing that runs would ever make any.
     """
     dev = s.device[s.instance[i].on_device]
+    if len(fleet.kv.room_bytes) > 0:  # that lanes share: nothing gives way there
+        return bool(need_bytes <= room_bytes(s, s.instance[i].on_device))
     used = dev.kv_bytes - movable_bytes(fleet, s, i)
     largest = largest_other(fleet, s, i) if fleet.kv_host_bytes > 0.0 else 0.0
     if need_bytes <= dev.capacity_bytes - used and largest <= dev.capacity_bytes:

@@ -19,6 +19,7 @@ from c2c.serving.actions import (
     ACT_INTERRUPT,
     ACT_LOAD,
     ACT_RECUT,
+    ACT_RELAYOUT,
     ACT_UNLOAD,
 )
 from c2c.serving.ending import (
@@ -52,6 +53,7 @@ from c2c.serving.keeping import (
     release_weights_of,
     take_weights_of,
 )
+from c2c.serving.kv_homes import on_relaid
 from c2c.serving.layout import change_layout
 from c2c.serving.losing import lose_device
 from c2c.serving.port import (
@@ -72,6 +74,8 @@ from c2c.serving.port import (
     Load,
     Ready,
     Recut,
+    Relaid,
+    Relayout,
     ReleaseWeights,
     RunSteps,
     SetAside,
@@ -88,6 +92,7 @@ from c2c.serving.state import (
     GONE,
     IN_SERVICE,
     OUT,
+    SENDS,
     SLOT,
     Fleet,
     Rules,
@@ -129,6 +134,7 @@ def step(
     s = _with_room(state if donate else _copy(state))
     _check_device(s, event)
     _check_work(s, event)
+    _check_relayout(s, event)
     _check_layout(s, event)
     count = s.count[0]
     now_s = max(float(event.at_s), float(count.now_s))
@@ -180,6 +186,8 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         pass  # likewise
     elif isinstance(event, DeviceLost):
         lose_device(fleet, rules, s, event.device, now_s)
+    elif isinstance(event, Relaid):
+        on_relaid(fleet, rules, s, event.device)
     else:
         take_ready(fleet, rules, s, event.device, event.available_gbps, now_s)
 
@@ -233,7 +241,7 @@ def priority_of(fleet: Fleet, event: Arrival) -> int:
 def _check_device(s: Serving, event: Event) -> None:
     if isinstance(event, Timer) and not 0 <= event.number < len(s.timer_s):
         raise BackendError("Timer", "number", event.number, f"below {len(s.timer_s)}")
-    if not isinstance(event, (Ready, StepEnd, DeviceLost)):
+    if not isinstance(event, (Ready, StepEnd, DeviceLost, Relaid)):
         return
     name = type(event).__name__
     if not 0 <= event.device < len(s.device):
@@ -249,6 +257,13 @@ def _check_work(s: Serving, event: Event) -> None:
         fault = end_fault(s, event.device, event.report, event.finished)
     if fault != NO_FAULT:
         raise BackendError(type(event).__name__, *_said(s, event, fault))
+
+
+def _check_relayout(s: Serving, event: Event) -> None:
+    if not isinstance(event, Relaid) or is_lost(s, event.device):
+        return
+    if s.relayout[event.device].state != SENDS:
+        raise BackendError("Relaid", "device", event.device, "one that `Relayout` named")
 
 
 def _said(s: Serving, event: Ready | StepEnd, fault: int) -> tuple[str, Any, str]:
@@ -337,6 +352,16 @@ def action_of(s: Serving, code: int, where: int) -> Action:
         return SetAside(request_id=where)
     if code == ACT_RECUT:
         return Recut(chip=where)
+    if code == ACT_RELAYOUT:
+        changed = [
+            r for r in map(s.request.__getitem__, _batch(s, where)) if r.kv_next != r.kv_home
+        ]
+        return Relayout(
+            device=where,
+            version=int(s.relayout[where].wanted),
+            sent_bytes=tuple(s.sent_bytes[where].tolist()),
+            kv_homes=tuple((int(r.id), int(r.kv_next)) for r in changed),
+        )
     if code == ACT_HAND:
         req = s.request[where]
         return HandOver(
@@ -367,7 +392,24 @@ def action_of(s: Serving, code: int, where: int) -> Action:
             (int(r.id), int(r.prefilled), int(r.step_tokens)) for r in prefills if r.step_tokens
         ),
         decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : inst.n_decode, SLOT].tolist()),
+        split=s.split[where].copy(),
+        kv_homes=_kv_homes(s, where) if s.taken.shape[1] > 0 else (),
     )
+
+
+def _batch(s: Serving, d: int) -> list[int]:
+    i = int(s.device[d].first)
+    inst = s.instance[i]
+    prompts: list[int] = s.prefilling[i, : inst.n_prefill].tolist()
+    decodes: list[int] = s.decoding[i, : inst.n_decode, SLOT].tolist()
+    return prompts + decodes
+
+
+def _kv_homes(s: Serving, d: int) -> tuple[int, ...]:
+    i, inst = int(s.device[d].first), s.instance[s.device[d].first]
+    prompts = [k for k in s.prefilling[i, : inst.n_prefill].tolist() if s.request[k].step_tokens]
+    decodes = s.decoding[i, : inst.n_decode, SLOT].tolist()
+    return tuple(int(s.request[k].kv_home) for k in (*prompts, *decodes))
 
 
 def run(fleet: Fleet, rules: Rules, state: Serving, backend: Backend) -> Serving:

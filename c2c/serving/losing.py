@@ -26,6 +26,7 @@ from c2c.serving.state import (
     LEAVES,
     LOADING,
     NOWHERE,
+    SETTLED,
     SLOT,
     Fleet,
     Rules,
@@ -52,6 +53,7 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
         has_left(s, int(dev.chip))
     dev.running, dev.last, dev.holder, dev.residents = -1, -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
+    s.taken[d], s.relayout[d].state = 0.0, SETTLED
     if dev.is_held != 0:
         dev.is_held = 0
         s.chip[dev.chip].n_held -= 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, ROUTE_DTYPE, WATCH_DTYPE
+from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, HOME_DTYPE, ROUTE_DTYPE, WATCH_DTYPE
 from c2c.serving.lines import spread_rows
 from c2c.serving.state import (
     ABSENT,
@@ -21,6 +21,7 @@ from c2c.serving.state import (
     OUT,
     PLAN_DTYPE,
     RECORD_DTYPE,
+    RELAYOUT_DTYPE,
     REPORT_DTYPE,
     REQUEST_DTYPE,
     Fleet,
@@ -88,6 +89,7 @@ def new_serving(
     chip.free_bytes = host_bytes - np.bincount(fleet.home_chip, held_bytes, n_chips)
     count = _records(COUNT_DTYPE, 1)
     count[0].free_slots, count[0].events = slots, 1
+    homes, ways = fleet.kv.moved_bytes.shape[1], fleet.kv.moved_bytes.shape[3]
     widest = int((chip.last - chip.first).max()) * fleet.residents
     return Serving(
         device=device,
@@ -105,10 +107,16 @@ def new_serving(
         count=count,
         actions=np.zeros((4 * n_instances + fleet.max_batch + slots + 16, 2), np.int64),
         timer_s=np.full(1 + n_chips, np.inf),
-        asked=np.zeros(n_devices, np.int64),
+        taken=np.zeros((n_devices, len(fleet.kv.room_bytes))),
+        split=np.zeros((n_devices, homes, 4), np.int64),
+        relayout=_records(RELAYOUT_DTYPE, n_devices),
+        sent_bytes=np.zeros((n_devices, ways)),
+        # A variant that comes into force makes room for all on its chip, once for each of them.
+        asked=np.zeros(n_devices * (1 + widest * min(1, len(fleet.kv.room_bytes))), np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
         routes=_records(ROUTE_DTYPE, n_instances),
         candidates=_records(CANDIDATE_DTYPE, n_devices),
+        homes=_records(HOME_DTYPE, homes),
         engines=_records(ENGINE_DTYPE, widest),
         watched=_records(WATCH_DTYPE, widest),
         ranked=np.zeros((widest, 2)),

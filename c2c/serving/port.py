@@ -34,6 +34,8 @@ __all__ = [
     "Load",
     "Ready",
     "Recut",
+    "Relaid",
+    "Relayout",
     "ReleaseWeights",
     "RunSteps",
     "SetTimer",
@@ -122,6 +124,14 @@ class LayoutChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relaid:
+    """All has come that `Relayout` asked for."""
+
+    at_s: float
+    device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
     """The time of a timer has come: of its last `SetTimer`, or of the state at the start."""
 
@@ -190,6 +200,8 @@ class RunSteps:
     plan: np.record  # PLAN_DTYPE
     prefills: tuple[tuple[int, int, int], ...]  # (request id, first prompt token, tokens)
     decodes: tuple[int, ...]  # request ids that get one token a step
+    split: Any = None  # i8[homes, 4] the step's size by home of KV caches, of a lane
+    kv_homes: tuple[int, ...] = ()  # of prefills, then of decodes, where lanes share memories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +271,19 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relayout:
+    """Send what a device's next variant needs while it serves on; ends with `Relaid`.
+
+    The variant is in force with the first run that names it (`plan.alpha`).
+    """
+
+    device: int
+    version: int  # the variant
+    sent_bytes: tuple[float, ...]  # over each way of the layout
+    kv_homes: tuple[tuple[int, int], ...]  # (request id, home) of sequences that change theirs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Send `Timer` at this time; it takes the place of one of its number that has not gone off."""
 
@@ -268,10 +293,11 @@ class SetTimer:
 
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
-Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights | Layouts
+Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights | Layouts | Relaid
 Action = (
-    Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | HandOver | Recut | SetTimer
-)
+    Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | HandOver | Recut | Relayout
+    | SetTimer
+)  # fmt: skip
 
 
 class Backend(Protocol):

@@ -41,7 +41,7 @@ def start_over(s: Serving, slot: int, made: int) -> None:
 def _put_aside(fleet: Fleet, s: Serving, i: int, slot: int, made: int) -> None:
     req = s.request[slot]
     m = int(req.model)
-    release_kv(fleet, s, i, req.prompt + req.output)
+    release_kv(fleet, s, i, slot, req.prompt + req.output)
     start_over(s, slot, made)
     emit(s, ACT_ASIDE, req.id)
     s.count[0].preempted += 1

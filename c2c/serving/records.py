@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from c2c.policies import inlined, jitable
 from c2c.serving.hbm import request_bytes
+from c2c.serving.kv_homes import take_memory
 from c2c.serving.queues import release_slot
 from c2c.serving.state import FAIL_NONE, Fleet, Serving
 
@@ -63,8 +64,8 @@ def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
 
 
 @inlined
-def release_kv(fleet: Fleet, s: Serving, i: int, tokens: int) -> None:
-    """Give back the KV cache of so many tokens that was reserved on instance `i`."""
+def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
+    """Give back the KV cache of so many tokens of a request that was reserved on instance `i`."""
     inst = s.instance[i]
     inst.kv_used -= tokens
     freed = request_bytes(fleet, s, i, tokens)
@@ -74,12 +75,14 @@ def release_kv(fleet: Fleet, s: Serving, i: int, tokens: int) -> None:
         s.chip[inst.chip].kv_room_bytes += parked
         freed -= parked
     s.device[inst.on_device].kv_bytes -= freed
+    if len(fleet.kv.room_bytes) > 0:
+        take_memory(fleet, s, i, slot, -tokens)
 
 
 @inlined
 def finish(fleet: Fleet, s: Serving, i: int, slot: int, now_s: float) -> None:
     """End a request that instance `i` has served; it stands in no batch any more."""
     req = s.request[slot]
-    release_kv(fleet, s, i, req.prompt + req.output)
+    release_kv(fleet, s, i, slot, req.prompt + req.output)
     s.count[0].finished += 1
     write_record(s, slot, now_s, FAIL_NONE)

@@ -117,7 +117,7 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
 @jitable
 def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
     s.request[slot].output -= tokens
-    release_kv(fleet, s, i, tokens)
+    release_kv(fleet, s, i, slot, tokens)
 
 
 @jitable
@@ -191,7 +191,7 @@ def end_in_batch(fleet: Fleet, s: Serving, slot: int, now_s: float) -> None:
             req.from_link = inst.sum_link
             req.from_hbm = inst.sum_hbm
         req.first_token_s = now_s
-    release_kv(fleet, s, i, req.prompt + req.output)
+    release_kv(fleet, s, i, slot, req.prompt + req.output)
     req.output = made
     s.count[0].failed += 1
     write_record(s, slot, now_s, req.ending)

@@ -43,10 +43,15 @@ __all__ = [
     "RECORD_DTYPE",
     "REPORT_DTYPE",
     "RUNNING",
+    "SENDS",
+    "SENT",
+    "SETTLED",
     "SLOT",
     "SWITCH",
+    "WAITS",
     "WARM",
     "Fleet",
+    "KvHomes",
     "Rules",
     "Serving",
 ]
@@ -76,6 +81,12 @@ COLD: Final = 2  # on disk
 ABSENT: Final = 0
 COMING: Final = 1  # being read from disk
 HELD: Final = 2
+
+# Life of a lane's relayout.
+SETTLED: Final = 0  # there is none
+WAITS: Final = 1  # for room
+SENDS: Final = 2
+SENT: Final = 3  # in force from the next step boundary on
 
 # Columns of a decoding sequence.
 SLOT: Final = 0  # of its request
@@ -203,6 +214,16 @@ REPORT_DTYPE = np.dtype(
     align=True,
 )
 
+# A change of the variant of a lane's steps, where lanes share memories.
+RELAYOUT_DTYPE = np.dtype(
+    [
+        ("version", "i8"),  # the variant in force
+        ("wanted", "i8"),
+        ("state", "i8"),  # SETTLED and so on
+    ],
+    align=True,
+)
+
 CHIP_DTYPE = np.dtype(
     [
         ("first", "i8"),  # devices [first, last) are on this chip
@@ -287,6 +308,9 @@ REQUEST_DTYPE = np.dtype(
         ("source", "i8"),  # the device that computed its prompt
         ("handed_s", "f8"),  # when
         ("handed_bytes", "f8"),  # its KV cache in host memory
+        # where lanes share memories (`c2c.serving.kv_homes`)
+        ("kv_home", "i8"),
+        ("kv_next", "i8"),  # where a relayout moves it; else the same
         # what only requests of the port have (`c2c.serving.loop`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
@@ -333,6 +357,7 @@ COUNT_DTYPE = np.dtype(
         ("preempted", "i8"),  # requests set aside
         ("moves", "i8"),  # engines that began to move elsewhere
         ("handed", "i8"),  # times that a request went to another device to decode
+        ("relayouts", "i8"),  # that had room and began
         ("out", "i8"),  # records in the buffer
         ("free_slots", "i8"),
         ("actions", "i8"),  # actions in the buffer
@@ -344,6 +369,22 @@ COUNT_DTYPE = np.dtype(
     ],
     align=True,
 )
+
+
+class KvHomes(NamedTuple):
+    """Memories of a chip that its lanes share, and where its sequences keep their KV caches.
+
+    Made by `c2c.serving.prepare.memories`; without memories lanes and slices have their own.
+    """
+
+    room_bytes: Any  # f8[memories]
+    homes: Any  # i8[kind] of a lane; 0: it has memory of its own
+    token_bytes: Any  # f8[pair, homes, memories] whole bytes
+    is_open: Any  # i8[kind, variants, homes]
+    copied_bytes: Any  # f8[kind, variants, memories] weights that a variant needs
+    reserve_bytes: Any  # f8[kind, memories] that other lanes leave free
+    sent_bytes: Any  # f8[kind, variants, variants, ways] weights that a change sends
+    moved_bytes: Any  # f8[pair, homes, homes, ways] of a token that changes its home
 
 
 class Fleet(NamedTuple):
@@ -377,6 +418,7 @@ class Fleet(NamedTuple):
     sure_bytes: Any  # f8[kind] for KV caches whatever engines share a slice
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
     costs: CostTables
+    kv: KvHomes
 
 
 class Rules(NamedTuple):
@@ -407,10 +449,15 @@ class Serving(NamedTuple):
     actions: Any  # i8[n, 2]; an event may hand over every request, see `c2c.serving.actions`
     # f8[1 + C] when each timer is due, inf: it is not set: deadlines or layouts, then each chip's
     timer_s: Any
+    taken: Any  # f8[devices, memories] KV caches of each lane
+    split: Any  # i8[devices, homes, 4] the step's size by home, see `c2c.serving.plans`
+    relayout: Any  # RELAYOUT_DTYPE [devices]
+    sent_bytes: Any  # f8[devices, ways] by the relayout under way
     asked: Any  # i8[devices] that look for work when the event is taken in
     records: Any  # RECORD_DTYPE buffer
     routes: Any  # scratch
     candidates: Any  # scratch
+    homes: Any  # scratch, a row a home
     engines: Any  # scratch, a row an instance of a chip
     watched: Any  # scratch, likewise
     ranked: Any  # scratch

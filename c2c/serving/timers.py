@@ -69,4 +69,4 @@ def answer_timer(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: flo
     due_s = answer(rules.system.vary, rules.own.vary, s.watched, count, c, now_s)
     set_timer(s, number, due_s)
     for d in range(s.chip[c].first, s.chip[c].last):
-        vary_now(rules, s, s.device[d].first, now_s)
+        vary_now(fleet, rules, s, s.device[d].first, now_s)

@@ -10,7 +10,6 @@ from c2c.policies import (
     given_up_s,
     goes_by_order,
     inlined,
-    jitable,
     link_gate,
     may_join,
     protected_share,
@@ -20,7 +19,7 @@ from c2c.policies import (
     turn_taken,
     urgency,
 )
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ask, emit
+from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ask, emit, is_new_run
 from c2c.serving.batching import compose
 from c2c.serving.handover import has_prompt_done
 from c2c.serving.hbm import (
@@ -33,6 +32,7 @@ from c2c.serving.hbm import (
     room_bytes,
 )
 from c2c.serving.instances import make_room_for
+from c2c.serving.kv_homes import settle_memories
 from c2c.serving.state import (
     ASSIGNED,
     ENDS_AT,
@@ -303,15 +303,6 @@ def _release(s: Serving, d: int) -> None:
         s.chip[s.device[d].chip].n_held -= 1
 
 
-@jitable
-def _is_new(s: Serving, d: int) -> bool:
-    # Whether the run of device d is among the actions of this very event.
-    for k in range(s.count[0].actions):
-        if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
-            return True
-    return False
-
-
 @inlined
 def _end_runs(s: Serving, c: int, limit_gbps: float) -> None:
     # Runs of several steps end at the next step if something waits, or would not start now.
@@ -322,7 +313,7 @@ def _end_runs(s: Serving, c: int, limit_gbps: float) -> None:
             continue
         if s.chip[c].n_held > 0 or drawn - s.plan[d].link_gbps >= limit_gbps:
             s.plan[d].steps = 1
-            if not _is_new(s, d):
+            if not is_new_run(s, d):
                 emit(s, ACT_INTERRUPT, d)
 
 
@@ -412,6 +403,8 @@ def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None
 @inlined
 def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
     """Start what can start on the devices that the event touched; the last part of every step."""
+    if len(fleet.kv.room_bytes) > 0:
+        settle_memories(fleet, rules, s)
     k = 0
     while k < s.count[0].asked:  # a start may ask others
         d = s.asked[k]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from c2c.policies import jitable, variant
 from c2c.serving.actions import ACT_INTERRUPT, emit
-from c2c.serving.state import RUNNING, Rules, Serving
+from c2c.serving.kv_homes import want_version
+from c2c.serving.state import RUNNING, Fleet, Rules, Serving
 
 __all__ = ["vary_now"]
 
@@ -21,15 +22,18 @@ def _waiting_on(s: Serving, i: int) -> int:
 
 
 @jitable
-def vary_now(rules: Rules, s: Serving, i: int, now_s: float) -> int:
+def vary_now(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> int:
     """Ask for the variant of instance `i`'s steps, and return it; all of its kind there change.
 
     Where it is another than before, they end their runs at the next step boundary and are dealt out
     anew there (`dealing`): one variant may be for one large batch, another for several small ones.
+    Where lanes share memories, a relayout comes first (`c2c.serving.kv_homes`).
     """
     inst, variants = s.instance[i], len(s.alone_s)
     policy, own = rules.system.vary, rules.own.vary
     chosen = min(variant(policy, own, inst.chip, i, _waiting_on(s, i), now_s), variants - 1)
+    if len(fleet.kv.room_bytes) > 0:
+        return int(want_version(fleet, rules, s, i, chosen))
     alpha = chosen / max(1, variants - 1)
     if inst.alpha == alpha:
         return int(chosen)

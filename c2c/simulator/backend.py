@@ -8,7 +8,14 @@ import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import caches_experts, inlined, jitable
-from c2c.serving.actions import ACT_HAND, ACT_INTERRUPT, ACT_LOAD, ACT_RECUT, ACT_RUN
+from c2c.serving.actions import (
+    ACT_HAND,
+    ACT_INTERRUPT,
+    ACT_LOAD,
+    ACT_RECUT,
+    ACT_RELAYOUT,
+    ACT_RUN,
+)
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.timers import set_timer
@@ -16,6 +23,7 @@ from c2c.simulator.carrying import move_kv, send_kv
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
 from c2c.simulator.graphs import (
+    begin_relayout,
     begin_start,
     begin_steps,
     end_works,
@@ -216,6 +224,17 @@ def _lead(
 
 
 @inlined
+def _interrupt(rules: Rules, state: Serving, world: World, d: int, now_s: float) -> None:
+    p, link = world.phase[d], world.link[state.device[d].chip]
+    link.dirty = max(link.dirty, ENDS)
+    if p.works != 0:
+        world.end_s[d] = stop_works(rules, world, d, now_s)
+    else:
+        stop_at_boundary(p, now_s)
+        world.end_s[d] = p.at_s + remaining_s(p)
+
+
+@inlined
 def submit(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
     ended: int, now_s: float,
@@ -228,13 +247,7 @@ def submit(
     for k in range(state.count[0].actions):
         code, d = state.actions[k, 0], state.actions[k, 1]
         if code == ACT_INTERRUPT:
-            p, link = world.phase[d], world.link[state.device[d].chip]
-            link.dirty = max(link.dirty, ENDS)
-            if p.works != 0:
-                world.end_s[d] = stop_works(rules, world, d, now_s)
-                continue
-            stop_at_boundary(p, now_s)
-            world.end_s[d] = p.at_s + remaining_s(p)
+            _interrupt(rules, state, world, d, now_s)
         elif code == ACT_LOAD:
             _begin_load(rules, machine, state, world, d, now_s)
             m, kind = state.instance[state.plan[d].instance].model, state.device[d].kind
@@ -244,12 +257,14 @@ def submit(
             send_kv(machine, state, world, d, now_s)
         elif code == ACT_RUN:  # freeing memory takes no time
             _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
+        elif code == ACT_RELAYOUT:
+            begin_relayout(rules, machine, state, world, d, now_s)
         elif code == ACT_RECUT:
             set_timer(state, 0, now_s)
     for k in range(state.count[0].actions + 1):
         d = ended
         if k < state.count[0].actions:
-            if state.actions[k, 0] > ACT_INTERRUPT:
+            if state.actions[k, 0] > ACT_RELAYOUT:
                 continue
             d = state.actions[k, 1]
         if d < 0:

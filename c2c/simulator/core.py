@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.policies import inlined, jitable
+from c2c.serving.kv_homes import on_relaid
 from c2c.serving.placing import start_active
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
@@ -15,7 +16,7 @@ from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.expert_state import Experts
-from c2c.simulator.graphs import follow_works
+from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.world import Machine, World
 
 __all__ = ["BLOCK_DONE", "DRAINED", "LAYOUT_DUE", "NEED_SLOTS", "RECORDS_FULL", "drive"]
@@ -35,6 +36,21 @@ def _due_timer(state: Serving, ends_s: float, arrives_s: float) -> int:
     due_s = state.timer_s[timer]
     is_next = due_s < ends_s and due_s <= arrives_s
     return int(timer) if is_next and (timer == 0 or min(ends_s, arrives_s) < np.inf) else -1
+
+
+@inlined
+def _end(
+    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
+) -> int:
+    # What row d does ends; its device.
+    if d >= len(state.device):
+        d = end_relayout(rules, state, world, d, now_s)
+        on_relaid(fleet, rules, state, d)
+    elif end_phase(rules, machine, state, world, d, now_s):
+        on_ready(fleet, rules, state, d, now_s)
+    else:
+        on_step_end(fleet, rules, state, d, now_s)
+    return d
 
 
 @jitable
@@ -120,10 +136,8 @@ def drive(
             continue
         elif world.phase[d].works > 1 and follow_works(rules, machine, state, world, d, now_s):
             continue
-        elif end_phase(rules, machine, state, world, d, now_s):
-            on_ready(fleet, rules, state, d, now_s)
         else:
-            on_step_end(fleet, rules, state, d, now_s)
+            d = _end(fleet, rules, machine, state, world, d, now_s)
         start_asked(fleet, rules, state, now_s)
         submit(fleet, rules, machine, state, world, experts, d, now_s)
         if is_closed and state.count[0].out > ended:

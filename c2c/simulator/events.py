@@ -65,17 +65,24 @@ def _width(chips: int) -> int:
 
 
 @inlined
-def replay(tournament: Tournament, c: int, ends_s: Any, first: int, last: int) -> None:
+def replay(
+    tournament: Tournament, c: int, ends_s: Any, first: int, last: int, beside: int
+) -> None:  # fmt: skip
     """Look at the ends of chip `c`, devices [first, last), and at all that is above it.
 
     Args:
-      ends_s: f8[devices].
+      ends_s: f8[devices], and those of as many relayouts.
+      beside: where the relayouts begin; 0: there are none.
     """
     end_s, device = tournament.end_s, tournament.device
     best, best_s = first, ends_s[first]
     for d in range(first + 1, last):
         if ends_s[d] < best_s:
             best, best_s = d, ends_s[d]
+    if beside > 0:
+        for d in range(beside + first, beside + last):
+            if ends_s[d] < best_s:
+                best, best_s = d, ends_s[d]
     node = tournament.leaf[c]
     end_s[node] = best_s
     device[node] = best

@@ -1,9 +1,11 @@
-"""Starts and steps that are graphs of works; compiled if a fleet has any."""
+"""Starts, steps and relayouts that are graphs of works; compiled if a fleet has any."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from c2c.policies import apart, jitable
 from c2c.serving.state import Fleet, Rules, Serving
@@ -17,11 +19,13 @@ from c2c.simulator.works import (
     stop_run,
     write_plan,
 )
-from c2c.simulator.world import Machine, World, account, note_ends
+from c2c.simulator.world import SHARES, Machine, World, account, note_ends, relayouts_at
 
 __all__ = [
+    "begin_relayout",
     "begin_start",
     "begin_steps",
+    "end_relayout",
     "end_works",
     "follow_works",
     "share_among_works",
@@ -45,8 +49,8 @@ def share_among_works(
     """Share what is on chip `c` and re-time its phases, some of which are made of works."""
     chip, link = state.chip[c], world.link[c]
     link.rate = share_rows(
-        world.works, world.phase, world.busy, world.end_s, chip.first, chip.last, LINK,
-        machine.by_age, now_s, world.resources,
+        world.works, world.phase, world.busy, world.end_s, chip.first, chip.last,
+        relayouts_at(state, world), LINK, machine.by_age, now_s, world.resources,
     )  # fmt: skip
     link.peak = max(link.peak, link.rate)
     note_ends(state, world, c)
@@ -56,11 +60,12 @@ def share_among_works(
 def follow_works(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """Take the end of a work on device `d`; False if its phase has ended with it."""
+    """Take the end of a work in row `d`; False if its phase has ended with it."""
     if not follow_run(world.works, d, world.phase[d], now_s):
         return False
-    account(world, state.device[d].chip, now_s)
-    share_among_works(rules, machine, state, world, state.device[d].chip, now_s)
+    c = state.device[d % len(state.device)].chip
+    account(world, c, now_s)
+    share_among_works(rules, machine, state, world, c, now_s)
     return True
 
 
@@ -76,7 +81,8 @@ def begin_start(
     """Begin the start that device `d` is told; without works of its own it is over at once."""
     inst = state.instance[state.plan[d].instance]
     number = machine.start_plan[inst.model, state.device[d].kind, inst.cold]
-    write_plan(machine.plans, world.works, d, number, 0, 0)
+    state.split[d] = 0
+    write_plan(machine.plans, world.works, d, number, state.split[d])
     _begin(state, world, d, now_s, 0.0, True)
 
 
@@ -98,7 +104,7 @@ def begin_steps(
     changes = step.variant > 0 and step.variant != plan.alpha + 1
     step.variant = plan.alpha + 1
     number = machine.step_plan[pair, plan.alpha]
-    write_plan(machine.plans, world.works, d, number, plan.prefill, plan.decodes)
+    write_plan(machine.plans, world.works, d, number, state.split[d])
     stands_s = machine.switch_s if changes else 0.0
     _begin(state, world, d, now_s, stands_s, not changes and fleet.hands_to[kind] < 0)
 
@@ -112,7 +118,7 @@ def _begin(
     p.link_bytes = link_amount(world.works, d, LINK)
     p.hbm_bytes = p.link_bytes
     p.hbm_growth = 0.0
-    world.link[state.device[d].chip].graphs += 1 if p.works > 0 else 0
+    world.link[state.device[d % len(state.device)].chip].graphs += 1 if p.works > 0 else 0
 
 
 @apart("stop_works", needed=_has_works)
@@ -136,3 +142,62 @@ def end_works(
 ) -> None:
     """Account what the run of device `d` on chip `c` used; it ends now."""
     end_run(world.works, c, d, world.phase[d], now_s >= world.end_s[d], now_s)
+
+
+def _has_ways(values: Mapping[type, Any]) -> bool:
+    return len(values[Machine].way_on) > 0
+
+
+@apart("begin_relayout", needed=_has_ways)
+def begin_relayout(
+    rules: Rules,  # noqa: ARG001 (among which the address is)
+    machine: Machine,
+    state: Serving,
+    world: World,
+    d: int,
+    now_s: float,
+) -> None:
+    """Send what the relayout of device `d` takes, beside whatever else uses the ways."""
+    row = len(state.device) + d
+    works, step, c = world.works, world.works.step[row], state.device[d].chip
+    account(world, c, now_s)
+    step.works, step.uses, step.inside, step.grows = 0, 0, 1, 0
+    for w in range(len(machine.way_on)):
+        if state.sent_bytes[d, w] <= 0.0:
+            continue
+        n = step.works
+        work, seconds = works.work[row, n], state.sent_bytes[d, w] / machine.way_rate[w]
+        work.after, work.rank, work.alone_s, work.slope_s = 0, machine.way_rank[w], seconds, 0.0
+        works.on[row, n] = -1
+        works.on[row, n, 0] = machine.way_on[w]
+        works.amount[row, n, 0], works.growth[row, n, 0] = seconds, 0.0
+        step.uses |= 1 << machine.way_on[w]
+        step.works = n + 1
+        world.phase[row].total_link += state.sent_bytes[d, w]
+    p = world.phase[row]
+    p.is_load, p.steps, p.start_s = 0, 1, now_s
+    world.busy[row] = 1
+    world.end_s[row] = np.inf
+    world.link[c].dirty = SHARES
+    _begin(state, world, row, now_s, 0.0, False)
+
+
+@apart("end_relayout", needed=_has_ways)
+def end_relayout(
+    rules: Rules,  # noqa: ARG001 (among which the address is)
+    state: Serving,
+    world: World,
+    row: int,
+    now_s: float,
+) -> int:
+    """End the relayout of a row; return its device."""
+    d = row - len(state.device)
+    p, c = world.phase[row], state.device[d].chip
+    account(world, c, now_s)
+    p.busy_s += now_s - p.start_s
+    end_run(world.works, c, row, p, now_s >= world.end_s[row], now_s)
+    world.busy[row] = 0
+    world.end_s[row] = np.inf
+    world.link[c].graphs -= 1
+    world.link[c].dirty = SHARES
+    return d

@@ -56,6 +56,7 @@ def build_machine(prepared: Prepared) -> Machine:
     layout = setup.system.layout
     resources = () if layout is None else layout.resources
     plans: list[Plan] = []
+    ways = () if layout is None else layout.ways
     start_plan = _start_plans(prepared, plans, weights, np.array(cap))
     step_plan = _step_plans(prepared, plans)
     return Machine(
@@ -81,6 +82,9 @@ def build_machine(prepared: Prepared) -> Machine:
         lanes=len(resources),
         by_age=layout is not None and layout.by_age,
         switch_s=0.0 if layout is None else layout.switch_s,
+        way_on=np.array([(*RESOURCES, *resources).index(w.resource) for w in ways], np.int64),
+        way_rate=np.array([w.gbps * 1e9 for w in ways]),
+        way_rank=np.array([w.rank for w in ways], np.int64),
     )
 
 

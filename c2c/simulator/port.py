@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from c2c.serving import Prepared
-from c2c.serving.actions import ACT_HAND, ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.actions import (
+    ACT_HAND,
+    ACT_INTERRUPT,
+    ACT_LOAD,
+    ACT_RELAYOUT,
+    ACT_RUN,
+    ACT_UNLOAD,
+)
 from c2c.serving.port import (
     Absent,
     Action,
@@ -22,6 +29,8 @@ from c2c.serving.port import (
     Load,
     Ready,
     Recut,
+    Relaid,
+    Relayout,
     RunSteps,
     SetAside,
     SetTimer,
@@ -33,9 +42,9 @@ from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.experts import build_experts
-from c2c.simulator.graphs import follow_works
+from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.layouts import LayoutSchedule
-from c2c.simulator.world import Machine, new_world
+from c2c.simulator.world import Machine, new_world, relayouts_at
 from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["SimulatorBackend"]
@@ -118,6 +127,9 @@ class SimulatorBackend:
             return ACT_HAND, action.request_id
         if isinstance(action, Interrupt):
             return ACT_INTERRUPT, action.device
+        if isinstance(action, Relayout):
+            mirror.sent_bytes[action.device] = action.sent_bytes
+            return ACT_RELAYOUT, action.device
         if isinstance(action, Load):
             plan = mirror.plan[action.device]
             plan.instance = action.instance
@@ -132,6 +144,7 @@ class SimulatorBackend:
             for request in action.decodes:
                 left = self._arrivals.output_tokens[request] - self._made[request]
                 plan.steps = min(plan.steps, left)
+            mirror.split[action.device] = action.split
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device
@@ -223,6 +236,12 @@ class SimulatorBackend:
         return tokens > most
 
     def _happen(self, incident: Cancelled | DeviceLost | Weights) -> Event:
+        if isinstance(incident, DeviceLost):
+            row = relayouts_at(self._mirror, self._world) + incident.device
+            if row >= len(self._mirror.device) and self._world.busy[row]:
+                self._ended = end_relayout(
+                    self._rules, self._mirror, self._world, row, incident.at_s
+                )
         if isinstance(incident, DeviceLost) and self._world.busy[incident.device]:
             end_phase(
                 self._rules,
@@ -236,6 +255,9 @@ class SimulatorBackend:
         return incident
 
     def _end(self, d: int, at_s: float) -> Event:
+        if d >= len(self._mirror.device):
+            self._ended = end_relayout(self._rules, self._mirror, self._world, d, at_s)
+            return Relaid(at_s=at_s, device=self._ended)
         was_load = end_phase(self._rules, self._machine, self._mirror, self._world, d, at_s)
         self._ended = d
         if was_load:

@@ -44,6 +44,9 @@ class RunStats:
     preempted: int  # times that a request was set aside
     moves: int  # engines that went to another slice, or would have
     variant_changes: int  # of steps, where a policy chooses their variant by how long requests wait
+    relayouts: int  # changes of a lane's variant that had room, where lanes share memories
+    relayout_bytes: float  # that they sent
+    relayout_s: float  # while they sent
     handed: int  # times that one went to another device to decode
     end_s: float
     busy_s: np.ndarray
@@ -267,7 +270,9 @@ class Simulation:
 
     def stats(self) -> RunStats:
         """Return the totals so far."""
-        count, phase, link = self.state.count, self.world.phase, self.world.link
+        count, link = self.state.count, self.world.link
+        phase = self.world.phase[: len(self.state.device)]
+        relayouts = self.world.phase[len(self.state.device) :]
         cache = self.experts.cache
         return RunStats(
             arrived=int(count[0].arrived),
@@ -282,6 +287,9 @@ class Simulation:
             moves=int(count[0].moves),
             variant_changes=int(np.sum(getattr(self.rules.own.vary, "changes", 0))),
             handed=int(count[0].handed),
+            relayouts=int(count[0].relayouts),
+            relayout_bytes=float(relayouts.total_link.sum()),
+            relayout_s=float(relayouts.busy_s.sum()),
             end_s=float(link.at_s.max()),
             busy_s=np.array(phase.busy_s),
             load_s=np.array(phase.load_s),

@@ -16,9 +16,14 @@ __all__ = ["share_rows"]
 _STILL: Final = 1e-6  # flow of a run that stands still: its length stays finite
 
 
+@inlined
+def _row(k: int, first: int, last: int, beside: int) -> int:
+    return first + k if first + k < last else beside + k - (last - first) + first
+
+
 @jitable
 def share_rows(
-    works: Works, phase: Any, busy: Any, end_s: Any, first: int, last: int, link: int,
+    works: Works, phase: Any, busy: Any, end_s: Any, first: int, last: int, beside: int, link: int,
     by_age: bool, now_s: float, r: Resources,
 ) -> float:  # fmt: skip
     """Share a chip's resources among its rows and re-time them; returns bytes/s over the link.
@@ -26,16 +31,21 @@ def share_rows(
     Rows whose phase has no works (`works` 0) use the link alone.
 
     Args:
+      first, last: the rows of its devices.
+      beside: where those of their relayouts begin, in the same order; 0: there are none.
       by_age: a resource serves first the row that has been busy longest.
     """
     once, several = 0, 0  # bits of the resources that a row uses, or several
-    for i in range(first, last):
+    rows = (last - first) * (2 if beside > 0 else 1)
+    for k in range(rows):
+        i = _row(k, first, last, beside)
         if busy[i] != 0:
             uses = works.step[i].uses if phase[i].works != 0 else 1 << link
             several |= once & uses
             once |= uses
     n = 0
-    for i in range(first, last):
+    for k in range(rows):
+        i = _row(k, first, last, beside)
         p = phase[i]
         if busy[i] != 0 and p.works != 0:
             n = _gather(works, i, p, several, by_age, now_s, r, n)
@@ -51,7 +61,8 @@ def share_rows(
     share(r, n)
     n = 0
     total = 0.0
-    for i in range(first, last):
+    for k in range(rows):
+        i = _row(k, first, last, beside)
         p = phase[i]
         if busy[i] != 0 and p.works != 0:
             n, end_s[i] = _spread(works, i, p, link, r, n)
@@ -82,9 +93,9 @@ def _gather(
     # Bring the run of row `d` up to now and write what it asks for as users from `n` on.
     step = works.step[d]
     rank = -step.order if by_age else 0
-    if step.works == 1:
+    if step.works == 1 and step.grows == 0:
         _advance(p, now_s)
-        return n if p.done >= p.steps else _ask(works, d, 0, p.base_s, rank, r, n)
+        return n if p.done >= p.steps else _ask(works, d, 0, 0, p.base_s, rank, r, n)
     if p.done >= p.steps:
         return n
     is_apart = step.uses & several == 0
@@ -100,26 +111,31 @@ def _gather(
         for w in range(step.works):
             work = works.work[d, w]
             if work.state == RUNS:
-                n = _ask(works, d, w, work.alone_s + work.slope_s * p.done, rank, r, n)
+                seconds = work.alone_s + work.slope_s * p.done
+                n = _ask(works, d, w, p.done, seconds, rank, r, n)
     return n
 
 
 @inlined
-def _ask(works: Works, d: int, w: int, seconds: float, rank: int, r: Resources, n: int) -> int:
+def _ask(
+    works: Works, d: int, w: int, done: int, seconds: float, rank: int, r: Resources, n: int
+) -> int:
     # A flow of 1 is a byte a second, or as much of a device as the link takes to move a byte.
     r.rank[n] = (works.work[d, w].rank << 32) + rank
     r.demand[n] = 0.0
     first = 0.0
     # With nothing left it asks for nothing: a higher rank would leave it no flow, for ever.
-    is_over = works.step[d].works > 1 and works.work[d, w].left <= 0.0
+    is_walked = works.step[d].works > 1 or works.step[d].grows != 0
+    is_over = is_walked and works.work[d, w].left <= 0.0
     for u in range(DRAWS):
         k = -1 if is_over else works.on[d, w, u]
         r.on[n, u] = k
         if k >= 0:
+            amount = works.amount[d, w, u] + works.growth[d, w, u] * done
             if u == 0:
-                first = works.amount[d, w, 0] * works.unit[k]
+                first = amount * works.unit[k]
                 r.demand[n] = first / seconds
-            r.per[n, u] = works.amount[d, w, u] / first
+            r.per[n, u] = amount / first
     return n + 1
 
 
@@ -132,7 +148,7 @@ def _spread(works: Works, d: int, p: Any, link: int, r: Resources, n: int) -> tu
     if p.done >= p.steps:
         p.demand = 0.0
         return n, p.at_s
-    if step.works == 1:
+    if step.works == 1 and step.grows == 0:
         flow = r.flow[n]
         p.limit_s = 0.0
         if flow < r.demand[n]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from c2c.policies import inlined, jitable
 from c2c.serving import RESOURCES
-from c2c.serving.plans import Plans
+from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS, Plans
 from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
 from c2c.simulator.resources import DRAWS
 
@@ -53,6 +53,7 @@ STEP_DTYPE = np.dtype(
         ("works", "i8"),
         ("uses", "i8"),  # bits of the resources
         ("inside", "i8"),  # 1: its own works may compete with one another, so they are walked
+        ("grows", "i8"),  # 1: what a step takes of its resources grows over a run
         ("is_fresh", "i8"),  # 1: nothing of the step under way has been done
         ("order", "i8"),  # the lower, the longer the row has been busy
         ("variant", "i8"),  # of the last run, one more than its number; 0: there was none
@@ -82,7 +83,8 @@ class Works(NamedTuple):
     step: Any  # STEP_DTYPE [rows]
     work: Any  # WORK_DTYPE [rows, works]
     on: Any  # i8[rows, works, DRAWS] resources, -1 for none
-    amount: Any  # f8[rows, works, DRAWS] of them, a step
+    amount: Any  # f8[rows, works, DRAWS] of them, the first step
+    growth: Any  # f8[rows, works, DRAWS] more in each following one
     # f8[resources] by which flows over unlike resources compare: a link's byte counts 1, a second
     # of a device as many bytes as the link moves in it.
     unit: Any
@@ -99,6 +101,7 @@ def new_works(rows: int, works: int, chips: int, unit: Any) -> Works:
         work=np.zeros((rows, works), WORK_DTYPE).view(np.recarray),
         on=np.full((rows, works, DRAWS), -1, np.int64),
         amount=np.zeros((rows, works, DRAWS)),
+        growth=np.zeros((rows, works, DRAWS)),
         unit=np.asarray(unit, np.float64),
         used=np.zeros((chips, len(unit))),
         begun=np.zeros(1, np.int64),
@@ -106,43 +109,60 @@ def new_works(rows: int, works: int, chips: int, unit: Any) -> Works:
 
 
 @inlined
-def _cost(plans: Plans, p: int, w: int, column: int, prefill: int, rows: int) -> float:
+def _cost(plans: Plans, p: int, w: int, column: int, prefill: int, rows: int, cached: int) -> float:
     at = plans.at[p, w, column]
     by_prefill = plans.cost[at[0, 0] + min(prefill, at[0, 1])]
-    return float(by_prefill + plans.cost[at[1, 0] + min(rows, at[1, 1])])
+    by_rows = plans.cost[at[1, 0] + min(rows, at[1, 1])]
+    return float(by_prefill + by_rows + plans.cached[p, w, column] * cached)
+
+
+@inlined
+def _size(split: Any, home: int, column: int) -> int:
+    if home >= 0:
+        return int(split[home, column])
+    total = 0
+    for h in range(split.shape[0]):
+        total += split[h, column]
+    return int(total)
 
 
 @jitable
-def write_plan(plans: Plans, works: Works, d: int, p: int, prefill: int, rows: int) -> None:
-    """Write the works of plan `p` for so many prompt tokens and decoding rows into row `d`."""
+def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
+    """Write the works of plan `p` for a step of this size into row `d`.
+
+    Args:
+      split: i8[homes, 4], for each home of keys and values PREFILL, ROWS, CACHED and GROWTH.
+    """
     step = works.step[d]
     step.works = plans.count[p]
     step.inside = plans.inside[p]
     step.uses = 0
+    step.grows = 0
     for w in range(plans.count[p]):
-        work = works.work[d, w]
-        nth, of = plans.part[p, w, 0], plans.part[p, w, 1]
-        tokens = (prefill + of - 1 - nth) // of
-        mine = (rows + of - 1 - nth) // of
+        work, home = works.work[d, w], plans.home[p, w]
+        tokens, rows = _size(split, home, PREFILL), _size(split, home, ROWS)
+        cached, grows = _size(split, home, CACHED), _size(split, home, GROWTH)
         work.after = plans.after[p, w]
         work.rank = plans.rank[p, w]
-        work.alone_s = _cost(plans, p, w, 0, tokens, mine)
-        work.slope_s = _cost(plans, p, w, 1, tokens, mine)
+        work.alone_s = _cost(plans, p, w, 0, tokens, rows, cached)
+        work.slope_s = _cost(plans, p, w, 1, tokens, rows, 0) + plans.cached[p, w, 0] * grows
         u = 0
         for v in range(DRAWS):
             works.on[d, w, v] = -1
             if plans.on[p, w, v] >= 0:
-                amount = _cost(plans, p, w, 2 + v, tokens, mine)
+                amount = _cost(plans, p, w, 2 + v, tokens, rows, cached)
                 if amount > 0.0:
                     works.on[d, w, u] = plans.on[p, w, v]
                     works.amount[d, w, u] = amount
+                    works.growth[d, w, u] = plans.cached[p, w, 2 + v] * grows
+                    step.grows |= 1 if works.growth[d, w, u] > 0.0 else 0
                     step.uses |= 1 << plans.on[p, w, v]
                     u += 1
 
 
 @jitable
 def link_amount(works: Works, d: int, link: int) -> float:
-    """Return how much of resource `link` a step of row `d` takes."""
+    """Return how much of resource `link` the first step of row `d` takes."""
     total = 0.0
     for w in range(works.step[d].works):
         for u in range(DRAWS):
@@ -336,8 +356,11 @@ def end_run(works: Works, c: int, d: int, p: Any, is_whole: bool, now_s: float) 
             if work.state == RUNS:
                 _bring(work, work.alone_s + work.slope_s * p.done, now_s)
             share += 1.0 if work.state == _ENDED else 1.0 - work.left
+        whole = float(int(share))
         for u in range(DRAWS):
             if works.on[d, w, u] >= 0:
-                works.used[c, works.on[d, w, u]] += share * works.amount[d, w, u]
+                taken = share * works.amount[d, w, u]
+                taken += works.growth[d, w, u] * whole * (share - 0.5 * (whole + 1.0))
+                works.used[c, works.on[d, w, u]] += taken
     step.ended_s = now_s
     p.works = 0

@@ -26,6 +26,7 @@ __all__ = [
     "account",
     "new_world",
     "note_ends",
+    "relayouts_at",
 ]
 
 LINK_DTYPE = np.dtype(
@@ -89,15 +90,18 @@ class Machine(NamedTuple):
     lanes: int  # resources beside the link and the disk
     by_age: bool  # they serve first what has been busy longest
     switch_s: float  # of the variant of a step
+    way_on: Any  # i8[ways] between memories: the resource of each
+    way_rate: Any  # f8[ways] bytes/s
+    way_rank: Any  # i8[ways]
 
 
 class World(NamedTuple):
     """The changing part."""
 
-    phase: Any  # PHASE_DTYPE [devices]
+    phase: Any  # PHASE_DTYPE [rows]: devices, and as many relayouts if lanes have any
     link: Any  # LINK_DTYPE [C]
-    busy: Any  # i8[devices] 1: a phase is under way
-    end_s: Any  # f8[devices]
+    busy: Any  # i8[rows] 1: a phase is under way
+    end_s: Any  # f8[rows]
     due_s: Any  # f8[instances] when the KV caches on their way to each will have come
     tournament: (
         Tournament  # of these; groups of chips that are driven apart have roots of their own
@@ -119,6 +123,8 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
     """
     n, works = len(state.device), machine.plans.after.shape[1]
     widest = int((state.chip.last - state.chip.first).max())
+    if len(machine.way_on) > 0:  # a second row for each: its relayout
+        n, widest, works = 2 * n, 2 * widest, max(works, len(machine.way_on))
     resources = new_resources(widest * max(1, works), len(RESOURCES) + machine.lanes)
     resources.capacity[:] = 1.0  # a second a second
     resources.capacity[LINK], resources.capacity[DISK] = machine.capacity, machine.disk
@@ -150,8 +156,15 @@ def account(world: World, c: int, now_s: float) -> None:
 
 
 @inlined
+def relayouts_at(state: Serving, world: World) -> int:
+    """Return the row of the first device's relayout; 0 where lanes have none."""
+    return len(state.device) if len(world.end_s) > len(state.device) else 0
+
+
+@inlined
 def note_ends(state: Serving, world: World, c: int) -> None:
     """Let the next event be found, now that phases of chip `c` end at other times."""
     chip = state.chip[c]
-    replay(world.tournament, c, world.end_s, chip.first, chip.last)
+    beside = relayouts_at(state, world)
+    replay(world.tournament, c, world.end_s, chip.first, chip.last, beside)
     world.link[c].dirty = CLEAN

@@ -126,9 +126,9 @@ def replicated(middle_s: float, ends_s: float, sends_s: float, *, prompt_s: floa
     )
     halves = (
         *first,
-        Work(name="home", seconds=row, draws={"d0": row}, part=(0, 2), after=("first",)),
+        Work(name="home", seconds=row, draws={"d0": row}, home=0, after=("first",)),
         Work(name="there", seconds=sent, draws={"way": sent}, after=("first",)),
-        Work(name="copy", seconds=row, draws={"d1": row}, part=(1, 2), after=("there",)),
+        Work(name="copy", seconds=row, draws={"d1": row}, home=1, after=("there",)),
         Work(name="back", seconds=sent, draws={"way": sent}, after=("copy",)),
         Work(name="last", seconds=end, draws={"d0": end}, after=("home", "back")),
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.policies import jitable
-from c2c.serving.plans import Plans, Work, tables
+from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS, Plans, Work, tables
 from c2c.simulator.phases import PHASE_DTYPE
 from c2c.simulator.resources import Resources, new_resources
 from c2c.simulator.sharing import share_rows
@@ -20,7 +20,9 @@ JOB_DTYPE = np.dtype(
         ("at_s", "f8"),  # not before, and not before the row's last job has ended
         ("plan", "i8"),  # -1: one work on the link alone, without the table
         ("prefill", "i8"),
-        ("rows", "i8"),
+        ("rows", "i8"),  # the first of two homes has half of them, rounded up
+        ("cached", "i8"),  # tokens, all at the first
+        ("growth", "i8"),
         ("steps", "i8"),
         ("is_load", "i8"),
         ("base_s", "f8"),
@@ -42,6 +44,7 @@ class Node(NamedTuple):
     end_s: Any
     works: Works
     r: Resources
+    split: Any  # i8[2, 4] scratch
     events: Any  # i8[1]
     walks: Any  # i8[1] 1: no run is folded
 
@@ -68,6 +71,7 @@ def node(
         end_s=np.full(rows, np.inf),
         works=new_works(rows, most, 1, unit),
         r=r,
+        split=np.zeros((2, 4), np.int64),
         events=np.zeros(1, np.int64),
         walks=np.array([int(walks)]),
     )
@@ -92,7 +96,10 @@ def begin_job(n: Node, job: Any, now_s: float) -> None:
     p.is_load = job.is_load
     p.steps = job.steps
     if job.plan >= 0:
-        write_plan(n.plans, n.works, d, job.plan, job.prefill, job.rows)
+        n.split[0, PREFILL] = job.prefill
+        n.split[0, ROWS], n.split[1, ROWS] = (job.rows + 1) // 2, job.rows // 2
+        n.split[0, CACHED], n.split[0, GROWTH] = job.cached, job.growth
+        write_plan(n.plans, n.works, d, job.plan, n.split)
         for w in range(n.works.step[d].works):
             n.works.work[d, w].alone_s += n.works.work[d, w].slope_s * job.first
         if n.walks[0] != 0:
@@ -126,7 +133,7 @@ def run_jobs(n: Node, job: Any, by_age: bool) -> float:
                 begin_job(n, job[k], now_s)
                 changed = True
         if changed:
-            share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, by_age, now_s, n.r)
+            share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, 0, by_age, now_s, n.r)
         d, at_s = -1, np.inf
         for i in range(len(n.busy)):
             if n.busy[i] != 0 and n.end_s[i] < at_s:
@@ -139,7 +146,7 @@ def run_jobs(n: Node, job: Any, by_age: bool) -> float:
             continue
         n.events[0] += 1
         if n.phase[d].works != 0 and follow_run(n.works, d, n.phase[d], now_s):
-            share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, by_age, now_s, n.r)
+            share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, 0, by_age, now_s, n.r)
             continue
         k = under_way[d]
         job[k].ended_s = now_s
@@ -153,5 +160,5 @@ def run_jobs(n: Node, job: Any, by_age: bool) -> float:
             job[k].done = 0
             job[k].first += n.phase[d].steps
             left += 1
-        share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, by_age, now_s, n.r)
+        share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, 0, by_age, now_s, n.r)
     return now_s

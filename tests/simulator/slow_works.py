@@ -23,6 +23,8 @@ class Job:
     at_s: float
     steps: int
     rows: int = 0
+    cached: int = 0
+    growth: int = 0
     step: int = -1
     order: int = 0
     ended_s: float = inf
@@ -30,10 +32,12 @@ class Job:
     ended: set[str] = field(default_factory=set)
 
 
-def amount_of(amount: Any, rows: int, part: tuple[int, int] = (0, 1)) -> float:
-    """Return an amount of a work that sees its part of the decoding rows."""
-    mine = (rows + part[1] - 1 - part[0]) // part[1]
-    return float(amount.decode.at(mine)) if isinstance(amount, Cost) else amount
+def amount_of(amount: Any, rows: int, home: int | None = None, cached: int = 0) -> float:
+    """Return an amount of a work of a home, of two that halve the rows; the first has the cache."""
+    mine = rows if home is None else (rows + 1 - home) // 2
+    if not isinstance(amount, Cost):
+        return float(amount)
+    return float(amount.decode.at(mine)) + amount.cached * (0 if home == 1 else cached)
 
 
 def ended_s(
@@ -87,8 +91,8 @@ def _next_jobs(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _seconds(job: Job, work: Work) -> float:
-    of = amount_of(work.seconds, job.rows, work.part)
-    return of + job.step * amount_of(work.growth, job.rows, work.part)
+    of = amount_of(work.seconds, job.rows, work.home, job.cached + job.step * job.growth)
+    return of + job.step * amount_of(work.growth, job.rows, work.home)
 
 
 def _begin_works(job: Job, plan: Sequence[Work]) -> None:
@@ -116,7 +120,8 @@ def _speeds(
     speeds = [1.0] * len(running)
     ranks, flows, takes = [], [], []
     for job, work in running:
-        draws = {k: amount_of(v, job.rows, work.part) for k, v in work.draws.items()}
+        cached = job.cached + job.step * job.growth
+        draws = {k: amount_of(v, job.rows, work.home, cached) for k, v in work.draws.items()}
         draws = {k: v for k, v in draws.items() if v > 0.0}
         name = next(iter(draws), None)
         first = 0.0 if name is None else draws[name] * (link if capacity[name] == 1.0 else 1.0)

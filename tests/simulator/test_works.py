@@ -29,9 +29,10 @@ def took(n: Node, rows: list[dict[str, Any]], *, by_age: bool = False) -> np.nda
 
 
 def drawn_plan(g: np.random.Generator, *, of_one: bool = False) -> list[Work]:
-    """A graph of works on up to three resources each; steps of several works may grow.
+    """A graph of works on up to three resources each; steps may grow.
 
-    What a run of one growing work asks for is what its first step does (docs/simulator.md).
+    A run of one work with `growth` asks for what its first step does (docs/simulator.md), not so
+    one that reads a cache (`Cost.cached`).
     """
     count = 1 if of_one else int(g.integers(2, 6))
     names = list(NODE)
@@ -39,17 +40,23 @@ def drawn_plan(g: np.random.Generator, *, of_one: bool = False) -> list[Work]:
     for w in range(count):
         seconds = float(g.uniform(0.01, 0.2) * (g.random() < 0.9))
         drawn = g.choice(len(names), g.integers(0, 4), replace=False) if seconds else []
+        reads_s = seconds * float(g.choice([0.0, 0.01]))  # of a cached token
+        part = {names[k]: g.uniform(0.1, 1.0) * NODE[names[k]] for k in drawn}
+
+        def of(amount: float, a_token: float) -> Cost:
+            return Cost(decode=Curve((1,), np.array([amount])), cached=a_token)
+
         plan.append(
             Work(
                 name=str(w),
-                seconds=seconds,
+                seconds=of(seconds, reads_s),
                 growth=0.0 if seconds == 0.0 or of_one else float(g.choice([0.0, 0.001])),
-                draws={names[k]: g.uniform(0.1, 1.0) * seconds * NODE[names[k]] for k in drawn},
+                draws={k: of(share * seconds, share * reads_s) for k, share in part.items()},
                 after=tuple(str(v) for v in range(w) if g.random() < 0.5),
                 rank=int(g.integers(-1, 2)),
             )
         )
-    return plan if sum(work.seconds for work in plan) else drawn_plan(g, of_one=of_one)
+    return plan if any(work.seconds.is_any() for work in plan) else drawn_plan(g, of_one=of_one)
 
 
 @settings(deadline=None, max_examples=25)
@@ -62,7 +69,15 @@ def test_runs_go_as_if_every_work_were_walked(seed: int) -> None:
     # the works of one run that share a resource have an order, too
     plans = [[replace(w, rank=-k) for k, w in enumerate(plan)] for plan in plans]
     given = [
-        {"row": d, "plan": d, "at_s": float(g.uniform(0, 3)), "steps": int(g.integers(1, 12))}
+        {
+            "row": d,
+            "plan": d,
+            "at_s": float(g.uniform(0, 3)),
+            "steps": int(g.integers(1, 12)),
+            "rows": 1,
+            "cached": int(g.integers(0, 9)),
+            "growth": int(g.integers(0, 3)),
+        }
         for d in (int(k) for k in g.integers(0, rows, 5))
     ]
     given.sort(key=lambda job: job["at_s"])
@@ -74,7 +89,9 @@ def test_runs_go_as_if_every_work_were_walked(seed: int) -> None:
     for job in given:
         for work in plans[job["plan"]]:
             for name, amount in work.draws.items():
-                want[list(NODE).index(name)] += job["steps"] * amount_of(amount, 0)
+                for j in range(job["steps"]):
+                    cached = job["cached"] + j * job["growth"]
+                    want[list(NODE).index(name)] += amount_of(amount, 1, None, cached)
     np.testing.assert_allclose(n.works.used[0], want, rtol=1e-9)
 
 
@@ -83,7 +100,10 @@ def test_runs_go_as_if_every_work_were_walked(seed: int) -> None:
 def test_starts_share_equally_as_if_every_work_were_walked(seed: int) -> None:
     g = np.random.default_rng(seed)
     plans = [drawn_plan(g) for _ in range(3)]
-    given = [{"row": d, "plan": d, "at_s": float(g.uniform(0, 0.3)), "steps": 1} for d in range(3)]
+    given = [
+        {"row": d, "plan": d, "at_s": float(g.uniform(0, 0.3)), "steps": 1, "rows": 1}
+        for d in range(3)
+    ]
     made = jobs([job | {"is_load": 1} for job in given])
     run_jobs(node(plans, NODE, 3), made, False)
     slow = ended_s(plans, NODE, [Job(**job) for job in given], by_age=False)
@@ -99,10 +119,10 @@ def replicated(sends_s: float, growth: float = 0.0) -> list[Work]:
     ends, middle, grows = by_rows(1e-4, 2e-3), by_rows(2e-4, 4e-3), by_rows(growth)
     return [
         Work(name="first", seconds=ends, draws={"d0": ends}, growth=grows),
-        Work(name="home", seconds=middle, draws={"d0": middle}, part=(0, 2), after=("first",),
+        Work(name="home", seconds=middle, draws={"d0": middle}, home=0, after=("first",),
              growth=grows),
         Work(name="there", seconds=sends_s, draws={"up": sends_s}, after=("first",)),
-        Work(name="other", seconds=middle, draws={"d1": middle}, part=(1, 2), after=("there",),
+        Work(name="other", seconds=middle, draws={"d1": middle}, home=1, after=("there",),
              growth=grows),
         Work(name="back", seconds=sends_s, draws={"down": sends_s}, after=("other",)),
         Work(name="last", seconds=ends, draws={"d0": ends}, after=("home", "back"), growth=grows),
@@ -138,7 +158,7 @@ def test_two_instances_on_each_others_devices(seed: int) -> None:
     np.testing.assert_allclose(made.ended_s, slow, rtol=1e-9)
     want = [
         sum(
-            job["steps"] * amount_of(w.draws.get(name, 0.0), job["rows"], w.part)
+            job["steps"] * amount_of(w.draws.get(name, 0.0), job["rows"], w.home)
             for job in given
             for w in (one, two)[job["plan"]]
         )
@@ -225,7 +245,7 @@ def _shared(n: Node, now_s: float) -> None:
 def _begun(n: Node, plan: int, steps: int, now_s: float) -> Any:
     p = n.phase[0]
     p.steps, p.is_load, n.busy[0] = steps, 0, 1
-    write_plan(n.plans, n.works, 0, plan, 0, 1)
+    write_plan(n.plans, n.works, 0, plan, np.array([[0, 1, 0, 0], [0, 0, 0, 0]]))
     begin_run(n.works, 0, p, now_s, 0.0, True)
     _shared(n, now_s)
     return p

@@ -18,8 +18,9 @@ from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
-from c2c.serving.prepare.lanes import Lane, StepLayout
+from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
+from c2c.serving.prepare.memories import kv_homes
 from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import start_plan
@@ -50,12 +51,14 @@ from c2c.serving.timers import start_timers
 __all__ = [
     "Change",
     "ChipLayouts",
+    "Copy",
     "Lane",
     "LayoutChange",
     "Prepared",
     "ServingSetup",
     "StepLayout",
     "SystemSpec",
+    "Way",
     "activation_bytes",
     "chip_places",
     "expert_bytes",
@@ -118,6 +121,7 @@ class Prepared:
             slots=slots,
             buffer=buffer,
         )
+        state.relayout.version[:] = first_variant(self.setup.system, self.tables[0][0])
         if self.setup.system.starts_active:
             state.model.starts[slice(None) if models is None else list(models)] = 1
             state.count[0].to_start = 1
@@ -217,6 +221,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         sure_bytes=_sure_bytes(system, engines, kv_capacity, stacked.kv_bytes),
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         costs=stacked,
+        kv=kv_homes(system.layout, specs, kinds),
     )
     rules = Rules(system=system.policies, own=own_memory(system.policies, fleet), seed=setup.seed)
     return Prepared(

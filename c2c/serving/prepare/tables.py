@@ -39,6 +39,7 @@ from c2c.policies import (
 )
 from c2c.serving.costs import KeptTables
 from c2c.serving.prepare.lanes import layout_table
+from c2c.serving.prepare.memories import lane_tokens
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
 
@@ -361,8 +362,7 @@ def kv_tokens(
       shared_bytes: at least so much of HBM is for weights.
     """
     if system.layout is not None:
-        room = system.layout.kv_bytes_of(kind) * system.layout.serves(kind, spec.name)
-        return int(room // kv_bytes_per_token(spec))
+        return lane_tokens(system.layout, spec, kind)
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens)
     where = weights_in(system.load)
     if where == "hbm" and caches_experts(system.experts):

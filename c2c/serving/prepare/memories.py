@@ -1,0 +1,158 @@
+"""The memories that the lanes of a layout share, as arrays: rooms, homes, copies, ways."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.hardware import Slice
+from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.serving.prepare.lanes import Copy, Lane, StepLayout
+from c2c.serving.state import KvHomes
+
+__all__ = ["kv_homes", "lane_tokens"]
+
+
+def kv_homes(
+    layout: StepLayout | None, specs: Sequence[ModelSpec], kinds: Sequence[Slice]
+) -> KvHomes:
+    """Return the arrays of a layout; without memories that lanes share they say so by their sizes.
+
+    Raises:
+      SettingError: more is kept free than a memory has, or a way is missing.
+    """
+    lanes = [] if layout is None else [layout.lane(kind) for kind in kinds]
+    memories = [] if layout is None else list(layout.memories)
+    n, m = len(kinds), len(memories)
+    homes = max((len(lane.kv_homes) for lane in lanes), default=0) or 1
+    variants = layout.variants if layout is not None else 1
+    ways = 0 if layout is None else len(layout.ways)
+    made = KvHomes(
+        room_bytes=np.array([] if layout is None else [*layout.memories.values()], np.float64),
+        homes=np.array([len(lane.kv_homes) for lane in lanes] or [0] * n, np.int64),
+        token_bytes=np.zeros((len(specs) * n, homes, m)),
+        is_open=np.zeros((n, variants, homes), np.int64),
+        copied_bytes=np.zeros((n, variants, m)),
+        reserve_bytes=np.zeros((n, m)),
+        sent_bytes=np.zeros((n, variants, variants, ways)),
+        moved_bytes=np.zeros((len(specs) * n, homes, homes, ways)),
+    )
+    if layout is None or m == 0:
+        return made
+    for k, lane in enumerate(lanes):
+        _check_room(layout, lane)
+        made.reserve_bytes[k] = [lane.reserve.get(name, 0.0) for name in memories]
+        for v in range(variants):
+            opened = lane.open_homes[min(v, len(lane.open_homes) - 1)] if lane.open_homes else None
+            made.is_open[k, v, list(range(len(lane.kv_homes)) if opened is None else opened)] = 1
+            for copy in _copies(lane, v):
+                made.copied_bytes[k, v, memories.index(copy.target)] += copy.nbytes
+            for u in range(variants):
+                for copy in set(_copies(lane, v)) - set(_copies(lane, u)):
+                    way = _way(layout, copy.source, copy.target)
+                    made.sent_bytes[k, u, v, way] += copy.nbytes
+        for row, spec in enumerate(specs):
+            one = float(kv_bytes_per_token(spec))
+            for h, shares in enumerate(lane.kv_homes):
+                # Whole bytes add up without rounding.
+                made.token_bytes[row * n + k, h] = [
+                    math.ceil(one * shares.get(name, 0.0)) for name in memories
+                ]
+                for g, others in enumerate(lane.kv_homes if variants > 1 else ()):
+                    for way, share in _moved(layout, shares, others):
+                        made.moved_bytes[row * n + k, h, g, way] += one * share
+    return made
+
+
+def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
+    """Return the tokens whose keys and values a kind of lane holds with nobody else's beside them.
+
+    Of lanes that share memories, in whichever variant they have least room.
+    """
+    lane, one = layout.lane(place), kv_bytes_per_token(spec)
+    if spec.name not in lane.steps:
+        return 0
+    if not lane.kv_homes:
+        return int(lane.kv_bytes // one)
+    room = dict(layout.memories)
+    for other in layout.lanes:
+        most = max((_bytes_of(copies) for copies in other.copies), key=_total, default={})
+        for name in room:
+            kept = 0.0 if other is lane else other.reserve.get(name, 0.0)
+            room[name] -= kept + (0.0 if other is lane else most.get(name, 0.0))
+    least = math.inf
+    for v in range(max(1, len(lane.copies), len(lane.open_homes))):
+        taken = _bytes_of(_copies(lane, v))
+        opened = lane.open_homes[v] if lane.open_homes else range(len(lane.kv_homes))
+        least = min(
+            least,
+            max(
+                min(
+                    (room[name] - taken.get(name, 0.0)) // math.ceil(one * share)
+                    for name, share in lane.kv_homes[h].items()
+                    if share > 0.0
+                )
+                for h in opened
+            ),
+        )
+    return int(max(0.0, least))
+
+
+def _copies(lane: Lane, variant: int) -> tuple[Copy, ...]:
+    return lane.copies[min(variant, len(lane.copies) - 1)] if lane.copies else ()
+
+
+def _bytes_of(copies: Sequence[Copy]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for copy in copies:
+        found[copy.target] = found.get(copy.target, 0.0) + copy.nbytes
+    return found
+
+
+def _total(found: Mapping[str, float]) -> float:
+    return sum(found.values())
+
+
+def _check_room(layout: StepLayout, lane: Lane) -> None:
+    for name, room in layout.memories.items():
+        if not 0.0 < room < math.inf:
+            raise SettingError(f"layout.memories.{name}", room, "bytes above 0")
+        kept = sum(other.reserve.get(name, 0.0) for other in layout.lanes)
+        if kept > room:
+            raise SettingError(f"layout.lanes.reserve.{name}", kept, f"at most {room} in all")
+    for name, nbytes in lane.reserve.items():
+        if name not in layout.memories or not nbytes >= 0.0:
+            allowed = f"bytes, at least 0, of {', '.join(layout.memories)}"
+            raise SettingError(f"layout.lanes.{lane.place.name}.reserve.{name}", nbytes, allowed)
+    for copies in lane.copies:
+        for copy in copies:
+            if copy.target not in layout.memories or not copy.nbytes > 0.0:
+                allowed = f"bytes above 0, to one of {', '.join(layout.memories)}"
+                raise SettingError(f"layout.lanes.{lane.place.name}.copies", copy, allowed)
+
+
+def _way(layout: StepLayout, source: str, target: str) -> int:
+    for number, way in enumerate(layout.ways):
+        if (way.source, way.target) == (source, target):
+            return number
+    known = ", ".join(f"{way.source} to {way.target}" for way in layout.ways) or "none"
+    raise SettingError("layout.ways", known, f"one from {source} to {target}")
+
+
+def _moved(
+    layout: StepLayout, shares: Mapping[str, float], others: Mapping[str, float]
+) -> list[tuple[int, float]]:
+    """Return the ways, and shares of a token's bytes over each, from one home to another."""
+    more = {name: others.get(name, 0.0) - shares.get(name, 0.0) for name in layout.memories}
+    found = []
+    for source in [name for name, share in more.items() if share < 0.0]:
+        for target in [name for name, share in more.items() if share > 0.0]:
+            share = min(-more[source], more[target])
+            if share > 0.0:
+                found.append((_way(layout, source, target), share))
+                more[source] += share
+                more[target] -= share
+    return found
