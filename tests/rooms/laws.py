@@ -14,7 +14,7 @@ from c2c.policies import answer, follows_waits, timer_s, variant
 from c2c.serving import Plan, Prepared, Serving, ServingSetup, Work, path_ends, prepare
 from c2c.serving.loop import step
 from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS
-from c2c.serving.port import Action, Event, Relaid, Relayout, RunSteps, StepEnd
+from c2c.serving.port import Action, Event, Relayout, RunSteps, StepEnd
 from c2c.serving.state import SETTLED, SLOT, WAITS
 from c2c.simulator import RunStats, build_machine
 from c2c.simulator.port import SimulatorBackend
@@ -78,6 +78,7 @@ class Books:
     used_s: Counter[str] = field(default_factory=Counter)  # by resource, of steps
     under_way: dict[int, tuple[RunSteps, float]] = field(default_factory=dict)
     homes: dict[int, int] = field(default_factory=dict)  # of sequences in batches
+    all_homes: dict[int, int] = field(default_factory=dict)  # the last of each
     versions: dict[int, int] = field(default_factory=dict)  # of lanes
     relayouts: int = 0
     moved: int = 0  # sequences that changed their home
@@ -153,6 +154,7 @@ class Books:
         kept = np.maximum(held, kv.reserve_bytes[state.device.kind])
         assert (kept.sum(0) <= kv.room_bytes).all()
         self.homes = homes
+        self.all_homes |= homes
         self.versions = {d: int(move.version) for d, move in enumerate(state.relayout)}
 
 
@@ -201,5 +203,5 @@ def served(what: ServingSetup, block: RequestBlock) -> tuple[Any, RunStats, Book
         wanted[way.resource] += nbytes / (way.gbps * 1e9)
     found = dict(zip(layout.resources, stats.resource_s[0], strict=True))
     assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
-    assert not any(isinstance(e, Relaid) for e in books.under_way.values())
+    assert not books.under_way
     return records, stats, books

@@ -112,14 +112,13 @@ def test_a_replica_takes_half_of_the_sequences_and_their_caches() -> None:
     """Four sequences of 1,000 tokens of prompt: two go, with half of their layers' caches each."""
     what = over(node(room_tokens=100_000), vary=Anything(period_s=0.5, variants=2, seed=1))
     block = requests([0.0] * 4, prompt=1000, output=600)
-    records, stats, books = served(what, block)
+    _, stats, books = served(what, block)
     assert stats.relayouts >= 1
     assert books.moved >= 2
     weights = 10 * LAYER_BYTES
     assert stats.relayout_bytes > weights
     caches = stats.relayout_bytes % weights
     assert caches > 2 * 0.5 * 1000 * TOKEN_BYTES
-    assert (records.finished_s - records.finished_s[0] == 0.0).all()
 
 
 def test_a_change_that_finds_no_room_waits_until_requests_end() -> None:
@@ -143,5 +142,5 @@ def test_what_cannot_be_is_refused_before_the_start() -> None:
             replace(made, lanes=(replace(lane, **changed),))
     with pytest.raises(SettingError, match=r"layout\.ways=.*: expected one from gpu0 to gpu1"):
         prepare(over(replace(made, ways=made.ways[1:]), vary=Anything()))
-    with pytest.raises(SettingError, match=r"reserve\.gpu0=1e\+15: expected at most"):
+    with pytest.raises(SettingError, match=r"reserve\.gpu0=1000000000000000\.0: expected at most"):
         prepare(over(replace(made, lanes=(replace(lane, reserve={"gpu0": 1e15}),))))

@@ -106,36 +106,6 @@ def woven(
     return StepLayout(name="woven", resources=("hot", "cold"), lanes=tuple(lanes), by_age=False)
 
 
-def replicated(middle_s: float, ends_s: float, sends_s: float, *, prompt_s: float) -> StepLayout:
-    """One batch on a device; in the second variant half of its rows pass a copy of layers beside.
-
-    Seconds of the layers in the middle are for each row, all others for a step.
-    """
-    (place, *_) = slices(load_platform("gh200"), "1x96gb")
-    row = Cost(decode=Curve((1,), np.array([middle_s])))  # in proportion beyond
-    end, sent = Cost(decode=flat(ends_s)), Cost(decode=flat(sends_s))
-    prompt = Cost(flat(prompt_s))
-    first = (
-        Work(name="prompt", seconds=prompt, draws={"d0": prompt}),
-        Work(name="first", seconds=end, draws={"d0": end}, after=("prompt",)),
-    )
-    whole = (
-        *first,
-        Work(name="middle", seconds=row, draws={"d0": row}, after=("first",)),
-        Work(name="last", seconds=end, draws={"d0": end}, after=("middle",)),
-    )
-    halves = (
-        *first,
-        Work(name="home", seconds=row, draws={"d0": row}, home=0, after=("first",)),
-        Work(name="there", seconds=sent, draws={"way": sent}, after=("first",)),
-        Work(name="copy", seconds=row, draws={"d1": row}, home=1, after=("there",)),
-        Work(name="back", seconds=sent, draws={"way": sent}, after=("copy",)),
-        Work(name="last", seconds=end, draws={"d0": end}, after=("home", "back")),
-    )
-    lane = Lane(place=place, kv_bytes=1e6 * 114_688.0, steps={SPEC: (whole, halves)})
-    return StepLayout(name="replicated", resources=("d0", "d1", "way"), lanes=(lane,))
-
-
 def over(made: StepLayout, **system: Any) -> ServingSetup:
     """A setup whose models lie over a layout; another lane opens as soon as one has work."""
     settings: dict[str, Any] = {

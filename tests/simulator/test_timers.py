@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from c2c.errors import PolicyError, SettingError
 from c2c.policies import answer, follows_waits, timer_s, variant
@@ -16,8 +14,8 @@ from c2c.serving import StepLayout, prepare
 from c2c.serving.loop import step
 from c2c.serving.port import SetTimer, Timer
 from tests.simulator.controllers import Load
-from tests.simulator.lanes import layout, on, over, replicated
-from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.simulator.lanes import layout, on, over
+from tests.simulator.worlds import requests, setup, simulate
 
 SLOW, FAST = [on(0, 0.010)], [on(1, 0.005)]
 
@@ -67,38 +65,6 @@ def test_a_cool_down_and_a_window_of_latencies() -> None:
         busy = Load(period_s=0.1, up=1, cool_down_s=cool_down_s)
         _, _, done = simulate(over(lanes(), vary=busy), requests([0.0, 0.0, 9.0], output=100))
         assert done.rules.own.vary.changes[0] == changes
-
-
-@settings(max_examples=6, deadline=None)
-@given(st.integers(1, 40), st.sampled_from([2.0, 20.0, 1000.0]), st.integers(0, 10**6))
-def test_layers_are_replicated_at_run_time(n: int, rate: float, seed: int) -> None:
-    """Under load half of a batch's rows pass a copy of the middle layers on another device.
-
-    Variants change at step boundaries only, and each step takes what its variant says.
-    """
-    middle_s, ends_s, sends_s, prompt_s = 0.002, 0.001, 0.0005, 0.01
-    what = over(replicated(middle_s, ends_s, sends_s, prompt_s=prompt_s),
-                vary=Load(period_s=0.05, up=3, cool_down_s=0.08), max_batch=8)  # fmt: skip
-    block = random_requests(n, 1, rate, seed)
-    records, stats, done = simulate(what, block, timeline_rows=100_000)
-    assert len(records) == n
-    assert not records.failure.any()
-    assert stats.decode_tokens.sum() == (block.output_tokens - 1).sum()
-    phases = done.timeline()
-    rows, is_split = phases.decode_seqs, phases.alpha > 0.0
-    decodes = phases.steps * (rows > 0)
-    here = np.where(is_split, -(-rows // 2), rows)
-    home_s = 2 * ends_s * decodes + middle_s * here * phases.steps
-    home_s += prompt_s * phases.steps * (phases.prefill_tokens > 0)
-    copy_s = middle_s * (rows - here) * phases.steps
-    sent_s = 2 * sends_s * decodes * is_split
-    wanted = [home_s.sum(), copy_s.sum(), sent_s.sum()]
-    assert stats.resource_s[0] == pytest.approx(wanted, rel=1e-9)
-    beside = np.where(copy_s > 0.0, 2 * sends_s + middle_s * (rows - here), 2 * sends_s)
-    step_s = 2 * ends_s + np.maximum(middle_s * here, beside * is_split)
-    step_s = step_s * (rows > 0) + prompt_s * (phases.prefill_tokens > 0)
-    assert phases.end_s - phases.start_s == pytest.approx(phases.steps * step_s, rel=1e-9)
-    assert done.state.instance.kv_used.sum() == 0
 
 
 class Alone(NamedTuple):

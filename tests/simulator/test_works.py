@@ -239,7 +239,7 @@ def test_a_woven_step_is_as_long_as_the_longer_side(grows_k: float, grows_n: flo
 
 
 def _shared(n: Node, now_s: float) -> None:
-    share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, False, now_s, n.r)
+    share_rows(n.works, n.phase, n.busy, n.end_s, 0, len(n.busy), 0, 0, False, now_s, n.r)
 
 
 def _begun(n: Node, plan: int, steps: int, now_s: float) -> Any:

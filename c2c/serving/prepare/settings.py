@@ -15,6 +15,7 @@ from c2c.models import Deployment
 from c2c.policies import (
     DECISIONS,
     PREPARATION,
+    Static,
     System,
     caches_experts,
     check_policy,
@@ -392,6 +393,12 @@ class ServingSetup:
             here = [d.name for d in self.deployments if d.spec.name in lane.steps]
             if len(here) > 1:
                 raise SettingError("catalog", here, f"one model for lane {lane.place.name}")
+        vary = self.system.vary
+        stays = isinstance(self.system.alpha, Static) or follows_waits(vary)
+        if not stays and any(lane.copies for lane in layout.lanes):
+            name = policy_name(type(self.system.alpha))
+            allowed = "static where variants need copies and system.vary chooses none"
+            raise SettingError("system.alpha.policy", name, allowed)
 
     @property
     def places(self) -> tuple[Slice, ...]:
