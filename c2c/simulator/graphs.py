@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from c2c.policies import apart, jitable
+from c2c.serving.plans import DRAWS
 from c2c.serving.state import Fleet, Rules, Serving
 from c2c.simulator.sharing import share_rows
 from c2c.simulator.works import (
@@ -167,11 +168,13 @@ def begin_relayout(
             continue
         n = step.works
         work, seconds = works.work[row, n], state.sent_bytes[d, w] / machine.way_rate[w]
-        work.after, work.rank, work.alone_s, work.slope_s = 0, machine.way_rank[w], seconds, 0.0
-        works.on[row, n] = -1
-        works.on[row, n, 0] = machine.way_on[w]
-        works.amount[row, n, 0], works.growth[row, n, 0] = seconds, 0.0
-        step.uses |= 1 << machine.way_on[w]
+        work.after, work.rank, work.slope_s = 0, machine.way_rank[w], 0.0
+        work.alone_s = machine.way_latency_s[w] + seconds
+        for u in range(DRAWS):
+            works.on[row, n, u] = machine.way_on[w, u]
+            works.amount[row, n, u], works.growth[row, n, u] = seconds, 0.0
+            if machine.way_on[w, u] >= 0:
+                step.uses |= 1 << machine.way_on[w, u]
         step.works = n + 1
         world.phase[row].total_link += state.sent_bytes[d, w]
     p = world.phase[row]

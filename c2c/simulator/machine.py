@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy as np
 from c2c.models import weight_bytes
 from c2c.policies import fetches_ahead, swaps_weights, weights_in
 from c2c.serving import (
+    DRAWS,
     RESOURCES,
     Plan,
     Prepared,
+    Way,
     expert_bytes,
     expert_layers,
     start_plan,
@@ -82,10 +85,19 @@ def build_machine(prepared: Prepared) -> Machine:
         lanes=len(resources),
         by_age=layout is not None and layout.by_age,
         switch_s=0.0 if layout is None else layout.switch_s,
-        way_on=np.array([(*RESOURCES, *resources).index(w.resource) for w in ways], np.int64),
+        way_on=_way_on(ways, (*RESOURCES, *resources)),
+        way_latency_s=np.array([w.latency_s for w in ways]),
         way_rate=np.array([w.gbps * 1e9 for w in ways]),
         way_rank=np.array([w.rank for w in ways], np.int64),
     )
+
+
+def _way_on(ways: Sequence[Way], resources: Sequence[str]) -> np.ndarray:
+    """Return the resources of each way between memories by their position, -1 for none."""
+    found = np.full((len(ways), DRAWS), -1, np.int64)
+    for row, way in zip(found, ways, strict=True):
+        row[: len(way.resources)] = [resources.index(name) for name in way.resources]
+    return found
 
 
 def _step_plans(prepared: Prepared, plans: list[Plan]) -> np.ndarray:

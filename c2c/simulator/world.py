@@ -90,7 +90,8 @@ class Machine(NamedTuple):
     lanes: int  # resources beside the link and the disk
     by_age: bool  # they serve first what has been busy longest
     switch_s: float  # of the variant of a step
-    way_on: Any  # i8[ways] between memories: the resource of each
+    way_on: Any  # i8[ways, DRAWS] between memories: the resources of each, -1 for none
+    way_latency_s: Any  # f8[ways]
     way_rate: Any  # f8[ways] bytes/s
     way_rank: Any  # i8[ways]
 

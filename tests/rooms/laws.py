@@ -200,7 +200,8 @@ def served(what: ServingSetup, block: RequestBlock) -> tuple[Any, RunStats, Book
     layout = what.system.layout
     wanted = dict.fromkeys(layout.resources, 0.0) | books.used_s
     for way, nbytes in zip(layout.ways, books.sent_bytes, strict=True):
-        wanted[way.resource] += nbytes / (way.gbps * 1e9)
+        for name in way.resources:
+            wanted[name] += nbytes / (way.gbps * 1e9)
     found = dict(zip(layout.resources, stats.resource_s[0], strict=True))
     assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
     assert not books.under_way

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.hardware import load_platform, slices
+from c2c.hardware import load_node, load_platform, slices
 from c2c.models import kv_bytes_per_token, load_spec
 from c2c.serving import Copy, Cost, Curve, Lane, Plan, StepLayout, Way, Work, prepare
 from tests.rooms.laws import Anything, served
@@ -19,7 +19,7 @@ from tests.simulator.worlds import random_requests, requests
 
 TOKEN_BYTES = kv_bytes_per_token(load_spec(SPEC))
 LAYER_BYTES = 200e6
-GBPS = 25.0
+NODE = load_node("a100_40_pcie_x4")
 
 # A sequence's homes: all on the first device; or the middle layers' part on a copy of these, on the
 # second or third device; or the last layers' part on the fourth.
@@ -47,9 +47,21 @@ def layers(name: str, gpu: int, part: float, home: int | None, *after: str) -> l
         return [Work(name=name, seconds=seconds, draws={"gpu0": seconds}, home=home, after=after)]
     there, back = f"{name}-there", f"{name}-back"
     return [
-        Work(name=there, seconds=sent, draws={f"up{gpu}": sent}, home=home, after=after),
+        Work(
+            name=there,
+            seconds=sent,
+            draws=dict.fromkeys(NODE.ways(0, gpu), sent),
+            home=home,
+            after=after,
+        ),
         Work(name=name, seconds=seconds, draws={f"gpu{gpu}": seconds}, home=home, after=(there,)),
-        Work(name=back, seconds=sent, draws={f"down{gpu}": sent}, home=home, after=(name,)),
+        Work(
+            name=back,
+            seconds=sent,
+            draws=dict.fromkeys(NODE.ways(gpu, 0), sent),
+            home=home,
+            after=(name,),
+        ),
     ]
 
 
@@ -72,7 +84,8 @@ def node(*, room_tokens: int, by_age: bool = True) -> StepLayout:
     """One batch over four devices, whose memory holds so many tokens, or copies instead."""
     (place, *_) = slices(load_platform("gh200"), "1x96gb")
     room = {f"gpu{k}": room_tokens * TOKEN_BYTES + 12 * LAYER_BYTES * (k > 0) for k in range(4)}
-    names = [f"{way}{k}" for k in (1, 2, 3) for way in ("up", "down")]
+    pairs = [(j, k) for j in range(4) for k in range(4) if j != k]
+    names = dict.fromkeys(name for pair in pairs for name in NODE.ways(*pair))
     lane = Lane(
         place=place,
         steps={SPEC: (step(), step(1), step(1, 2), moved())},
@@ -86,13 +99,12 @@ def node(*, room_tokens: int, by_age: bool = True) -> StepLayout:
         lanes=(lane,),
         by_age=by_age,
         memories=room,
-        ways=(
-            *(Way("gpu0", f"gpu{k}", f"up{k}", GBPS) for k in (1, 2, 3)),
-            *(Way(f"gpu{k}", "gpu0", f"down{k}", GBPS) for k in (1, 2, 3)),
-            *(Way(f"gpu{k}", f"gpu{j}", f"up{j}", GBPS)
-              for k in (1, 2, 3) for j in (1, 2, 3) if j != k),
+        ways=tuple(
+            Way(f"gpu{j}", f"gpu{k}", NODE.ways(j, k), link.gbps, link.latency_s)
+            for j, k in pairs
+            if (link := NODE.link(j, k))
         ),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=8, deadline=None)

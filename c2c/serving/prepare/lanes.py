@@ -18,7 +18,7 @@ from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
-from c2c.serving.plans import RESOURCES, Cost, Plan, Work, path_ends
+from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
 __all__ = ["MAX_RESOURCES", "Copy", "Lane", "StepLayout", "Way", "layout_table"]
 
@@ -27,19 +27,21 @@ MAX_RESOURCES: Final = 32  # of a node: a lane's are bits of a number
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """From one memory to another: what moves over it takes of a resource, at so many GB/s alone.
+    """From one memory to another: what moves over it takes of resources, at so many GB/s alone.
 
     Attributes:
       source, target: names of memories; a source may also be host memory by any other name.
-      resource: of the layout.
+      resources: of the layout, as `c2c.hardware.Node.ways` names them.
       gbps: 1e9 bytes a second.
-      rank: the resource serves a higher rank first; steps have 0 unless their works say otherwise.
+      latency_s: before the first byte.
+      rank: resources serve a higher rank first; steps have 0 unless their works say otherwise.
     """
 
     source: str
     target: str
-    resource: str
+    resources: tuple[str, ...]
     gbps: float
+    latency_s: float = 0.0
     rank: int = 0
 
 
@@ -127,6 +129,16 @@ class StepLayout:
             _check(work, f"{where}.lanes.steps.{work.name}", names)
         for lane in self.lanes:
             self._check_homes(lane)
+        for way in self.ways:
+            here = f"{where}.ways.{way.source} to {way.target}"
+            if not 0 < len(way.resources) <= DRAWS or not {*way.resources} <= {*names}:
+                allowed = f"1 to {DRAWS} of {', '.join(names)}"
+                raise SettingError(f"{here}.resources", way.resources, allowed)
+            for field_name, least in (("gbps", 1e-300), ("latency_s", 0.0)):
+                value = getattr(way, field_name)
+                if not least <= value < float("inf"):
+                    allowed = "a number above 0" if least else "seconds, at least 0"
+                    raise SettingError(f"{here}.{field_name}", value, allowed)
 
     def _check_homes(self, lane: Lane) -> None:
         where, homes = f"layout.lanes.{lane.place.name}", range(len(lane.kv_homes))
