@@ -23,6 +23,7 @@ from c2c.metrics import (
 )
 from c2c.policies import link_is_promised
 from c2c.serving import Prepared
+from c2c.serving.roles import DECODES
 from c2c.simulator import (
     RunStats,
     is_compiled,
@@ -113,6 +114,7 @@ def _room(prepared: Prepared, totals: Mapping[str, Any]) -> Room:
         budget_gbps=prepared.budget_gbps,
         since_s=_seconds(totals, "since_s"),
         until_s=_seconds(totals, "until_s"),
+        handed=prepared.fleet.role == DECODES if prepared.fleet.role.any() else None,
     )
 
 

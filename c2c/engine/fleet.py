@@ -229,7 +229,8 @@ def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
             "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
         )
     lacking = {
-        "prompt_share": "a worker computes prompts and decodes, and hands no caches over",
+        "prompt_share": "a worker computes prompts and decodes, and hands no KV caches over "
+        "(simulations do)",
         "kv_host_bytes": "a worker's KV caches stay in its pool",
     }
     asked = {name: getattr(system, name) for name in lacking if getattr(system, name) > 0.0}

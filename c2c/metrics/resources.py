@@ -36,6 +36,8 @@ class Room:
       budget_gbps: of a chip's link, what may be promised.
       since_s, until_s: [slices], when each came into service and went out of it; None: all are
         there all the time.
+      handed: [slices], those that decode what others have prefilled; None: there are none. What the
+        others did no record tells: they count neither as used nor as idle.
     """
 
     models: tuple[str, ...]
@@ -48,11 +50,13 @@ class Room:
     budget_gbps: float = np.inf
     since_s: Floats | None = None
     until_s: Floats | None = None
+    handed: npt.NDArray[np.bool_] | None = None
 
     def present(self, span: tuple[float, float]) -> Floats:
         """Return the share of a stretch of time in which each slice was in service."""
         if self.since_s is None or self.until_s is None:
-            return np.ones(len(self.hbm_gbps))
+            is_told = np.ones(len(self.hbm_gbps)) if self.handed is None else self.handed
+            return np.asarray(is_told, np.float64)
         since, until = span
         there = np.minimum(self.until_s, until) - np.maximum(self.since_s, since)
         share: Floats = np.clip(there, 0.0, None) / (until - since)
@@ -82,11 +86,14 @@ def shares_of(
     since, until = span
     seconds = until - since
     started, finished = numbers_of(table, "started_s"), numbers_of(table, "finished_s")
-    ran = np.clip(np.minimum(finished, until) - np.maximum(started, since), 0.0, None)
+    where = numbers_of(table, "slice").astype(np.int64)
+    begun = started
+    if room.handed is not None:
+        begun = np.where(room.handed[where], numbers_of(table, "first_token_s"), started)
+    ran = np.clip(np.minimum(finished, until) - np.maximum(begun, since), 0.0, None)
     ran = np.where(np.isfinite(ran), ran, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(ran > 0, ran / np.maximum(finished - started, 1e-12), 0.0)
-    where = numbers_of(table, "slice").astype(np.int64)
+        share = np.where(ran > 0, ran / np.maximum(finished - begun, 1e-12), 0.0)
     served = (ran > 0) & (where >= 0)
     slices = len(room.hbm_gbps)
     model = models_of(table, room)
@@ -95,11 +102,11 @@ def shares_of(
         return np.bincount(where[served], weights=values[served], minlength=slices)
 
     link_bytes, hbm_bytes = numbers_of(table, "link_bytes"), numbers_of(table, "hbm_bytes")
-    occupied = _covered(where[served], started[served], finished[served], span, slices)
+    occupied = _covered(where[served], begun[served], finished[served], span, slices)
     used, present = occupied > 0, room.present(span)
     engine = numbers_of(table, "instance").astype(np.int64)[served]
     engines = int(engine.max()) + 1 if len(engine) else 0
-    running = _covered(engine, started[served], finished[served], span, engines)
+    running = _covered(engine, begun[served], finished[served], span, engines)
     tokens = numbers_of(table, "prompt_tokens") + numbers_of(table, "output_tokens")
     capacity = np.maximum(1, room.kv_tokens[model, np.maximum(where, 0)])
     held = per_slice(tokens / capacity * ran) / seconds
@@ -121,7 +128,7 @@ def shares_of(
     moved = np.bincount(chip[served], weights=(link_bytes * share)[served], minlength=room.chips)
     link = moved.max() / (room.link_gbps * 1e9 * seconds)
     promised, asked = _promised(
-        room, chip[served], engine * len(room.models) + model[served], started[served],
+        room, chip[served], engine * len(room.models) + model[served], begun[served],
         finished[served], span, model[concerned],
     )  # fmt: skip
     return {

@@ -48,6 +48,8 @@ class Apart(NamedTuple):
     end_works: int = 0
     begin_relayout: int = 0
     end_relayout: int = 0
+    carry: int = 0
+    carried: int = 0
 
 
 class Part(NamedTuple):

@@ -30,7 +30,7 @@ from c2c.policies import (
 )
 from c2c.serving.actions import ACT_RUN, emit
 from c2c.serving.costs import depends_on_alpha, step_alone_s, step_bytes
-from c2c.serving.handover import has_prompt_done, join_decodes
+from c2c.serving.handover import has_prompt_done, join_come, join_decodes
 from c2c.serving.hbm import (
     drop_older,
     drop_weights,
@@ -56,7 +56,11 @@ __all__ = ["compose", "next_part"]
 def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     dev = s.device[inst.on_device]
+    if inst.n_come > 0:
+        join_come(s, i)
     while inst.n_wait > 0:
+        if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
+            return  # its KV cache has not come
         head = s.request[inst.wait_head]
         tokens = head.prompt + head.output
         need = request_bytes(fleet, s, i, tokens)

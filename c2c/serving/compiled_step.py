@@ -147,7 +147,7 @@ class CompiledStep:
             elif code == ACT_INTERRUPT:
                 actions.append(Interrupt(device=where))
             else:
-                actions.append(loop.action_of(s, code, where))
+                actions.append(loop.action_of(self._fleet, s, code, where))
         return actions
 
     def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:

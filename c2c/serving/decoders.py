@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from c2c.policies import jitable
-from c2c.serving.handover import send
+from c2c.serving.handover import carry, send
 from c2c.serving.hbm import pair_of, request_bytes
 from c2c.serving.placing import place_decodes
-from c2c.serving.routing import routed
+from c2c.serving.routing import is_too_busy, routed
 from c2c.serving.state import ENDS_AT, FREE, IDLE, SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
 
@@ -30,8 +30,11 @@ def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> Non
         else:
             j = _taker(fleet, rules, s, i, slot, made, now_s)
         if j >= 0:
-            send(fleet, s, i, slot, made, j, not is_lane, now_s)
+            through_host = not is_lane and not fleet.hands_directly
+            send(fleet, s, i, slot, made, j, through_host, now_s)
             wake(fleet, rules, s, j)
+            if fleet.hands_directly:
+                carry(fleet, rules, s, s.instance[j].on_device, now_s)
             continue
         if kept < k:
             for column in range(3):
@@ -66,28 +69,29 @@ def _taker(
     # The instance that takes a request, made active if need be; -1: none does now.
     req = s.request[slot]
     tokens = req.prompt + req.output
-    j = routed(fleet, rules, s, req.model, slot, True)
-    if j >= 0 and _can_take(fleet, s, i, j, slot, made):
-        return j
+    found = routed(fleet, rules, s, req.model, slot, True)
+    waits = fleet.hands_directly and found >= 0 and _finds_room(fleet, s, i, found, slot)
+    if waits and not is_too_busy(fleet, rules, s, found, tokens):
+        return found
+    if not waits and found >= 0 and _can_take(fleet, s, i, found, slot, made):
+        return found
     j = place_decodes(fleet, rules, s, req.model, tokens, -1, now_s)
     if j < 0 or not _can_take(fleet, s, i, j, slot, made):
-        return -1
+        return found if waits else -1
     return place_decodes(fleet, rules, s, req.model, tokens, j, now_s)
 
 
 @jitable
 def _can_take(fleet: Fleet, s: Serving, i: int, j: int, slot: int, made: int) -> bool:
-    # The batch has a place, host memory has room, and so has HBM: nothing that waits on a device
-    # with its KV cache ever has to go.
+    # The batch has a place, host memory has room if the cache goes there, and so has HBM: nothing
+    # that waits on a device with its KV cache ever has to go.
     req, inst = s.request[slot], s.instance[j]
     outstanding = 0
     if inst.model == req.model:
         outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
     moved = request_bytes(fleet, s, i, req.prompt + made)
-    room = s.chip[inst.chip].kv_room_bytes
-    return bool(
-        outstanding < fleet.max_batch and moved <= room and _finds_room(fleet, s, i, j, slot)
-    )
+    has_room = fleet.hands_directly or moved <= s.chip[inst.chip].kv_room_bytes
+    return bool(outstanding < fleet.max_batch and has_room and _finds_room(fleet, s, i, j, slot))
 
 
 @jitable

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, ask, emit
+from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, emit
 from c2c.serving.charging import keep_charge
 from c2c.serving.handover import has_prompt_done, let_go
 from c2c.serving.instances import take_back_start
-from c2c.serving.moving import place_after_moves
 from c2c.serving.placing import drop_claim, place_pending, try_place
-from c2c.serving.queues import end_waiting
+from c2c.serving.queues import end_waiting, unlink
 from c2c.serving.records import fail, write_record
 from c2c.serving.reported import end_in_batch, generated
 from c2c.serving.state import (
     ASSIGNED,
     FAIL_DEADLINE,
     FAIL_NONE,
-    IDLE,
-    READY,
     RUNNING,
     SLOT,
     Fleet,
     Rules,
     Serving,
 )
-from c2c.serving.step import after_idle, serve_pending
-from c2c.serving.turns import has_work, wake
+from c2c.serving.step import after_leaving, serve_pending
 
 __all__ = [
     "earliest_deadline_s",
@@ -104,31 +100,29 @@ def end_request(
         emit(s, ACT_FORGET, req.id)
         end_in_batch(fleet, s, slot, now_s)
     else:
-        before, last = _before(s, int(inst.wait_head), slot)
-        following = int(req.next)
-        if before < 0:
-            inst.wait_head = following
-        else:
-            s.request[before].next = following
-        inst.wait_tail = before if last else inst.wait_tail
-        inst.n_wait -= 1
+        unlink(s, i, _before(s, int(inst.wait_head), slot)[0], slot)
         if has_prompt_done(s, slot):
-            _end_handed(fleet, s, slot, reason, now_s)
+            _end_handed(fleet, rules, s, slot, reason, now_s)
         else:
             inst.backlog -= req.prompt
             fail_unserved(s, slot, now_s, reason)
     _after_leaving(fleet, rules, s, i, now_s)
 
 
-def _end_handed(fleet: Fleet, s: Serving, slot: int, reason: int, now_s: float) -> None:
+def _end_handed(
+    fleet: Fleet, rules: Rules, s: Serving, slot: int, reason: int, now_s: float
+) -> None:
     # A request with its first tokens and its KV cache, that waits to be decoded.
     req = s.request[slot]
+    source = int(req.held_by)
     emit(s, ACT_FORGET, req.id)
     let_go(fleet, s, slot)
     keep_charge(s, slot)
     req.output = req.made
     s.count[0].failed += 1
     write_record(s, slot, now_s, reason)
+    if source >= 0:
+        after_leaving(fleet, rules, s, source, now_s)
 
 
 def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:
@@ -142,23 +136,11 @@ def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:
 def _after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # A request that no step computes has left instance i: what it held may serve others.
     inst = s.instance[i]
-    d = int(inst.on_device)
     if inst.state == ASSIGNED and inst.n_wait == 0:
         # Nothing was loaded yet, and nothing needs it any more.
         take_back_start(fleet, s, i, now_s)
         place_pending(fleet, rules, s, inst.chip, now_s)
-    elif (
-        inst.state == READY
-        and not has_work(fleet, rules, s, i)
-        and (inst.draining != 0 or inst.n_wait == 0)
-    ):
-        inst.state = IDLE
-        after_idle(fleet, rules, s, i, now_s)
-        place_after_moves(fleet, rules, s, now_s)
-    ask(s, d)
-    for j in range(s.device[d].first, s.device[d].first + fleet.residents):
-        if s.instance[j].n_wait > 0:
-            wake(fleet, rules, s, j)
+    after_leaving(fleet, rules, s, i, now_s)
 
 
 def _end_pending(

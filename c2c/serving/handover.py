@@ -5,23 +5,56 @@ It waits there in the queue like any other, with the tokens that it has. Its KV 
 - in host memory, as that of an engine that waits for its turn: the backend carries it, and holds
   the step that the request joins until it has come; or
 - where it was computed, if the prompt's own step sends it (lanes of a layout): until the other
-  instance has room it takes up room there, so that prompts wait where decoding does not keep up.
+  instance has room it takes up room there, so that prompts wait where decoding does not keep up; or
+- likewise where it was computed, if it goes from device to device (`Fleet.hands_directly`): once
+  the other instance has room, which is kept from then on, the backend carries it. When it has come
+  its room at the source is free, and it joins the batch at the next step boundary.
 
 Which instance takes it is decided in `c2c.serving.decoders`.
 """
 
 from __future__ import annotations
 
-from c2c.policies import inlined, jitable
+from collections.abc import Mapping
+from typing import Any
+
+from c2c.policies import apart, inlined, jitable, may_join
 from c2c.serving.actions import ACT_HAND, ask, emit
 from c2c.serving.charging import charge, keep_charge
-from c2c.serving.hbm import request_bytes
+from c2c.serving.hbm import quota_bytes, request_bytes, room_bytes
+from c2c.serving.instances import make_room_for
 from c2c.serving.preempting import start_over
-from c2c.serving.queues import append_waiting
+from c2c.serving.queues import append_waiting, unlink
 from c2c.serving.records import release_kv
-from c2c.serving.state import ENDS_AT, LENGTH, SLOT, Fleet, Serving
+from c2c.serving.state import (
+    ASSIGNED,
+    ENDS_AT,
+    FREE,
+    LENGTH,
+    LOADING,
+    NOWHERE,
+    SLOT,
+    Fleet,
+    Rules,
+    Serving,
+)
 
-__all__ = ["append_decode", "begin_again", "has_prompt_done", "join_decodes", "let_go", "send"]
+__all__ = [
+    "append_decode",
+    "begin_again",
+    "carry",
+    "goes_directly",
+    "has_prompt_done",
+    "join_come",
+    "join_decodes",
+    "let_go",
+    "send",
+]
+
+
+def goes_directly(values: Mapping[type, Any]) -> bool:
+    """Return whether a run hands KV caches over from device to device."""
+    return bool(values[Fleet].hands_directly)
 
 
 @inlined
@@ -82,8 +115,13 @@ def let_go(fleet: Fleet, s: Serving, slot: int) -> None:
     """Free the memory that the KV cache of a waiting request takes up outside its instance."""
     req = s.request[slot]
     inst, i = s.instance[req.instance], req.held_by
-    inst.coming_bytes -= req.handed_bytes
-    s.chip[inst.chip].kv_room_bytes += req.handed_bytes
+    if not fleet.hands_directly:
+        inst.coming_bytes -= req.handed_bytes
+        s.chip[inst.chip].kv_room_bytes += req.handed_bytes
+    elif req.handed_bytes > 0.0:
+        release_kv(fleet, s, req.instance, slot, req.prompt + req.output)
+        inst.n_sent -= 1
+        inst.n_come -= 1 if i < 0 else 0
     if i >= 0:
         req.held_by = -1
         release_kv(fleet, s, i, slot, req.prompt + req.output)
@@ -99,10 +137,74 @@ def join_decodes(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
     let_go(fleet, s, slot)
     keep_charge(s, slot)
     s.plan[inst.on_device].kv_in_bytes += req.handed_bytes
+    _join(s, i, slot)
+
+
+@inlined
+def _join(s: Serving, i: int, slot: int) -> None:
+    inst, req = s.instance[i], s.request[slot]
     if inst.n_prefill + inst.n_decode == 0:
         inst.last_step_s = req.handed_s  # since then there has been work
     append_decode(s, i, slot, req.output - req.made)
     req.made = 0
+
+
+@jitable
+def join_come(s: Serving, i: int) -> None:
+    """Let the requests whose KV caches have come to instance `i` decode there."""
+    inst = s.instance[i]
+    before, slot = -1, int(inst.wait_head)
+    while inst.n_come > 0:
+        following = int(s.request[slot].next)
+        if s.request[slot].held_by >= 0:
+            before = slot
+        else:
+            unlink(s, i, before, slot)
+            inst.n_sent -= 1
+            inst.n_come -= 1
+            keep_charge(s, slot)
+            _join(s, i, slot)
+        slot = following
+
+
+@apart("carry", needed=goes_directly)
+def carry(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+    """Let KV caches leave for device `d`, in the order of its queues, while it has room.
+
+    The instance that ran last comes last.
+    """
+    dev = s.device[d]
+    for k in range(1, fleet.residents + 1):
+        i = dev.first + (max(dev.last, dev.first) - dev.first + k) % fleet.residents
+        state = s.instance[i].state
+        is_there = state != FREE and state != ASSIGNED and state != LOADING and state != NOWHERE
+        if is_there and s.instance[i].n_wait > 0:
+            _carry_to(fleet, rules, s, i, now_s)
+
+
+@jitable
+def _carry_to(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    inst = s.instance[i]
+    d = inst.on_device
+    slot = int(inst.wait_head)
+    while slot >= 0:
+        req = s.request[slot]
+        if req.handed_bytes == 0.0:
+            tokens = req.prompt + req.output
+            need = request_bytes(fleet, s, i, tokens)
+            if need > room_bytes(s, d):
+                make_room_for(fleet, rules, s, i, need, now_s)
+            room = quota_bytes(fleet, rules, s, i, room_bytes(s, d))
+            batch = inst.n_prefill + inst.n_decode + inst.n_sent
+            if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
+                return
+            inst.n_sent += 1
+            inst.kv_used += tokens
+            s.device[d].kv_bytes += need
+            # The last token that it has made is in no KV cache yet.
+            req.handed_bytes = request_bytes(fleet, s, i, req.prompt + req.made - 1)
+            emit(s, ACT_HAND, slot)
+        slot = int(req.next)
 
 
 @jitable
@@ -112,4 +214,5 @@ def begin_again(s: Serving, slot: int) -> None:
     made = s.request[slot].made
     s.request[slot].made = 0
     s.request[slot].held_by = -1
+    s.request[slot].handed_bytes = 0.0
     start_over(s, slot, made)

@@ -19,6 +19,7 @@ __all__ = [
     "could_hold",
     "drop_older",
     "drop_weights",
+    "holds_on",
     "idle_weight_bytes",
     "is_in_use",
     "keep_layers",
@@ -48,6 +49,12 @@ def is_in_use(s: Serving, i: int) -> bool:
     """Return whether instance `i` has any request."""
     inst = s.instance[i]
     return bool(inst.n_wait + inst.n_prefill + inst.n_decode > 0)
+
+
+@inlined
+def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
+    """Return whether instance `i`, whose batch is empty, has KV caches that others wait for."""
+    return bool(fleet.hands_directly and s.instance[i].kv_used > 0)
 
 
 @inlined

@@ -64,9 +64,9 @@ from c2c.serving.port import (
     Cancelled,
     ChangeLayout,
     DeviceLost,
-    DropWeights,
     Event,
     Forget,
+    HandedOver,
     HandOver,
     Interrupt,
     KeepWeights,
@@ -83,6 +83,7 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
     Unload,
+    Weights,
     WeightsHere,
 )
 from c2c.serving.reported import most_steps, not_in_step
@@ -98,7 +99,7 @@ from c2c.serving.state import (
     Rules,
     Serving,
 )
-from c2c.serving.step import start_asked
+from c2c.serving.step import on_carried, start_asked
 from c2c.serving.timers import answer_timer, set_timer
 
 __all__ = [
@@ -144,7 +145,7 @@ def step(
     _take_in(fleet, rules, s, event, now_s)
     start_asked(fleet, rules, s, now_s)
     asked = s.actions[: count.actions].tolist()
-    actions = [action_of(s, *each) for k, each in enumerate(asked) if not is_vain(s, k)]
+    actions = [action_of(fleet, s, *each) for k, each in enumerate(asked) if not is_vain(s, k)]
     count.actions = 0
     if count.dropped != dropped:
         tell_absent(fleet, s, actions)
@@ -170,14 +171,10 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         slot = slot_of(s, event.request_id)
         if slot >= 0:
             end_request(fleet, rules, s, slot, FAIL_CANCELLED, now_s)
-    elif isinstance(event, KeepWeights):
-        keep_weights_of(fleet, rules, s, event.model, event.chip, now_s)
-    elif isinstance(event, WeightsHere):
-        take_weights_of(fleet, s, event.model, event.chip)
-    elif isinstance(event, ReleaseWeights):
-        release_weights_of(fleet, rules, s, event.model, event.chip, now_s)
-    elif isinstance(event, DropWeights):
-        drop_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+    elif isinstance(event, HandedOver):
+        _take_handed(fleet, rules, s, event, now_s)
+    elif isinstance(event, Weights):
+        _weigh(fleet, rules, s, event, now_s)
     elif isinstance(event, ChangeLayout | LayoutChanged):
         change_layout(fleet, rules, s, event, now_s)
     elif isinstance(event, Timer):
@@ -190,6 +187,29 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
         on_relaid(fleet, rules, s, event.device)
     else:
         take_ready(fleet, rules, s, event.device, event.available_gbps, now_s)
+
+
+def _weigh(fleet: Fleet, rules: Rules, s: Serving, event: Weights, now_s: float) -> None:
+    if isinstance(event, WeightsHere):
+        take_weights_of(fleet, s, event.model, event.chip)
+        return
+    if isinstance(event, KeepWeights):
+        changes = keep_weights_of
+    else:
+        changes = release_weights_of if isinstance(event, ReleaseWeights) else drop_weights_of
+    changes(fleet, rules, s, event.model, event.chip, now_s)
+
+
+def _take_handed(fleet: Fleet, rules: Rules, s: Serving, event: HandedOver, now_s: float) -> None:
+    slot = slot_of(s, event.request_id)
+    if slot < 0:
+        return  # it has ended meanwhile
+    req = s.request[slot]
+    if not (fleet.hands_directly and req.held_by >= 0 and req.handed_bytes > 0.0):
+        raise BackendError(
+            "HandedOver", "request_id", event.request_id, "a request whose KV cache is on its way"
+        )
+    on_carried(fleet, rules, s, slot, now_s)
 
 
 def _time(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: float) -> None:
@@ -340,7 +360,7 @@ def tell_absent(fleet: Fleet, s: Serving, actions: list[Action]) -> None:
     ]
 
 
-def action_of(s: Serving, code: int, where: int) -> Action:
+def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
     """Return what stands in the buffer of actions as numbers."""
     if code == ACT_UNLOAD:
         return Unload(device=int(s.instance[where].on_device), instance=where)
@@ -370,6 +390,7 @@ def action_of(s: Serving, code: int, where: int) -> Action:
             device=int(s.instance[req.instance].on_device),
             instance=int(req.instance),
             kv_bytes=float(req.handed_bytes),
+            directly=bool(fleet.hands_directly),
         )
     plan = s.plan[where].copy()
     i = int(plan.instance)

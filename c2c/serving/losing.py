@@ -15,7 +15,8 @@ from c2c.serving.moving import place_after_moves
 from c2c.serving.placing import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preempting import start_over
-from c2c.serving.queues import append_pending, end_waiting
+from c2c.serving.queues import append_pending, end_waiting, unlink
+from c2c.serving.records import release_kv
 from c2c.serving.reported import generated
 from c2c.serving.state import (
     ASSIGNED,
@@ -32,7 +33,7 @@ from c2c.serving.state import (
     Rules,
     Serving,
 )
-from c2c.serving.step import largest_kv
+from c2c.serving.step import after_leaving, largest_kv
 
 __all__ = ["lose_device", "queue_again"]
 
@@ -41,10 +42,11 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
     """Take device `d` and all its instances out of service."""
     dev = s.device[d]
     homeless: dict[int, list[int]] = {m: [] for m in range(len(s.model)) if s.model[m].n_wait > 0}
+    others: set[int] = set()  # instances that held KV caches for this device's, or took them
     for i in range(dev.first, dev.first + fleet.residents):
         if s.instance[i].state != FREE and s.instance[i].state != NOWHERE:
             m = int(s.instance[i].model)
-            homeless.setdefault(m, []).extend(_clear(fleet, s, i, now_s))
+            homeless.setdefault(m, []).extend(_clear(fleet, s, i, others, now_s))
     for i in range(dev.first, dev.first + fleet.residents):
         s.instance[i].state = NOWHERE
     was = dev.service
@@ -63,11 +65,13 @@ def lose_device(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) ->
         queue_again(fleet, s, m, slots, now_s)
     for m in sorted(homeless):
         place_again(fleet, rules, s, m, now_s)
+    for i in sorted(others):
+        after_leaving(fleet, rules, s, i, now_s)
     place_pending(fleet, rules, s, int(dev.chip), now_s)
     place_after_moves(fleet, rules, s, now_s)
 
 
-def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
+def _clear(fleet: Fleet, s: Serving, i: int, others: set[int], now_s: float) -> list[int]:
     # Empties instance i and returns the slots of its requests.
     inst = s.instance[i]
     batch = [int(k) for k in s.decoding[i, : inst.n_decode, SLOT]]
@@ -83,23 +87,25 @@ def _clear(fleet: Fleet, s: Serving, i: int, now_s: float) -> list[int]:
     slot = int(inst.wait_head)
     while slot >= 0:
         if has_prompt_done(s, slot):
+            others |= {int(s.request[slot].held_by)} - {-1}
             let_go(fleet, s, slot)
             emit(s, ACT_ASIDE, s.request[slot].id)
             begin_again(s, slot)
         slots.append(slot)
         slot = int(s.request[slot].next)
-    slots += _held_elsewhere(s, i)
+    slots += _held_elsewhere(fleet, s, i, others)
     if inst.state == ASSIGNED or inst.state == LOADING:
         never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     inst.wait_head, inst.wait_tail = -1, -1
     inst.n_wait, inst.n_prefill, inst.n_decode = 0, 0, 0
+    inst.n_sent, inst.n_come = 0, 0
     s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
     inst.backlog, inst.kv_used, inst.parked_bytes = 0, 0, 0.0
     vacate(fleet, s, i, now_s)
     return slots
 
 
-def _held_elsewhere(s: Serving, i: int) -> list[int]:
+def _held_elsewhere(fleet: Fleet, s: Serving, i: int, others: set[int]) -> list[int]:
     # Takes the requests whose KV cache instance i has out of the queues they wait in.
     found = []
     for j, inst in enumerate(s.instance):
@@ -110,12 +116,11 @@ def _held_elsewhere(s: Serving, i: int) -> list[int]:
             if req.held_by != i:
                 before, slot = slot, following
                 continue
-            if before < 0:
-                inst.wait_head = following
-            else:
-                s.request[before].next = following
-            inst.wait_tail = before if following < 0 else inst.wait_tail
-            inst.n_wait -= 1
+            unlink(s, j, before, slot)
+            if req.handed_bytes > 0.0:  # on its way: there is room for it
+                inst.n_sent -= 1
+                release_kv(fleet, s, j, slot, req.prompt + req.output)
+            others.add(j)
             begin_again(s, slot)
             found.append(slot)
             slot = following

@@ -107,6 +107,8 @@ def move_for(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> bo
                 continue
             if inst.draining != 0 or inst.comes_from >= 0 or inst.model == m:
                 continue
+            if fleet.role[inst.on_device] == DECODES:
+                continue  # no room for prompts
             if fleet.kv_capacity[arch, inst.kind] < need:
                 continue
             to, seconds = _elsewhere(fleet, rules, s, i)

@@ -13,7 +13,7 @@ from c2c.policies import (
     reads_promises,
     should_drain,
 )
-from c2c.serving.hbm import is_in_use, kept_share, movable_bytes, room_bytes
+from c2c.serving.hbm import holds_on, is_in_use, kept_share, movable_bytes, room_bytes
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of
 from c2c.serving.queues import take_pending
@@ -245,7 +245,7 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
     """Make models active before the first event, in the order of the catalog.
 
     Each goes where placement puts it, as long as nothing has to give way for it: no other model,
-    and no promise of link rate.
+    and no promise of link rate. Where devices have roles, to one of each.
 
     Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
     """
@@ -256,11 +256,12 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
         if fleet.opens_all:
             _open_all(fleet, rules, s, m)
             continue
-        row = _choose(fleet, rules, s, m, 1, -1, 0.0, False)
-        if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
-            i = int(s.candidates[row].instance)
-            assign(fleet, rules, s, m, i, 0.0)
-            s.instance[i].state = IDLE
+        for decodes in range(2):
+            row = _choose(fleet, rules, s, m, 1, -1, 0.0, decodes == 1)
+            if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
+                i = int(s.candidates[row].instance)
+                assign(fleet, rules, s, m, i, 0.0)
+                s.instance[i].state = IDLE
     s.count[0].switches = 0
 
 
@@ -433,7 +434,8 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     inst = s.instance[victim]
     inst.draining = 1
     s.count[0].drains += 1
-    if inst.state == READY and inst.n_prefill + inst.n_decode == 0:
+    is_empty = inst.n_prefill + inst.n_decode == 0 and not holds_on(fleet, s, victim)
+    if inst.state == READY and is_empty:
         inst.state = IDLE  # what waits at it had no room beside the slice's other engines
         return victim
     return -1

@@ -27,6 +27,7 @@ __all__ = [
     "Event",
     "Forget",
     "HandOver",
+    "HandedOver",
     "Interrupt",
     "KeepWeights",
     "LayoutChanged",
@@ -98,6 +99,14 @@ class DeviceLost:
 
     at_s: float
     device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """The KV cache of a request is where `HandOver` sent it directly, and its source is free."""
+
+    at_s: float
+    request_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,14 +269,16 @@ class HandOver:
 
     With `kv_bytes` it is to be carried: it lies in host memory until a run of that instance names
     the request among its decodes; this run begins when it has come. Without, the step of the prompt
-    has sent it: it stays where it was until now.
+    has sent it: it stays where it was until now. `directly` it goes from device to device, where
+    there is room for it; no run waits for it, and `HandedOver` says when it has come.
     """
 
     request_id: int
     source: int  # the device that has it
     device: int
     instance: int
-    kv_bytes: float  # through host memory
+    kv_bytes: float
+    directly: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +304,10 @@ class SetTimer:
 
 Weights = KeepWeights | WeightsHere | ReleaseWeights | DropWeights
 Layouts = ChangeLayout | LayoutChanged
-Event = Arrival | Ready | StepEnd | Cancelled | DeviceLost | Timer | Weights | Layouts | Relaid
+Event = (
+    Arrival | Ready | StepEnd | Cancelled | DeviceLost | HandedOver | Timer | Weights | Layouts
+    | Relaid
+)  # fmt: skip
 Action = (
     Absent | Load | RunSteps | Interrupt | Unload | Forget | SetAside | HandOver | Recut | Relayout
     | SetTimer
@@ -308,6 +322,8 @@ class Backend(Protocol):
     - `Load` and `RunSteps` are answered by exactly one `Ready` or `StepEnd`, at any later time and
       in any order between devices, unless the device is lost first. A device is told to do one
       thing at a time.
+    - `HandOver` with `directly` is answered by one `HandedOver`, unless `Forget` or `SetAside` of
+      the request comes before, or one of both devices is lost.
     - A run of several steps ends with the first step in which one of its requests ends, and at the
       next step boundary after an `Interrupt`, which may come too late. At least one step is done.
     - A timer goes off once; late is allowed, early and needless, too. Those of chips are set at the

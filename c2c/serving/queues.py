@@ -15,6 +15,7 @@ __all__ = [
     "return_waiting",
     "take_pending",
     "take_slot",
+    "unlink",
 ]
 
 
@@ -79,6 +80,19 @@ def pop_waiting(s: Serving, i: int) -> int:
         inst.wait_tail = -1
     inst.n_wait -= 1
     return slot
+
+
+@jitable
+def unlink(s: Serving, i: int, before: int, slot: int) -> None:
+    """Remove a request from the queue of instance `i`; `before` is the one before it, or -1."""
+    inst, following = s.instance[i], s.request[slot].next
+    if before < 0:
+        inst.wait_head = following
+    else:
+        s.request[before].next = following
+    if following < 0:
+        inst.wait_tail = before
+    inst.n_wait -= 1
 
 
 @jitable

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from c2c.policies import inlined, jitable, reads_end_times, route
+from c2c.policies import inlined, jitable, may_join, reads_end_times, route, wants_another
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
-from c2c.serving.hbm import pair_of
+from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.placing import device_load_s
 from c2c.serving.roles import DECODES
 from c2c.serving.state import Fleet, Rules, Serving
 
-__all__ = ["any_active", "has_active", "routed"]
+__all__ = ["any_active", "has_active", "is_too_busy", "routed"]
 
 
 @inlined
@@ -61,6 +61,20 @@ def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: b
     tokens = s.request[slot].prompt + s.request[slot].output
     row = route(rules.system.route, rules.own.route, s.routes, n, tokens)
     return int(s.routes[row].instance) if row >= 0 else -1
+
+
+@inlined
+def is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
+    """Return whether the model of instance `i` is to get another one for a request."""
+    inst = s.instance[i]
+    outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
+    backlog_s = inst.backlog * fleet.costs.prompt_s[pair_of(fleet, s, i)]
+    batch = inst.n_prefill + inst.n_decode
+    need = request_bytes(fleet, s, i, tokens)
+    room = room_bytes(s, inst.on_device) + s.device[inst.on_device].weight_bytes
+    room = quota_bytes(fleet, rules, s, i, room + movable_bytes(fleet, s, i))
+    fits = may_join(rules.system.admit, need, room, batch, fleet.max_batch)
+    return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
 @jitable

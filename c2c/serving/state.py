@@ -149,6 +149,8 @@ INSTANCE_DTYPE = np.dtype(
         ("kv_capacity", "i8"),  # tokens, with nothing else on the device
         ("parked_bytes", "f8"),  # of its KV caches, in host memory
         ("coming_bytes", "f8"),  # KV caches there of waiting requests that other devices prefilled
+        ("n_sent", "i8"),  # waiting requests whose KV caches other devices send or have sent here
+        ("n_come", "i8"),  # of these, those that have come
         ("kept", "i8"),  # layers whose weights are in HBM
         ("decode_clock", "i8"),  # decode steps this instance has taken
         ("last_step_s", "f8"),  # when its last step ended
@@ -307,7 +309,7 @@ REQUEST_DTYPE = np.dtype(
         ("held_by", "i8"),  # the instance where its KV cache stays meanwhile; -1: none
         ("source", "i8"),  # the device that computed its prompt
         ("handed_s", "f8"),  # when
-        ("handed_bytes", "f8"),  # its KV cache in host memory
+        ("handed_bytes", "f8"),  # its KV cache in host memory, on its way or come; 0: at its source
         # where lanes share memories (`c2c.serving.kv_homes`)
         ("kv_home", "i8"),
         ("kv_next", "i8"),  # where a relayout moves it; else the same
@@ -415,6 +417,7 @@ class Fleet(NamedTuple):
     opens_all: bool  # a model that is active at the start is so on every device of its chips
     folds_experts: bool  # steps that lack experts are not walked one by one
     role: Any  # i8[devices] EVERYTHING, PROMPTS or DECODES
+    hands_directly: bool  # KV caches go from device to device, not through host memory
     sure_bytes: Any  # f8[kind] for KV caches whatever engines share a slice
     switch_s: Any  # f8[arch, kind] that turning to an engine takes, alone on the link
     costs: CostTables

@@ -11,25 +11,30 @@ from c2c.policies import (
     AlphaObservation,
     AlphaState,
     adjust_alpha,
+    apart,
     follows_waits,
     inlined,
     jitable,
     keep_alive_s,
-    may_join,
     move_s,
     note_end,
-    wants_another,
 )
 from c2c.serving.actions import ask
 from c2c.serving.batching import next_part
 from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.dealing import deal
 from c2c.serving.decoders import hand_on
-from c2c.serving.handover import append_decode
-from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
+from c2c.serving.handover import append_decode, carry, goes_directly
+from c2c.serving.hbm import holds_on, pair_of
 from c2c.serving.instances import evict
 from c2c.serving.leaving import is_leaving, take_out
-from c2c.serving.moving import follow, has_moved, interrupt_for_move, move_for
+from c2c.serving.moving import (
+    follow,
+    has_moved,
+    interrupt_for_move,
+    move_for,
+    place_after_moves,
+)
 from c2c.serving.placing import drop_claim, make_room, place_pending, try_place
 from c2c.serving.pools import arrived, entry_of
 from c2c.serving.preempting import clear_for, is_cleared, set_aside
@@ -40,9 +45,9 @@ from c2c.serving.queues import (
     take_pending,
     take_slot,
 )
-from c2c.serving.records import fail, finish
+from c2c.serving.records import fail, finish, release_kv
 from c2c.serving.roles import DECODES, PROMPTS
-from c2c.serving.routing import any_active, has_active, routed
+from c2c.serving.routing import any_active, has_active, is_too_busy, routed
 from c2c.serving.state import (
     COMES,
     ENDS_AT,
@@ -52,6 +57,7 @@ from c2c.serving.state import (
     FAIL_MEMORY,
     IDLE,
     IN_SERVICE,
+    READY,
     RUNNING,
     SLOT,
     Fleet,
@@ -63,9 +69,11 @@ from c2c.serving.turns import settle, start_asked, wake
 __all__ = [
     "account_step",
     "after_idle",
+    "after_leaving",
     "end_step",
     "largest_kv",
     "on_arrival",
+    "on_carried",
     "on_ready",
     "on_step_end",
     "serve_pending",
@@ -91,19 +99,6 @@ def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
             if largest >= enough:
                 return int(largest)
     return largest
-
-
-@inlined
-def _is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
-    inst = s.instance[i]
-    outstanding = inst.n_wait + inst.n_prefill + inst.n_decode
-    backlog_s = inst.backlog * fleet.costs.prompt_s[pair_of(fleet, s, i)]
-    batch = inst.n_prefill + inst.n_decode
-    need = request_bytes(fleet, s, i, tokens)
-    room = room_bytes(s, inst.on_device) + s.device[inst.on_device].weight_bytes
-    room = quota_bytes(fleet, rules, s, i, room + movable_bytes(fleet, s, i))
-    fits = may_join(rules.system.admit, need, room, batch, fleet.max_batch)
-    return bool(wants_another(rules.system.scale, outstanding, backlog_s, not fits))
 
 
 @jitable
@@ -162,7 +157,7 @@ def on_arrival(
         _let_die(fleet, rules, s, m, now_s)
     i = routed(fleet, rules, s, m, slot, False)
     if i >= 0:
-        if _is_too_busy(fleet, rules, s, i, tokens):
+        if is_too_busy(fleet, rules, s, i, tokens):
             placed = try_place(fleet, rules, s, m, tokens, -1, now_s)
             if placed >= 0:
                 i = placed
@@ -214,8 +209,9 @@ def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None
     if i >= 0:
         before = int(s.instance[i].model)
         set_aside(fleet, s, i)
-        s.instance[i].state = IDLE
-        after_idle(fleet, rules, s, i, now_s)
+        if not holds_on(fleet, s, i):
+            s.instance[i].state = IDLE
+            after_idle(fleet, rules, s, i, now_s)
         _go_elsewhere(fleet, rules, s, before, now_s)
 
 
@@ -244,11 +240,45 @@ def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> 
         place_pending(fleet, rules, s, inst.chip, now_s)  # its claim no longer holds others back
 
 
+@jitable
+def after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+    """Let others have what requests held that left instance `i` while it computed none of them."""
+    inst = s.instance[i]
+    d = inst.on_device
+    is_empty = inst.n_prefill + inst.n_decode == 0 and not holds_on(fleet, s, i)
+    if inst.state == READY and is_empty and (inst.draining != 0 or inst.n_wait == 0):
+        inst.state = IDLE
+        after_idle(fleet, rules, s, i, now_s)
+        place_after_moves(fleet, rules, s, now_s)
+    if fleet.hands_directly and fleet.role[d] == DECODES:
+        carry(fleet, rules, s, d, now_s)
+    ask(s, d)
+    for j in range(s.device[d].first, s.device[d].first + fleet.residents):
+        if s.instance[j].n_wait > 0:
+            wake(fleet, rules, s, j)
+
+
+@apart("carried", needed=goes_directly)
+def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
+    """Take in that a KV cache has come to the instance that decodes its request."""
+    req = s.request[slot]
+    i = int(req.held_by)
+    req.held_by = -1
+    req.handed_s = now_s
+    s.instance[req.instance].n_come += 1
+    release_kv(fleet, s, i, slot, req.prompt + req.output)
+    wake(fleet, rules, s, req.instance)
+    after_leaving(fleet, rules, s, i, now_s)
+
+
 @inlined
 def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Instance i has ended a load or a step: its device turns to what is next.
-    ask(s, s.instance[i].on_device)
+    d = s.instance[i].on_device
+    ask(s, d)
     is_idle = not settle(fleet, rules, s, i, now_s)
+    if fleet.hands_directly and fleet.role[d] == DECODES:
+        carry(fleet, rules, s, d, now_s)
     if is_idle and (s.chip[s.instance[i].chip].n_waiting > 0 or s.instance[i].draining != 0):
         after_idle(fleet, rules, s, i, now_s)
 
@@ -262,8 +292,9 @@ def _has_started(fleet: Fleet, rules: Rules, s: Serving, j: int, now_s: float) -
         return
     s.instance[j].state = IDLE
     follow(fleet, rules, s, i, now_s)
-    s.instance[i].state = IDLE
-    after_idle(fleet, rules, s, i, now_s)
+    if not holds_on(fleet, s, i):
+        s.instance[i].state = IDLE
+        after_idle(fleet, rules, s, i, now_s)
 
 
 @jitable

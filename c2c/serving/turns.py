@@ -24,6 +24,7 @@ from c2c.serving.batching import compose
 from c2c.serving.handover import has_prompt_done
 from c2c.serving.hbm import (
     could_hold,
+    holds_on,
     kept_share,
     left_of_stay_s,
     pair_of,
@@ -58,6 +59,8 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     inst = s.instance[i]
     if inst.n_wait == 0 or inst.draining != 0:
         return False
+    if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
+        return bool(inst.n_come > 0)
     head = s.request[inst.wait_head]
     need = request_bytes(fleet, s, i, head.prompt + head.output)
     batch = inst.n_prefill + inst.n_decode
@@ -175,7 +178,8 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
         row.token_due_s = inst.line_due_s - costs.decode_s[pair]
     row.last_token_s = inst.last_step_s
     if inst.n_wait > 0 and has_prompt_done(s, inst.wait_head):
-        n = min(n + inst.n_wait, fleet.max_batch)  # they join with its turn
+        joins = inst.n_come if fleet.hands_directly else inst.n_wait  # with its turn
+        n = min(n + joins, fleet.max_batch)
     row.decodes = n
     row.decode_clock = inst.decode_clock
     row.tpot_slo_s = fleet.deployment[inst.model].tpot_slo_s
@@ -435,12 +439,14 @@ def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
 
 @inlined
 def settle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
-    """Take instance `i` off its device after a load or a step; return whether it has work left."""
+    """Take instance `i` off its device after a load or a step; return whether it is needed."""
     inst = s.instance[i]
     s.device[inst.on_device].running = -1
     inst.last_used_s = now_s
     inst.state = READY
     if has_work(fleet, rules, s, i) or (inst.draining == 0 and inst.n_wait > 0):
+        return True
+    if holds_on(fleet, s, i):
         return True
     inst.state = IDLE
     return False

@@ -235,6 +235,15 @@ def _interrupt(rules: Rules, state: Serving, world: World, d: int, now_s: float)
 
 
 @inlined
+def _touched(state: Serving, k: int) -> int:
+    # The device whose phase or wire the k-th action changed, or -1.
+    code, where = state.actions[k, 0], state.actions[k, 1]
+    if code == ACT_HAND:
+        return int(state.request[where].source)
+    return int(where) if code <= ACT_RELAYOUT else -1
+
+
+@inlined
 def submit(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
     ended: int, now_s: float,
@@ -242,7 +251,7 @@ def submit(
     """Carry out the actions of the last step and share the links of the chips it touched.
 
     Args:
-      ended: the device whose phase ended, or -1.
+      ended: the device whose phase or relayout ended or whose wire carried something; or -1.
     """
     for k in range(state.count[0].actions):
         code, d = state.actions[k, 0], state.actions[k, 1]
@@ -262,11 +271,7 @@ def submit(
         elif code == ACT_RECUT:
             set_timer(state, 0, now_s)
     for k in range(state.count[0].actions + 1):
-        d = ended
-        if k < state.count[0].actions:
-            if state.actions[k, 0] > ACT_RELAYOUT:
-                continue
-            d = state.actions[k, 1]
+        d = ended if k == state.count[0].actions else _touched(state, k)
         if d < 0:
             continue
         c = state.device[d].chip

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from c2c.policies import jitable
 from c2c.serving.state import Serving
+from c2c.simulator.wires import put_on, take_off
+from c2c.simulator.world import ENDS, Machine, World
 
-if TYPE_CHECKING:
-    from c2c.simulator.world import Machine, World
-
-__all__ = ["move_kv", "send_kv"]
+__all__ = ["has_come", "move_kv", "send_kv"]
 
 
 @jitable
@@ -18,10 +15,24 @@ def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: fl
     """Let the KV cache of a request that goes to another device leave its chip.
 
     After those before it, by the link's other way; it is in the host memory of the other device's
-    chip when the slowest of the way has carried it.
+    chip when the slowest of the way has carried it. Or from device to device, after those that its
+    device sent before: between chips as fast as these are connected, between slices of a chip at
+    the rate of the slower one.
     """
     req = state.request[slot]
     source, target = state.device[req.source], state.instance[req.instance]
+    if len(world.wires.wire) > 0:
+        rate = machine.between
+        if source.chip == target.chip:
+            rate = min(machine.link_cap[source.kind], machine.link_cap[target.kind])
+        size, n = req.handed_bytes, len(state.device)
+        world.end_s[n + req.source] = put_on(
+            world.wires, req.source, slot, target.on_device, size, size / rate, now_s
+        )
+        _note(state, world, req.source)
+        world.phase[req.source].total_hbm += size
+        world.phase[req.source].total_kv_out += size
+        return
     rate = machine.link_cap[source.kind]
     if source.chip != target.chip:
         rate = min(rate, machine.between)
@@ -31,6 +42,23 @@ def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: fl
     p = world.phase[req.source]
     p.total_hbm += req.handed_bytes
     p.total_kv_out += req.handed_bytes
+
+
+@jitable
+def has_come(state: Serving, world: World, d: int) -> int:
+    """Return the slot of the request whose KV cache device `d` has sent, where it is to be."""
+    slot, target, size, next_s = take_off(world.wires, d)
+    world.end_s[len(state.device) + d] = next_s
+    _note(state, world, d)
+    world.phase[target].total_hbm += size
+    world.phase[target].total_kv_in += size
+    return slot
+
+
+@jitable
+def _note(state: Serving, world: World, d: int) -> None:
+    link = world.link[state.device[d].chip]
+    link.dirty = max(link.dirty, ENDS)
 
 
 @jitable

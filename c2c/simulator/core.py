@@ -10,9 +10,10 @@ from c2c.policies import inlined, jitable
 from c2c.serving.kv_homes import on_relaid
 from c2c.serving.placing import start_active
 from c2c.serving.state import Fleet, Rules, Serving
-from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
+from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
 from c2c.serving.timers import answer_timer
 from c2c.simulator.backend import end_phase, submit
+from c2c.simulator.carrying import has_come
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.expert_state import Experts
@@ -43,7 +44,10 @@ def _end(
     fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> int:
     # What row d does ends; its device.
-    if d >= len(state.device):
+    if d >= len(world.phase):
+        d -= len(state.device)
+        on_carried(fleet, rules, state, has_come(state, world, d), now_s)
+    elif d >= len(state.device):
         d = end_relayout(rules, state, world, d, now_s)
         on_relaid(fleet, rules, state, d)
     elif end_phase(rules, machine, state, world, d, now_s):
@@ -75,9 +79,9 @@ def drive(
     """Run until the block of arrivals is used up (and, after the last one, all work is done).
 
     Order: by time; at equal times phase ends come before timers (changes of layouts, then those of
-    chips), and these before arrivals; phase ends by device number, arrivals as in the block. In a
-    closed loop a request of the block arrives when a client is free. Timers of chips are answered
-    while something is under way or to come.
+    chips), and these before arrivals; phase ends by device number and before those of
+    the chip's wires, arrivals as in the block. In a closed loop a request of the block arrives when
+    a client is free. Timers of chips are answered while something is under way or to come.
 
     Groups of chips that share no model are run one after another, each to the end of the block:
     what one group needs stays in the processor's caches, which the state of a large fleet exceeds.
@@ -134,7 +138,11 @@ def drive(
             n = until[cursor[1]]
             root = world.tournament.roots[cursor[1]]
             continue
-        elif world.phase[d].works > 1 and follow_works(rules, machine, state, world, d, now_s):
+        elif (
+            d < len(world.phase)
+            and world.phase[d].works > 1
+            and follow_works(rules, machine, state, world, d, now_s)
+        ):
             continue
         else:
             d = _end(fleet, rules, machine, state, world, d, now_s)

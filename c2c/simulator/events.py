@@ -71,8 +71,8 @@ def replay(
     """Look at the ends of chip `c`, devices [first, last), and at all that is above it.
 
     Args:
-      ends_s: f8[devices], and those of as many relayouts.
-      beside: where the relayouts begin; 0: there are none.
+      ends_s: f8[devices], and those of as many relayouts or wires.
+      beside: where these begin; 0: there are none.
     """
     end_s, device = tournament.end_s, tournament.device
     best, best_s = first, ends_s[first]
@@ -98,5 +98,5 @@ def replay(
 
 @inlined
 def next_end(tournament: Tournament, root: int) -> tuple[int, float]:
-    """Return the device below `root` whose phase ends first, and when; inf: none does."""
+    """Return the device or wire below `root` that ends first, and when; inf: none does."""
     return int(tournament.device[root]), float(tournament.end_s[root])

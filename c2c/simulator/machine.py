@@ -77,6 +77,8 @@ def build_machine(prepared: Prepared) -> Machine:
         turn_bytes=weights * swaps_weights(setup.system.load),
         is_ahead=_are_ahead(prepared, weights),
         between=float(setup.system.hand_over_gbps) * 1e9,
+        sends_directly=prepared.fleet.hands_directly,
+        max_batch=prepared.fleet.max_batch,
         tick_s=float(setup.system.tick_s),
         misses=_misses(prepared),
         plans=tables(plans, (*RESOURCES, *resources), prepared.tables[0][0].max_tokens),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    HandedOver,
     HandOver,
     Interrupt,
     Load,
@@ -39,15 +41,21 @@ from c2c.serving.port import (
     Weights,
 )
 from c2c.simulator.backend import end_phase, submit
+from c2c.simulator.carrying import has_come
 from c2c.simulator.clients import give_back, new_clients, next_free_s, take_client
-from c2c.simulator.events import FLEET, next_end
+from c2c.simulator.events import FLEET, next_end, replay
 from c2c.simulator.experts import build_experts
 from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.layouts import LayoutSchedule
+from c2c.simulator.wires import drop_sent
 from c2c.simulator.world import Machine, new_world, relayouts_at
 from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["SimulatorBackend"]
+
+
+def _is_of(gone: int, _: int, request: int) -> bool:
+    return request == gone
 
 
 class SimulatorBackend:
@@ -107,7 +115,9 @@ class SimulatorBackend:
                 self._timer_s[action.number] = action.at_s
             elif isinstance(action, Recut):
                 self._layouts.left(action.chip, at_s)
-            elif not isinstance(action, Absent | Forget | SetAside):  # which take no time
+            elif isinstance(action, Forget | SetAside):  # which take no time
+                self._drop(partial(_is_of, action.request_id))
+            elif not isinstance(action, Absent):
                 mirror.actions[n] = self._write(action, at_s)
                 n += 1
         mirror.count[0].actions = n
@@ -185,6 +195,8 @@ class SimulatorBackend:
             d, ends_s = next_end(self._world.tournament, FLEET)
             if ends_s > others_s or ends_s == math.inf:
                 break
+            if d >= len(self._world.phase):
+                return self._carried(d - len(self._mirror.device), ends_s)
             if not self._works_follow(d, ends_s):
                 return self._end(d, ends_s)
         at_s = others_s
@@ -235,8 +247,25 @@ class SimulatorBackend:
         most = min(int(deployment.max_context), int(fleet.kv_capacity[deployment.arch].max()))
         return tokens > most
 
+    def _carried(self, d: int, at_s: float) -> HandedOver:
+        request = has_come(self._mirror, self._world, d)
+        self._handed_s[request] = at_s
+        self._ended = d
+        return HandedOver(at_s=at_s, request_id=request)
+
+    def _drop(self, goes: Callable[[int, int], bool]) -> None:
+        """Take KV caches off the wires, which nobody waits for any more: by device and request."""
+        mirror, world = self._mirror, self._world
+        wires = len(world.wires.wire)
+        for d in range(wires):
+            world.end_s[wires + d] = drop_sent(world.wires, d, goes)
+            c = mirror.device[d].chip
+            chip = mirror.chip[c]
+            replay(world.tournament, c, world.end_s, chip.first, chip.last, wires)
+
     def _happen(self, incident: Cancelled | DeviceLost | Weights) -> Event:
         if isinstance(incident, DeviceLost):
+            self._drop(lambda d, _: d == incident.device)
             row = relayouts_at(self._mirror, self._world) + incident.device
             if row >= len(self._mirror.device) and self._world.busy[row]:
                 self._ended = end_relayout(

@@ -14,6 +14,7 @@ from c2c.simulator.events import Tournament, new_tournament, replay
 from c2c.simulator.miss_table import MissTable
 from c2c.simulator.phases import PHASE_DTYPE
 from c2c.simulator.resources import Resources, new_resources
+from c2c.simulator.wires import Wires, new_wires
 from c2c.simulator.works import DISK, LINK, Works, new_works
 
 __all__ = [
@@ -82,6 +83,8 @@ class Machine(NamedTuple):
     turn_bytes: Any  # f8[D] weights that are copied then
     is_ahead: Any  # bool[D, kind] they are on their way since the turn before
     between: float  # bytes/s at which a KV cache goes to another chip
+    sends_directly: bool  # from device to device, not through host memory
+    max_batch: int
     tick_s: float  # loads begin at whole multiples of it; 0: at once
     misses: MissTable
     plans: Plans
@@ -102,7 +105,7 @@ class World(NamedTuple):
     phase: Any  # PHASE_DTYPE [rows]: devices, and as many relayouts if lanes have any
     link: Any  # LINK_DTYPE [C]
     busy: Any  # i8[rows] 1: a phase is under way
-    end_s: Any  # f8[rows]
+    end_s: Any  # f8[rows], or devices and as many wires
     due_s: Any  # f8[instances] when the KV caches on their way to each will have come
     tournament: (
         Tournament  # of these; groups of chips that are driven apart have roots of their own
@@ -110,6 +113,7 @@ class World(NamedTuple):
     demands: Any  # scratch, one a slice of a chip
     rates: Any
     active: Any
+    wires: Wires
     works: Works
     resources: Resources  # scratch, of the chip whose shares are found
     timeline: Any  # TIMELINE_DTYPE buffer
@@ -131,16 +135,19 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
     resources.capacity[LINK], resources.capacity[DISK] = machine.capacity, machine.disk
     unit = np.full(len(resources.capacity), machine.capacity)
     unit[LINK] = unit[DISK] = 1.0
+    places = len(state.instance) * machine.max_batch if machine.sends_directly else 0
+    wires = new_wires(n if machine.sends_directly else 0, places)
     return World(
         phase=np.zeros(n, PHASE_DTYPE).view(np.recarray),
         link=np.zeros(len(state.chip), LINK_DTYPE).view(np.recarray),
         busy=np.zeros(n, np.int64),
-        end_s=np.full(n, np.inf),
+        end_s=np.full(n + len(wires.wire), np.inf),
         due_s=np.zeros(len(state.instance)),
         tournament=new_tournament(np.array(chips), len(state.chip)),
         demands=np.zeros(widest),
         rates=np.zeros(widest),
         active=np.zeros(widest, np.int64),
+        wires=wires,
         works=new_works(n if works > 0 else 0, works, len(state.chip), unit),
         resources=resources,
         timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
@@ -159,13 +166,14 @@ def account(world: World, c: int, now_s: float) -> None:
 @inlined
 def relayouts_at(state: Serving, world: World) -> int:
     """Return the row of the first device's relayout; 0 where lanes have none."""
-    return len(state.device) if len(world.end_s) > len(state.device) else 0
+    return len(state.device) if len(world.phase) > len(state.device) else 0
 
 
 @inlined
 def note_ends(state: Serving, world: World, c: int) -> None:
     """Let the next event be found, now that phases of chip `c` end at other times."""
     chip = state.chip[c]
-    beside = relayouts_at(state, world)
+    devices = len(state.device)
+    beside = devices if len(world.end_s) > devices else 0
     replay(world.tournament, c, world.end_s, chip.first, chip.last, beside)
     world.link[c].dirty = CLEAN

@@ -16,12 +16,16 @@ from c2c.serving.port import (
     ChangeLayout,
     DeviceLost,
     Event,
+    Forget,
+    HandedOver,
+    HandOver,
     Interrupt,
     LayoutChanged,
     Load,
     Ready,
     Recut,
     RunSteps,
+    SetAside,
     SetTimer,
     StepEnd,
     Timer,
@@ -69,6 +73,7 @@ class StubbornBackend:
         self._runs: dict[int, tuple[int, RunSteps]] = {}  # device: number of its event, the run
         self._timer = -1
         self._lost: set[int] = set()
+        self._carried: dict[int, tuple[int, HandOver]] = {}  # by request, as `_runs`
         self._changing: set[int] = set()
         self._now_s = 0.0
         end_s = float(arrivals.arrival_s[-1]) if n else 1.0
@@ -118,6 +123,12 @@ class StubbornBackend:
             elif isinstance(action, Recut):
                 when = now_s + float(g.exponential(0.5))
                 self._send(when, LayoutChanged(at_s=when, chip=action.chip))
+            elif isinstance(action, HandOver) and action.directly:
+                when = now_s + float(g.exponential(0.1))
+                number = self._send(when, HandedOver(at_s=when, request_id=action.request_id))
+                self._carried[action.request_id] = number, action
+            elif isinstance(action, Forget | SetAside):
+                self._carried.pop(action.request_id, None)
             elif isinstance(action, RunSteps):
                 self._start(action)
             elif isinstance(action, Interrupt) and g.random() < 0.8:
@@ -157,6 +168,13 @@ class StubbornBackend:
             self._now_s = max(self._now_s, at_s)
             if isinstance(event, Timer) and number != self._timer:
                 continue  # another one took its place
+            if isinstance(event, HandedOver):
+                sent, action = self._carried.get(event.request_id, (-1, None))
+                if sent != number or action is None:
+                    continue
+                del self._carried[event.request_id]
+                if self._lost & {action.source, action.device}:
+                    continue
             if isinstance(event, ChangeLayout) and event.chip in self._changing:
                 self._send(at_s + 0.1, event)
                 continue

@@ -105,6 +105,8 @@ MIXES: dict[str, dict[str, Any]] = {
         "keep": WhileRoom(spare_bytes=0.05e9, displace=math.inf),
     },
     "apart_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9, "prompt_share": 0.3},
+    "apart": {"load": Resident(start_s=0.2), "prompt_share": 0.5, "scale": AtOutstanding(3)},
+    "apart_turns": TURNS | {"residents": 3, "prompt_share": 0.3},
     "graph_start": {"load": Resident(), "start": START},
     "moves_away": {"preempt": MovesAway(after_s=2.0)},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
@@ -122,11 +124,11 @@ FLEETS: dict[str, dict[str, Any]] = {
 
 
 # One system for each mechanism, with the fleet on which `make test` serves: resident weights,
-# streamed ones with feedback, turns, a cache of experts, lanes, a graph of works at the start. The
-# others are slow.
+# streamed ones with feedback, turns, a cache of experts, lanes, a graph of works at the start,
+# prompts apart. The others are slow.
 FIRST = {
     "mig_resident": "tight", "c2cserve": "tight", "triage_3": "tight", "moe_infinity": "tight",
-    "woven": "roomy", "graph_start": "roomy",
+    "woven": "roomy", "graph_start": "roomy", "apart": "roomy",
 }  # fmt: skip
 
 

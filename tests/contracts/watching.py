@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from c2c.serving.port import (
     DeviceLost,
     Event,
     Forget,
+    HandedOver,
     HandOver,
     Interrupt,
     LayoutChanged,
@@ -72,6 +73,7 @@ class Watch:
         self.changing: dict[int, ChangeLayout] = {}  # by chip
         self.is_asked: set[int] = set()  # chips whose layout is to be made
         self.coming: dict[int, tuple[int, int]] = {}  # of a request: to which instance, KV tokens
+        self.on_wires: dict[int, tuple[Engine, Engine]] = {}  # of a request: from where to where
         self.steps = 0
 
     def event(self, event: Event) -> None:
@@ -89,6 +91,10 @@ class Watch:
             self.coming = {r: c for r, c in self.coming.items() if c[0] not in here}
             for i in [i for i, e in self.engines.items() if e.device == event.device]:
                 del self.engines[i]
+            self._off_wires(lambda e: e.device == event.device)
+        elif isinstance(event, HandedOver):
+            source, _ = self.on_wires.pop(event.request_id)
+            del source.kv[event.request_id]
         elif isinstance(event, ChangeLayout):
             self.changing[event.chip] = event
         elif isinstance(event, LayoutChanged):
@@ -120,12 +126,20 @@ class Watch:
         for request in event.finished:
             self._end(request)
 
+    def _off_wires(self, goes: Callable[[Engine], bool]) -> None:
+        for request, ends in list(self.on_wires.items()):
+            if any(map(goes, ends)):
+                del self.on_wires[request]
+                for engine in ends:
+                    engine.kv.pop(request, None)
+
     def _prompt(self, request: int) -> int:
         return self.asked[request].prompt_tokens + self.made[request]
 
     def _end(self, request: int) -> None:
         self.over.add(request)
         self.coming.pop(request, None)
+        self.on_wires.pop(request, None)
         for engine in self.engines.values():
             engine.kv.pop(request, None)
 
@@ -137,6 +151,7 @@ class Watch:
                 self._end(action.request_id)
             elif isinstance(action, SetAside):
                 assert action.request_id in self.asked.keys() - self.over
+                self.on_wires.pop(action.request_id, None)
                 for engine in self.engines.values():
                     engine.kv.pop(action.request_id, None)
             elif isinstance(action, Absent):  # no instance lives on what is gone
@@ -172,6 +187,16 @@ class Watch:
         assert request in self.asked.keys() - self.over
         (source,) = [e for e in self.engines.values() if request in e.kv]
         assert source.device == action.source != action.device
+        if action.directly:
+            target = self.engines[action.instance]
+            assert target.is_ready
+            assert target.device == action.device
+            assert fleet.role[action.device] == DECODES != fleet.role[action.source]
+            assert source.kv[request] == self._prompt(request)
+            assert action.kv_bytes == (source.kv[request] - 1) * self._token_bytes(source)
+            target.kv[request] = source.kv[request]  # both have room for it
+            self.on_wires[request] = source, target
+            return
         tokens = source.kv.pop(request)
         if action.kv_bytes == 0.0:  # its prompt's step has sent it
             target = self.engines[action.instance]
@@ -232,6 +257,7 @@ class Watch:
             assert self.asked[request].model == run.model
             assert first == engine.kv.get(request, 0), "a prompt is computed in order, once"
             assert 0 < tokens <= self._prompt(request) - first
+        assert not self.on_wires.keys() & {*prompts, *run.decodes}, "its KV cache has not come"
         for request in run.decodes:
             left = self.asked[request].max_output_tokens - self.made[request]
             assert engine.kv[request] == self._prompt(request)
@@ -260,6 +286,7 @@ class Watch:
         assert not self.changing, "a change of layout was never done"
         assert not any(e.kv for e in self.engines.values())
         assert not self.coming
+        assert not self.on_wires
 
 
 def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
@@ -371,7 +398,7 @@ def _check_end(watch: Watch, records: Any, state: Serving) -> None:
     assert count.pending == 0
     assert count.free_slots == len(state.request)
     for field_ in ("n_wait", "n_prefill", "n_decode", "backlog", "kv_used", "parked_bytes",
-                   "coming_bytes"):  # fmt: skip
+                   "coming_bytes", "n_sent", "n_come"):  # fmt: skip
         assert not state.instance[field_].any(), field_
     assert not state.device.kv_bytes.any()
     assert (state.device.running == -1).all()

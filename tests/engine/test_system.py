@@ -33,8 +33,12 @@ def engine(*overrides: str) -> Engine:
     [
         (
             ["system=aegaeon"],
-            r"system.prompt_share=0.375: expected 0: .* hands no caches over. It serves live with "
-            r"system.prompt_share=0 system.kv_host_bytes=0",
+            r"system.prompt_share=0.375: expected 0: .* hands no KV caches over .*\. It serves "
+            r"live with system.prompt_share=0 system.kv_host_bytes=0",
+        ),
+        (
+            ["system=mig_resident", "system.prompt_share=0.5"],
+            r"system.prompt_share=0.5: expected 0: .*\. It serves live with system.prompt_share=0",
         ),
         (
             ["system=aegaeon", "system.prompt_share=0"],

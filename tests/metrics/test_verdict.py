@@ -265,3 +265,18 @@ def test_the_share_that_is_wanted_decides() -> None:
         found = judge(records, ROOM, wanted)
         assert found is not None
         assert (found["state"], found["met"]) == (state, pytest.approx(0.98))
+
+
+def test_slices_for_prompts_are_not_idle_because_records_are_of_those_that_decode() -> None:
+    arrival = poisson(4.0, 400, 3)
+    runs = {"arrival_s": arrival, "started_s": arrival[0] + np.arange(400) * 0.5}
+    first_s = runs["started_s"] + 0.1
+    made = table(**runs, first_token_s=first_s, service_s=0.5, slice=np.ones(400, np.int32))
+    assert overload(made)["binds"] == "idle_slices"
+    apart = Room(
+        **{n: getattr(ROOM, n) for n in ROOM.__slots__} | {"handed": np.array([False, True])}
+    )
+    found = overload(made, apart)
+    assert found["binds"] == "compute"
+    assert found["slices"] == 1.0
+    assert found["occupied"] == pytest.approx(0.8, abs=0.02)  # from the first token on

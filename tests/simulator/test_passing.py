@@ -148,7 +148,6 @@ def test_slices_of_one_chip_share_the_roles_and_a_single_device_has_both() -> No
     [
         ({"prompt_share": 1.0}, "prompt_share"),
         ({"prompt_share": -0.1}, "prompt_share"),
-        ({"kv_host_bytes": 0.0}, "kv_host_bytes"),
         ({"hand_over_gbps": 0.0}, "hand_over_gbps"),
         ({"hand_over_gbps": np.inf}, "hand_over_gbps"),
     ],

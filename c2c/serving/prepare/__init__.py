@@ -218,6 +218,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         opens_all=system.layout is not None,
         folds_experts=system.expert_misses == "table",
         role=role.astype(np.int64),
+        hands_directly=bool(role.any()) and system.kv_host_bytes == 0.0,
         sure_bytes=_sure_bytes(system, engines, kv_capacity, stacked.kv_bytes),
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         costs=stacked,

@@ -12,7 +12,7 @@ from c2c.hardware import Slice
 from c2c.models import ModelSpec, weight_bytes
 from c2c.policies import caches_experts, tracing
 from c2c.serving.prepare.settings import ServingSetup
-from c2c.serving.prepare.tables import expert_layers
+from c2c.serving.prepare.tables import expert_layers, roles
 
 __all__ = ["check", "check_memory"]
 
@@ -40,12 +40,15 @@ def check(
     budget_gbps: float,
 ) -> None:
     """Raise SettingError for what no slice can serve, naming model, value and what is allowed."""
-    count = setup.superchips * len(setup.places)
-    if setup.system.one_each and len(setup.deployments) > count:
+    here = roles(setup, len(setup.places))
+    count = min(int((here == role).sum()) for role in set(here.tolist()))
+    models = len(setup.deployments)
+    if setup.system.one_each and models > count:
+        each = " of each role (system.prompt_share)" if here.any() else ""
         raise SettingError(
             "system.one_each",
             True,
-            f"at most as many models as slices; there are {len(setup.deployments)} on {count}",
+            f"at most as many models as slices{each}; there are {models} on {count}",
         )
     if setup.system.expert_misses == "table" and len(kinds) > 1:
         raise SettingError("system.expert_misses", "table", "exact where slices are unlike")

@@ -80,9 +80,10 @@ class SystemSpec:
       kv_host_bytes: of a chip's host memory for KV caches of engines that wait for their turn,
         which go there when another engine needs the room; 0: KV caches stay in HBM.
       prompt_share: of the devices, for prompts only; the others decode what these hand over, with
-        its KV cache. 0, or a single device: each does both. Of each chip's slices where it has
-        several.
-      hand_over_gbps: at which a KV cache goes from one chip to another.
+        its KV cache, through host memory where `kv_host_bytes` gives some, else from device to
+        device. 0, or a single device: each does both. Of each chip's slices where it has several.
+      hand_over_gbps: at which a KV cache goes from one chip to another; between slices of a chip
+        the slower one's own share of the link decides.
       turn_s: what changing the engine between two steps takes.
       expert_share: of the HBM beside dense weights and activations, for cached experts; the rest is
         for KV caches. 1 leaves them what does not make an expert.
@@ -235,11 +236,9 @@ class SystemSpec:
     def _check_roles(self) -> None:
         if not 0.0 <= self.prompt_share < 1.0:
             raise SettingError("system.prompt_share", self.prompt_share, "a share in [0, 1)")
-        if self.prompt_share > 0.0 and self.kv_host_bytes == 0.0:
+        if self.prompt_share > 0.0 and self.expert_misses == "table":
             raise SettingError(
-                "system.kv_host_bytes",
-                self.kv_host_bytes,
-                "above 0 where system.prompt_share is: KV caches are handed over by host memory",
+                "system.expert_misses", "table", "exact where system.prompt_share is above 0"
             )
         if not 0.0 < self.hand_over_gbps < math.inf:
             raise SettingError("system.hand_over_gbps", self.hand_over_gbps, "GB/s above 0")
