@@ -192,12 +192,12 @@ def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float)
 def _weigh(fleet: Fleet, rules: Rules, s: Serving, event: Weights, now_s: float) -> None:
     if isinstance(event, WeightsHere):
         take_weights_of(fleet, s, event.model, event.chip)
-        return
-    if isinstance(event, KeepWeights):
-        changes = keep_weights_of
+    elif isinstance(event, KeepWeights):
+        keep_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+    elif isinstance(event, ReleaseWeights):
+        release_weights_of(fleet, rules, s, event.model, event.chip, now_s)
     else:
-        changes = release_weights_of if isinstance(event, ReleaseWeights) else drop_weights_of
-    changes(fleet, rules, s, event.model, event.chip, now_s)
+        drop_weights_of(fleet, rules, s, event.model, event.chip, now_s)
 
 
 def _take_handed(fleet: Fleet, rules: Rules, s: Serving, event: HandedOver, now_s: float) -> None:
