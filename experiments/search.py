@@ -2,7 +2,7 @@
 
     python -m experiments.search workload=poisson workload.rate_rps=4 slo.ttft_s=1
     python -m experiments.search workload=file workload.path=trace.csv superchips=1,2,4,8
-    python -m experiments.search system=c2cserve_plus system.residents=2,4,8 search.trials=60
+    python -m experiments.search system=c2cserve_plus system.engines.residents=2,4 search.trials=60
 
 Settings are those of `experiments.simulate`. A sweep among them (a,b or range(1,9) or
 interval(0.5,2)) is varied, all others are fixed; system, layout, chunk and Superchips are varied

@@ -63,7 +63,7 @@ assert ours > 0.0
 # %%
 before, after = (
     serve_alone(context, "mixtral-8x7b", system, output=1, requests=1,
-                overrides=["system.expert_host_s=0"])
+                overrides=["system.expert_cache.host_s=0"])
     for system in ("moe_infinity", "moe_infinity_hybrid")
 )  # fmt: skip
 cut = 100 * (1 - after.ttft_s / before.ttft_s)

@@ -95,9 +95,13 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
     tables = architectures * kinds * COST_ROW_BYTES
     for field, value, needed in (
         ("timeline.rows", timeline_rows, timeline_rows * PHASE_BYTES),
-        ("system.chunk_candidates", system.chunk_candidates, tables * max(system.chunk_candidates)),
+        ("system.profile.chunks", system.profile.chunks, tables * max(system.profile.chunks)),
         ("superchips", setup.superchips, slices_in_all * SLICE_BYTES + homes * HOME_BYTES),
-        ("system.residents", system.residents, slices_in_all * engines * SLICE_BYTES),
+        (
+            "system.engines.residents",
+            system.engines.residents,
+            slices_in_all * engines * SLICE_BYTES,
+        ),
         ("system.max_batch", system.max_batch, batch * BATCH_BYTES + 2 * tables * system.max_batch),
     ):
         _check(field, value, needed, free)

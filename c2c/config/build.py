@@ -48,7 +48,7 @@ from c2c.hardware import (
 )
 from c2c.models import Deployment, load_catalog
 from c2c.policies import DECISIONS
-from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
+from c2c.serving import GROUPS, Prepared, ServingSetup, SystemSpec, prepare
 from c2c.simulator import try_policies
 from c2c.simulator.groups import groups_of
 from c2c.systems.mechanism import Context
@@ -68,7 +68,8 @@ __all__ = ["Layout", "RunSetup", "build", "build_layout"]
 _SCHEMAS: Mapping[str, type] = {
     "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
     "routing": RoutingConf, "router": Router,
-    "system": SystemSpec, "workload": WorkloadConfig,
+    "system": SystemSpec, **{f"system.{name}": group for name, group in GROUPS.items()},
+    "workload": WorkloadConfig,
 }  # fmt: skip
 
 
@@ -310,13 +311,16 @@ def _refuse_unknown(given: DictConfig) -> None:
     """Raise for a key that no setting has: +sead=5 adds it, and merging would not see it."""
     plain: Any = OmegaConf.to_container(given, resolve=False)
     for where, schema in _SCHEMAS.items():
-        node = plain.get(where) if where else plain
+        node = plain
+        for key in filter(None, where.split(".")):
+            node = node.get(key) if isinstance(node, dict) else None
+        if not (node is None or isinstance(node, dict) or "${" in str(node)):
+            raise SettingError(where, node, "a mapping, such as {name: value}")
         known = [f.name for f in fields(schema)]
         for key, value in node.items() if isinstance(node, dict) else ():
             if str(key) not in known and not str(key).startswith("_"):
-                if not where:
-                    check_renamed(str(key), value)
                 field = f"{where}.{key}" if where else str(key)
+                check_renamed(field, value)
                 raise unknown_name(field, value, known, str(key), "a key among")
 
 

@@ -54,7 +54,26 @@ _TOGETHER = {
     "mig": "Unlike slices of one chip are parts: mig=custom and mig.parts.",
     "catalog": "Models of both are a list: catalog.models.",
 }
-_RENAMED = {"pair": "node"}  # settings, and what they are now
+# Settings, and what they are now.
+_RENAMED = {
+    "pair": "node",
+    "system.chunk_candidates": "system.profile.chunks",
+    "system.profile_prompt_tokens": "system.profile.prompt_tokens",
+    "system.profile_ttft_share": "system.profile.ttft_share",
+    "system.residents": "system.engines.residents",
+    "system.engine_bytes": "system.engines.bytes",
+    "system.engine_share": "system.engines.share",
+    "system.kv_host_bytes": "system.engines.kv_host_bytes",
+    "system.turn_s": "system.engines.turn_s",
+    "system.tick_s": "system.engines.tick_s",
+    "system.prompt_share": "system.disaggregation.prompt_share",
+    "system.hand_over_gbps": "system.disaggregation.hand_over_gbps",
+    "system.expert_share": "system.expert_cache.share",
+    "system.expert_miss": "system.expert_cache.on_miss",
+    "system.expert_host_s": "system.expert_cache.host_s",
+    "system.expert_host": "system.expert_cache.host_per",
+    "system.expert_misses": "system.expert_cache.misses",
+}
 # What cannot name a file of a config group.
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
 # How OmegaConf says that a value is of another kind than its setting.
@@ -135,8 +154,10 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
 
 def check_renamed(key: str, value: object) -> None:
     """Raise for a setting that has another name now, saying which."""
-    if new := _RENAMED.get(key.partition(".")[0]):
-        hint = f"Set {new}=<name>, a file of conf/{new}."
+    new = _RENAMED.get(key) or _RENAMED.get(key.partition(".")[0])
+    if new is not None:
+        is_group = (conf_dir() / new).is_dir()
+        hint = f"Set {new}=" + (f"<name>, a file of conf/{new}." if is_group else "<value>.")
         raise SettingError(key, value, f"another name: it is {new} now", hint)
 
 
@@ -239,6 +260,7 @@ def _of_omegaconf(
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
         if "/" in field:
             return _no_group(field, value)
+        check_renamed(field, value)
         node = getattr(error, "parent_node", None)
         keys = [str(k) for k in node] if node is not None else []
         known = sorted(k for k in keys if not k.startswith("_") and k != "hydra")

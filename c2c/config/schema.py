@@ -14,30 +14,36 @@ from hydra_zen.typing import DataclassOptions
 from omegaconf import MISSING
 
 from c2c.policies import DECISIONS
-from c2c.serving import SystemSpec
+from c2c.serving import Disaggregation, Engines, ExpertCache, Profile, SystemSpec
 from c2c.workloads import Router, WorkloadConfig
 
 __all__ = ["MigChangeConf", "RoutingConf", "RunConf", "ScaleConf", "SloConf", "TimelineConf"]
 
 
-def _named(name: str) -> DataclassOptions:
-    """Return where a derived dataclass is found: workers of a sweep unpickle it by that name."""
-    return {"module": __name__, "cls_name": name}
+def _conf(settings: type, name: str, **given: Any) -> Any:
+    """Return the schema of a dataclass, which workers of a sweep unpickle by its name."""
+    options: DataclassOptions = {"module": __name__, "cls_name": name}
+    return builds(settings, populate_full_signature=True, zen_dataclass=options, **given)
 
 
 # A policy is a node of its own (a choice in `system/place` and so on); none here, so that choosing
 # another one leaves nothing of it behind. A start may be a list or a mapping.
 _NONE: dict[str, Any] = dict.fromkeys((*DECISIONS, "start"))
-SystemConf: Any = builds(
+EnginesConf = _conf(Engines, "EnginesConf")
+DisaggregationConf = _conf(Disaggregation, "DisaggregationConf")
+ExpertCacheConf = _conf(ExpertCache, "ExpertCacheConf")
+ProfileConf = _conf(Profile, "ProfileConf")
+SystemConf = _conf(
     SystemSpec,
-    populate_full_signature=True,
-    zen_dataclass=_named("SystemConf"),
+    "SystemConf",
     **_NONE,
+    engines=EnginesConf,
+    disaggregation=DisaggregationConf,
+    expert_cache=ExpertCacheConf,
+    profile=ProfileConf,
 )
-RouterConf: Any = builds(Router, populate_full_signature=True, zen_dataclass=_named("RouterConf"))
-WorkloadConf = builds(
-    WorkloadConfig, populate_full_signature=True, zen_dataclass=_named("WorkloadConf")
-)
+RouterConf = _conf(Router, "RouterConf")
+WorkloadConf = _conf(WorkloadConfig, "WorkloadConf")
 
 
 @dataclass

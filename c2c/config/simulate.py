@@ -169,8 +169,8 @@ def prefers_compiled(setup: RunSetup) -> bool:
 def _experts(stats: RunStats) -> dict[str, Any]:
     """Return how a cache of experts did, where there is one.
 
-    A table of misses (`system.expert_misses`) knows bytes, and seconds that steps took longer, in
-    which waiting and the host's work are one.
+    A table of misses (`system.expert_cache.misses`) knows bytes, and seconds that steps took
+    longer, in which waiting and the host's work are one.
     """
     if stats.expert_uses == 0 and stats.expert_wait_s > 0.0:
         return {"experts": {"fetched_bytes": stats.expert_bytes, "longer_s": stats.expert_wait_s}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -229,11 +230,12 @@ def check_system(system: SystemSpec, entries: Sequence[Entry]) -> None:
             "system.step", type(system.step).__name__, "whole: a worker runs a step in one part"
         )
     lacking = {
-        "prompt_share": "a worker computes prompts and decodes, and hands no KV caches over "
-        "(simulations do)",
-        "kv_host_bytes": "a worker's KV caches stay in its pool",
+        "disaggregation.prompt_share": "a worker computes prompts and decodes, and hands no KV "
+        "caches over (simulations do)",
+        "engines.kv_host_bytes": "a worker's KV caches stay in its pool",
     }
-    asked = {name: getattr(system, name) for name in lacking if getattr(system, name) > 0.0}
+    found = {name: attrgetter(name)(system) for name in lacking}
+    asked = {name: value for name, value in found.items() if value > 0.0}
     for name, value in asked.items():
         without = " ".join(f"system.{each}=0" for each in asked)
         raise SettingError(
@@ -269,10 +271,13 @@ def fleet_of(
     system = replace(
         system,
         max_batch=options.rows[-1],
-        engine_bytes=float(pool.engine_bytes),
+        engines=replace(system.engines, bytes=float(pool.engine_bytes)),
         hbm_reserve_bytes=0.0,
         check_slo=False,
-        chunk_candidates=tuple(c for c in system.chunk_candidates if c <= most) or (most,),
+        profile=replace(
+            system.profile,
+            chunks=tuple(c for c in system.profile.chunks if c <= most) or (most,),
+        ),
     )
     item = _item_bytes(options)
     deployments = tuple(
@@ -309,7 +314,7 @@ def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> 
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
     layer = int(weight_bytes(spec) / spec.layers)
-    return max(most, *system.chunk_candidates) * width * spec.dtype_bytes + 2 * layer
+    return max(most, *system.profile.chunks) * width * spec.dtype_bytes + 2 * layer
 
 
 def _machine(

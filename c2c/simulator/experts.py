@@ -67,9 +67,9 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
         fetch_s=np.outer(one, 1e-9 / copy_gbps),
         read_s=np.outer(one, 1e-9 * np.maximum(longer, 0.0)),
         expert_bytes=one,
-        host_s=float(system.expert_host_s),
-        is_host_for_copies=system.expert_host == "fetch",
-        is_streamed=system.expert_miss == "stream",
+        host_s=float(system.expert_cache.host_s),
+        is_host_for_copies=system.expert_cache.host_per == "fetch",
+        is_streamed=system.expert_cache.on_miss == "stream",
     )
     caches = caches_experts(system.experts)
     models = len(setup.deployments)

@@ -73,13 +73,13 @@ def build_machine(prepared: Prepared) -> Machine:
         # Every system starts its runtime from scratch then (C2CServe section 9.2.2), and activates
         # the model as at a switch.
         cold_init_s=constants.engine_init_s,
-        turn_s=float(setup.system.turn_s),
+        turn_s=float(setup.system.engines.turn_s),
         turn_bytes=weights * swaps_weights(setup.system.load),
         is_ahead=_are_ahead(prepared, weights),
-        between=float(setup.system.hand_over_gbps) * 1e9,
+        between=float(setup.system.disaggregation.hand_over_gbps) * 1e9,
         sends_directly=prepared.fleet.hands_directly,
         max_batch=prepared.fleet.max_batch,
-        tick_s=float(setup.system.tick_s),
+        tick_s=float(setup.system.engines.tick_s),
         misses=_misses(prepared),
         plans=tables(plans, (*RESOURCES, *resources), prepared.tables[0][0].max_tokens),
         start_plan=start_plan,

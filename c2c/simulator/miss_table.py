@@ -93,14 +93,16 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
     """Return the table of a system, made by the exact walk.
 
     Args:
-      prepared: a system whose `expert_misses` is table.
+      prepared: a system whose `expert_cache.misses` is table.
       phases_of: serves a block one request after another from a start on, with the traces stored
         so far (None: none), and returns the phases (`c2c.simulator.world.TIMELINE_DTYPE`) in order
         and what is stored now.
     """
+    system = prepared.setup.system
+    cache = replace(system.expert_cache, misses="exact")
     exact = replace(
         prepared,
-        setup=replace(prepared.setup, system=replace(prepared.setup.system, expert_misses="exact")),
+        setup=replace(prepared.setup, system=replace(system, expert_cache=cache)),
         fleet=prepared.fleet._replace(folds_experts=False),
     )
     arch_of = prepared.fleet.deployment.arch.tolist()
@@ -130,7 +132,7 @@ def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
     most = min(most - DECODES - 1, int(fleet.chunk[arch].max()))
     if most < 1:
         raise SettingError(
-            "system.expert_misses",
+            "system.expert_cache.misses",
             "table",
             f"exact where HBM or the context of {prepared.architectures[arch].name} has no room "
             f"for {DECODES + 2} tokens",

@@ -10,7 +10,7 @@ import numpy as np
 from c2c.cost import load_constants
 from c2c.hardware import load_platform
 from c2c.models import Deployment, load_spec
-from c2c.serving import ServingSetup, SystemSpec, prepare
+from c2c.serving import Profile, ServingSetup, SystemSpec, prepare
 from c2c.serving.machine_code import cache_dir
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import Simulation, run_blocks
@@ -30,7 +30,7 @@ def warm() -> float:
             superchips=1,
             link_variant="measured",
             deployments=(Deployment(name="m", spec=spec, ttft_slo_s=1.0, tpot_slo_s=0.2),),
-            system=SystemSpec(name="warm", chunk_candidates=(128,)),
+            system=SystemSpec(name="warm", profile=Profile(chunks=(128,))),
             constants=load_constants(),
         )
     )

@@ -21,9 +21,9 @@ ONE_EACH = "one engine a slice"  # as the paper has it
 # What is changed -> settings. The first is the whole system.
 VARIANTS: dict[str, tuple[str, ...]] = {
     WHOLE: (),
-    ONE_EACH: ("system.residents=1",),
-    "two engines a slice": ("system.residents=2",),
-    "eight engines a slice": ("system.residents=8", "system.engine_share=inf"),
+    ONE_EACH: ("system.engines.residents=1",),
+    "two engines a slice": ("system.engines.residents=2",),
+    "eight engines a slice": ("system.engines.residents=8", "system.engines.share=inf"),
     "no weights kept": ("system/keep=nothing_kept",),
     "no layers displaced": ("system.keep.displace=inf",),
     "turns: nobody stays": ("system.turn.stay=0",),
@@ -44,10 +44,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "alpha: static": ("system/alpha=static",),
     "alpha: roofline": ("system/alpha=roofline",),
     "alpha: feedback": ("system/alpha=feedback",),
-    "a turn costs 0 ms": ("system.turn_s=0",),
-    "a turn costs 5 ms": ("system.turn_s=0.005",),
-    "an engine takes 0 GB": ("system.engine_bytes=0",),
-    "an engine takes 1 GB": ("system.engine_bytes=1e9", "system.engine_share=0.25"),
+    "a turn costs 0 ms": ("system.engines.turn_s=0",),
+    "a turn costs 5 ms": ("system.engines.turn_s=0.005",),
+    "an engine takes 0 GB": ("system.engines.bytes=0",),
+    "an engine takes 1 GB": ("system.engines.bytes=1e9", "system.engines.share=0.25"),
 }
 # Variants that differ in numbers alone: another policy is another program to compile.
 QUICK_VARIANTS = (

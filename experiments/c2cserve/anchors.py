@@ -44,7 +44,7 @@ ACTIVE: Final = (100, 0.037, 16.79, 46.55)
 # or for each that is fetched. Mixtral cannot tell which, since its copies hide either.
 HOST_S: Final = 0.000935
 FETCH_S: Final = 0.0034
-_CHUNK: Final = ("system.chunk.tokens=128", "system.chunk_candidates=[128]")
+_CHUNK: Final = ("system.chunk.tokens=128", "system.profile.chunks=[128]")
 
 
 def compute(context: Context) -> Computed:
@@ -157,7 +157,7 @@ def _on_a5000(*overrides: str) -> RunSetup:
     settings = load(
         [
             "hardware=rtx_a5000", "system=moe_infinity_code", "system.check_slo=false",
-            "system.expert_share=1", "workload=deterministic", "workload.requests=2",
+            "system.expert_cache.share=1", "workload=deterministic", "workload.requests=2",
             "workload.rate_rps=0.001", "workload.prompt_tokens=8", "workload.output_tokens=40",
             *_CHUNK, *overrides,
         ]
@@ -189,8 +189,8 @@ def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
       works_for: each that runs (use), or each that is fetched (fetch).
     """
     setup = _on_a5000(
-        f"system.expert_host_s={host_s}", f"system.expert_host={works_for}",
-        "system.expert_share=0.99",
+        f"system.expert_cache.host_s={host_s}", f"system.expert_cache.host_per={works_for}",
+        "system.expert_cache.share=0.99",
     )  # fmt: skip
     spec = replace(
         load_spec("mixtral-8x7b"), name="deepseek-v2-lite's experts", layers=26, hidden=2048,

@@ -19,7 +19,7 @@ __all__ = ["SYSTEMS", "compute"]
 REQUESTS: Final = 600
 SEEDS: Final = 2  # of the profile's: tables of misses are walked anew for each
 CATALOG: Final = ("catalog=moe", f"workload.max_requests={REQUESTS}")
-CACHING: Final = ("system.expert_misses=table",)  # of a few requests, walked exactly
+CACHING: Final = ("system.expert_cache.misses=table",)  # of a few requests, walked exactly
 # Two models: C2CServe has a slice for each, the others are as their papers have them.
 SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
     "C2CServe": (*CATALOG, "system=c2cserve", "mig=2x48gb"),

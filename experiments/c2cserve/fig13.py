@@ -28,7 +28,7 @@ SHARE: Final = 0.4  # the one that is drawn
 PHASES: Final = 2_000_000  # more than a replay has
 HOSTS_S: Final = (0.0, 2e-5, 5e-5, 2e-4, 9.35e-4)  # work for an expert
 # The other reading of the host's work for experts, equally true to what is measured elsewhere.
-FETCHES: Final = ("system.expert_host=fetch", f"system.expert_host_s={FETCH_S}")
+FETCHES: Final = ("system.expert_cache.host_per=fetch", f"system.expert_cache.host_s={FETCH_S}")
 ROUTERS: Final = ((0.0, 0.0), (0.6, 0.5), (1.2, 0.5), (1.2, 0.9))  # skew, locality
 CACHES: Final = ("moe_infinity_code", "moe_infinity", "finemoe")
 TOKENS: Final = 24  # of a request, for what a step's cache keeps
@@ -70,13 +70,13 @@ def compute(context: Context) -> Computed:
     sizes = []
     for model, share, host_s in dict.fromkeys(swept):
         for kind in kinds:
-            more = [f"system.expert_share={share}", f"system.expert_host_s={host_s}"]
+            more = [f"system.expert_cache.share={share}", f"system.expert_cache.host_s={host_s}"]
             found = _of_one(context, kind, model, 0.0, 0.0, *more, swept=True)
             sizes.append({"share": share, "host_each_s": host_s} | found)
             tick()
     routed = []
     for skew, locality in routers:
-        more = [f"system.expert_share={SHARE}", "system.expert_host_s=0"]
+        more = [f"system.expert_cache.share={SHARE}", "system.expert_cache.host_s=0"]
         for system in CACHES:
             routed.append(_of_one(context, system, MIXTRAL, skew, locality, *more, output=TOKENS))
             tick()

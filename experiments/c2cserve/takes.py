@@ -39,8 +39,8 @@ CHIP: Final = ("link rate", "HBM rate", "SMs", "tensor-core peak")
 SETTINGS: Final[Mapping[str, tuple[str, str]]] = {  # name -> file, key
     "MoE-Infinity: reading at a start": ("system/moe_infinity.yaml", "start.1.gbps"),
     "FineMoE: reading at a start": ("system/finemoe.yaml", "start.1.gbps"),
-    "caches: host's work for an expert": ("system/moe_infinity.yaml", "expert_host_s"),
-    "caches: share of HBM": ("system/moe_infinity.yaml", "expert_share"),
+    "caches: host's work for an expert": ("system/moe_infinity.yaml", "expert_cache.host_s"),
+    "caches: share of HBM": ("system/moe_infinity.yaml", "expert_cache.share"),
     **{
         f"{name}: {what}": (f"{file}.yaml", key)
         for name, chip, calibration in (("A100", "a100_80", "a100_sxm"), ("L40s", "l40s", "l40s"))

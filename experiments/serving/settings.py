@@ -12,6 +12,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from c2c.config.refusals import check_renamed
 from c2c.cost import load_constants
 from c2c.engine import EngineSettings, Options
 from c2c.engine.devices import Device, find_devices, pick
@@ -264,6 +265,7 @@ def system_of(given: Mapping[str, Any]) -> SystemSpec:
     known = [f.name for f in fields(SystemSpec)]
     for key in given:
         if key not in known:
+            check_renamed(f"system.{key}", given[key])
             raise unknown_name(f"system.{key}", given[key], known, key, "a key among")
     return SystemSpec(**{k: v for k, v in given.items() if not (k in DECISIONS and v is None)})
 

@@ -28,12 +28,12 @@ WORKLOADS: dict[str, dict[str, list[Any]]] = {
 }
 OPTIONS: dict[str, list[Any]] = {
     "weights_start": ["disk"],
-    "system.residents": [1, 2, 5],
-    "system.kv_host_bytes": [0.0, 2e9, 50e9],
+    "system.engines.residents": [1, 2, 5],
+    "system.engines.kv_host_bytes": [0.0, 2e9, 50e9],
     "system.max_batch": [1, 4],
-    "system.engine_bytes": [0.0, 3e9],
+    "system.engines.bytes": [0.0, 3e9],
     "system.on_oom": ["fail"],
-    "system.prompt_share": [0.3],
+    "system.disaggregation.prompt_share": [0.3],
     "superchips": [2],
 }
 

@@ -15,12 +15,12 @@ from c2c.policies import ByWait
 from tests.simulator.worlds import requests, simulate
 
 # Layouts of tests/simulator/lanes.py by the door: a step woven with another model's over two
-# devices, and a layer that is replicated over several, with a policy that chooses the variant.
+# devices, and steps of two variants on two devices, with a policy that chooses.
 DOOR = """\
 from dataclasses import dataclass, replace
 from c2c.policies import ByWait
 from c2c.systems.mechanism import Mechanism
-from tests.simulator.lanes import replicated, woven
+from tests.simulator.lanes import layout, on, woven
 
 @dataclass(frozen=True)
 class Settings:
@@ -32,7 +32,8 @@ def prepare(context):
     if context.settings.way == "woven":
         assert len(context.deployments) == 2
         return replace(system, layout=woven(seconds, 0.0, 0.0, 1.0))
-    made = replicated(seconds, 0.5, 0.125, prompt_s=0.25)
+    step = [on(0, 0.125)]
+    made = layout([step, [on(0, seconds)], step, [on(1, seconds)]], resources=2)
     return replace(system, layout=made, vary=ByWait(window_s=2.0))
 
 SYSTEM = Mechanism(part="layout", settings=Settings, prepare=prepare, ways=("woven", "copies"))

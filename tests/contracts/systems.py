@@ -38,7 +38,7 @@ from c2c.policies import (
 from c2c.serving import Prepared, SystemSpec, prepare
 from tests.simulator.controllers import Load
 from tests.simulator.lanes import layout, on, over, woven
-from tests.simulator.worlds import few_experts, setup, with_room
+from tests.simulator.worlds import few_experts, setup, with_room, with_settings
 
 __all__ = ["EACH", "FLEETS", "ON_FLEETS", "SYSTEMS", "models", "prepared"]
 
@@ -91,22 +91,31 @@ _LIKE_THEM = {"af", "replicas"}  # the same policies on other layouts
 
 MIXES: dict[str, dict[str, Any]] = {
     "by_layer": {"alpha": Feedback(initial=1.0), "step": ByLayer()},
-    "round_robin_1": SPREAD | {"residents": 1},
+    "round_robin_1": SPREAD | {"engines__residents": 1},
     "round_robin_3": SPREAD
-    | {"residents": 3, "turn_s": 0.002, "admit": WithinQuota(floor=0.2, ceiling=0.6)},
-    "triage_1": TURNS | {"residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
-    "triage_3": TURNS | {"residents": 3},
+    | {
+        "engines__residents": 3,
+        "engines__turn_s": 0.002,
+        "admit": WithinQuota(floor=0.2, ceiling=0.6),
+    },
+    "triage_1": TURNS | {"engines__residents": 1, "keep": ByShare(spare_bytes=0.05e9)},
+    "triage_3": TURNS | {"engines__residents": 3},
     "parked_3": TURNS
     | {
-        "residents": 3,
-        "kv_host_bytes": 1e9,
-        "engine_share": 0.5,
+        "engines__residents": 3,
+        "engines__kv_host_bytes": 1e9,
+        "engines__share": 0.5,
         "turn": GateAndTriage(stay=0.0),
         "keep": WhileRoom(spare_bytes=0.05e9, displace=math.inf),
     },
-    "apart_3": TURNS | {"residents": 3, "kv_host_bytes": 1e9, "prompt_share": 0.3},
-    "apart": {"load": Resident(start_s=0.2), "prompt_share": 0.5, "scale": AtOutstanding(3)},
-    "apart_turns": TURNS | {"residents": 3, "prompt_share": 0.3},
+    "apart_3": TURNS
+    | {"engines__residents": 3, "engines__kv_host_bytes": 1e9, "disaggregation__prompt_share": 0.3},
+    "apart": {
+        "load": Resident(start_s=0.2),
+        "disaggregation__prompt_share": 0.5,
+        "scale": AtOutstanding(3),
+    },
+    "apart_turns": TURNS | {"engines__residents": 3, "disaggregation__prompt_share": 0.3},
     "graph_start": {"load": Resident(), "start": START},
     "moves_away": {"preempt": MovesAway(after_s=2.0)},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
@@ -183,7 +192,7 @@ def prepared(system: str, fleet: str) -> Prepared:
     changes: dict[str, Any] = {
         "check_slo": False,
         "one_each": False,
-        "chunk_candidates": (128, 512),
+        "profile__chunks": (128, 512),
         "preempt": made.system.preempt._replace(after_s=0.7 if tight else 5.0),
         "max_batch": 3 if tight else 16,
     }
@@ -196,9 +205,9 @@ def prepared(system: str, fleet: str) -> Prepared:
         changes["chunk"] = Fixed(512)
     if tight:  # the smallest model that must fit leaves room for two or three requests
         changes["hbm_reserve_bytes"] = {"hbm": 7.5e9, "staged": 22.8e9, "host": 23.75e9}[where]
-        changes["engine_bytes"] = 0.12e9
-        if made.system.kv_host_bytes > 0.0:
-            changes["kv_host_bytes"] = 0.2e9
+        changes["engines__bytes"] = 0.12e9
+        if made.system.engines.kv_host_bytes > 0.0:
+            changes["engines__kv_host_bytes"] = 0.2e9
     mig = ("4x24gb" if tight else "1x96gb") if resident else ("3x24gb" if tight else "7x12gb")
     if tight:  # for two or three of six models
         host = replace(made.platform.host, memory_bytes=int(40e9))
@@ -212,5 +221,5 @@ def prepared(system: str, fleet: str) -> Prepared:
             host = replace(made.platform.host, memory_bytes=int(500e6))
             made = replace(made, platform=replace(made.platform, host=host))
     urgent = tuple(replace(d, priority=k % 3) for k, d in enumerate(made.deployments))
-    changed = replace(made.system, **changes)
+    changed = with_settings(made.system, **changes)
     return prepare(replace(made, mig=mig, system=changed, deployments=urgent))

@@ -13,7 +13,7 @@ from tests.simulator.worlds import setup
 
 def test_a_model_gives_way_though_several_idle_instances_hold_its_weights() -> None:
     made = setup(
-        "llama-3-3b", "llama-3-3b", mig="2x48gb", residents=2, scale=AtOutstanding(1),
+        "llama-3-3b", "llama-3-3b", mig="2x48gb", engines__residents=2, scale=AtOutstanding(1),
         turn=RoundRobin(), route=WhereWorkIs(), place=LeastLoaded(), check_slo=False,
     )  # fmt: skip
     host = replace(made.platform.host, memory_bytes=int(9e9))  # of two models of 6.4 GB

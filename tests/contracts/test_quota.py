@@ -31,9 +31,9 @@ PROMPT = 100  # tokens
 @functools.cache
 def served(models: int, admit: Any = ReserveAll()) -> Prepared:  # noqa: B008 (a tuple)
     policies = {"turn": RoundRobin(), "route": WhereWorkIs(), "place": LeastLoaded()}
-    sizes = {"mig": "1x96gb", "engine_bytes": 0.0, "hbm_reserve_bytes": 85e9}
+    sizes = {"mig": "1x96gb", "engines__bytes": 0.0, "hbm_reserve_bytes": 85e9}
     names = ["llama-3-3b"] * models
-    more = {"admit": admit, "residents": models, "check_slo": False}
+    more = {"admit": admit, "engines__residents": models, "check_slo": False}
     return prepare(setup(*names, **policies, **sizes, **more))
 
 

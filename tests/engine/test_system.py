@@ -33,16 +33,19 @@ def engine(*overrides: str) -> Engine:
     [
         (
             ["system=aegaeon"],
-            r"system.prompt_share=0.375: expected 0: .* hands no KV caches over .*\. It serves "
-            r"live with system.prompt_share=0 system.kv_host_bytes=0",
+            r"system.disaggregation.prompt_share=0.375: expected 0: .* hands no KV caches over .* "
+            r"It serves live with system.disaggregation.prompt_share=0 "
+            r"system.engines.kv_host_bytes=0",
         ),
         (
-            ["system=mig_resident", "system.prompt_share=0.5"],
-            r"system.prompt_share=0.5: expected 0: .*\. It serves live with system.prompt_share=0",
+            ["system=mig_resident", "system.disaggregation.prompt_share=0.5"],
+            r"system.disaggregation.prompt_share=0.5: expected 0: .*\. It serves live with "
+            r"system.disaggregation.prompt_share=0",
         ),
         (
-            ["system=aegaeon", "system.prompt_share=0"],
-            r"system.kv_host_bytes=.*: expected 0: .* It serves live with system.kv_host_bytes=0",
+            ["system=aegaeon", "system.disaggregation.prompt_share=0"],
+            r"system.engines.kv_host_bytes=.*: expected 0: .* It serves live with "
+            r"system.engines.kv_host_bytes=0",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def apart(*models: str, **changes: Any) -> ServingSetup:
         "load": Resident(start_s=0.1),
         "chunk": Fixed(512),
         "starts_active": True,
-        "prompt_share": 0.5,
+        "disaggregation__prompt_share": 0.5,
         "check_slo": False,
     }
     return setup(*(models or ("llama-3-8b",)), **settings_ | changes)
@@ -50,7 +50,9 @@ def apart(*models: str, **changes: Any) -> ServingSetup:
 def test_by_hand_a_prompt_of_1000_tokens_at_10_gb_per_s() -> None:
     """1,000 x 131,072 bytes take 13.1072 ms, and then one decode step begins at once."""
     (found,), stats, simulation = simulate(
-        apart(hand_over_gbps=10.0), requests([0.0], prompt=1000, output=2), timeline_rows=9
+        apart(disaggregation__hand_over_gbps=10.0),
+        requests([0.0], prompt=1000, output=2),
+        timeline_rows=9,
     )
     prompts, decodes = simulation.timeline()[:-1], simulation.timeline()[-1]
     assert prompts["prefill_tokens"].tolist() == [512, 488]
@@ -63,7 +65,7 @@ def test_by_hand_a_prompt_of_1000_tokens_at_10_gb_per_s() -> None:
 
 
 def test_slices_of_a_chip_send_as_fast_as_the_slower_one() -> None:
-    made = apart("llama-3-3b", mig="4x24gb", superchips=1, hand_over_gbps=1e9)
+    made = apart("llama-3-3b", mig="4x24gb", superchips=1, disaggregation__hand_over_gbps=1e9)
     what = prepare(made)
     assert what.fleet.role.tolist() == [1, 1, 2, 2]
     block = requests([0.0], prompt=100, output=2)
@@ -76,7 +78,7 @@ def test_caches_of_a_sender_follow_one_another_and_no_decode_stands_still() -> N
     """While three caches take 1 s each, a fourth request decodes without a pause."""
     size = 160 * KV_BYTES
     block = requests([0.0, 5.0, 5.0, 5.0], prompt=160, output=[1900, 2, 2, 2])
-    slow = apart(hand_over_gbps=size / 1e9)
+    slow = apart(disaggregation__hand_over_gbps=size / 1e9)
     records, _, simulation = simulate(slow, block, timeline_rows=100)
     alone, _, _ = simulate(slow, requests([0.0], prompt=160, output=1900))
     phases = simulation.timeline()
@@ -93,7 +95,7 @@ def test_caches_of_a_sender_follow_one_another_and_no_decode_stands_still() -> N
 
 
 def test_a_cache_waits_at_its_source_for_room_and_holds_up_prompts_there() -> None:
-    tight = apart(max_batch=1, hand_over_gbps=1e6)
+    tight = apart(max_batch=1, disaggregation__hand_over_gbps=1e6)
     block = requests([0.0, 0.0, 0.0], prompt=300, output=50)
     records, _, _ = simulate(tight, block)
     # `max_batch` 1: the next is sent when the one before has ended
@@ -112,7 +114,7 @@ def test_a_cache_waits_at_its_source_for_room_and_holds_up_prompts_there() -> No
 
 def _short(n: int, seed: int, gbps: float, tokens: int, **changes: Any) -> tuple[Any, RequestBlock]:
     # HBM for so many KV tokens beside weights.
-    made = apart("llama-3-3b", hand_over_gbps=gbps, **changes)
+    made = apart("llama-3-3b", disaggregation__hand_over_gbps=gbps, **changes)
     spare = int(prepare(made).fleet.kv_capacity[0, 0]) - tokens
     token = float(prepare(made).fleet.costs.kv_bytes[0])
     short = replace(made.system, hbm_reserve_bytes=made.system.hbm_reserve_bytes + spare * token)
@@ -154,9 +156,11 @@ def test_laws(n: int, seed: int, gbps: float, tokens: int, superchips: int, max_
 @given(n=st.integers(1, 30), seed=st.integers(0, 999))
 def test_ttft_is_that_of_the_prompts_device_alone_where_nothing_is_short(n: int, seed: int) -> None:
     block = random_requests(n, 1, 20.0, seed)
-    records, _, _ = simulate(apart("llama-3-3b", hand_over_gbps=1e12), block)
+    records, _, _ = simulate(apart("llama-3-3b", disaggregation__hand_over_gbps=1e12), block)
     alone = replace(block, output_tokens=np.ones_like(block.output_tokens))
-    prompts, _, _ = simulate(apart("llama-3-3b", superchips=1, prompt_share=0.0), alone)
+    prompts, _, _ = simulate(
+        apart("llama-3-3b", superchips=1, disaggregation__prompt_share=0.0), alone
+    )
     np.testing.assert_allclose(records.first_token_s, prompts.first_token_s, rtol=1e-12)
 
 

@@ -120,8 +120,8 @@ def test_what_cannot_be_is_refused() -> None:
         Curve((2, 4), np.ones(3))
     with pytest.raises(SettingError, match=r"curve\.values=\[1\.0, -1\.0\]"):
         Curve((2, 4), np.array([1.0, -1.0]))
-    with pytest.raises(SettingError, match=r"system\.residents"):
-        over(layout([[on(0, 1.0)], [on(0, 1.0)]], resources=1), residents=2)
+    with pytest.raises(SettingError, match=r"system\.engines\.residents"):
+        over(layout([[on(0, 1.0)], [on(0, 1.0)]], resources=1), engines__residents=2)
 
 
 def test_a_change_of_variant_stands_still_and_serves_more() -> None:

@@ -141,7 +141,7 @@ def test_a_system_gets_the_parts_of_the_loop_that_it_needs() -> None:
     start = ({"name": "copy", "moves": "weights"},)
     for system, needs in (
         ({}, set()),
-        ({"turn": RoundRobin(), "residents": 2}, {"turns"}),
+        ({"turn": RoundRobin(), "engines__residents": 2}, {"turns"}),
         (
             {"load": Resident(), "start": start},
             {f"{what}_works" for what in ("share", "follow", "stop", "end")}

@@ -31,11 +31,11 @@ SHARED: dict[str, Any] = {  # as c2cserve_plus
     "scale": AtBacklog(),
     "preempt": ByPriority(),
     "mig": ONE_SLICE,
-    "residents": 3,
+    "engines__residents": 3,
     "place": LeastLoaded(),
     "chunk": Fixed(512),
     "alpha": Priced(),
-    "turn_s": 0.001,
+    "engines__turn_s": 0.001,
     "check_slo": False,
     "tpot": 0.15,
 }
@@ -148,7 +148,7 @@ def test_compiled_as_interpreted_and_nothing_held_at_the_end() -> None:
      ("1x96gb", math.inf, 30), ("7x12gb", 1.0, 23)],
 )  # fmt: skip
 def test_a_slice_holds_as_many_engines_as_have_room(mig: str, share: float, engines: int) -> None:
-    what = prepare(shared("llama-3-3b", mig=mig, residents=30, engine_share=share))
+    what = prepare(shared("llama-3-3b", mig=mig, engines__residents=30, engines__share=share))
     assert what.fleet.residents == engines
     assert what.fleet.most_engines.tolist() == [engines]
 
@@ -162,7 +162,7 @@ def test_plus_keeps_as_many_engines_in_either_table(table: str, mig: str, engine
 
 def test_unlike_slices_hold_unlike_numbers() -> None:
     models = ["llama-3-3b"] * 40
-    what = prepare(shared(*models, mig="3g_4x1g", residents=24, engine_share=0.125))
+    what = prepare(shared(*models, mig="3g_4x1g", engines__residents=24, engines__share=0.125))
     _, _, simulation = simulate(what, random_requests(50, 40, 40.0, 0), compiled=True)
     there = np.asarray(simulation.state.instance)["state"] != FREE
     counts = there.reshape(-1, what.fleet.residents).sum(axis=1)
@@ -179,8 +179,8 @@ def test_unlike_slices_hold_unlike_numbers() -> None:
         ({"displace": 1.5}, r"keep.displace=1.5"),
         ({"stay": -1.0}, r"turn.stay=-1.0.*at least 0"),
         ({"stay": math.inf}, r"turn.stay=inf"),
-        ({"engine_share": 0.0}, r"system.engine_share=0.0.*a number in \(0, 1\], or inf"),
-        ({"engine_share": 2.0}, r"system.engine_share=2.0"),
+        ({"engines__share": 0.0}, r"system.engines.share=0.0.*a number in \(0, 1\], or inf"),
+        ({"engines__share": 2.0}, r"system.engines.share=2.0"),
     ],
 )
 def test_what_cannot_work_is_refused(change: dict[str, float], message: str) -> None:

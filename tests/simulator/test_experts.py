@@ -27,7 +27,7 @@ from c2c.serving import ServingSetup, prepare
 from c2c.simulator.tokens import draw_token, follow, nothing_followed, token_experts
 from c2c.simulator.traces import begin_compare, compare_layer, new_traces, predict, store
 from c2c.workloads import Router, router_tables
-from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room
+from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room, with_settings
 
 RESIDENT: dict[str, Any] = {
     "load": Resident(start_s=0.0),
@@ -46,7 +46,7 @@ def world(
     """Return tiny models on one GPU whose experts and KV caches have so much room, half each."""
     names = ("mixtral-8x7b",) * models
     made = few_experts(setup(*names, mig="1x96gb", seed=seed, **(RESIDENT | system)))
-    changed = replace(made.system, **with_room(made, "1x96gb", room_bytes))
+    changed = with_settings(made.system, **with_room(made, "1x96gb", room_bytes))
     return replace(made, system=changed, router=router or Router())
 
 
@@ -142,7 +142,7 @@ def test_the_public_codes_order_is_a_poor_one() -> None:
 
 
 def test_without_skew_and_locality_misses_and_time_are_the_closed_form() -> None:
-    what = world(experts=LongestUnused(), expert_miss="stream")
+    what = world(experts=LongestUnused(), expert_cache__on_miss="stream")
     block = requests(np.arange(30.0), prompt=1, output=200)
     records, stats, simulation = simulate(what, block, compiled=True)
     slots = int(simulation.prepared.expert_slots[0, 0])
@@ -150,7 +150,7 @@ def test_without_skew_and_locality_misses_and_time_are_the_closed_form() -> None
     assert stats.expert_misses / stats.expert_uses == pytest.approx(share, rel=0.01)
     read_s = float(simulation.experts.tables.read_s[0, 0])
     assert stats.expert_wait_s == pytest.approx(stats.expert_uses * share * read_s, rel=0.01)
-    everything = replace(what.system, **with_room(what, "1x96gb", 1e9))
+    everything = with_settings(what.system, **with_room(what, "1x96gb", 1e9))
     at_once, none, _ = simulate(replace(what, system=everything), block, compiled=True)
     assert none.expert_misses == 0
     longer = served_s(records) - served_s(at_once)
@@ -172,7 +172,7 @@ def test_the_host_works_for_each_expert_and_hides_behind_the_link() -> None:
     block = requests([0.0], prompt=1, output=50)
     got = {}
     for host_s in (0.0, 1e-7, 1e-3):
-        what = world(experts=LongestUnused(), expert_host_s=host_s)
+        what = world(experts=LongestUnused(), expert_cache__host_s=host_s)
         records, stats, _ = simulate(what, block)
         got[host_s] = float(records.finished_s[0]), stats
     uses = got[0.0][1].expert_uses
@@ -189,7 +189,10 @@ def test_the_host_may_work_for_what_is_copied_only() -> None:
         took_s = []
         for host_s in (0.0, 1e-3):
             what = world(
-                experts=LongestUnused(), expert_miss=miss, expert_host="fetch", expert_host_s=host_s
+                experts=LongestUnused(),
+                expert_cache__on_miss=miss,
+                expert_cache__host_per="fetch",
+                expert_cache__host_s=host_s,
             )
             records, stats, _ = simulate(what, block)
             took_s.append(float(records.finished_s[0]))
@@ -323,11 +326,14 @@ def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"expert_share": 0.0}, "system.expert_share"),
-        ({"expert_share": 0.01}, "system.expert_share"),  # less than a token's experts of a layer
-        ({"expert_miss": "guess"}, "system.expert_miss"),
-        ({"expert_host_s": -1.0}, "system.expert_host_s"),
-        ({"expert_host": "never"}, "system.expert_host"),
+        ({"expert_cache__share": 0.0}, "system.expert_cache.share"),
+        (
+            {"expert_cache__share": 0.01},
+            "system.expert_cache.share",
+        ),  # less than a token's experts of a layer
+        ({"expert_cache__on_miss": "guess"}, "system.expert_cache.on_miss"),
+        ({"expert_cache__host_s": -1.0}, "system.expert_cache.host_s"),
+        ({"expert_cache__host_per": "never"}, "system.expert_cache.host_per"),
         ({"prefetch": ExpertMap(distance=3)}, "system.prefetch.distance"),
         ({"prefetch": {"policy": "expert_map", "distance": 0}}, "system.prefetch.distance"),
         ({"prefetch": {"policy": "activation_trace", "capacity": 0}}, "system.prefetch.capacity"),
@@ -337,7 +343,7 @@ def test_a_prediction_is_fetched_until_its_mass_and_at_least_some() -> None:
 def test_settings_that_cannot_work_are_refused_by_name(changes: Any, field: str) -> None:
     what = world(experts=LongestUnused())
     with pytest.raises(SettingError) as caught:
-        prepare(replace(what, system=replace(what.system, **changes)))
+        prepare(replace(what, system=with_settings(what.system, **changes)))
     assert caught.value.field == field
 
 

@@ -24,7 +24,7 @@ CHUNK = ("system/chunk=fixed", "system.chunk.tokens=1024")
 MIXTRAL = (
     "catalog.models=[{spec: mixtral-8x7b, ttft_slo_s: 1.0, tpot_slo_s: 0.8}]",
     "workload.models=1",
-    "system.expert_host_s=0",
+    "system.expert_cache.host_s=0",
 )
 CACHES = ("moe_infinity", "moe_infinity_code", "moe_infinity_hybrid", "finemoe", "finemoe_hybrid")
 
@@ -66,6 +66,6 @@ def test_what_is_resident_from_the_start_does_not_ask_the_link(system: str) -> N
 @pytest.mark.parametrize("system", CACHES)
 def test_twice_the_cache_takes_less_time(system: str) -> None:
     (little,), (much,) = (
-        latencies(f"system={system}", f"system.expert_share={share}") for share in (0.35, 0.7)
+        latencies(f"system={system}", f"system.expert_cache.share={share}") for share in (0.35, 0.7)
     )
     assert much < little

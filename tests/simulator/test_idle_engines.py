@@ -8,7 +8,7 @@ from c2c.config import build, load, simulate
 @pytest.mark.parametrize(
     "settings",
     [
-        ("system.residents=1",),
+        ("system.engines.residents=1",),
         ("system/place=bandwidth_aware",),
         ("system/place=random_idle",),
         ("system/place=first_idle",),

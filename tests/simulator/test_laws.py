@@ -201,7 +201,7 @@ def test_a_model_drained_from_its_only_slices_gets_its_requests_back(seed: int) 
     what = setup(
         *["llama-3-8b"] * 5, "llama-3-70b", mig="2x48gb", place=FirstIdle(), tpot=2.0, max_batch=3,
         scale=AtOutstanding(3), preempt=AfterWaiting(1.0), check_slo=False,
-        chunk_candidates=(64, 256),
+        profile__chunks=(64, 256),
     )  # fmt: skip
     records, _, simulation = simulate(what, random_requests(80, 6, 1.0, seed), compiled=True)
     assert len(records) == 80
@@ -209,7 +209,7 @@ def test_a_model_drained_from_its_only_slices_gets_its_requests_back(seed: int) 
 
 
 def test_a_prompt_longer_than_the_token_budget_is_chunked() -> None:
-    what = setup("llama-3-3b", chunk=Fixed(64), chunk_candidates=(64,))
+    what = setup("llama-3-3b", chunk=Fixed(64), profile__chunks=(64,))
     records, _, _ = simulate(what, requests([0.0], prompt=5000, output=2))
     assert records.chunks[0] == -(-5000 // 64)
     assert records.failure[0] == 0

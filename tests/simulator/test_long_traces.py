@@ -34,7 +34,11 @@ def overrides(system: str, requests: int) -> list[str]:
     if system in MIXTURES:
         mine += ["catalog=moe", "router.skew=0.6", "router.locality=0.5", "workload.models=2"]
         hybrid = system.endswith("hybrid")
-        return [f"system={system}", *mine, *([] if hybrid else ["system.expert_misses=table"])]
+        return [
+            f"system={system}",
+            *mine,
+            *([] if hybrid else ["system.expert_cache.misses=table"]),
+        ]
     return [f"system={system}", *mine]
 
 

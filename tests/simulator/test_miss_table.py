@@ -17,7 +17,7 @@ from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import Router
 from tests.contracts.watching import serve
 from tests.simulator.test_experts import world
-from tests.simulator.worlds import requests, setup, simulate
+from tests.simulator.worlds import requests, setup, simulate, with_settings
 
 G = np.random.default_rng(3)
 BLOCK = requests(
@@ -42,7 +42,7 @@ def test_a_table_has_the_latency_and_the_bytes_of_the_exact_walk(
     exact = world(40e6, router=router, experts=experts, prefetch=prefetch)
     link = replace(exact.platform.link, measured_gbps=8.0, datasheet_gbps=8.0)
     exact = replace(exact, platform=replace(exact.platform, link=link))
-    table = replace(exact, system=replace(exact.system, expert_misses="table"))
+    table = replace(exact, system=with_settings(exact.system, expert_cache__misses="table"))
     walked, stats, _ = simulate(exact, BLOCK, compiled=True)
     found, again, _ = simulate(table, BLOCK, compiled=True)
     assert again.runs.sum() < 2.1 * len(BLOCK) < 0.1 * stats.runs.sum()
@@ -67,7 +67,7 @@ def test_requests_after_a_start_find_the_traces_stored_before_it() -> None:
     exact = world(40e6, Router(skew=1.2, topics=6), models=2, experts=ByScore(), prefetch=prefetch)
     link = replace(exact.platform.link, measured_gbps=8.0, datasheet_gbps=8.0)
     exact = replace(exact, platform=replace(exact.platform, link=link))
-    table = replace(exact, system=replace(exact.system, expert_misses="table"))
+    table = replace(exact, system=with_settings(exact.system, expert_cache__misses="table"))
     walked, stats, _ = simulate(exact, block, compiled=True)
     found, again, _ = simulate(table, block, compiled=True)
     assert stats.switches == again.switches == 80
@@ -78,7 +78,7 @@ def test_requests_after_a_start_find_the_traces_stored_before_it() -> None:
 
 
 def test_the_table_is_read_alike_over_the_port_interpreted_and_compiled() -> None:
-    what = prepare(world(40e6, experts=ByScore(), expert_misses="table"))
+    what = prepare(world(40e6, experts=ByScore(), expert_cache__misses="table"))
     block = requests(np.linspace(0.0, 0.2, 30), prompt=G.integers(1, 900, 30), output=7)
     over_port, _, _ = serve(what, SimulatorBackend(what, build_machine(what), block))
     interpreted, _, _ = simulate(what, block)
@@ -93,26 +93,26 @@ def test_the_table_is_read_alike_over_the_port_interpreted_and_compiled() -> Non
 @pytest.mark.parametrize(
     "changes",
     [
-        {"expert_misses": "guessed"},
-        {"expert_misses": "table", "max_batch": 2},
-        {"expert_misses": "table", "experts": AllExperts()},
+        {"expert_cache__misses": "guessed"},
+        {"expert_cache__misses": "table", "max_batch": 2},
+        {"expert_cache__misses": "table", "experts": AllExperts()},
     ],
 )
 def test_what_no_table_can_say_is_refused_by_name(changes: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match=r"system\.expert_misses"):
+    with pytest.raises(SettingError, match=r"system\.expert_cache\.misses"):
         world(**({"experts": ByScore()} | changes))
 
 
 def test_a_context_without_room_for_the_table_is_refused() -> None:
-    what = world(40e6, experts=ByScore(), expert_misses="table")
+    what = world(40e6, experts=ByScore(), expert_cache__misses="table")
     (one,) = what.deployments
     short = replace(one, spec=replace(one.spec, max_position=100))
-    with pytest.raises(SettingError, match=r"system\.expert_misses.*exact where"):
+    with pytest.raises(SettingError, match=r"system\.expert_cache\.misses.*exact where"):
         simulate(prepare(replace(what, deployments=(short,))), requests([0.0]))
 
 
 def test_unlike_slices_are_refused() -> None:
-    what = world(40e6, experts=ByScore(), expert_misses="table")
-    with pytest.raises(SettingError, match=r"system\.expert_misses.*unlike"):
+    what = world(40e6, experts=ByScore(), expert_cache__misses="table")
+    with pytest.raises(SettingError, match=r"system\.expert_cache\.misses.*unlike"):
         prepare(replace(what, mig="3g_4x1g"))
     assert not prepare(setup("llama-3-3b")).fleet.folds_experts

@@ -15,7 +15,7 @@ from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 SWAPPING: dict[str, Any] = {
     "mig": "1x96gb",
-    "residents": 3,
+    "engines__residents": 3,
     "turn": RoundRobin(),
     "place": LeastLoaded(),
     "chunk": Fixed(512),
@@ -34,7 +34,7 @@ def short_of_room(caches: float, **system: Any) -> ServingSetup:
     costs = prepare(roomy).fleet.costs
     room = float(prepare(roomy).fleet.kv_capacity[0, 0] * costs.kv_bytes[0])
     # all three engines' own memory, and what is not to be used
-    spare = room - caches * NEED * float(costs.kv_bytes[0]) - 2 * roomy.system.engine_bytes
+    spare = room - caches * NEED * float(costs.kv_bytes[0]) - 2 * roomy.system.engines.bytes
     reserve = roomy.system.hbm_reserve_bytes + spare
     return setup(*models, **SWAPPING | {"hbm_reserve_bytes": reserve} | system)
 
@@ -44,7 +44,7 @@ def test_more_engines_decode_in_turn_than_hbm_has_room_for() -> None:
     waiting, stats, _ = simulate(short_of_room(1.5), block)
     assert stats.kv_in_bytes == stats.kv_out_bytes == 0.0
     assert waiting.started_s[2] >= waiting.finished_s[:2].min()
-    what = prepare(short_of_room(1.5, kv_host_bytes=10e9))
+    what = prepare(short_of_room(1.5, engines__kv_host_bytes=10e9))
     parked, stats, simulation = simulate(what, block)
     assert parked.started_s.max() < parked.finished_s.min()
     # Of three caches one and a half are in HBM: each turn brings what is missing.
@@ -62,7 +62,7 @@ def test_a_turn_takes_the_time_of_what_comes_back() -> None:
     block = requests([0.0, 0.0, 0.0], [0, 1, 2], prompt=PROMPT, output=OUTPUT)
 
     def turned_s(kv_host_bytes: float, caches: float, link: float) -> tuple[float, float]:
-        what = short_of_room(caches, kv_host_bytes=kv_host_bytes)
+        what = short_of_room(caches, engines__kv_host_bytes=kv_host_bytes)
         slow = replace(what.platform.link, measured_gbps=375.0 * link, datasheet_gbps=450.0 * link)
         records, stats, simulation = simulate(
             replace(what, platform=replace(what.platform, link=slow)), block
@@ -81,7 +81,7 @@ def test_a_turn_takes_the_time_of_what_comes_back() -> None:
 
 @pytest.mark.parametrize("caches", [1.0, 1.5])
 def test_interpreted_and_compiled_park_alike(caches: float) -> None:
-    what = prepare(short_of_room(caches, kv_host_bytes=0.4e9, turn=Quota()))
+    what = prepare(short_of_room(caches, engines__kv_host_bytes=0.4e9, turn=Quota()))
     block = random_requests(24, 3, 12.0, 4)
     interpreted, stats, _ = simulate(what, block)
     compiled, again, _ = simulate(what, block, compiled=True)
@@ -94,7 +94,7 @@ def test_a_round_that_counts_kv_caches_is_longer_and_brings_fewer_of_them() -> N
     block = requests(np.zeros(36), np.arange(36) % 3, prompt=7000, output=300)
     came = []
     for counts in (False, True):
-        what = short_of_room(120, kv_host_bytes=60e9, turn=Quota(counts_kv=counts))
+        what = short_of_room(120, engines__kv_host_bytes=60e9, turn=Quota(counts_kv=counts))
         records, stats, _ = simulate(what, block)
         assert not records.failure.any()
         came.append(stats.kv_in_bytes)
@@ -105,14 +105,14 @@ def test_room_in_hbm_parks_nothing() -> None:
     block = random_requests(40, 3, 3.0, 5)
     without, _, _ = simulate(setup(*("llama-3-8b",) * 3, **SWAPPING), block)
     with_room, stats, _ = simulate(
-        setup(*("llama-3-8b",) * 3, **SWAPPING | {"kv_host_bytes": 1e9}), block
+        setup(*("llama-3-8b",) * 3, **SWAPPING | {"engines__kv_host_bytes": 1e9}), block
     )
     assert stats.kv_out_bytes == 0.0
     assert without.tobytes() == with_room.tobytes()
 
 
 def test_weights_have_what_kv_caches_leave_of_host_memory() -> None:
-    what = setup("llama-3-8b", "llama-3-8b", **SWAPPING | {"kv_host_bytes": 50e9})
+    what = setup("llama-3-8b", "llama-3-8b", **SWAPPING | {"engines__kv_host_bytes": 50e9})
     state = prepare(what).new_serving()
     assert state.chip.host_bytes[0] == what.platform.host.memory_bytes - 50e9
     assert state.chip.kv_room_bytes[0] == 50e9
@@ -121,11 +121,11 @@ def test_weights_have_what_kv_caches_leave_of_host_memory() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kv_host_bytes": -1.0},
-        {"kv_host_bytes": 1e9, "residents": 1},
-        {"kv_host_bytes": np.inf},
+        {"engines__kv_host_bytes": -1.0},
+        {"engines__kv_host_bytes": 1e9, "engines__residents": 1},
+        {"engines__kv_host_bytes": np.inf},
     ],
 )
 def test_room_that_cannot_be_is_refused_by_name(changes: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match=r"system\.kv_host_bytes"):
+    with pytest.raises(SettingError, match=r"system\.engines\.kv_host_bytes"):
         prepare(setup("llama-3-8b", **SWAPPING | changes))

@@ -25,7 +25,7 @@ from tests.simulator.worlds import random_requests, requests, setup, simulate
 APART: dict[str, Any] = {
     "mig": "1x96gb",
     "superchips": 2,
-    "residents": 4,
+    "engines__residents": 4,
     "route": WhereWorkIs(),
     "scale": AtOutstanding(8),
     "place": LeastLoaded(turns=1.0),
@@ -33,8 +33,8 @@ APART: dict[str, Any] = {
     "chunk": Fixed(512),
     "alpha": Static(0.0),
     "load": Swapped(start_s=0.0),
-    "kv_host_bytes": 10e9,
-    "prompt_share": 0.5,
+    "engines__kv_host_bytes": 10e9,
+    "disaggregation__prompt_share": 0.5,
     "check_slo": False,
 }
 TWO = ("llama-3-8b", "llama-3-3b")
@@ -64,14 +64,14 @@ def test_every_byte_of_a_kv_cache_leaves_one_device_and_comes_to_another() -> No
 
 
 def test_where_not_all_engines_fit_those_with_work_are_what_counts() -> None:
-    what = prepare(apart(engine_bytes=25e9))
+    what = prepare(apart(engines__bytes=25e9))
     assert what.fleet.sure_bytes[0] < 0.0
     block = random_requests(30, 2, 4.0, 3)
     _, stats, simulation = simulate(what, block)
     assert stats.finished == 30
     assert stats.handed > 20
     assert simulation.state.chip.kv_room_bytes.tolist() == [10e9, 10e9]
-    none = prepare(apart(engine_bytes=90e9))  # a second engine would leave nothing
+    none = prepare(apart(engines__bytes=90e9))  # a second engine would leave nothing
     _, stats, _ = simulate(none, requests([0.0, 0.0], [0, 1], prompt=100, output=50))
     assert (stats.finished, stats.handed) == (2, 1)
 
@@ -85,14 +85,16 @@ def _alone(**system: Any) -> Any:
 
 def test_a_cache_takes_its_bytes_over_the_slowest_of_its_way_and_ttft_knows_nothing_of_it() -> None:
     size = 2001 * float(prepare(apart("llama-3-8b")).fleet.costs.kv_bytes[0])
-    both, _, _ = _alone(prompt_share=0.0)
+    both, _, _ = _alone(disaggregation__prompt_share=0.0)
     took_s = both.finished_s - both.first_token_s
     for gbps in (50.0, 25.0, 0.5):
-        found, _, _ = _alone(hand_over_gbps=gbps)
+        found, _, _ = _alone(disaggregation__hand_over_gbps=gbps)
         assert found.first_token_s == both.first_token_s
         lead_s = found.finished_s - found.first_token_s - took_s
         assert lead_s == pytest.approx(size / (gbps * 1e9), rel=1e-6)
-    record, _, simulation = _alone(hand_over_gbps=1e6)  # then the link is the slowest
+    record, _, simulation = _alone(
+        disaggregation__hand_over_gbps=1e6
+    )  # then the link is the slowest
     lead_s = record.finished_s - record.first_token_s - took_s
     assert lead_s == pytest.approx(size / float(simulation.machine.link_cap[0]), rel=1e-6)
 
@@ -100,7 +102,7 @@ def test_a_cache_takes_its_bytes_over_the_slowest_of_its_way_and_ttft_knows_noth
 def test_caches_leave_a_chip_one_after_another() -> None:
     """The first of three prompts ends alone; its cache still leaves when those of the others do."""
     block = requests([0.0, 100.0, 100.0, 100.0], [0] * 4, prompt=[9, 160, 160, 160], output=2)
-    slow = apart("llama-3-8b", hand_over_gbps=0.1)
+    slow = apart("llama-3-8b", disaggregation__hand_over_gbps=0.1)
     records, _, simulation = simulate(slow, block)
     one_s = 161 * float(prepare(slow).fleet.costs.kv_bytes[0]) / 0.1e9
     first_s = records.first_token_s[1]
@@ -119,7 +121,7 @@ def test_prompts_of_a_model_are_served_as_a_group() -> None:
 @pytest.mark.parametrize("lacks", ["host memory", "places"])
 def test_what_no_other_device_takes_decodes_where_it_is(lacks: str) -> None:
     block = random_requests(24, 2, 8.0, 5)
-    short = {"kv_host_bytes": 1e6} if lacks == "host memory" else {"max_batch": 1}
+    short = {"engines__kv_host_bytes": 1e6} if lacks == "host memory" else {"max_batch": 1}
     records, stats, _ = simulate(apart(**short), block)
     assert not records.failure.any()
     assert stats.decode_tokens[0] > 0
@@ -127,7 +129,7 @@ def test_what_no_other_device_takes_decodes_where_it_is(lacks: str) -> None:
 
 
 def test_a_model_has_homes_of_both_kinds() -> None:
-    made = apart(*["llama-3-8b"] * 8, superchips=4, prompt_share=0.25)
+    made = apart(*["llama-3-8b"] * 8, superchips=4, disaggregation__prompt_share=0.25)
     host = replace(made.platform.host, memory_bytes=int(60e9))  # three models a chip
     what = prepare(replace(made, platform=replace(made.platform, host=host)))
     assert what.fleet.role.tolist() == [1, 2, 2, 2]
@@ -146,10 +148,10 @@ def test_slices_of_one_chip_share_the_roles_and_a_single_device_has_both() -> No
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"prompt_share": 1.0}, "prompt_share"),
-        ({"prompt_share": -0.1}, "prompt_share"),
-        ({"hand_over_gbps": 0.0}, "hand_over_gbps"),
-        ({"hand_over_gbps": np.inf}, "hand_over_gbps"),
+        ({"disaggregation__prompt_share": 1.0}, "prompt_share"),
+        ({"disaggregation__prompt_share": -0.1}, "prompt_share"),
+        ({"disaggregation__hand_over_gbps": 0.0}, "hand_over_gbps"),
+        ({"disaggregation__hand_over_gbps": np.inf}, "hand_over_gbps"),
     ],
 )
 def test_roles_that_cannot_be_are_refused_by_name(changes: dict[str, Any], field: str) -> None:

@@ -26,7 +26,12 @@ from c2c.serving import FAIL_MEMORY, FAIL_NONE, ServingSetup, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 COMMON: dict[str, Any] = {"chunk": Fixed(512), "alpha": Static(0.0), "check_slo": False}
-SHARED = COMMON | {"load": Swapped(), "turn": Quota(), "place": LeastLoaded(), "residents": 4}
+SHARED = COMMON | {
+    "load": Swapped(),
+    "turn": Quota(),
+    "place": LeastLoaded(),
+    "engines__residents": 4,
+}
 OWN = COMMON | {"load": Resident(start_s=0.0), "place": FirstIdle()}
 FIELDS = ("first_token_s", "finished_s", "link_bytes", "hbm_bytes", "chunks")
 
@@ -95,7 +100,7 @@ def test_more_engines_than_memory_has_room_for_wait_for_each_other(
     engine_bytes: float, kv_host_bytes: float
 ) -> None:
     models = ("llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b")
-    what = shared(*models, engine_bytes=engine_bytes, kv_host_bytes=kv_host_bytes)
+    what = shared(*models, engines__bytes=engine_bytes, engines__kv_host_bytes=kv_host_bytes)
     block = random_requests(30, 4, 20.0, 5)
     records, stats, simulation = simulate(what, block)
     assert (stats.finished, stats.failed) == (30, 0)
@@ -107,7 +112,7 @@ def test_starts_begin_at_ticks() -> None:
     block = requests([0.3, 7.75], model=[0, 1], prompt=10, output=2)
     models = ("llama-3-3b", "llama-3-8b")
     plain, _, _ = simulate(setup(*models, mig="1x96gb", **OWN), block)
-    ticked, _, _ = simulate(setup(*models, mig="1x96gb", tick_s=1.0, **OWN), block)
+    ticked, _, _ = simulate(setup(*models, mig="1x96gb", engines__tick_s=1.0, **OWN), block)
     np.testing.assert_allclose(ticked.started_s - plain.started_s, [0.7, 0.25])
 
 
@@ -151,12 +156,12 @@ def test_one_slice_each_is_refused_where_slices_are_short() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"tick_s": -1.0}, "system.tick_s"),
+        ({"engines__tick_s": -1.0}, "system.engines.tick_s"),
         ({"on_oom": "wait"}, "system.on_oom"),
         ({"scale": {"policy": "keep_alive", "target": 0}}, "system.scale.target"),
         ({"scale": {"policy": "keep_alive", "seconds": -1}}, "system.scale.seconds"),
         ({"place": {"policy": "least_start_time", "disk_gbps": 0}}, "system.place.disk_gbps"),
-        ({"residents": 2}, "system.residents"),
+        ({"engines__residents": 2}, "system.engines.residents"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(changes: Any, field: str) -> None:

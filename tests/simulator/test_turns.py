@@ -24,7 +24,7 @@ from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 SWAPPING: dict[str, Any] = {
     "mig": "1x96gb",
-    "residents": 4,
+    "engines__residents": 4,
     "turn": Quota(),
     "place": LeastLoaded(),
     "chunk": Fixed(512),
@@ -44,7 +44,12 @@ def test_a_turn_is_paid_once_and_not_by_every_step_of_a_run(turn_s: float) -> No
     ends_s = {}
     for seconds in (0.0, turn_s):
         two = setup(
-            "llama-3-3b", "llama-3-3b", mig="1x96gb", residents=2, turn=RoundRobin(), turn_s=seconds
+            "llama-3-3b",
+            "llama-3-3b",
+            mig="1x96gb",
+            engines__residents=2,
+            turn=RoundRobin(),
+            engines__turn_s=seconds,
         )
         records, _, _ = simulate(prepare(two), block)
         ends_s[seconds] = records.finished_s[records.id == 0][0]
@@ -67,7 +72,7 @@ def test_a_turn_taken_at_once_is_one_taken_step_by_step(monkeypatch: pytest.Monk
 def test_engines_that_swap_serve_one_model_as_a_slice_of_its_own_does() -> None:
     block = random_requests(40, 1, 2.0, 3)
     block.arrival_s[1:] += 30.0  # the first is for the start
-    own = SWAPPING | {"residents": 1, "load": Resident(start_s=0.0), "starts_active": True}
+    own = SWAPPING | {"engines__residents": 1, "load": Resident(start_s=0.0), "starts_active": True}
     del own["turn"]
     theirs, _, _ = simulate(setup("llama-3-8b", **own), block)
     ours, stats, _ = simulate(swapping("llama-3-8b"), block)
@@ -86,8 +91,8 @@ def test_weights_come_once_a_turn_and_not_before_anyone_asks(ahead: bool) -> Non
     turned = size[block.model[2:]]  # the first of each model comes with its start
     copy_s = turned / simulation.machine.link_cap[0]
     alone, _, _ = simulate(setup("llama-3-8b", "llama-3-3b", **SWAPPING | {
-        "mig": "2x48gb", "residents": 1, "turn": RoundRobin(), "load": Resident(start_s=0.0),
-        "starts_active": True}), block)  # fmt: skip
+        "mig": "2x48gb", "engines__residents": 1, "turn": RoundRobin(),
+        "load": Resident(start_s=0.0), "starts_active": True}), block)  # fmt: skip
     assert stats.chip_link_bytes[0] == pytest.approx(size.sum() + turned.sum())
     assert stats.instance_link_bytes.sum() == pytest.approx(stats.chip_link_bytes[0])
     took_s = (records.first_token_s - records.started_s)[2:]

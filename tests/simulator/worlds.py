@@ -35,10 +35,9 @@ def setup(
     constants: Constants | None = None,
     **system: Any,
 ) -> ServingSetup:
-    """Return a setup of these models; `system` is what `SystemSpec` takes."""
+    """Return a setup of these models; `system` is what `with_settings` takes."""
     defaults: dict[str, Any] = {
-        "name": "test",
-        "chunk_candidates": (128, 256, 512),
+        "profile__chunks": (128, 256, 512),
         "max_batch": 32,
     }
     return ServingSetup(
@@ -47,11 +46,21 @@ def setup(
         superchips=superchips,
         link_variant="measured",
         deployments=deployments(*(specs or ("llama-3-3b",)), tpot=tpot),
-        system=SystemSpec(**(defaults | system)),
+        system=with_settings(SystemSpec(name="test"), **(defaults | system)),
         constants=constants or load_constants(),
         weights_start=weights_start,  # type: ignore[arg-type]
         seed=seed,
     )
+
+
+def with_settings(system: SystemSpec, **settings: Any) -> SystemSpec:
+    """Return a system with other settings; `engines__bytes` is `bytes` of its group `engines`."""
+    groups: dict[str, Any] = {}
+    for name in [name for name in settings if "__" in name]:
+        group, _, field = name.partition("__")
+        groups.setdefault(group, {})[field] = settings.pop(name)
+    changed = {group: replace(getattr(system, group), **own) for group, own in groups.items()}
+    return replace(system, **settings, **changed)
 
 
 def few_experts(made: ServingSetup, layers: int = 3) -> ServingSetup:
@@ -73,7 +82,7 @@ def with_room(made: ServingSetup, mig: str, room_bytes: float) -> dict[str, Any]
     tokens = 2048 + made.system.max_batch
     spec = made.deployments[-1].spec
     fixed = dense_bytes(spec) + activation_bytes(spec, tokens)
-    return {"hbm_reserve_bytes": kind.hbm_bytes - fixed - room_bytes, "expert_share": 0.5}
+    return {"hbm_reserve_bytes": kind.hbm_bytes - fixed - room_bytes, "expert_cache__share": 0.5}
 
 
 def requests(

@@ -18,6 +18,7 @@ from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placing import start_active
 from c2c.serving.prepare.checks import check, check_memory
+from c2c.serving.prepare.groups import GROUPS, Disaggregation, Engines, ExpertCache, Profile
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memories import kv_homes
@@ -49,12 +50,17 @@ from c2c.serving.state import Fleet, Rules, Serving
 from c2c.serving.timers import start_timers
 
 __all__ = [
+    "GROUPS",
     "Change",
     "ChipLayouts",
     "Copy",
+    "Disaggregation",
+    "Engines",
+    "ExpertCache",
     "Lane",
     "LayoutChange",
     "Prepared",
+    "Profile",
     "ServingSetup",
     "StepLayout",
     "SystemSpec",
@@ -210,15 +216,15 @@ def prepare(setup: ServingSetup) -> Prepared:
         residents=max(engines),
         most_engines=np.array(engines, np.int64),
         instances=setup.superchips * len(per_chip) * max(engines),
-        engine_bytes=float(system.engine_bytes),
-        kv_host_bytes=float(system.kv_host_bytes),
+        engine_bytes=float(system.engines.bytes),
+        kv_host_bytes=float(system.engines.kv_host_bytes),
         folds_turns=swaps_weights(system.load) and len(per_chip) == 1,
         hands_to=handed,
         takes_new=np.array([int(k not in handed) for k in range(len(kinds))], np.int64),
         opens_all=system.layout is not None,
-        folds_experts=system.expert_misses == "table",
+        folds_experts=system.expert_cache.misses == "table",
         role=role.astype(np.int64),
-        hands_directly=bool(role.any()) and system.kv_host_bytes == 0.0,
+        hands_directly=bool(role.any()) and system.engines.kv_host_bytes == 0.0,
         sure_bytes=_sure_bytes(system, engines, kv_capacity, stacked.kv_bytes),
         switch_s=np.array([[switch_s(s, k, system, shared_gbps) for k in kinds] for s in specs]),
         costs=stacked,
@@ -257,7 +263,7 @@ def _sure_bytes(
     """Return what KV caches have of a slice of each kind, whichever engines share it."""
     room = kv_capacity * token_bytes.reshape(kv_capacity.shape)
     least = np.where(kv_capacity > 0, room, np.inf).min(axis=0)
-    return np.asarray(least - (np.array(engines) - 1) * system.engine_bytes)
+    return np.asarray(least - (np.array(engines) - 1) * system.engines.bytes)
 
 
 def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -22,8 +22,8 @@ def check_memory(setup: ServingSetup) -> None:
     if setup.weight_memory_bytes > 0.0:
         return
     raise SettingError(
-        "system.kv_host_bytes",
-        setup.system.kv_host_bytes,
+        "system.engines.kv_host_bytes",
+        setup.system.engines.kv_host_bytes,
         f"less than the host memory of {setup.platform.name}, "
         f"{float(setup.platform.host.memory_bytes) / 1e9:.1f} GB",
     )
@@ -44,16 +44,18 @@ def check(
     count = min(int((here == role).sum()) for role in set(here.tolist()))
     models = len(setup.deployments)
     if setup.system.one_each and models > count:
-        each = " of each role (system.prompt_share)" if here.any() else ""
+        each = " of each role (system.disaggregation.prompt_share)" if here.any() else ""
         raise SettingError(
             "system.one_each",
             True,
             f"at most as many models as slices{each}; there are {models} on {count}",
         )
-    if setup.system.expert_misses == "table" and len(kinds) > 1:
-        raise SettingError("system.expert_misses", "table", "exact where slices are unlike")
-    if setup.system.prompt_share > 0.0 and setup.cells > 1:
-        raise SettingError("cells", setup.cells, "1 where system.prompt_share is above 0")
+    if setup.system.expert_cache.misses == "table" and len(kinds) > 1:
+        raise SettingError("system.expert_cache.misses", "table", "exact where slices are unlike")
+    if setup.system.disaggregation.prompt_share > 0.0 and setup.cells > 1:
+        raise SettingError(
+            "cells", setup.cells, "1 where system.disaggregation.prompt_share is above 0"
+        )
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}
     best_tpots = [min(_best_step_s(t, 0, 1) for t in row) for row in tables]
@@ -108,8 +110,8 @@ def _check_experts(spec: ModelSpec, name: str, setup: ServingSetup, slots: int) 
         )
     if slots < spec.experts_per_token:
         raise SettingError(
-            "system.expert_share",
-            system.expert_share,
+            "system.expert_cache.share",
+            system.expert_cache.share,
             f"a share that holds the {spec.experts_per_token} experts of a token of {spec.name} in "
             f"one layer; it holds {slots}",
         )

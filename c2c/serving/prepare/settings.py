@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Literal
 
 from c2c.cost import Constants, Routing
@@ -32,6 +33,14 @@ from c2c.policies import (
     timer_s,
     tracing,
     weights_in,
+)
+from c2c.serving.prepare.groups import (
+    GROUPS,
+    Disaggregation,
+    Engines,
+    ExpertCache,
+    Profile,
+    as_group,
 )
 from c2c.serving.prepare.lanes import StepLayout
 from c2c.serving.prepare.starting import start_works
@@ -69,32 +78,11 @@ class SystemSpec:
         is one work as `load` and the calibration say. In settings also a mechanism that makes it.
       layout: how an instance lies over several devices (`c2c.serving.StepLayout`); None: its place
         is a slice, and its step one work. In settings a mechanism that makes it.
-      chunk_candidates: sizes in the profiling table, C2CServe section 6.3.
-      profile_prompt_tokens: prompt that the table is profiled with.
-      profile_ttft_share: of the TTFT target that prefill may take; the rest is left for queueing.
+      engines: engines of a slice, which take turns.
+      disaggregation: prompts and decodes on devices of their own.
+      expert_cache: where `experts` caches some.
+      profile: the table that `chunk` chooses from.
       max_batch: most requests in an instance's batch.
-      residents: engines a slice may hold.
-      engine_bytes: HBM of each engine beyond the first.
-      engine_share: of a slice's HBM that engines may take; a slice holds as many as that has room
-        for, at least one and at most `residents`; inf: as many as `residents` says.
-      kv_host_bytes: of a chip's host memory for KV caches of engines that wait for their turn,
-        which go there when another engine needs the room; 0: KV caches stay in HBM.
-      prompt_share: of the devices, for prompts only; the others decode what these hand over, with
-        its KV cache, through host memory where `kv_host_bytes` gives some, else from device to
-        device. 0, or a single device: each does both. Of each chip's slices where it has several.
-      hand_over_gbps: at which a KV cache goes from one chip to another; between slices of a chip
-        the slower one's own share of the link decides.
-      turn_s: what changing the engine between two steps takes.
-      expert_share: of the HBM beside dense weights and activations, for cached experts; the rest is
-        for KV caches. 1 leaves them what does not make an expert.
-      expert_miss: a missing expert is copied into the cache before its layer goes on (copy), or the
-        kernel reads it from host memory and the cache stays as it is (stream).
-      expert_host_s: the host's work for an expert, which copies hide and which hides copies.
-      expert_host: it is done for each expert that a layer runs (use), or for each that it copies
-        from host memory (fetch).
-      expert_misses: what a step lacks is found by walking its layers (exact), or taken from a table
-        that the exact walk makes before the start (table), for long traces: one request at a time.
-      tick_s: starts of engines begin at whole multiples of it; 0: at once.
       on_oom: a model whose weights fit no slice stops the run before it starts (refuse), or its
         requests fail (fail).
       one_each: every model has a slice for good; more models than slices are refused.
@@ -122,23 +110,11 @@ class SystemSpec:
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
     layout: Any = None
-    chunk_candidates: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
-    profile_prompt_tokens: int = 1024
-    profile_ttft_share: float = 1.0
+    engines: Engines = field(default_factory=Engines)
+    disaggregation: Disaggregation = field(default_factory=Disaggregation)
+    expert_cache: ExpertCache = field(default_factory=ExpertCache)
+    profile: Profile = field(default_factory=Profile)
     max_batch: int = 128
-    residents: int = 1
-    engine_bytes: float = 0.5e9
-    engine_share: float = math.inf
-    kv_host_bytes: float = 0.0
-    prompt_share: float = 0.0
-    hand_over_gbps: float = 50.0
-    turn_s: float = 0.0
-    expert_share: float = 0.9
-    expert_miss: str = "copy"
-    expert_host_s: float = 0.0
-    expert_host: str = "use"
-    expert_misses: str = "exact"
-    tick_s: float = 0.0
     on_oom: str = "refuse"
     one_each: bool = False
     hbm_reserve_bytes: float = 1.0e9
@@ -152,36 +128,23 @@ class SystemSpec:
                 object.__setattr__(self, setting, make_policy(setting, given))
             else:
                 check_policy(setting, given)
-        object.__setattr__(self, "chunk_candidates", tuple(self.chunk_candidates))
-        where = "system."
-        for name in ("profile_prompt_tokens", "max_batch", "residents"):
-            if getattr(self, name) < 1:
-                raise SettingError(where + name, getattr(self, name), "a whole number above 0")
-        if not self.chunk_candidates or min(self.chunk_candidates) < 1:
-            raise SettingError(
-                where + "chunk_candidates", self.chunk_candidates, "whole numbers above 0"
-            )
-        if not 0.0 < self.profile_ttft_share <= 1.0:
-            raise SettingError(
-                where + "profile_ttft_share", self.profile_ttft_share, "a number in (0, 1]"
-            )
+        for name in GROUPS:
+            object.__setattr__(self, name, as_group(name, getattr(self, name)))
+        if self.max_batch < 1:
+            raise SettingError("system.max_batch", self.max_batch, "a whole number above 0")
+        if not self.hbm_reserve_bytes >= 0.0:
+            raise SettingError("system.hbm_reserve_bytes", self.hbm_reserve_bytes, "at least 0")
         copied = weights_in(self.load) == "hbm"
         object.__setattr__(self, "start", start_works(self.start, copied))
         if self.start and self.load.start_s is not None:
             raise SettingError(
-                where + "load.start_s", self.load.start_s, "null where system.start says how long"
+                "system.load.start_s", self.load.start_s, "null where system.start says how long"
             )
-        self._check_amounts(where)
         if self.on_oom not in ("refuse", "fail"):
-            raise SettingError(where + "on_oom", self.on_oom, "refuse or fail")
-        if not self.tick_s < math.inf:
-            raise SettingError(where + "tick_s", self.tick_s, "seconds")
-        if self.start and self.tick_s > 0.0:
-            raise SettingError(where + "tick_s", self.tick_s, "0 where system.start is a graph")
+            raise SettingError("system.on_oom", self.on_oom, "refuse or fail")
         if self.start and swaps_weights(self.load):
-            raise SettingError(where + "start", "a graph", "none where engines swap weights")
-        self._check_residents(copied)
-        self._check_roles()
+            raise SettingError("system.start", "a graph", "none where engines swap weights")
+        self._check_engines(copied)
         self._check_experts(copied)
         if self.layout is not None:
             self._check_layout(copied)
@@ -192,7 +155,7 @@ class SystemSpec:
         for setting, works, wanted in (
             ("load", copied and not swaps_weights(self.load), "resident"),
             ("start", not self.start, "no graph"),
-            ("residents", self.residents == 1, "1"),
+            ("engines.residents", self.engines.residents == 1, "1"),
             ("keep", not keeps_weights(self.keep), "nothing_kept"),
             ("experts", not caches_experts(self.experts), "all_experts"),
             ("step", step_parts(self.step, 2) == 1, "whole"),
@@ -200,79 +163,61 @@ class SystemSpec:
             ("scale", keep_alive_s(self.scale) == math.inf, "a policy without keep-alive"),
         ):
             if not works:
-                given = getattr(self, setting)
+                given = attrgetter(setting)(self)
                 raise SettingError(
                     f"system.{setting}",
                     [work.name for work in given] if setting == "start" else given,
                     f"{wanted} with system.layout={self.layout.name}",
                 )
 
-    def _check_residents(self, copied: bool) -> None:
+    def _check_engines(self, copied: bool) -> None:
+        engines, where = self.engines, "system.engines"
+        if self.start and engines.tick_s > 0.0:
+            raise SettingError(f"{where}.tick_s", engines.tick_s, "0 where system.start is a graph")
+        if engines.kv_host_bytes > 0.0 and (self.start or engines.residents == 1):
+            raise SettingError(
+                f"{where}.kv_host_bytes",
+                engines.kv_host_bytes,
+                "0 where a slice has one engine, or system.start is a graph",
+            )
         if move_s(self.preempt, 0, 0.0, True) < math.inf and takes_turns(self.turn):
             raise SettingError(
                 "system.preempt.policy",
                 policy_name(type(self.preempt)),
                 "one that moves no engine where engines of a slice take turns",
             )
-        if kv_floor(self.admit) * self.residents > 1.0:
+        if kv_floor(self.admit) * engines.residents > 1.0:
             raise SettingError(
                 "system.admit.floor",
                 kv_floor(self.admit),
-                f"at most {1.0 / self.residents:.3g}, with residents={self.residents} on a slice",
+                f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
+                "slice",
             )
-        if self.residents > 1 and copied and not swaps_weights(self.load):
+        if engines.residents > 1 and copied and not swaps_weights(self.load):
             raise SettingError(
-                "system.residents",
-                self.residents,
+                f"{where}.residents",
+                engines.residents,
                 "1 where each engine's weights are copied into HBM at its start",
             )
-        if self.residents > 1 and not takes_turns(self.turn):
+        if engines.residents > 1 and not takes_turns(self.turn):
             raise SettingError(
-                "system.residents",
-                self.residents,
+                f"{where}.residents",
+                engines.residents,
                 f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns",
             )
-
-    def _check_roles(self) -> None:
-        if not 0.0 <= self.prompt_share < 1.0:
-            raise SettingError("system.prompt_share", self.prompt_share, "a share in [0, 1)")
-        if self.prompt_share > 0.0 and self.expert_misses == "table":
+        if self.disaggregation.prompt_share > 0.0 and self.expert_cache.misses == "table":
             raise SettingError(
-                "system.expert_misses", "table", "exact where system.prompt_share is above 0"
-            )
-        if not 0.0 < self.hand_over_gbps < math.inf:
-            raise SettingError("system.hand_over_gbps", self.hand_over_gbps, "GB/s above 0")
-
-    def _check_amounts(self, where: str) -> None:
-        names = ("engine_bytes", "kv_host_bytes", "turn_s", "hbm_reserve_bytes")
-        for name in (*names, "expert_host_s", "tick_s"):
-            if not getattr(self, name) >= 0.0:
-                raise SettingError(where + name, getattr(self, name), "at least 0")
-        if not (0.0 < self.engine_share <= 1.0 or self.engine_share == math.inf):
-            raise SettingError(
-                where + "engine_share", self.engine_share, "a number in (0, 1], or inf"
-            )
-        if self.kv_host_bytes > 0.0 and (self.start or self.residents == 1):
-            raise SettingError(
-                where + "kv_host_bytes",
-                self.kv_host_bytes,
-                "0 where a slice has one engine, or system.start is a graph",
+                "system.expert_cache.misses",
+                "table",
+                "exact where system.disaggregation.prompt_share is above 0",
             )
 
     def _check_experts(self, copied: bool) -> None:
-        if not 0.0 < self.expert_share <= 1.0:
-            raise SettingError("system.expert_share", self.expert_share, "a number in (0, 1]")
-        if self.expert_miss not in ("copy", "stream"):
-            raise SettingError("system.expert_miss", self.expert_miss, "copy or stream")
-        if self.expert_host not in ("use", "fetch"):
-            raise SettingError("system.expert_host", self.expert_host, "use or fetch")
-        if self.expert_misses not in ("exact", "table"):
-            raise SettingError("system.expert_misses", self.expert_misses, "exact or table")
-        if self.expert_misses == "table" and (
+        if self.expert_cache.misses == "table" and (
             not caches_experts(self.experts) or self.max_batch > 1
         ):
             raise SettingError(
-                "system.expert_misses",
+                "system.expert_cache.misses",
                 "table",
                 "exact where system.experts caches none, or system.max_batch is above 1",
             )
@@ -363,8 +308,10 @@ class ServingSetup:
             raise SettingError("mig_changes", len(self.changes), "none with system.one_each")
         if self.changes and self.system.layout is not None:
             raise SettingError("mig_changes", len(self.changes), "none over a pair of GPUs")
-        if self.changes and self.system.expert_misses == "table":
-            raise SettingError("system.expert_misses", "table", "exact where the layout changes")
+        if self.changes and self.system.expert_cache.misses == "table":
+            raise SettingError(
+                "system.expert_cache.misses", "table", "exact where the layout changes"
+            )
         vary = self.system.vary
         if self.system.layout is None and (follows_waits(vary) or timer_s(vary) < math.inf):
             raise SettingError(
@@ -408,13 +355,15 @@ class ServingSetup:
 
     def _check_roles_and_moves(self) -> None:
         moves = move_s(self.system.preempt, 0, 0.0, True) < math.inf
-        if self.changes and self.system.prompt_share > 0.0:
-            raise SettingError("mig_changes", len(self.changes), "none with system.prompt_share")
+        if self.changes and self.system.disaggregation.prompt_share > 0.0:
+            raise SettingError(
+                "mig_changes", len(self.changes), "none with system.disaggregation.prompt_share"
+            )
         if self.changes and moves:
             raise SettingError("mig_changes", len(self.changes), "none where engines move")
-        if self.system.layout is not None and self.system.prompt_share > 0.0:
-            share = self.system.prompt_share
-            raise SettingError("system.prompt_share", share, "0 with system.layout")
+        if self.system.layout is not None and self.system.disaggregation.prompt_share > 0.0:
+            share = self.system.disaggregation.prompt_share
+            raise SettingError("system.disaggregation.prompt_share", share, "0 with system.layout")
         if self.system.layout is not None and moves:
             name = policy_name(type(self.system.preempt))
             raise SettingError("system.preempt.policy", name, "another one with system.layout")
@@ -422,4 +371,4 @@ class ServingSetup:
     @property
     def weight_memory_bytes(self) -> float:
         """A chip's host memory for weights."""
-        return float(self.platform.host.memory_bytes) - self.system.kv_host_bytes
+        return float(self.platform.host.memory_bytes) - self.system.engines.kv_host_bytes

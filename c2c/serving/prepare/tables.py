@@ -105,8 +105,8 @@ def layer_bytes(spec: ModelSpec) -> float:
 
 def largest_step_chunk(system: SystemSpec) -> int:
     """Return the most prompt tokens of any step."""
-    largest: int = largest_chunk(system.chunk, system.chunk_candidates)
-    return max(largest, *system.chunk_candidates)
+    largest: int = largest_chunk(system.chunk, system.profile.chunks)
+    return max(largest, *system.profile.chunks)
 
 
 def first_variant(system: SystemSpec, table: StepTable) -> int:
@@ -213,7 +213,10 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
 
 def roles(setup: ServingSetup, slices: int) -> np.ndarray:
     """Return what each device is for, chip by chip; `slices` is how many a chip has."""
-    share, among = setup.system.prompt_share, slices if slices > 1 else setup.superchips
+    share, among = (
+        setup.system.disaggregation.prompt_share,
+        slices if slices > 1 else setup.superchips,
+    )
     if share == 0.0 or among == 1:
         return np.full(setup.superchips * slices, EVERYTHING)
     first = min(max(round(share * among), 1), among - 1)
@@ -313,7 +316,7 @@ def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) 
     if not caches_experts(system.experts):
         return every
     used = system.hbm_reserve_bytes + activation_bytes(spec, tokens) + dense_bytes(spec)
-    room = (kind.hbm_bytes - used) * system.expert_share
+    room = (kind.hbm_bytes - used) * system.expert_cache.share
     return max(0, min(every, int(room // expert_bytes(spec))))
 
 
@@ -331,10 +334,10 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
 def most_engines(kind: Slice, system: SystemSpec) -> int:
     """Return how many engines a slice may hold: as many as have room in their share of its HBM."""
-    if system.engine_bytes == 0.0 or system.engine_share == math.inf:
-        return system.residents
-    room = kind.hbm_bytes * system.engine_share
-    return max(1, min(system.residents, int(room // system.engine_bytes)))
+    if system.engines.bytes == 0.0 or system.engines.share == math.inf:
+        return system.engines.residents
+    room = kind.hbm_bytes * system.engines.share
+    return max(1, min(system.engines.residents, int(room // system.engines.bytes)))
 
 
 def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: float) -> float:
@@ -344,9 +347,9 @@ def switch_s(spec: ModelSpec, kind: Slice, system: SystemSpec, shared_gbps: floa
     """
     copied = engines_kept(system.keep) > 0 or displacing_share(system.keep) < math.inf
     if not swaps_weights(system.load) and not copied:
-        return system.turn_s
+        return system.engines.turn_s
     rate = min(kind.link_cap_gbps, shared_gbps) * 1e9
-    return system.turn_s + float(weight_bytes(spec)) / rate
+    return system.engines.turn_s + float(weight_bytes(spec)) / rate
 
 
 def kv_tokens(
@@ -381,17 +384,17 @@ def chunk_choice(
     """Return the prefill chunk of a model on a slice."""
     system = setup.system
     if isinstance(system.chunk, Fixed):
-        return ChunkChoice(largest_chunk(system.chunk, system.chunk_candidates), True)
+        return ChunkChoice(largest_chunk(system.chunk, system.profile.chunks), True)
     slo = min(d.ttft_slo_s for d in setup.deployments if d.spec == spec)
-    budget_s = slo * system.profile_ttft_share
+    budget_s = slo * system.profile.ttft_share
     # Profiled at an equal share of the link: what a slice is left with when all of them stream.
     profile = chunk_profile(
         table,
         spec,
         kind,
         setup.constants,
-        chunks=system.chunk_candidates,
-        prompt_tokens=system.profile_prompt_tokens,
+        chunks=system.profile.chunks,
+        prompt_tokens=system.profile.prompt_tokens,
         ttft_target_s=budget_s,
         rate_gbps=min(share_gbps, table.link_cap_gbps),
         alpha_index=first_variant(system, table),

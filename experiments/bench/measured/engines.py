@@ -169,7 +169,7 @@ def _base(platform: str) -> ServingSetup:
     return build(load([
         f"hardware={platform}", "catalog=dense", "catalog.models=[{spec: llama-3-3b}]",
         "workload=deterministic", "workload.requests=1", "system=serverlessllm",
-        "system.starts_active=true", "system.chunk.tokens=8192", "system.chunk_candidates=[8192]",
+        "system.starts_active=true", "system.chunk.tokens=8192", "system.profile.chunks=[8192]",
         "system.max_batch=256", "system.check_slo=false",
     ])).serving  # fmt: skip
 
@@ -181,7 +181,7 @@ def _prepared(
     base = _base(platform)
     deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)
     # An engine's share is of weights and cache alone: activations lie in what it leaves.
-    widest = max(base.system.chunk_candidates)
+    widest = max(base.system.profile.chunks)
     rest = (1.0 - memory_share) * base.platform.gpu.hbm_bytes
     system = replace(base.system, hbm_reserve_bytes=max(0.0, rest - activation_bytes(spec, widest)))
     return prepare(replace(

@@ -51,7 +51,7 @@ def serving(chunk: int, max_batch: int) -> ServingSetup:
     setup = build(load([
         f"hardware={PLATFORM}", "catalog=dense", f"catalog.models=[{{spec: {MODEL}}}]",
         "workload=deterministic", "workload.requests=1", "system=serverlessllm",
-        "system.starts_active=true", f"system.chunk_candidates=[{chunk}]",
+        "system.starts_active=true", f"system.profile.chunks=[{chunk}]",
         f"system.max_batch={max_batch}", "system.check_slo=false",
     ])).serving  # fmt: skip
     return replace(setup, system=replace(setup.system, chunk=TokenBudget(chunk)))

@@ -42,9 +42,9 @@ def test_what_the_command_line_names_is_no_default_dimension() -> None:
     whole = space("workload=poisson")
     assert sorted(whole.dimensions) == ["chunk", "superchips", "system"]
     assert (whole.size, whole.plans, whole.systems) == (12, True, ["c2cserve", "serverlessllm"])
-    several = "system.residents=2,4"
+    several = "system.engines.residents=2,4"
     some = space("superchips=range(1,9)", "system=c2cserve_plus", "mig=7x12gb", several)
-    assert sorted(some.dimensions) == ["chunk", "superchips", "system.residents"]
+    assert sorted(some.dimensions) == ["chunk", "superchips", "system.engines.residents"]
     assert (some.size, some.plans, some.systems) == (32, False, ["c2cserve_plus"])
     assert "chunk" not in space("system.chunk.tokens=256,512").dimensions
     assert space("workload.rate_rps=interval(1,2)").size == float("inf")

@@ -42,7 +42,7 @@ def test_the_hosts_work_is_what_deepseek_leaves() -> None:
     assert deepseek_token_s(0.0) < 0.3 * DEEPSEEK_S
     # Work for fetched experts only says the same, and Mixtral's copies hide it.
     assert deepseek_token_s(FETCH_S, "fetch") == pytest.approx(DEEPSEEK_S, rel=0.01)
-    fetches = (f"system.expert_host_s={FETCH_S}", "system.expert_host=fetch")
+    fetches = (f"system.expert_cache.host_s={FETCH_S}", "system.expert_cache.host_per=fetch")
     assert mixtral_token_s(*fetches) == pytest.approx(MIXTRAL_S, rel=0.05)
 
 
@@ -66,7 +66,7 @@ def test_active_models_follow_from_rate_and_length() -> None:
 
 
 def test_what_a_kernel_reads_takes_less_than_what_is_copied_first() -> None:
-    small = ("system.expert_share=0.3", "system.expert_host_s=1e-6")
+    small = ("system.expert_cache.share=0.3", "system.expert_cache.host_s=1e-6")
     copied, streamed = (
         serve_alone(CONTEXT, "mixtral-8x7b", system, output=1, requests=1, overrides=small)
         for system in ("moe_infinity_code", "moe_infinity_hybrid")
@@ -88,7 +88,7 @@ def test_seventy_billion_weights_fit_no_gpu_unless_they_are_streamed() -> None:
 
 def test_finemoe_is_ahead_where_tokens_keep_their_experts_and_behind_where_they_do_not() -> None:
     """Its paper prints 39% more hits and 47% less latency, of one trace: here both hang on it."""
-    at = ("system.expert_share=0.4", "system.expert_host_s=0")
+    at = ("system.expert_cache.share=0.4", "system.expert_cache.host_s=0")
 
     def ratios(*router: str) -> tuple[float, float]:
         theirs, fine = (

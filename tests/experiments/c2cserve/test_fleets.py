@@ -116,9 +116,12 @@ def test_who_is_behind_is_said() -> None:
 
 
 def system_of(*settings: str) -> SystemSpec:
-    given = OmegaConf.to_container(load(settings).system)
-    assert isinstance(given, dict)
-    return SystemSpec(**{str(k): v for k, v in given.items() if v is not None and k != "_target_"})
+    def plain(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        return {k: plain(v) for k, v in node.items() if v is not None and k != "_target_"}
+
+    return SystemSpec(**plain(OmegaConf.to_container(load(settings).system)))
 
 
 @pytest.mark.parametrize("name", ablation_plus.VARIANTS)

@@ -152,9 +152,9 @@ def test_numbers_that_are_not_there_are_refused() -> None:
 def test_a_number_of_a_systems_file_reaches_the_simulator() -> None:
     from c2c.config import build, load
 
-    knob: Knob = setting_knob("system/moe_infinity.yaml", "expert_host_s", "host's work")
+    knob: Knob = setting_knob("system/moe_infinity.yaml", "expert_cache.host_s", "host's work")
     settings = ["hardware=gh200", "catalog.models=[{spec: mixtral-8x7b}]", "workload=deterministic",
                 "workload.requests=1", "system=moe_infinity", "system.check_slo=false"]  # fmt: skip
     with changed(knob, 2.0):
-        found = build(load(settings)).serving.system.expert_host_s
+        found = build(load(settings)).serving.system.expert_cache.host_s
     assert found == pytest.approx(2 * knob.value)
