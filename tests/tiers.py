@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-__all__ = ["first"]
+__all__ = ["tiered"]
 
 
-def first(values: Iterable[Any], *quick: Any) -> list[Any]:
+def tiered(values: Iterable[Any], *quick: Any) -> list[Any]:
     """Return values of a parameter; `make test` runs `quick` (the first one), the others are slow.
 
     A tuple is a value for each of several parameters.

@@ -37,6 +37,7 @@ from tests.contracts.systems import models, prepared
 from tests.contracts.test_serving import AS_DRAWN, loads
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, setup, simulate
+from tests.tiers import tiered
 
 SYSTEMS = ("c2cserve", "c2cserve_plus", "serverlessllm", "graph_start", "parked_3", "by_priority")
 
@@ -55,7 +56,7 @@ def changing(system: str) -> Prepared:
     return prepare(replace(what, mig=first, changes=changes))
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", tiered(SYSTEMS, "c2cserve", "graph_start", "parked_3"))
 @settings(max_examples=3, deadline=None, phases=AS_DRAWN)
 @given(
     load=loads,
@@ -87,7 +88,7 @@ def test_a_stubborn_backend_is_served_through_changes(
     serve(what, backend)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", tiered(SYSTEMS, "c2cserve_plus"))
 @settings(max_examples=2, deadline=None, phases=AS_DRAWN)
 @given(load=loads)
 def test_records_are_the_same_compiled_interpreted_and_over_the_port(

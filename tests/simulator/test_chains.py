@@ -12,6 +12,7 @@ from c2c.policies import AsAlpha, ByWait
 from c2c.serving import Curve
 from tests.simulator.lanes import layout, on, over
 from tests.simulator.worlds import requests, simulate
+from tests.tiers import tiered
 
 
 def test_a_request_alone_takes_its_works_one_after_the_other() -> None:
@@ -27,7 +28,7 @@ def test_a_request_alone_takes_its_works_one_after_the_other() -> None:
     assert stats.runs.sum() == 2  # ten decode steps are one event
 
 
-@pytest.mark.parametrize("load", [0.95, 1.05])
+@pytest.mark.parametrize("load", tiered([0.95, 1.05]))
 def test_a_pipeline_has_the_throughput_of_its_slowest_stage(load: float) -> None:
     """A chain of 0.5, 0.1 and 0.4 s, a request 10 steps: 1 in 5 s is what it can serve."""
     decode = [on(0, 0.5), on(1, 0.1), on(2, 0.4)]

@@ -17,6 +17,7 @@ from c2c.simulator.run import Simulation, run_blocks
 from c2c.workloads import ClosedLoop, RequestBlock, write_trace
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, setup
+from tests.tiers import tiered
 
 MODELS = ("llama-3-3b", "llama-3-8b")
 
@@ -46,7 +47,7 @@ def in_flight(records: np.recarray) -> tuple[int, float]:
     return int(count.max()), mean
 
 
-@pytest.mark.parametrize("clients", [1, 3, 40])
+@pytest.mark.parametrize("clients", tiered([1, 3, 40], 3))
 @pytest.mark.parametrize("think_s", [0.0, 2.0])
 def test_never_more_in_flight_than_clients(clients: int, think_s: float) -> None:
     prepared = prepare(setup(*MODELS))

@@ -24,6 +24,7 @@ from c2c.policies import (
 from c2c.serving import ServingSetup, prepare
 from c2c.serving.state import FREE
 from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.tiers import tiered
 
 ONE_SLICE = MigConfig(name="1x12gb", instances=1, parts=("1g",))
 SHARED: dict[str, Any] = {  # as c2cserve_plus
@@ -130,6 +131,7 @@ def test_room_for_all_changes_nothing() -> None:
     assert runs[0].tobytes() == runs[1].tobytes()
 
 
+@pytest.mark.slow
 def test_compiled_as_interpreted_and_nothing_held_at_the_end() -> None:
     what = prepare(shared("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-3b"))
     block = random_requests(16, 4, 3.0, 0)
@@ -153,7 +155,7 @@ def test_a_slice_holds_as_many_engines_as_have_room(mig: str, share: float, engi
     assert what.fleet.most_engines.tolist() == [engines]
 
 
-@pytest.mark.parametrize("table", ["driver", "paper"])
+@pytest.mark.parametrize("table", tiered(["driver", "paper"]))
 @pytest.mark.parametrize(("mig", "engines"), [("7x12gb", 3), ("4x24gb", 6), ("1x96gb", 24)])
 def test_plus_keeps_as_many_engines_in_either_table(table: str, mig: str, engines: int) -> None:
     wanted = ["system=c2cserve_plus", f"mig={mig}", f"hardware.mig_table={table}"]

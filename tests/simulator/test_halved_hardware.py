@@ -7,6 +7,7 @@ import pytest
 
 from c2c.config import build, load
 from tests.simulator.worlds import requests, simulate
+from tests.tiers import tiered
 
 # Requests far apart, of two models in turn: nobody waits for another, so that a link of half the
 # rate makes nothing take more than twice as long.
@@ -63,7 +64,7 @@ def test_what_is_resident_from_the_start_does_not_ask_the_link(system: str) -> N
     assert (fast >= 0.5 * same).all()
 
 
-@pytest.mark.parametrize("system", CACHES)
+@pytest.mark.parametrize("system", tiered(CACHES))
 def test_twice_the_cache_takes_less_time(system: str) -> None:
     (little,), (much,) = (
         latencies(f"system={system}", f"system.expert_cache.share={share}") for share in (0.35, 0.7)

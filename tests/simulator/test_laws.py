@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from c2c.policies import (
 )
 from c2c.serving import FAIL_CONTEXT, FAIL_KV, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.tiers import tiered
 
 SPECS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b")
 workloads = st.integers(0, 2**31).flatmap(
@@ -127,8 +129,13 @@ def test_ties_are_settled_by_rule() -> None:
     assert records.admitted_s[0] == records.admitted_s[2] == ready
 
 
-@pytest.mark.parametrize("axis", ["link", "hbm", "sms"])
-@pytest.mark.parametrize("system", ["stream", "resident"])
+@pytest.mark.parametrize(
+    ("axis", "system"),
+    tiered(
+        product(["link", "hbm", "sms"], ["stream", "resident"]),
+        *[("link", "stream"), ("hbm", "resident")],
+    ),
+)
 def test_more_hardware_never_hurts(axis: str, system: str) -> None:
     """With a slice for every model: where models fight for slices, being faster can change who
     waits for whom, as in any scheduler."""

@@ -18,6 +18,7 @@ from c2c.workloads import Router
 from tests.contracts.watching import serve
 from tests.simulator.test_experts import world
 from tests.simulator.worlds import requests, setup, simulate, with_settings
+from tests.tiers import tiered
 
 G = np.random.default_rng(3)
 BLOCK = requests(
@@ -29,11 +30,14 @@ BLOCK = requests(
 
 @pytest.mark.parametrize(
     ("prefetch", "experts", "router"),
-    [
-        (NoPrefetch(), ByScore(), Router(skew=0.6, locality=0.5)),
-        (ActivationTrace(capacity=20), ByScore(), Router(skew=1.2, topics=6)),
+    tiered(
+        [
+            (NoPrefetch(), ByScore(), Router(skew=0.6, locality=0.5)),
+            (ActivationTrace(capacity=20), ByScore(), Router(skew=1.2, topics=6)),
+            (ExpertMap(capacity=20, distance=1), ByProbability(), Router(skew=1.0, locality=0.9)),
+        ],
         (ExpertMap(capacity=20, distance=1), ByProbability(), Router(skew=1.0, locality=0.9)),
-    ],
+    ),
 )
 def test_a_table_has_the_latency_and_the_bytes_of_the_exact_walk(
     prefetch: Any, experts: Any, router: Router
@@ -77,6 +81,7 @@ def test_requests_after_a_start_find_the_traces_stored_before_it() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_table_is_read_alike_over_the_port_interpreted_and_compiled() -> None:
     what = prepare(world(40e6, experts=ByScore(), expert_cache__misses="table"))
     block = requests(np.linspace(0.0, 0.2, 30), prompt=G.integers(1, 900, 30), output=7)

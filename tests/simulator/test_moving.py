@@ -27,6 +27,7 @@ from c2c.serving.state import ABSENT, HELD, RUNNING
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.tiers import tiered
 
 MODELS = ("llama-3-8b",) * 4
 
@@ -139,7 +140,7 @@ def test_a_move_is_estimated_by_tokens_and_by_the_tier_of_the_weights() -> None:
     assert move_s(AfterWaiting(), 100, 10e9, True) == float("inf")
 
 
-@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("stubborn", tiered([False, True], True))
 def test_whatever_happens_while_engines_move_nothing_is_lost(stubborn: bool) -> None:
     """With cancels, deadlines, lost devices and a bad clock, too."""
     what = on_two_gpus(MovesAway(after_s=3.0), max_batch=4)

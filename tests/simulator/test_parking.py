@@ -79,6 +79,7 @@ def test_a_turn_takes_the_time_of_what_comes_back() -> None:
         assert in_s > 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caches", [1.0, 1.5])
 def test_interpreted_and_compiled_park_alike(caches: float) -> None:
     what = prepare(short_of_room(caches, engines__kv_host_bytes=0.4e9, turn=Quota()))

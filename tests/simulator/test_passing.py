@@ -21,6 +21,7 @@ from c2c.policies import (
 from c2c.serving import ServingSetup, prepare
 from c2c.serving.growing import grow_requests
 from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.tiers import tiered
 
 APART: dict[str, Any] = {
     "mig": "1x96gb",
@@ -118,7 +119,7 @@ def test_prompts_of_a_model_are_served_as_a_group() -> None:
     assert by_time.model.tolist() == [0] * 5 + [1] * 5
 
 
-@pytest.mark.parametrize("lacks", ["host memory", "places"])
+@pytest.mark.parametrize("lacks", tiered(["host memory", "places"]))
 def test_what_no_other_device_takes_decodes_where_it_is(lacks: str) -> None:
     block = random_requests(24, 2, 8.0, 5)
     short = {"engines__kv_host_bytes": 1e6} if lacks == "host memory" else {"max_batch": 1}

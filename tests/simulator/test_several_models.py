@@ -40,7 +40,7 @@ def test_without_the_other_model_a_woven_run_is_one_event() -> None:
     assert stats.runs.sum() == 2  # the prompt and a thousand steps
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(1, 30), st.sampled_from([1.0, 10.0, 1000.0]), st.integers(0, 10**6))
 def test_each_model_is_served_by_lanes_of_its_own(n: int, rate: float, seed: int) -> None:
     what = over(woven(0.020, 0.017, 0.004, 0.030, rows=3), max_batch=4)

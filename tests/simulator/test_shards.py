@@ -18,6 +18,7 @@ from c2c.simulator.groups import groups_of, ranges_of
 from c2c.simulator.shards import merged_stats, merged_timeline, only, split
 from c2c.workloads import RequestBlock, Workload
 from tests.simulator.worlds import random_requests, setup
+from tests.tiers import tiered
 
 MODELS = ("llama-3-3b", "llama-3-8b") * 4
 
@@ -41,7 +42,7 @@ def _run(
     return np.concatenate(found), stats, simulation.timeline()
 
 
-@pytest.mark.parametrize("more", [{}, {"place": RandomIdle()}])
+@pytest.mark.parametrize("more", tiered([{}, {"place": RandomIdle()}]))
 def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
     prepared = prepare(_fleet(4, **more))
     block = random_requests(250, len(MODELS), 6.0, seed=3)

@@ -24,6 +24,7 @@ from c2c.policies import (
 )
 from c2c.serving import FAIL_MEMORY, FAIL_NONE, ServingSetup, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.tiers import tiered
 
 COMMON: dict[str, Any] = {"chunk": Fixed(512), "alpha": Static(0.0), "check_slo": False}
 SHARED = COMMON | {
@@ -94,7 +95,7 @@ def test_a_model_that_fits_no_slice_fails_and_the_rest_goes_on() -> None:
     assert stats.failed == 0
 
 
-@pytest.mark.parametrize("kv_host_bytes", [0.0, 20e9])
+@pytest.mark.parametrize("kv_host_bytes", tiered([0.0, 20e9], 20e9))
 @pytest.mark.parametrize("engine_bytes", [25e9, 70e9])
 def test_more_engines_than_memory_has_room_for_wait_for_each_other(
     engine_bytes: float, kv_host_bytes: float

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from c2c.errors import SettingError
 from c2c.transformer import Executables, Model, Request, Sampling
 from c2c.transformer.generate import stream
-from tests.tiers import first
+from tests.tiers import tiered
 
 HOT = Sampling(temperature=1.3, top_k=30, top_p=0.9, repetition_penalty=1.2)
 # Prompts of up to three chunks, answers that cross a page of 64 positions. Three pages hold three
@@ -122,7 +122,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(kept: Kept) -> None:
     assert model.generate_batch([]) == []
 
 
-@pytest.mark.parametrize("family", first(["dynamic", "longrope"]))
+@pytest.mark.parametrize("family", tiered(["dynamic", "longrope"]))
 def test_prompts_whose_length_matters_are_not_cut(family: str, made: Callable[..., Any]) -> None:
     """Chunks of 16, prompts of 40 and 33, which change frequencies from 18 positions on."""
     model = replace(made(family)[0], executables=None)

@@ -17,7 +17,7 @@ import pytest
 from c2c.errors import DataError, SettingError
 from c2c.transformer import Hybrid, Reference, Staged, describe, load
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.random_checkpoints import CONFIGS, config_of, shapes_of, tensors_of, write
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +274,7 @@ print(kilobytes("VmHWM") - before, weights // 1024)
 
 @pytest.mark.parametrize(
     ("stored", "wanted", "linear"),
-    first(
+    tiered(
         [
             (np.float32, "float32", "reference"),
             (ml_dtypes.bfloat16, "float32", "reference"),

@@ -39,7 +39,7 @@ from c2c.transformer.forward import run
 from c2c.transformer.warm import main
 from pallas_kernels.repository import FOLDER_VARIABLE, RepositoryError, RepositoryWarning
 from tests.compilations import compilations
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
 IDS = [5, 17, 3, 80, 41]
@@ -120,7 +120,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("name", first(STRATEGIES))
+@pytest.mark.parametrize("name", tiered(STRATEGIES))
 def test_a_second_model_of_one_architecture_compiles_nothing(name: str, folder: Path) -> None:
     shared = Executables(folder)
     first = made(shared, linear=STRATEGIES[name])
@@ -140,7 +140,7 @@ def test_a_second_model_of_one_architecture_compiles_nothing(name: str, folder: 
     assert (fresh.compiled, fresh.loaded) == (0, shared.compiled)
 
 
-@pytest.mark.parametrize("linear", first(["reference", "staged"]))
+@pytest.mark.parametrize("linear", tiered(["reference", "staged"]))
 def test_what_will_run_is_made_ready_while_weights_are_read(
     folder: Path, tmp_path: Path, linear: str
 ) -> None:
@@ -244,7 +244,7 @@ def _entries(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("of", first(["c2c", "tuned"]))
+@pytest.mark.parametrize("of", tiered(["c2c", "tuned"]))
 def test_stale_entries_are_replaced_with_a_warning(
     of: str, folder: Path, tokens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +274,7 @@ def _flip(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("harm", "suffix"),
-    first(
+    tiered(
         [(_cut, ".bin"), (_flip, ".bin"), (_cut, ".json"), (Path.unlink, ".bin")], (_flip, ".bin")
     ),
 )

@@ -16,7 +16,7 @@ from c2c.transformer.forward import run
 from c2c.transformer.generate import prompt_logits
 from c2c.transformer.pages import block_tables, empty, hold
 from tests.compilations import compilations
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import CONFIGS, tensors_of, write
 
@@ -73,7 +73,7 @@ def test_logits_are_those_of_plain_float64(family: str, made: Make) -> None:
     assert np.abs(model.logits(ids) - expected).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("family", first(["llama", "qwen3_moe"], "qwen3_moe"))
+@pytest.mark.parametrize("family", tiered(["llama", "qwen3_moe"], "qwen3_moe"))
 def test_greedy_tokens_are_those_of_plain_float64(family: str, made: Make) -> None:
     model, config, tensors = made(family)
     ids = prompt(2, 5)
@@ -83,7 +83,7 @@ def test_greedy_tokens_are_those_of_plain_float64(family: str, made: Make) -> No
         ids.append(token)
 
 
-@pytest.mark.parametrize("family", first(["mistral", "qwen3_moe"]))
+@pytest.mark.parametrize("family", tiered(["mistral", "qwen3_moe"]))
 def test_any_chunking_gives_the_logits_of_the_whole_prompt(family: str, made: Make) -> None:
     model, _, _ = made(family)
     ids = prompt(3)
@@ -93,7 +93,7 @@ def test_any_chunking_gives_the_logits_of_the_whole_prompt(family: str, made: Ma
         assert np.abs(parts - whole).max() < TOLERANCE / 4
 
 
-@pytest.mark.parametrize("family", first(["qwen2", "mixtral"], "mixtral"))
+@pytest.mark.parametrize("family", tiered(["qwen2", "mixtral"], "mixtral"))
 def test_padding_changes_nothing(family: str, made: Make) -> None:
     model, _, _ = made(family)
     ids = prompt(4, 9)
@@ -107,7 +107,7 @@ def test_padding_changes_nothing(family: str, made: Make) -> None:
         assert np.abs(padded[1, :9] - exact[0]).max() < TOLERANCE / 4
 
 
-@pytest.mark.parametrize("family", first(["llama", "qwen3_moe"]))
+@pytest.mark.parametrize("family", tiered(["llama", "qwen3_moe"]))
 def test_rows_do_not_see_their_neighbours(family: str, made: Make) -> None:
     model, _, _ = made(family)
     tokens = np.array([prompt(5, 8), prompt(6, 8), prompt(7, 8)])
@@ -120,7 +120,7 @@ def test_rows_do_not_see_their_neighbours(family: str, made: Make) -> None:
     assert np.abs(first[0] - second[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("family", first(["mistral", "mixtral"]))
+@pytest.mark.parametrize("family", tiered(["mistral", "mixtral"]))
 def test_chunks_and_decode_steps_share_a_batch(family: str, made: Make) -> None:
     """Flat tokens: two rows with 8 tokens of their prompts, two that decode."""
     model, config, tensors = made(family)
@@ -164,7 +164,7 @@ def test_forward_is_pure(made: Make) -> None:
     assert np.abs(np.asarray(new.k)).max() > 0
 
 
-@pytest.mark.parametrize("family", first(["qwen2", "mixtral"], "mixtral"))
+@pytest.mark.parametrize("family", tiered(["qwen2", "mixtral"], "mixtral"))
 def test_strategies_agree(family: str, made: Make) -> None:
     ids = prompt(16)
     expected = made(family)[0].logits(ids)
@@ -172,7 +172,7 @@ def test_strategies_agree(family: str, made: Make) -> None:
         assert np.abs(made(family, linear=strategy)[0].logits(ids) - expected).max() < TOLERANCE / 4
 
 
-@pytest.mark.parametrize("family", first(["qwen3", "mixtral"]))
+@pytest.mark.parametrize("family", tiered(["qwen3", "mixtral"]))
 def test_hybrid_gives_what_reference_gives_in_two_bytes(family: str, made: Make) -> None:
     ids = prompt(17)
     reference, hybrid = made(family, "bfloat16")[0], made(family, "bfloat16", "hybrid")[0]

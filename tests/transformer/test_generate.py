@@ -12,7 +12,7 @@ import pytest
 from c2c.errors import SettingError
 from c2c.models import from_hf_config
 from c2c.transformer import Hybrid, Model, Reference, Staged, random_params
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of
 
 IDS = [5, 17, 3, 80, 41]
@@ -65,7 +65,7 @@ def test_settings_are_checked_before_anything_runs(made: Make) -> None:
             model.generate(IDS, **settings)
 
 
-@pytest.mark.parametrize("family", first(["qwen3", "mixtral"]))
+@pytest.mark.parametrize("family", tiered(["qwen3", "mixtral"]))
 def test_random_parameters_are_the_same_model_wherever_they_are(family: str) -> None:
     spec = from_hf_config(config_of(family), family)
     logits = []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from c2c.transformer import Reference, Staged, load
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import VARIANTS, write
 
@@ -27,7 +27,7 @@ def prompt(seed: int, length: int = LENGTH) -> list[int]:
     return np.random.default_rng(seed).integers(0, 96, length).tolist()
 
 
-@pytest.mark.parametrize("name", first(VARIANTS, "mixed"))
+@pytest.mark.parametrize("name", tiered(VARIANTS, "mixed"))
 def test_logits_and_greedy_tokens_are_those_of_plain_float64(name: str, made: Make) -> None:
     model, config, tensors = made(name)
     ids = prompt(1)

@@ -20,7 +20,7 @@ from c2c.models import from_hf_config
 from c2c.transformer import Hybrid, Quantization, Reference, Staged, load, random_params
 from c2c.transformer.generate import prompt_logits
 from pallas_kernels.quantized_gemm import dequantize, quantize
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.gguf_files import Builder
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import config_of, shapes_of, tensors_of, write
@@ -78,7 +78,7 @@ def floats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Floats]:
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    first(
+    tiered(
         product(["llama_biased", "qwen3", "mixtral"], BITS),
         *[("llama_biased", "int8"), ("qwen3", "fp8"), ("mixtral", "int4")],
     ),
@@ -128,7 +128,7 @@ def test_a_tied_table_is_held_once(tmp_path: Path) -> None:
         assert params.embed.data is params.projections["head"].data
 
 
-@pytest.mark.parametrize("kind", first(["Q4_0", "Q4_1", "Q4_K", "Q8_0"], "Q4_K", "Q8_0"))
+@pytest.mark.parametrize("kind", tiered(["Q4_0", "Q4_1", "Q4_K", "Q8_0"], "Q4_K", "Q8_0"))
 def test_stored_integers_are_kept_exactly(kind: str, tmp_path: Path) -> None:
     built = Builder("llama", kind).write(tmp_path / "m.gguf")
     floats = load(built.path)
@@ -243,7 +243,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("wide"), config, tensors_of(config, dtype=np.float16))
 
 
-@pytest.mark.parametrize("name", first(["int4", "int8"]))
+@pytest.mark.parametrize("name", tiered(["int4", "int8"]))
 def test_quantising_takes_little_more_memory_than_the_weights(
     name: str, wide: Path, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from c2c.transformer import (
 from c2c.transformer.generate import prompt_logits
 from pallas_kernels.gemm import MACHINES, Resident
 from tests.pallas_kernels.interpreting import within
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of
 
 GH200 = MACHINES["NVIDIA GH200 480GB"]
@@ -63,7 +63,7 @@ def test_shares_are_within_the_budget_and_worth_it() -> None:
         best_columns(params, -1.0, machine=GH200)
 
 
-@pytest.mark.parametrize("kind", first([None, "int8"], "int8"))
+@pytest.mark.parametrize("kind", tiered([None, "int8"], "int8"))
 def test_caches_hold_the_first_columns_of_every_layer(kind: Any) -> None:
     params = params_of(None if kind is None else Quantization(kind=kind))
     shares = best_columns(params, 0.0, machine=GH200)

@@ -21,7 +21,7 @@ from c2c.transformer.runner import Runner, Step
 from c2c.transformer.sampling import sampling_rows
 from c2c.transformer.shapes import Shapes, pieces
 from tests.compilations import compilations
-from tests.tiers import first
+from tests.tiers import tiered
 
 SHAPES = Shapes(rows=(1, 4), budgets=(16, 64), width=4)
 HOT = Sampling(temperature=1.1, top_k=30, repetition_penalty=1.2, seed=5)
@@ -146,11 +146,11 @@ class Client:
         self.preempted += 1
 
 
-@pytest.mark.parametrize("ahead", first([0, 1], 1))
+@pytest.mark.parametrize("ahead", tiered([0, 1], 1))
 def test_any_steps_in_turns_over_one_pool_draw_the_same(two: list[Warm], ahead: int) -> None:
     pool = two[0][0].pool
     preempted = early = 0
-    for seed in range(6):
+    for seed in range(3):
         clients = [Client(runner, seed, ahead) for runner, _ in two]
         with compilations(traced=True) as events:
             while not all(client.over for client in clients):
@@ -163,8 +163,8 @@ def test_any_steps_in_turns_over_one_pool_draw_the_same(two: list[Warm], ahead: 
             preempted += client.preempted
             early += client.early
         assert sorted(pool.free) == list(range(pool.superblocks))
-    assert preempted > 10
-    assert early > 10
+    assert preempted > 5
+    assert early > 5
 
 
 def test_a_step_begun_ahead_is_told_when_it_is_asked_for(two: list[Warm]) -> None:

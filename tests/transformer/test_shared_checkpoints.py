@@ -10,7 +10,7 @@ import pytest
 from c2c.transformer import load, new_cache
 from c2c.transformer.forward import run
 from c2c.transformer.pages import block_tables, empty, hold
-from tests.tiers import first
+from tests.tiers import tiered
 
 FOLDERS = (
     *("llama", "llama_bf16", "llama_tied", "llama_sharded", "mistral", "mixtral", "mixtral_bf16"),
@@ -28,7 +28,7 @@ def checkpoints(shared: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", first(FOLDERS, "llama", "qwen3_moe"))
+@pytest.mark.parametrize("name", tiered(FOLDERS, "llama", "qwen3_moe"))
 def test_all_prompts_in_one_batch(name: str, checkpoints: Path) -> None:
     """Nine prompts of 1 to 200 tokens as rows of one batch: logits of all, then 32 tokens each."""
     model = load(checkpoints / name)
@@ -84,7 +84,7 @@ def test_all_prompts_in_one_batch(name: str, checkpoints: Path) -> None:
     np.testing.assert_array_equal(np.array(drawn).T, expected)
 
 
-@pytest.mark.parametrize("name", first(["llama_sharded", "qwen2"]))
+@pytest.mark.parametrize("name", tiered(["llama_sharded", "qwen2"]))
 def test_the_public_calls(name: str, checkpoints: Path) -> None:
     model = load(checkpoints / name, dtype="float32")
     reference = np.load(checkpoints / "reference" / f"{name}.npz")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import first
+from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
 
-@pytest.mark.parametrize("family", first(["llama", "qwen2", "qwen3_moe"]))
+@pytest.mark.parametrize("family", tiered(["llama", "qwen2", "qwen3_moe"]))
 def test_stored_executables_and_layers_run_on_any_device(
     family: str, tmp_path: Path, repository: Path
 ) -> None:

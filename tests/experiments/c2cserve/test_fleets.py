@@ -14,6 +14,7 @@ from c2c.serving import SystemSpec
 from experiments.c2cserve import ablation_plus, fleets, one_service, replay
 from experiments.c2cserve.context import Computed, Context
 from experiments.c2cserve.measures import MEASURES, measures
+from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
 FULL = replace(QUICK, profile="full")
@@ -124,7 +125,7 @@ def system_of(*settings: str) -> SystemSpec:
     return SystemSpec(**plain(OmegaConf.to_container(load(settings).system)))
 
 
-@pytest.mark.parametrize("name", ablation_plus.VARIANTS)
+@pytest.mark.parametrize("name", tiered(ablation_plus.VARIANTS, *list(ablation_plus.VARIANTS)[::5]))
 def test_each_variant_changes_the_system(name: str) -> None:
     whole = system_of(*ablation_plus.PLUS)
     variant = system_of(*ablation_plus.PLUS, *ablation_plus.VARIANTS[name])

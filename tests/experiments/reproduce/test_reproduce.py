@@ -143,6 +143,7 @@ def test_a_failed_figure_does_not_stop_the_others(
     assert crash["exception"] == "RuntimeError"
 
 
+@pytest.mark.slow
 def test_processes_make_the_same_and_a_failed_figure_is_one_of_them(tmp_path: Path) -> None:
     make(tmp_path / "alone", "table1")
     # a function that a process finds by its name, and that fails

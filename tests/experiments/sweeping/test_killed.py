@@ -34,7 +34,9 @@ def complete(out: Path) -> dict[Path, dict[str, str]]:
     return {done.parent: contents(done.parent) for done in out.glob("*/DONE")}
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(5, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.soak)]
+)
 def test_a_sweep_killed_at_random_moments_loses_nothing(tmp_path: Path, kills: int) -> None:
     out = tmp_path / "out"
     points = [*SMALL, "out=out", f"seed=range({kills})"]

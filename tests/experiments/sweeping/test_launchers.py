@@ -23,7 +23,11 @@ SEEDS = (0, 1, 2)
 LAUNCHERS = [
     pytest.param((), id="basic"),
     pytest.param(("hydra/launcher=cores",), id="joblib"),
-    pytest.param(("hydra/launcher=jobs", "hydra.sweeper.max_batch_size=4"), id="submitit"),
+    pytest.param(
+        ("hydra/launcher=jobs", "hydra.sweeper.max_batch_size=4"),
+        id="submitit",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(
         ("hydra/launcher=ray", "+hydra.launcher.init.num_cpus=2"), id="ray", marks=pytest.mark.slow
     ),

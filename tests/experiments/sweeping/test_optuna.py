@@ -102,6 +102,7 @@ def test_nothing_to_search_is_refused(tmp_path: Path) -> None:
         search(settings(), ["fixed=3"], Launcher(), str(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_command_searches_on_two_cores_and_repeats_itself_on_one(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "experiments.simulate", "-m", "hydra/sweeper=optuna",

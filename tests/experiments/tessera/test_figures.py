@@ -32,6 +32,7 @@ from experiments.tessera import (
 )
 from experiments.tessera.arrivals import of_trace, poisson
 from experiments.tessera.workloads import PAIRS, WORKLOADS, fitted_share
+from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 DRAW = {
@@ -63,7 +64,7 @@ def cells() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return rows, [offline._mean(rows, pair, way) for pair in PAIRS for way in WAYS]
 
 
-@pytest.mark.parametrize("module", DRAW, ids=lambda m: m.__name__.split(".")[-1])
+@pytest.mark.parametrize("module", tiered(DRAW), ids=lambda m: m.__name__.split(".")[-1])
 def test_a_figure_is_drawn(module: ModuleType) -> None:
     figure = computed(module)
     assert DRAW[module](dict(figure.tables), figure.caption).axes

@@ -15,6 +15,7 @@ from pallas_kernels.ahead_of_time import __main__ as command
 from pallas_kernels.ahead_of_time.compiler import report_of
 from pallas_kernels.ops import OPS, programs
 from pallas_kernels.program import Argument, Program
+from tests.tiers import tiered
 
 HLO = """
 HloModule jit_f
@@ -108,7 +109,7 @@ def test_every_fault_is_said(change: dict[str, object], said: str) -> None:
     assert said in problem
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", tiered(OPS))
 def test_every_op_lists_programs_whose_arguments_fit(op: str) -> None:
     for sm_count in {target.sm_count for target in TARGETS.values()}:
         found = programs(op, sm_count)

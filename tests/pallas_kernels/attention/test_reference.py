@@ -24,6 +24,7 @@ from pallas_kernels.attention import (
 )
 from pallas_kernels.attention.numerics import exact_attention, visible_keys
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
+from tests.tiers import tiered
 
 # Each is compiled once for each block: offsets, lengths and windows are run-time values.
 SHAPES: tuple[dict[str, Any], ...] = (
@@ -69,7 +70,7 @@ def test_prefill_within_the_bound(case: Case, block: int) -> None:
     assert case.exact("float32", merges=merges).worst(part.out, part.lse) <= 1
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", tiered(["bfloat16", "float16", "float32"]))
 def test_several_blocks_of_queries_and_keys(dtype: str) -> None:
     case = Case(
         queries=140,

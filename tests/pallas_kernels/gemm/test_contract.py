@@ -50,7 +50,7 @@ from tests.pallas_kernels.gemm.suite import (
     each_part,
 )
 from tests.pallas_kernels.interpreting import SMALL, races_found, reset, within
-from tests.tiers import first
+from tests.tiers import tiered
 
 
 def scalars_of(case: Case, alpha: float) -> np.ndarray:
@@ -80,7 +80,7 @@ def built(case: Case, scalars: np.ndarray, *, detect_races: bool = False) -> np.
 
 
 @pytest.mark.parametrize(
-    "case", first(CASES.values(), *(CASES[name] for name in QUICK)), ids=CASES.keys()
+    "case", tiered(CASES.values(), *(CASES[name] for name in QUICK)), ids=CASES.keys()
 )
 def test_equal_to_float64_to_the_bit_in_every_dataflow(case: Case) -> None:
     x, w, exact = case.operands()
@@ -191,7 +191,11 @@ RACES = {
 }
 
 
-@pytest.mark.parametrize("case", RACES.values(), ids=RACES.keys())
+@pytest.mark.parametrize(
+    "case",
+    tiered(RACES.values(), RACES["hybrid, cluster of 2"], RACES["grouped, quantized"]),
+    ids=RACES.keys(),
+)
 def test_no_race(case: Case, capfd: pytest.CaptureFixture[str]) -> None:
     x, _, exact = case.operands()
     out = built(case, scalars_of(case, 0.5), detect_races=True)

@@ -13,7 +13,7 @@ from pallas_kernels.gemm.config import rings
 from tests.pallas_kernels.gemm.cases import CONVERTING, OUTPUT_ONLY, Case, clustered
 from tests.pallas_kernels.gemm.suite import GGUF, INT4
 from tests.pallas_kernels.interpreting import SMALL, count_copies
-from tests.tiers import first
+from tests.tiers import tiered
 
 COUNTED = {
     "both paths, a short last slice": Case(m=256, k=192, n=256, alphas=(0.5,)),
@@ -54,7 +54,7 @@ COUNTED = {
 
 @pytest.mark.parametrize(
     "case",
-    first(
+    tiered(
         COUNTED.values(),
         COUNTED["both paths, a short last slice"],
         COUNTED["experts, cluster of 2"],

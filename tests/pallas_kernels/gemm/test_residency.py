@@ -26,6 +26,7 @@ from tests.compilations import compilations
 from tests.pallas_kernels.gemm.cases import CONVERTING, EVERY, OUTPUT_ONLY, Case, clustered, same
 from tests.pallas_kernels.gemm.suite import GGUF, IN_TURN, INT4, OF_EACH, WIDE
 from tests.pallas_kernels.interpreting import SMALL, count_copies, races_found, reset
+from tests.tiers import tiered
 
 BEGIN = 64  # column of the caches at which the case's own begin
 
@@ -96,7 +97,9 @@ SHARED = {name: CASES[name] for name in ("[N, K], ragged", "experts", "experts, 
 FILLED = {name: case for name, case in CASES.items() if case.sizes is None}
 
 
-@pytest.mark.parametrize("case", SHARED.values(), ids=SHARED.keys())
+@pytest.mark.parametrize(
+    "case", tiered(SHARED.values(), SHARED["experts, quantised"]), ids=SHARED.keys()
+)
 def test_any_share_is_read_from_device_memory_and_only_that(case: Case) -> None:
     strips = -(-case.gemm.n // case.config.tn)
     for number, resident in enumerate(sorted({0, 1, strips // 2, strips})):
@@ -107,7 +110,11 @@ def test_any_share_is_read_from_device_memory_and_only_that(case: Case) -> None:
         same(case.run(one.x, one.w, alpha=alpha, resident=given), one.right)
 
 
-@pytest.mark.parametrize("case", FILLED.values(), ids=FILLED.keys())
+@pytest.mark.parametrize(
+    "case",
+    tiered(FILLED.values(), CASES["[N, K], ragged"], CASES["offsets, cluster of 2"]),
+    ids=FILLED.keys(),
+)
 def test_a_launch_leaves_what_it_has_read_and_the_next_reads_it_there(case: Case) -> None:
     before, after = columns_of(case, 1), case.gemm.n
     one, whole = cached(case, before), cached(case, after)
@@ -147,7 +154,7 @@ def test_filling_part_of_it_leaves_the_rest() -> None:
     same(np.asarray(cache[...]), more.cache)
 
 
-@pytest.mark.parametrize("case", [OF_EACH["hybrid"], OF_EACH["grouped, quantized"]])
+@pytest.mark.parametrize("case", tiered([OF_EACH["hybrid"], OF_EACH["grouped, quantized"]]))
 def test_the_share_does_not_recompile(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     x, stack, exact = case.operands(stack=(2,))
     stored = np.asarray(getattr(stack, "data", stack))
@@ -244,7 +251,7 @@ def races(case: Case, monkeypatch: pytest.MonkeyPatch) -> bool:
     return found
 
 
-@pytest.mark.parametrize("name", ["[N, K], ragged", "int8 tiles of K"])
+@pytest.mark.parametrize("name", tiered(["[N, K], ragged", "int8 tiles of K"]))
 def test_a_slot_is_not_loaded_again_before_it_is_stored(
     name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

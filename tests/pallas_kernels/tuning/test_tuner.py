@@ -31,6 +31,7 @@ from pallas_kernels.tuning import tuner as under_test
 from pallas_kernels.tuning.launching import operands, wrong
 from pallas_kernels.tuning.timing import interleaved
 from tests.pallas_kernels.interpreting import within
+from tests.tiers import tiered
 
 GEMM = Gemm(m=72, k=128, n=192)
 FOUR = replace(MACHINES["NVIDIA H200"], device="Test GPU", sm_count=4)
@@ -80,7 +81,7 @@ def test_every_projection_is_a_problem_once() -> None:
 
 
 @pytest.mark.parametrize("m", [8, 512, 10240])
-@pytest.mark.parametrize("top", [1, 3, 8])
+@pytest.mark.parametrize("top", tiered([1, 3, 8], 3))
 def test_pruning_keeps_the_best_and_every_dataflow(m: int, top: int) -> None:
     gemm = Gemm(m=m, k=4096, n=16384)
     found = candidates(gemm, H200, top=top)
