@@ -76,7 +76,7 @@ FAMILIES: Final = (
     Family(
         name="GPT-oss 20B on A100 + L40s",
         systems=("tessera", "pd", "af", "replicas"),
-        settings=("catalog=gpt_oss", "pair=a100_l40s"),
+        settings=("catalog=gpt_oss", "node=a100_l40s"),
         rates_rps=(4.0, 16.0, 32.0, 64.0, 128.0),
         requests=3000,
         quick=("tessera", "pd"),
