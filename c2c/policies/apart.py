@@ -48,7 +48,9 @@ class Apart(NamedTuple):
     end_works: int = 0
     begin_relayout: int = 0
     end_relayout: int = 0
+    hand_on: int = 0
     carry: int = 0
+    join_come: int = 0
     carried: int = 0
 
 

@@ -56,8 +56,8 @@ __all__ = ["compose", "next_part"]
 def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     inst = s.instance[i]
     dev = s.device[inst.on_device]
-    if inst.n_come > 0:
-        join_come(s, i)
+    if fleet.hands_directly:
+        join_come(fleet, rules, s, i)
     while inst.n_wait > 0:
         if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
             return  # its KV cache has not come

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from c2c.policies import jitable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from c2c.policies import apart, jitable
 from c2c.serving.handover import carry, send
 from c2c.serving.hbm import pair_of, request_bytes
 from c2c.serving.placing import place_decodes
+from c2c.serving.roles import DECODES
 from c2c.serving.routing import is_too_busy, routed
 from c2c.serving.state import ENDS_AT, FREE, IDLE, SLOT, Fleet, Rules, Serving
 from c2c.serving.turns import wake
@@ -13,13 +19,23 @@ from c2c.serving.turns import wake
 __all__ = ["hand_on"]
 
 
-@jitable
+def _hands(values: Mapping[type, Any]) -> bool:
+    fleet = values[Fleet]
+    return bool(np.any(fleet.role) or np.any(fleet.hands_to >= 0))
+
+
+@apart("hand_on", needed=_hands)
 def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     """Send the requests that decode on instance `i` to where decoding is done.
 
-    One that nobody takes decodes where it is up to the next step boundary, and asks again.
+    One that nobody takes decodes where it is up to the next step boundary, and asks again. Where it
+    is done already, KV caches that wait for the device may come.
     """
     inst = s.instance[i]
+    if fleet.role[inst.on_device] == DECODES:
+        if fleet.hands_directly:
+            carry(fleet, rules, s, inst.on_device, now_s)
+        return
     is_lane = fleet.hands_to[inst.kind] >= 0
     kept = 0
     for k in range(inst.n_decode):

@@ -120,8 +120,8 @@ def let_go(fleet: Fleet, s: Serving, slot: int) -> None:
         s.chip[inst.chip].kv_room_bytes += req.handed_bytes
     elif req.handed_bytes > 0.0:
         release_kv(fleet, s, req.instance, slot, req.prompt + req.output)
-        inst.n_sent -= 1
-        inst.n_come -= 1 if i < 0 else 0
+        s.inbound[req.instance].sent -= 1
+        s.inbound[req.instance].come -= 1 if i < 0 else 0
     if i >= 0:
         req.held_by = -1
         release_kv(fleet, s, i, slot, req.prompt + req.output)
@@ -149,19 +149,24 @@ def _join(s: Serving, i: int, slot: int) -> None:
     req.made = 0
 
 
-@jitable
-def join_come(s: Serving, i: int) -> None:
+@apart("join_come", needed=goes_directly)
+def join_come(
+    fleet: Fleet,  # noqa: ARG001 (which says whether this is needed)
+    rules: Rules,  # noqa: ARG001 (among which the address is)
+    s: Serving,
+    i: int,
+) -> None:
     """Let the requests whose KV caches have come to instance `i` decode there."""
-    inst = s.instance[i]
-    before, slot = -1, int(inst.wait_head)
-    while inst.n_come > 0:
+    inbound = s.inbound[i]
+    before, slot = -1, int(s.instance[i].wait_head)
+    while inbound.come > 0:
         following = int(s.request[slot].next)
         if s.request[slot].held_by >= 0:
             before = slot
         else:
             unlink(s, i, before, slot)
-            inst.n_sent -= 1
-            inst.n_come -= 1
+            inbound.sent -= 1
+            inbound.come -= 1
             keep_charge(s, slot)
             _join(s, i, slot)
         slot = following
@@ -195,10 +200,10 @@ def _carry_to(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> N
             if need > room_bytes(s, d):
                 make_room_for(fleet, rules, s, i, need, now_s)
             room = quota_bytes(fleet, rules, s, i, room_bytes(s, d))
-            batch = inst.n_prefill + inst.n_decode + inst.n_sent
+            batch = inst.n_prefill + inst.n_decode + s.inbound[i].sent
             if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
                 return
-            inst.n_sent += 1
+            s.inbound[i].sent += 1
             inst.kv_used += tokens
             s.device[d].kv_bytes += need
             # The last token that it has made is in no KV cache yet.

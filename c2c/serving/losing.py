@@ -98,7 +98,7 @@ def _clear(fleet: Fleet, s: Serving, i: int, others: set[int], now_s: float) -> 
         never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     inst.wait_head, inst.wait_tail = -1, -1
     inst.n_wait, inst.n_prefill, inst.n_decode = 0, 0, 0
-    inst.n_sent, inst.n_come = 0, 0
+    s.inbound[i].sent, s.inbound[i].come = 0, 0
     s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
     inst.backlog, inst.kv_used, inst.parked_bytes = 0, 0, 0.0
     vacate(fleet, s, i, now_s)
@@ -118,7 +118,7 @@ def _held_elsewhere(fleet: Fleet, s: Serving, i: int, others: set[int]) -> list[
                 continue
             unlink(s, j, before, slot)
             if req.handed_bytes > 0.0:  # on its way: there is room for it
-                inst.n_sent -= 1
+                s.inbound[j].sent -= 1
                 release_kv(fleet, s, j, slot, req.prompt + req.output)
             others.add(j)
             begin_again(s, slot)

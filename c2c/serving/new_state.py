@@ -15,6 +15,7 @@ from c2c.serving.state import (
     DEVICE_DTYPE,
     HELD,
     HOLD_DTYPE,
+    INBOUND_DTYPE,
     INSTANCE_DTYPE,
     MODEL_DTYPE,
     NOWHERE,
@@ -94,6 +95,7 @@ def new_serving(
     return Serving(
         device=device,
         instance=instance,
+        inbound=_records(INBOUND_DTYPE, n_instances),
         plan=_records(PLAN_DTYPE, n_devices),
         report=_records(REPORT_DTYPE, n_devices),
         chip=chip,

@@ -149,8 +149,6 @@ INSTANCE_DTYPE = np.dtype(
         ("kv_capacity", "i8"),  # tokens, with nothing else on the device
         ("parked_bytes", "f8"),  # of its KV caches, in host memory
         ("coming_bytes", "f8"),  # KV caches there of waiting requests that other devices prefilled
-        ("n_sent", "i8"),  # waiting requests whose KV caches other devices send or have sent here
-        ("n_come", "i8"),  # of these, those that have come
         ("kept", "i8"),  # layers whose weights are in HBM
         ("decode_clock", "i8"),  # decode steps this instance has taken
         ("last_step_s", "f8"),  # when its last step ended
@@ -170,6 +168,15 @@ INSTANCE_DTYPE = np.dtype(
         ("sum_link", "f8"),  # bytes per participant
         ("sum_hbm", "f8"),
         ("sum_alone_s", "f8"),  # its decodes' part of steps, with nothing beside them; where asked
+    ],
+    align=True,
+)
+
+# KV caches from other devices for an instance's waiting requests, beside it as few fleets have any.
+INBOUND_DTYPE = np.dtype(
+    [
+        ("sent", "i8"),  # on their way or come; there is room for them
+        ("come", "i8"),
     ],
     align=True,
 )
@@ -438,6 +445,7 @@ class Serving(NamedTuple):
 
     device: Any
     instance: Any
+    inbound: Any  # INBOUND_DTYPE [instances]
     plan: Any  # PLAN_DTYPE [devices]
     report: Any  # REPORT_DTYPE [devices]
     chip: Any

@@ -46,7 +46,7 @@ from c2c.serving.queues import (
     take_slot,
 )
 from c2c.serving.records import fail, finish, release_kv
-from c2c.serving.roles import DECODES, PROMPTS
+from c2c.serving.roles import DECODES, EVERYTHING
 from c2c.serving.routing import any_active, has_active, is_too_busy, routed
 from c2c.serving.state import (
     COMES,
@@ -265,7 +265,7 @@ def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) 
     i = int(req.held_by)
     req.held_by = -1
     req.handed_s = now_s
-    s.instance[req.instance].n_come += 1
+    s.inbound[req.instance].come += 1
     release_kv(fleet, s, i, slot, req.prompt + req.output)
     wake(fleet, rules, s, req.instance)
     after_leaving(fleet, rules, s, i, now_s)
@@ -274,11 +274,8 @@ def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) 
 @inlined
 def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
     # Instance i has ended a load or a step: its device turns to what is next.
-    d = s.instance[i].on_device
-    ask(s, d)
+    ask(s, s.instance[i].on_device)
     is_idle = not settle(fleet, rules, s, i, now_s)
-    if fleet.hands_directly and fleet.role[d] == DECODES:
-        carry(fleet, rules, s, d, now_s)
     if is_idle and (s.chip[s.instance[i].chip].n_waiting > 0 or s.instance[i].draining != 0):
         after_idle(fleet, rules, s, i, now_s)
 
@@ -305,6 +302,8 @@ def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
     if s.instance[i].comes_from >= 0:
         _has_started(fleet, rules, s, i, now_s)
     _go_on(fleet, rules, s, i, now_s)
+    if fleet.hands_directly and fleet.role[d] == DECODES:
+        carry(fleet, rules, s, d, now_s)
 
 
 @jitable
@@ -427,8 +426,7 @@ def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> No
         deal(fleet, rules, s, i, now_s)
     if has_moved(s, i):
         follow(fleet, rules, s, i, now_s)
-    is_for_prompts = fleet.role[d] == PROMPTS or fleet.hands_to[inst.kind] >= 0
-    if is_for_prompts and inst.n_decode > 0 and not is_given_up:
+    if (fleet.role[d] != EVERYTHING or fleet.hands_to[inst.kind] >= 0) and not is_given_up:
         hand_on(fleet, rules, s, i, now_s)
     if is_given_up:
         set_aside(fleet, s, i)

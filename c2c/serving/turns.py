@@ -60,7 +60,7 @@ def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
     if inst.n_wait == 0 or inst.draining != 0:
         return False
     if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
-        return bool(inst.n_come > 0)
+        return bool(s.inbound[i].come > 0)
     head = s.request[inst.wait_head]
     need = request_bytes(fleet, s, i, head.prompt + head.output)
     batch = inst.n_prefill + inst.n_decode
@@ -178,7 +178,7 @@ def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> No
         row.token_due_s = inst.line_due_s - costs.decode_s[pair]
     row.last_token_s = inst.last_step_s
     if inst.n_wait > 0 and has_prompt_done(s, inst.wait_head):
-        joins = inst.n_come if fleet.hands_directly else inst.n_wait  # with its turn
+        joins = s.inbound[i].come if fleet.hands_directly else inst.n_wait  # with its turn
         n = min(n + joins, fleet.max_batch)
     row.decodes = n
     row.decode_clock = inst.decode_clock

@@ -398,8 +398,10 @@ def _check_end(watch: Watch, records: Any, state: Serving) -> None:
     assert count.pending == 0
     assert count.free_slots == len(state.request)
     for field_ in ("n_wait", "n_prefill", "n_decode", "backlog", "kv_used", "parked_bytes",
-                   "coming_bytes", "n_sent", "n_come"):  # fmt: skip
+                   "coming_bytes"):  # fmt: skip
         assert not state.instance[field_].any(), field_
+    assert not state.inbound.sent.any()
+    assert not state.inbound.come.any()
     assert not state.device.kv_bytes.any()
     assert (state.device.running == -1).all()
     assert (state.chip.claim == -1).all()

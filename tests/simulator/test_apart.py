@@ -237,7 +237,7 @@ def test_a_request_that_is_cancelled_on_its_way_frees_both_devices() -> None:
     loop = Loop()
     loop.take(Cancelled(at_s=1.2, request_id=7))
     assert loop.held() == [0.0, 0.0]
-    assert not loop.state.instance.n_sent.any()
+    assert not loop.state.inbound.sent.any()
     assert (loop.state.instance.state == 3).all()  # idle
     assert loop.take(HandedOver(at_s=1.5, request_id=7)) == ()  # too late
 
