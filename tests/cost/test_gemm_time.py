@@ -20,6 +20,7 @@ from c2c.cost import (
 )
 from c2c.cost.calibration import fit_kernel
 from c2c.hardware import Slice
+from tests.tiers import tiered
 
 FIG4 = (10240, 16384, 4096)
 LINK = 375.0
@@ -146,7 +147,7 @@ def test_fig4a_near_tie_at_three_slices_and_loss_at_seven(
     assert ratio["7x12gb"] > 1.5
 
 
-@pytest.mark.parametrize("efficiency", [0.60, 0.65, 0.75, 0.80])
+@pytest.mark.parametrize("efficiency", tiered([0.60, 0.65, 0.75, 0.80]))
 def test_fig4a_does_not_hinge_on_the_assumed_tensor_core_efficiency(
     constants: Constants, gh200: Callable[[str], Slice], efficiency: float
 ) -> None:

@@ -19,6 +19,7 @@ def test_bad_settings_are_one_line(
     assert argument.split("=", maxsplit=1)[0] in line
 
 
+@pytest.mark.slow
 def test_all_workers_step_and_what_passes_between_steps_is_told(tmp_path: Path) -> None:
     out = tmp_path / "bench"
     settings = ["workers=[1,2]", "models=3", "seconds=0.5", "repeats=1", "step_s=0.002"]

@@ -41,6 +41,7 @@ def test_points_compose_and_keep_their_rate() -> None:
     assert all(len(s.prepared.kind_of) >= 16 for s in systems)
 
 
+@pytest.mark.slow
 def test_a_point_measures_a_run_that_happened() -> None:
     point = measure_point(["workload=poisson", "workload.requests=50", "workload.rate_rps=2"])
     assert point["requests"] == 50

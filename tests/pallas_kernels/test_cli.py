@@ -12,6 +12,7 @@ from pallas_kernels import cli
 from pallas_kernels.repository import Repository
 from tests.compiler import needs_compiler
 from tests.pallas_kernels.repository.test_repository import program
+from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,15 +74,17 @@ def test_wrong_arguments(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
-    [
-        ([], 0, "ops: gemm"),
-        (["verify", "--folder", "{}"], 0, "0 sound executables, 0 findings"),
-        (["build", "--folder", "{}"], cli.WRONG, "nothing to build"),
-        (["bogus"], cli.WRONG, "invalid choice: 'bogus'"),
-        (["check", "--target", "b200"], cli.WRONG, "invalid choice: 'b200'"),
-        (["check", "--part", "2/2"], cli.WRONG, "expected i/n"),
-        (["tune", "--top", "many"], cli.WRONG, "invalid int value: 'many'"),
-    ],
+    tiered(
+        [
+            ([], 0, "ops: gemm"),
+            (["verify", "--folder", "{}"], 0, "0 sound executables, 0 findings"),
+            (["build", "--folder", "{}"], cli.WRONG, "nothing to build"),
+            (["bogus"], cli.WRONG, "invalid choice: 'bogus'"),
+            (["check", "--target", "b200"], cli.WRONG, "invalid choice: 'b200'"),
+            (["check", "--part", "2/2"], cli.WRONG, "expected i/n"),
+            (["tune", "--top", "many"], cli.WRONG, "invalid int value: 'many'"),
+        ]
+    ),
 )
 def test_the_command_itself(arguments: list[str], status: int, said: str, folder: Path) -> None:
     done = command(*(argument.format(folder) for argument in arguments))

@@ -84,10 +84,10 @@ def test_a_blended_work_is_the_limit_of_many_small_ones() -> None:
     ended = []
     for works in (fine, blended):
         made = layout(*[[[on(0, 0.0)], works]] * 2, resources=2)
-        records, _, _ = simulate(over(made), requests([0.0, 0.0], output=51))
+        records, _, _ = simulate(over(made), requests([0.0, 0.0], output=21))
         ended.append(records.finished_s)
-    assert ended[0][0] == pytest.approx(50.0)
-    assert ended[1] == pytest.approx([50.0, 50.0 + 50.0 * (1 - 0.3 / 0.7)])
+    assert ended[0][0] == pytest.approx(20.0)
+    assert ended[1] == pytest.approx([20.0, 20.0 + 20.0 * (1 - 0.3 / 0.7)])
     assert ended[0] == pytest.approx(ended[1], rel=0.07)
 
 

@@ -104,6 +104,7 @@ def test_blocks_and_buffers_do_not_matter() -> None:
     assert one.tobytes() == many.tobytes()
 
 
+@pytest.mark.slow
 def test_compiled_interpreted_and_over_the_port_are_the_same() -> None:
     prepared = prepare(setup(*MODELS))
     block = random_requests(80, 2, 1.0, 2)

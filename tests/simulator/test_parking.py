@@ -90,6 +90,7 @@ def test_interpreted_and_compiled_park_alike(caches: float) -> None:
     assert stats.kv_out_bytes == again.kv_out_bytes > 0.0
 
 
+@pytest.mark.slow
 def test_a_round_that_counts_kv_caches_is_longer_and_brings_fewer_of_them() -> None:
     """Each turn brings some, here two thirds of the weights' bytes: longer turns are fewer."""
     block = requests(np.zeros(36), np.arange(36) % 3, prompt=7000, output=300)

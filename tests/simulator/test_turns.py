@@ -59,7 +59,7 @@ def test_a_turn_is_paid_once_and_not_by_every_step_of_a_run(turn_s: float) -> No
 
 
 def test_a_turn_taken_at_once_is_one_taken_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    block = random_requests(40, 3, 3.0, 1)
+    block = random_requests(16, 3, 3.0, 1)
     what = swapping("llama-3-8b", "llama-3-3b", "llama-3-8b", tpot=0.02)  # turns of many steps
     at_once, totals, _ = simulate(what, block)
     monkeypatch.setattr(turns, "compose", lambda f, r, s, i, most, t: compose(f, r, s, i, 1, t))

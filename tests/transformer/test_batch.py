@@ -76,6 +76,7 @@ def test_order_company_and_room_make_no_difference(
     assert over == {at for at, number in enumerate(chosen) if expected[number]}
 
 
+@pytest.mark.slow
 def test_experts_see_no_padding(kept: Kept) -> None:
     """Rows of a mixture of experts share one grouped product: the one place where they meet."""
     model, expected = kept("mixtral")

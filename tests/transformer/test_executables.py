@@ -336,6 +336,7 @@ def test_a_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lenient.compiled > 0
 
 
+@pytest.mark.slow
 def test_the_command_fills_the_store(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def test_layers_that_are_not_alike_under_other_strategies(linear: Any, made: Mak
     assert model.generate(ids, 4) == other.generate(ids, 4)
 
 
+@pytest.mark.slow
 def test_layers_that_are_not_alike_in_host_memory(made: Make) -> None:
     """In two bytes: activations are rounded in the same places, sums are in another order."""
     ids = prompt(6)

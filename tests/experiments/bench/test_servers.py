@@ -31,6 +31,7 @@ from experiments.bench.servers.servers import Answer, Request, Server, tree
 from experiments.bench.servers.swapper import Given
 from experiments.bench.servers.traffic import Mix, trace
 from experiments.bench.servers.vllm_cpu import Vllm
+from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of
 
 # Stand for a server: stream each prompt's tokens again, after the number in the model's name.
@@ -273,7 +274,7 @@ def test_transformers_loads_what_is_asked_for(resident: int, given: Given) -> No
     assert not server.processes()
 
 
-@pytest.mark.parametrize("fit", [1, 2, 3])
+@pytest.mark.parametrize("fit", tiered([1, 2, 3], 2))
 def test_vllm_has_a_process_a_model_as_many_as_fit(
     fit: int, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:

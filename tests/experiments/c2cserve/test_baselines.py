@@ -37,6 +37,7 @@ def test_mixtral_on_an_a5000_is_within_five_percent_and_nothing_is_fitted() -> N
     assert mixtral_token_s() == pytest.approx(MIXTRAL_S, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_hosts_work_is_what_deepseek_leaves() -> None:
     assert deepseek_token_s(HOST_S) == pytest.approx(DEEPSEEK_S, rel=0.01)
     assert deepseek_token_s(0.0) < 0.3 * DEEPSEEK_S

@@ -136,6 +136,7 @@ def test_each_variant_changes_the_system(name: str) -> None:
     assert is_equal == (name == ablation_plus.WHOLE)
 
 
+@pytest.mark.slow
 def test_ablations_say_what_moves_more_than_seeds(tiny: Any) -> None:
     calls = tiny(ablation_plus)
     found = ablation_plus.compute(QUICK)

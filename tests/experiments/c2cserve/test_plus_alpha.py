@@ -56,6 +56,7 @@ def test_rules_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert verdicts["both targets met", "joint", plus_alpha.HINDSIGHT] == "no difference"
 
 
+@pytest.mark.slow
 def test_every_choice_of_hindsight_can_be_built() -> None:
     for options in plus_alpha.PARTS.values():
         for chosen in options.values():

@@ -68,6 +68,7 @@ def test_headlines_move_the_right_way_with_what_they_are_made_of(
     assert draw_tornado(found.tables, found.caption).axes
 
 
+@pytest.mark.slow
 def test_headlines_of_starts_move_the_right_way() -> None:
     knobs = {k.name: k for k in (*chip_knobs(), *constant_knobs())}
     base = tornado.starts(QUICK)

@@ -113,6 +113,7 @@ def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     assert "fig8" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_same_settings_same_bytes(tmp_path: Path) -> None:
     done = []
     for name in ("a", "b"):

@@ -24,6 +24,7 @@ from c2c.models import load_spec
 from experiments.c2cserve.context import Context
 from experiments.c2cserve.starts import cold_s, switch_s
 from experiments.sensitivity import Knob, changed, chip_knobs, constant_knobs, setting_knob
+from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 KNOBS = {knob.name: knob for knob in (*chip_knobs(), *constant_knobs())}
@@ -98,7 +99,7 @@ def base() -> dict[str, float]:
     return steps()
 
 
-@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("name", tiered(KNOBS, *list(KNOBS)[::5]))
 def test_half_and_twice_of_every_number_move_times_the_right_way(
     base: dict[str, float], name: str
 ) -> None:

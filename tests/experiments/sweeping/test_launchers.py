@@ -174,6 +174,7 @@ def test_a_point_that_another_process_holds_is_waited_for_at_the_end(
     assert folder_of(setup).exists()
 
 
+@pytest.mark.slow
 def test_a_point_whose_process_is_killed_is_a_row_and_status_1(tmp_path: Path) -> None:
     """A worker of joblib dies; the sweep says so, and the same command completes it."""
     long = ("hydra/launcher=cores", "seed=0,1", "workload.requests=2000000")

@@ -136,6 +136,7 @@ def test_without_the_trace_requests_have_its_medians() -> None:
     assert 0.5 * 1200 < len(bursts) < 2 * 1200
 
 
+@pytest.mark.slow
 def test_ways_online_are_told_apart() -> None:
     light = poisson(QUICK, 0.5, 20)
     found = {way: pairs_online.latency_s("a100_l40s", way, light)

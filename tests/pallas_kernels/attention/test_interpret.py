@@ -29,6 +29,7 @@ from pallas_kernels.attention.specs import Decode, Prefill
 from pallas_kernels.mosaic import interpret_params
 from tests.pallas_kernels.attention.cases import Case, Paged, decoding, paged
 from tests.pallas_kernels.interpreting import races_found, reset, within
+from tests.tiers import tiered
 
 SMALL = PrefillConfig(block_kv=64)
 INTERPRET: dict[str, Any] = {"backend": "interpret"}
@@ -49,7 +50,12 @@ PREFILLS = {
 }
 
 
-@pytest.mark.parametrize("case", PREFILLS.values(), ids=PREFILLS.keys())
+QUICK = ("window of one", "a row without keys", "128 wide, float16")
+
+
+@pytest.mark.parametrize(
+    "case", tiered(PREFILLS.values(), *(PREFILLS[k] for k in QUICK)), ids=PREFILLS.keys()
+)
 def test_prefill_within_the_bound(case: Case) -> None:
     part = within(
         lambda: partial_prefill(*case.arrays, **case.options(), config=SMALL, **INTERPRET)

@@ -36,6 +36,7 @@ from pallas_kernels.gemm.config import (
 from pallas_kernels.gemm.heuristics import candidates
 from pallas_kernels.gemm.rows import OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, first_pass, passes
+from tests.tiers import tiered
 
 
 @st.composite
@@ -224,7 +225,7 @@ def test_plan_is_the_same_inside_jit() -> None:
             assert got == (plan.sym_strips, plan.sym_clusters, plan.active_clusters)
 
 
-@pytest.mark.parametrize("cluster", [CLUSTERS[0], CLUSTERS[-1]])
+@pytest.mark.parametrize("cluster", tiered([CLUSTERS[0], CLUSTERS[-1]], CLUSTERS[-1]))
 def test_every_projection_has_configurations_that_fit(cluster: int) -> None:
     machine = machine_for()
     for k, n in {shape for shapes in MODEL_PROJECTIONS.values() for shape in shapes}:

@@ -44,6 +44,7 @@ from pallas_kernels.gemm import prediction as model
 from pallas_kernels.gemm.schedule import counts
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm, pack_weights
 from pallas_kernels.numerics import check_gemm
+from tests.tiers import tiered
 
 GH200, H200 = MACHINES["NVIDIA GH200 480GB"], MACHINES["NVIDIA H200"]
 ALPHAS = np.linspace(0, 1, 9)
@@ -421,7 +422,7 @@ def test_small_slices_have_a_configuration(gemm: Gemm, sm_count: int) -> None:
     assert config.sm_count == sm_count
 
 
-@pytest.mark.parametrize("model_name", ["llama-3.1-70b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("model_name", tiered(["llama-3.1-70b", "qwen3-30b-a3b"]))
 def test_reading_w_once_is_never_given_up_for_nothing(model_name: str) -> None:
     for k, n in MODEL_PROJECTIONS[model_name]:
         for m in (256, 2048):

@@ -20,6 +20,7 @@ from pallas_kernels.gemm import ROWS, W_LAYOUTS
 from pallas_kernels.gemm.layout import row_major
 from pallas_kernels.mosaic import interpret_params
 from tests.pallas_kernels.interpreting import within
+from tests.tiers import tiered
 
 TINY = Context(backend="interpret", scale="tiny")
 
@@ -67,7 +68,7 @@ def test_probes_that_cannot_run(wrong: dict[str, int], message: str) -> None:
         scalars(Streaming(k=512, n=1024), sms=200)
 
 
-@pytest.mark.parametrize(("w_layout", "alphas"), [("kn", (0.0, 1.0)), ("tiles", (1.0,))])
+@pytest.mark.parametrize(("w_layout", "alphas"), tiered([("kn", (0.0, 1.0)), ("tiles", (1.0,))]))
 def test_the_measured_launch_is_the_kernel(w_layout: Any, alphas: tuple[float, ...]) -> None:
     x = operands.activations(8, 128, TINY)
     w = operands.weights(128, 128, 2, "host", 0, w_layout=w_layout)

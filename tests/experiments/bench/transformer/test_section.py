@@ -17,6 +17,7 @@ from experiments.bench.kernels.figures import draw_all
 from experiments.bench.transformer import results, section, splits, switching, weights
 from experiments.gpu import Case, Context, report
 from experiments.gpu.cases import Row
+from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[4]
 TINY = Context(backend="reference", scale="tiny")
@@ -67,7 +68,7 @@ def test_a_tied_model_is_refused() -> None:
         weights.random_weights(replace(SHAPE, tie_embeddings=True), Hybrid(), seed=0)
 
 
-@pytest.mark.parametrize("rows", [1, 512, 2048])
+@pytest.mark.parametrize("rows", tiered([1, 512, 2048], 512))
 def test_the_chosen_split_is_the_fastest_predicted(rows: int) -> None:
     chosen = splits.split_of("chosen", FULL, rows, 1, backend="reference")
     assert chosen.predicted_s is not None
@@ -114,6 +115,7 @@ def test_steps_of_other_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not wanted
 
 
+@pytest.mark.slow
 def test_logits_are_compared_value_for_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(section, "_held", [])
     spec = {"what": "logits", "weights": "bf16", "rows": 16}
