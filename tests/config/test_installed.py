@@ -60,6 +60,18 @@ def run(where: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_plug_in_brings_a_system_and_its_policy(tmp_path: Path, installed: Path) -> None:
+    one = [*SMALL, "system=theirs", "system.scale.at=0"]
+    done = run(tmp_path, *one)
+    assert done.returncode == 0, done.stderr
+    assert "complete already" in run(tmp_path, *one).stdout
+    (installed / "__init__.py").write_text(POLICY.replace("> policy.at", ">= policy.at"))
+    assert "(written)" in run(tmp_path, *one).stdout  # its code is part of the run's key
+
+
+@pytest.mark.slow
+def test_processes_of_a_sweep_have_plug_ins_and_runs_without_them_their_keys(
+    tmp_path: Path, installed: Path
+) -> None:
     swept = ["-m", *SMALL, "hydra/launcher=cores", "system=theirs", "system.scale.at=0,50"]
     done = run(tmp_path, *swept)
     assert done.returncode == 0, done.stderr
@@ -68,27 +80,10 @@ def test_a_plug_in_brings_a_system_and_its_policy(tmp_path: Path, installed: Pat
     tails = {json.loads(p.read_text())["ttft_s"]["p99"] for p in found}
     assert len(tails) == 2  # the policy's field has its effect
 
-    one = [*SMALL, "system=theirs", "system.scale.at=0"]
-    assert "complete already" in run(tmp_path, *one).stdout
     (installed / "__init__.py").write_text(POLICY.replace("> policy.at", ">= policy.at"))
-    assert "(written)" in run(tmp_path, *one).stdout  # its code is part of the run's key
     assert "(written)" in run(tmp_path, *SMALL, "folder=ours").stdout
     (installed / "__init__.py").write_text(POLICY)
     assert "complete already" in run(tmp_path, *SMALL, "folder=ours").stdout
-
-
-def test_a_plug_in_brings_a_mechanism(tmp_path: Path, installed: Path) -> None:
-    def said(*overrides: str) -> str:
-        done = run(tmp_path, *SMALL, "system=serverlessllm", "system.start=theirs", *overrides)
-        return done.stdout + done.stderr
-
-    (installed / "__init__.py").write_text(MECHANISM)
-    assert "(written)" in said()
-    (installed / "__init__.py").write_text(MECHANISM.replace("0.3", "0.4"))
-    assert "(written)" in said()  # its code is part of the run's key
-    assert "complete already" in said()
-    (installed / "__init__.py").write_text(MECHANISM.replace("0.3", "context.nothing"))
-    assert "mechanism of system.start: __init__.py line 6: AttributeError: 'Context'" in said()
 
 
 def test_a_plug_in_that_is_broken_is_one_line(tmp_path: Path, installed: Path) -> None:
