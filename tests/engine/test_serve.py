@@ -442,7 +442,7 @@ def test_killed_workers_lose_no_token(live: Live, models: dict[str, Model]) -> N
 
     def kill() -> None:
         nonlocal kills
-        while not stop.wait(1.0) and kills < 6:
+        while not stop.wait(1.0) and kills < 3:
             kills += live.kill_worker(kills % 2)
 
     killer = threading.Thread(target=kill)

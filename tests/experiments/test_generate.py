@@ -315,6 +315,7 @@ def test_a_sweep_keeps_every_point_and_runs_none_twice(
     assert min(counts) == 0
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_what_was_said(checkpoint: Path, tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, f"checkpoint={checkpoint}", "prompt=abc", "chat=false", "max_new_tokens=4000",

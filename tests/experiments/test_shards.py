@@ -105,6 +105,7 @@ def test_numbers_that_cannot_be(setting: str, message: str) -> None:
         build(load([*FLEET, "workload.requests=100", setting]))
 
 
+@pytest.mark.slow
 def test_told_to_stop_all_processes_end_and_nothing_is_left(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "experiments.simulate", *FLEET, "cells=4", "shards=2",

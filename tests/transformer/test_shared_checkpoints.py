@@ -84,7 +84,8 @@ def test_all_prompts_in_one_batch(name: str, checkpoints: Path) -> None:
     np.testing.assert_array_equal(np.array(drawn).T, expected)
 
 
-@pytest.mark.parametrize("name", tiered(["llama_sharded", "qwen2"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama_sharded", "qwen2"])
 def test_the_public_calls(name: str, checkpoints: Path) -> None:
     model = load(checkpoints / name, dtype="float32")
     reference = np.load(checkpoints / "reference" / f"{name}.npz")

@@ -96,6 +96,7 @@ def test_a_run_leaves_all_it_should_and_is_resumed(tmp_path: Path) -> None:
     assert not any(o.reused for o in make(out, "fig8", resume=False).values())
 
 
+@pytest.mark.slow
 def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     out = tmp_path / "out"
     make(out, "fig8")

@@ -131,6 +131,7 @@ def test_a_hundred_points_on_two_cores_with_a_kill_in_the_middle(
     assert made.items() <= {d.parent.name: d.stat().st_mtime_ns for d in out.glob("*/DONE")}.items()
 
 
+@pytest.mark.slow
 def test_two_sweeps_of_the_same_points_share_them(
     tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:

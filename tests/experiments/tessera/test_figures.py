@@ -82,6 +82,7 @@ def test_the_three_fitted_numbers_are_what_they_were_fitted_to() -> None:
         assert load_pair(pair).right_share == pytest.approx(fitted_share(pair), abs=6e-4)
 
 
+@pytest.mark.slow
 def test_more_in_flight_and_fewer_transfers_fill_the_gpus() -> None:
     rows = {
         (r["plan"], r["mode"], r["in_flight"]): r["percent"]
