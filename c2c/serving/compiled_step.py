@@ -143,7 +143,10 @@ class CompiledStep:
             at += 2
             if code == ACT_RUN:
                 action, at = self._run(where, asked, at)
-                actions.append(action)
+                if self._fleet.opens_all:  # a lane's step has its size by home, too
+                    actions.append(loop.action_of(self._fleet, s, code, where))
+                else:
+                    actions.append(action)
             elif code == ACT_INTERRUPT:
                 actions.append(Interrupt(device=where))
             else:

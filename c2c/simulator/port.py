@@ -154,7 +154,8 @@ class SimulatorBackend:
             for request in action.decodes:
                 left = self._arrivals.output_tokens[request] - self._made[request]
                 plan.steps = min(plan.steps, left)
-            mirror.split[action.device] = action.split
+            if action.split is not None:
+                mirror.split[action.device] = action.split
             self._write_batch(action)
             self._runs[action.device] = action
             return ACT_RUN, action.device

@@ -285,14 +285,14 @@ def check_system(arguments: Sequence[str]) -> None:
 
 
 def _brings_devices(system: str) -> bool:
-    """Say whether a system's file, or one that it begins with, chooses a pair of GPUs."""
+    """Say whether a system's file, or one that it begins with, chooses a node of GPUs."""
     path = conf_dir() / "system" / f"{system}.yaml"
     if not path.is_file():
         return False  # which names there are is said elsewhere
     defaults: Any = OmegaConf.to_container(OmegaConf.load(path)).get("defaults", [])  # type: ignore[union-attr]
     bases = [each for each in defaults if isinstance(each, str) and each != "_self_"]
     chosen = [key for each in defaults if isinstance(each, dict) for key in each]
-    return any(key.startswith("override /pair") for key in chosen) or any(
+    return any(key.startswith("override /node") for key in chosen) or any(
         map(_brings_devices, bases)
     )
 

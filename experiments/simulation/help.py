@@ -10,8 +10,8 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, cast, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -67,6 +67,11 @@ def help_text(cfg: DictConfig) -> str:
                 node = OmegaConf.select(cfg, f"system.{name}")
                 chosen = "null" if node is None else node.get("policy", "null")
                 lines += _entry(f"system/{name}={chosen}", policies)
+            elif is_dataclass(kind := get_type_hints(found)[name]):
+                lines += _entry(f"{group}.{name}", text)
+                for field, said in descriptions(cast("type", kind)).items():
+                    value = OmegaConf.select(cfg, f"{group}.{name}.{field}")
+                    lines += _entry(f"{group}.{name}.{field}={_shown(value)}", said)
             else:
                 value = OmegaConf.select(cfg, f"{group}.{name}")
                 lines += _entry(f"{group}.{name}={_shown(value)}", text)
