@@ -309,11 +309,15 @@ def _rehome(fleet: Fleet, s: Serving, i: int, slot: int, h: int) -> None:
 
 @jitable
 def _ask_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:
-    # The home of a request in the variant to come; it need not have room yet.
-    req, kind = s.request[slot], s.instance[i].kind
-    wanted, n = s.relayout[s.instance[i].on_device].wanted, 0
+    # The home of a request in the variant to come, which need not have room yet; its own if that
+    # has been given up.
+    req, kind, move = s.request[slot], s.instance[i].kind, s.relayout[s.instance[i].on_device]
+    if move.state == SETTLED:
+        _rehome(fleet, s, i, slot, req.kv_home)
+        return
+    n = 0
     for h in range(fleet.kv.homes[kind]):
-        if fleet.kv.is_open[kind, wanted, h] != 0:
+        if fleet.kv.is_open[kind, move.wanted, h] != 0:
             _row(fleet, s, i, h, n, h == req.kv_home)
             row = s.homes[n]
             row.sequences -= 1 if h == req.kv_next else 0
@@ -332,26 +336,17 @@ def _ask_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None
 @apart("want_version", needed=_has_memories)
 def want_version(fleet: Fleet, rules: Rules, s: Serving, i: int, chosen: int) -> int:
     """Begin the relayout to the variant that instance `i` is to take; return the one in force."""
-    d = s.instance[i].on_device
-    move = s.relayout[d]
-    if move.state > WAITS or (move.state == WAITS and move.wanted == chosen):
+    inst = s.instance[i]
+    move = s.relayout[inst.on_device]
+    is_on_its_way = move.state > WAITS or (move.state == WAITS and move.wanted == chosen)
+    if is_on_its_way or (move.state == SETTLED and move.version == chosen):
         return int(move.version)
-    if move.state == SETTLED and move.version == chosen:
-        return int(chosen)
-    move.wanted, move.state = chosen, WAITS
-    if chosen == move.version:  # it has been given up
-        move.state = SETTLED
-    for k in range(s.instance[i].n_prefill):
-        if move.state == SETTLED:
-            _rehome(fleet, s, i, s.prefilling[i, k], s.request[s.prefilling[i, k]].kv_home)
-        else:
-            _ask_home(fleet, rules, s, i, s.prefilling[i, k])
-    for k in range(s.instance[i].n_decode):
-        slot = s.decoding[i, k, SLOT]
-        if move.state == SETTLED:
-            _rehome(fleet, s, i, slot, s.request[slot].kv_home)
-        else:
-            _ask_home(fleet, rules, s, i, slot)
-    _measure(fleet, s, s.device[d].chip)
-    ask(s, d)
+    move.wanted = chosen
+    move.state = SETTLED if chosen == move.version else WAITS
+    for k in range(inst.n_prefill):
+        _ask_home(fleet, rules, s, i, s.prefilling[i, k])
+    for k in range(inst.n_decode):
+        _ask_home(fleet, rules, s, i, s.decoding[i, k, SLOT])
+    _measure(fleet, s, inst.chip)
+    ask(s, inst.on_device)
     return int(move.version)

@@ -14,14 +14,14 @@ from c2c.policies import answer, follows_waits, timer_s, variant
 from c2c.serving import Plan, Prepared, Serving, ServingSetup, Work, path_ends, prepare
 from c2c.serving.loop import step
 from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS
-from c2c.serving.port import Action, Event, Relayout, RunSteps, StepEnd
+from c2c.serving.port import Action, DeviceLost, Event, Relayout, RunSteps, StepEnd
 from c2c.serving.state import SETTLED, SLOT, WAITS
 from c2c.simulator import RunStats, build_machine
 from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import RequestBlock
 from tests.simulator.worlds import simulate
 
-__all__ = ["Anything", "Books", "served"]
+__all__ = ["Anything", "Books", "served", "served_while_lost"]
 
 
 class Chosen(NamedTuple):
@@ -206,3 +206,18 @@ def served(what: ServingSetup, block: RequestBlock) -> tuple[Any, RunStats, Book
     assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
     assert not books.under_way
     return records, stats, books
+
+
+def served_while_lost(what: ServingSetup, block: RequestBlock, lost: DeviceLost) -> Any:
+    """Serve requests while a lane is lost; each has one record and nothing is held at the end."""
+    prepared = prepare(what)
+    rules = prepared.new_rules()
+    backend = SimulatorBackend(prepared, build_machine(prepared), block, incidents=[lost])
+    state = prepared.new_serving(slots=len(block) + 1, rules=rules)
+    while (event := backend.next_event()) is not None:
+        state, actions = step(prepared.fleet, rules, state, event, donate=True)
+        backend.submit(float(state.count[0].now_s), actions)
+    records = np.sort(state.records[: state.count[0].out], order="id")
+    assert list(records["id"]) == list(range(len(block)))
+    assert not state.taken.any()
+    return records.view(np.recarray)

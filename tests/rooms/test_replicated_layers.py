@@ -13,7 +13,8 @@ from c2c.errors import SettingError
 from c2c.hardware import load_node, load_platform, slices
 from c2c.models import kv_bytes_per_token, load_spec
 from c2c.serving import Copy, Cost, Curve, Lane, Plan, StepLayout, Way, Work, prepare
-from tests.rooms.laws import Anything, served
+from c2c.serving.port import DeviceLost
+from tests.rooms.laws import Anything, served, served_while_lost
 from tests.simulator.lanes import SPEC, over
 from tests.simulator.worlds import random_requests, requests
 
@@ -137,6 +138,14 @@ def test_a_change_that_finds_no_room_waits_until_requests_end() -> None:
     """The first device is full of what is to move there and back: nobody is thrown out."""
     small = over(node(room_tokens=1700), vary=Anything(period_s=0.05, variants=4, seed=3))
     served(small, requests(np.arange(12) * 0.02, prompt=700, output=100))
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.floats(0.05, 1.0), st.integers(0, 10**6))
+def test_a_lane_is_lost_while_layers_move(at_s: float, seed: int) -> None:
+    what = over(node(room_tokens=3000), vary=Anything(0.05, 4, seed), max_batch=8)
+    block = random_requests(20, 1, 30.0, seed)
+    served_while_lost(what, block, DeviceLost(at_s=at_s, device=0))
 
 
 def test_what_cannot_be_is_refused_before_the_start() -> None:

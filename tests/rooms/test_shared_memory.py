@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from c2c.hardware import load_platform, slices
 from c2c.models import kv_bytes_per_token, load_spec
-from c2c.serving import FAIL_KV, FAIL_NONE, Cost, Curve, Lane, StepLayout, Work
+from c2c.serving import FAIL_KV, FAIL_NONE, Copy, Cost, Curve, Lane, StepLayout, Work
+from c2c.serving.prepare.memories import lane_tokens
 from tests.rooms.laws import served
 from tests.simulator.lanes import COLD, SPEC, over
 from tests.simulator.worlds import random_requests, requests, simulate
@@ -70,3 +71,23 @@ def test_what_a_lane_holds_alone_is_all_but_the_others_reserve() -> None:
     made = over(one_device(room, (0.25 * room, 0.0)))
     records, _, _ = simulate(made, requests([0.0] * 2, model=1, prompt=[651, 650], output=100))
     assert list(records.failure) == [FAIL_KV, FAIL_NONE]  # 750 tokens are all it may have
+
+
+def test_room_is_counted_beside_every_variant_of_other_lanes() -> None:
+    """One variant of the first lane needs more of one memory, the other one of the other."""
+    made = one_device(1000.0 * BYTES[1], (0.0, 0.0))
+    first, second = made.lanes
+    (plan,) = first.steps[SPEC]
+    room = 1000.0 * BYTES[1]
+    copies = ((Copy("host", "memory", 0.6 * room),), (Copy("host", "beside", 0.5 * room),))
+    both = replace(
+        made,
+        memories={"memory": room, "beside": room},
+        lanes=(
+            replace(first, steps={SPEC: (plan, plan)}, copies=copies),
+            replace(second, kv_homes=({"memory": 1.0}, {"beside": 1.0})),
+        ),
+    )
+    assert lane_tokens(both, load_spec(COLD), second.place) == 500
+    only = replace(both, lanes=(both.lanes[0], second))
+    assert lane_tokens(only, load_spec(COLD), second.place) == 400

@@ -14,8 +14,9 @@ from c2c.draws import draw
 from c2c.hardware import load_platform, slices
 from c2c.models import kv_bytes_per_token, load_spec
 from c2c.policies import follows_waits, kv_home, timer_s, variant
-from c2c.serving import Cost, Curve, Lane, StepLayout, Work
-from tests.rooms.laws import served
+from c2c.serving import FAIL_DEVICE, Cost, Curve, Lane, StepLayout, Work
+from c2c.serving.port import DeviceLost
+from tests.rooms.laws import served, served_while_lost
 from tests.simulator.lanes import COLD, SPEC, over
 from tests.simulator.worlds import random_requests, requests, simulate
 
@@ -141,3 +142,12 @@ def test_a_home_does_not_depend_on_the_order_of_events() -> None:
     for rate in (5.0, 500.0):
         _, _, books = served(made, random_requests(30, 1, rate, 3))
         assert books.all_homes == wanted
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 1), st.floats(0.05, 1.0), st.integers(0, 10**6))
+def test_a_lane_is_lost_and_the_other_serves_on(device: int, at_s: float, seed: int) -> None:
+    made = over(pair(hot=3000, cold=3000, reserve=500), vary=Away(0.5), max_batch=8)
+    block = random_requests(20, 2, 30.0, seed)
+    records = served_while_lost(made, block, DeviceLost(at_s=at_s, device=device))
+    assert not (records.failure[block.model != device] == FAIL_DEVICE).any()

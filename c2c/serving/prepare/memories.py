@@ -78,11 +78,11 @@ def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
     if not lane.kv_homes:
         return int(lane.kv_bytes // one)
     room = dict(layout.memories)
-    for other in layout.lanes:
-        most = max((_bytes_of(copies) for copies in other.copies), key=_total, default={})
+    for other in (other for other in layout.lanes if other is not lane):
+        copied = [_bytes_of(copies) for copies in other.copies]
         for name in room:
-            kept = 0.0 if other is lane else other.reserve.get(name, 0.0)
-            room[name] -= kept + (0.0 if other is lane else most.get(name, 0.0))
+            room[name] -= other.reserve.get(name, 0.0)
+            room[name] -= max((found.get(name, 0.0) for found in copied), default=0.0)
     least = math.inf
     for v in range(max(1, len(lane.copies), len(lane.open_homes))):
         taken = _bytes_of(_copies(lane, v))
@@ -110,10 +110,6 @@ def _bytes_of(copies: Sequence[Copy]) -> dict[str, float]:
     for copy in copies:
         found[copy.target] = found.get(copy.target, 0.0) + copy.nbytes
     return found
-
-
-def _total(found: Mapping[str, float]) -> float:
-    return sum(found.values())
 
 
 def _check_room(layout: StepLayout, lane: Lane) -> None:
