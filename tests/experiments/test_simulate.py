@@ -103,6 +103,7 @@ def test_a_trace_nobody_prepared_becomes_a_run_folder(tmp_path: Path) -> None:
     assert "complete already, skipped" in again.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_resumes_and_survives_a_bad_point(tmp_path: Path) -> None:
     points = ["-m", *SMALL, "seed=0,-1,1"]
     first = run(tmp_path, *points)

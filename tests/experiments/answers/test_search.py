@@ -133,6 +133,7 @@ def test_all_points_are_tried_once_and_the_front_is_of_those_that_meet_the_targe
     assert best.values == (2.0, 0.5, 0.1)
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_where_it_was_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

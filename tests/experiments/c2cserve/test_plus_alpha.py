@@ -63,6 +63,7 @@ def test_every_choice_of_hindsight_can_be_built() -> None:
             build(settings.composed(["system=c2cserve", *BASE, *chosen]))
 
 
+@pytest.mark.slow
 def test_predicting_serves_every_request_and_counts_what_others_lose() -> None:
     def served(*more: str) -> Any:
         requests = ("workload.requests=40", "workload.rate_rps=6", "workload.lengths=fixed",

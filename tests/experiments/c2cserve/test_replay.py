@@ -15,6 +15,7 @@ from experiments.sensitivity import changed, chip_knobs
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 
 
+@pytest.mark.slow
 def test_cold_start_costs_more_than_a_switch() -> None:
     cold = starts.compute_cold(QUICK).tables["cold"].to_pylist()
     switch = starts.compute_switch(QUICK).tables["switch"].to_pylist()

@@ -13,6 +13,7 @@ from experiments.gpu.sections import SECTIONS
 TINY = Context(backend="reference", scale="tiny")
 
 
+@pytest.mark.slow
 def test_texts_by_turns_are_those_drawn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SECTIONS["engine"].module == "experiments.gpu.engine"
     texts = next(c.spec for c in engine.cases("tiny") if c.spec.get("ahead") == 1)

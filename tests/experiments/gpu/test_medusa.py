@@ -76,6 +76,7 @@ def test_xlas_steps_are_restored_by_the_drivers_calls(
     assert min(row["launch_s"], row["first_launch_s"], row["one_by_one_s"]) > 0
 
 
+@pytest.mark.slow
 def test_the_first_steps_are_told_apart() -> None:
     case = medusa.cases("tiny")[-1]
     assert [c.spec.get("update") for c in medusa.cases("full")][-3:] == [*medusa.MODES]

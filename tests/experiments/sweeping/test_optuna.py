@@ -140,6 +140,7 @@ def test_a_search_without_a_usable_point_says_so(tmp_path: Path, several: bool) 
     assert found["solutions"] == []
 
 
+@pytest.mark.slow
 def test_a_search_whose_requests_all_fail_ends_with_one_line_and_a_status(tmp_path: Path) -> None:
     """The share of requests on target is 0 then, which is no result to choose by."""
     done = subprocess.run(

@@ -65,6 +65,7 @@ def test_errors_of_calls_are_within_the_bounds(rows: list[Comparison], chip: str
     assert held.count > 15
 
 
+@pytest.mark.slow
 def test_engines_are_within_the_bounds() -> None:
     own, skipped = read_folder(OWN), Skipped()
     table = own["e2e_single_gpu"]

@@ -134,6 +134,7 @@ def test_logits_are_compared_value_for_value(monkeypatch: pytest.MonkeyPatch) ->
     assert row["relative_error"] > results.tolerance(row["layers"])
 
 
+@pytest.mark.slow
 def test_switching_compiles_nothing() -> None:
     rows = switching.rows_of(TINY)
     assert [row["to"] for row in rows] == ["first", "first", "second", "first", "second"]
