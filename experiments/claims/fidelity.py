@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from experiments.claims.beside import members_of_orders, reasons_of_misses
+from experiments.claims.classes import ClassName, class_of, reclassified
 from experiments.claims.compare import Comparison, Result, compare
 from experiments.claims.load import Claim, claim, explanations
 
@@ -29,13 +30,28 @@ __all__ = [
     "totals",
 ]
 
-Status = Literal["in-sample", "out-of-sample", "identity", "explained", "not-yet", "not-applicable"]
+Status = Literal[
+    "in-sample", "out-of-sample", "identity", "repeat", "explained", "not-yet", "not-applicable"
+]
 # Status -> its details' key in the totals.
 ANSWERED: dict[Status, str] = {
     "out-of-sample": "out_of_sample",
     "in-sample": "in_sample",
     "identity": "identities",
+    "repeat": "repeats",
 }
+# Class of a claim -> its status, whatever its figure says; a predicted one is what its figure says.
+OF_CLASS: dict[ClassName, Status] = {
+    "input": "in-sample",
+    "unprinted": "in-sample",
+    "rule": "in-sample",
+    "calibrates": "in-sample",
+    "identity": "identity",
+    "repeat_of": "repeat",
+    "follows_from": "repeat",
+    "not_comparable": "not-applicable",
+}
+GIVEN: tuple[ClassName, ...] = ("input", "unprinted")  # nothing to answer
 # What a claim would take in words, and the smallest factor of one number that would do.
 type Takes = tuple[str, float | None]
 NEAR = 1.25  # a miss that one number changed by a quarter would mend is a near one
@@ -133,12 +149,16 @@ def fidelity_rows(
     rows = []
     for item in claims.values():
         found = first.get(item.id)
-        if found is None:
-            status: Status = "not-applicable" if item.is_informational else "not-yet"
-            if item.id in explained:
-                status = "explained"
+        entry = class_of(item.id)
+        if found is not None:
+            status: Status = "in-sample" if item.id in in_sample else found.sample
+            status = OF_CLASS.get(entry.name, status) if entry else status
+        elif item.id in explained:
+            status = "explained"
+        elif entry.name in GIVEN if entry else item.is_informational:
+            status = "not-applicable"
         else:
-            status = "in-sample" if item.id in in_sample else found.sample
+            status = "not-yet"
         comparison = compared.get(item.id)
         missing: tuple[str, ...] = ()
         if comparison is not None and comparison.agrees:
@@ -176,6 +196,7 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         system: _counts([r for r in unseen if r.claim.system == system])
         for system in dict.fromkeys(r.claim.system for r in unseen)
     }
+    out["reclassified"] = len(reclassified())
     misses = [r for r in rows if r.is_miss]
     out["misses"] = {
         "all": len(misses),
@@ -292,8 +313,10 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
     console.print(
         f"{found['claims']} claims: {found['out-of-sample']} out-of-sample, "
         f"{found['in-sample']} in-sample, {found['identity']} identities (arithmetic of inputs), "
+        f"{found['repeat']} repeats of others, "
         f"{found['explained']} explained, {found['not-yet']} not yet, "
-        f"{found['not-applicable']} not applicable (constants of the papers' setups)"
+        f"{found['not-applicable']} not applicable (constants of the papers' setups); "
+        f"reclassified after a result: {found['reclassified']}"
     )
     for key, what in (
         ("without_a_reason", "missed without a reason in misses.yaml"),

@@ -1,0 +1,194 @@
+"""The frozen classes of claims (`classes.yaml`) and the readings of what papers leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from c2c.errors import DataError, SettingError
+from experiments.claims.load import load_claims
+
+__all__ = [
+    "Class",
+    "ClassName",
+    "Reading",
+    "Reclassified",
+    "class_of",
+    "classes",
+    "readings",
+    "readings_of",
+    "reclassified",
+]
+
+CLASSES_PATH = Path(__file__).with_name("classes.yaml")
+READINGS_PATH = Path(__file__).with_name("readings.yaml")
+
+ClassName = Literal[
+    "input", "unprinted", "identity", "rule", "repeat_of", "follows_from", "calibrates",
+    "not_comparable", "predicted",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Class:
+    """What a claim is to us. `of`: the claims that it repeats or follows from; `knob`: it sets."""
+
+    name: ClassName
+    of: tuple[str, ...] = ()
+    knob: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclassified:
+    """A class that was changed after the freeze."""
+
+    claim: str
+    was: ClassName
+    date: date
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A setting that a paper leaves open: our default by a rule, and two alternatives or more."""
+
+    name: str
+    asks: str
+    claims: tuple[str, ...]
+    default: Any
+    rule: str
+    alternatives: tuple[Any, ...]
+
+
+@cache
+def classes() -> Mapping[str, Class]:
+    """Return the classes by claim id, of the systems in the file.
+
+    Raises:
+      DataError: a claim of these systems is missing, is named twice or does not exist.
+    """
+    out: dict[str, Class] = {}
+    systems = _mapping(CLASSES_PATH)
+    systems.pop("reclassified", None)
+    for system, by_class in systems.items():
+        for name, entry in _classes_of(system, by_class):
+            if name in out or name not in load_claims():
+                raise DataError(CLASSES_PATH.name, f"{name}: expected a claim, once")
+            out[name] = entry
+        missing = {c.id for c in load_claims().values() if c.system == system} - out.keys()
+        if missing:
+            raise DataError(CLASSES_PATH.name, f"no class of {', '.join(sorted(missing))}")
+    for name, entry in out.items():
+        if lost := [other for other in entry.of if other not in out]:
+            raise DataError(CLASSES_PATH.name, f"{name}: no claim {', '.join(lost)}")
+    return out
+
+
+def class_of(claim_id: str) -> Class | None:
+    """Return a claim's class, None for a system whose figures say themselves what they are."""
+    return classes().get(claim_id)
+
+
+@cache
+def reclassified() -> tuple[Reclassified, ...]:
+    """Return the classes that were changed after the freeze, each with its date and reason.
+
+    Raises:
+      DataError: an entry without a field, of no claim, or without a reason.
+    """
+    out = []
+    for entry in _mapping(CLASSES_PATH).get("reclassified") or ():
+        try:
+            found = Reclassified(**entry)
+        except TypeError as error:
+            raise DataError(CLASSES_PATH.name, f"reclassified: {error}") from error
+        is_whole = found.claim in classes() and found.was in get_args(ClassName)
+        if not is_whole or not isinstance(found.date, date) or not str(found.why).strip():
+            raise DataError(
+                CLASSES_PATH.name, f"reclassified {found.claim}: expected a claim, was, date, why"
+            )
+        out.append(found)
+    return tuple(out)
+
+
+@cache
+def readings(system: str) -> Mapping[str, Reading]:
+    """Return a system's readings by name.
+
+    Raises:
+      SettingError: there are none of that system.
+      DataError: an entry without a rule, with fewer than two alternatives, or of no claim.
+    """
+    systems = _systems()
+    if system not in systems:
+        raise SettingError("system", system, f"one of {', '.join(systems)}")
+    out = {}
+    for name, entry in systems[system].items():
+        try:
+            found = Reading(
+                name=name,
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()},
+            )
+        except TypeError as error:
+            raise DataError(READINGS_PATH.name, f"{system}.{name}: {error}") from error
+        others = set(map(str, found.alternatives)) - {str(found.default)}
+        if not str(found.rule).strip() or len(others) < 2:
+            raise DataError(
+                READINGS_PATH.name, f"{system}.{name}: expected a rule and two alternatives"
+            )
+        for start in found.claims:
+            if not any(_starts(c.id, system, start) for c in load_claims().values()):
+                raise DataError(READINGS_PATH.name, f"{system}.{name}: no claim {start}")
+        out[name] = found
+    return out
+
+
+def readings_of(claim_id: str) -> tuple[Reading, ...]:
+    """Return the readings that a claim of a system with readings depends on."""
+    system = claim_id.split(".", 1)[0]
+    if system not in _systems():
+        return ()
+    return tuple(
+        r for r in readings(system).values() if any(_starts(claim_id, system, s) for s in r.claims)
+    )
+
+
+@cache
+def _systems() -> Mapping[str, Mapping[str, Any]]:
+    return _mapping(READINGS_PATH)
+
+
+def _starts(claim_id: str, system: str, start: str) -> bool:
+    return claim_id.startswith(f"{system}.{start}")
+
+
+def _classes_of(system: str, by_class: Mapping[str, Any]) -> Iterator[tuple[str, Class]]:
+    for name, entries in by_class.items():
+        if name not in get_args(ClassName):
+            raise DataError(CLASSES_PATH.name, f"{system}.{name}: expected a class")
+        for entry in entries:
+            detail = entries[entry] if isinstance(entries, Mapping) else ()
+            is_knob = name == "calibrates"
+            if isinstance(detail, str) != is_knob:
+                raise DataError(CLASSES_PATH.name, f"{system}.{entry}: expected a knob in words")
+            yield (
+                f"{system}.{entry}",
+                Class(
+                    name=name,
+                    of=() if is_knob else tuple(f"{system}.{other}" for other in detail),
+                    knob=detail if is_knob else "",
+                ),
+            )
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    found = yaml.safe_load(path.read_bytes())
+    if not isinstance(found, dict):
+        raise DataError(path.name, "expected a mapping")
+    return found
