@@ -1,0 +1,152 @@
+"""The best placement under counted transitions, by dynamic programming over layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from c2c.errors import SettingError
+from c2c.systems.cocoserve.placement import Placement
+from c2c.systems.cocoserve.planner import Room
+from c2c.systems.cocoserve.speedup import Estimate
+
+__all__ = ["MOST_DEVICES", "exact"]
+
+MOST_DEVICES: Final = 3
+"""Devices that get copies; with the first, four."""
+
+
+def exact(placement: Placement, room: Room, estimate: Estimate) -> Placement:
+    """Return the placement with the best estimate among all that add copies within the room.
+
+    A device that holds a run always gains by a longer one: one more layer saves time and adds no
+    transition. So each device is filled, or gets nothing where it holds nothing yet. What is left
+    is to choose its layers, of known number: states are the devices that hold the layer before and
+    the layers that each holds so far.
+
+    Args:
+      placement: what there is.
+      room: copies that each device has room for; at most three devices.
+      estimate: of the speedup.
+
+    Raises:
+      SettingError: room on more devices.
+    """
+    given = [d for d in sorted(room) if room[d] > 0]
+    if len(given) > MOST_DEVICES:
+        raise SettingError("room", dict(room), f"room on at most {MOST_DEVICES} devices")
+    if estimate.shortened <= 0:
+        return placement
+    begun = [d for d in given if any(d in devices for devices in placement.copies)]
+    new = [d for d in given if d not in begun]
+    best, most = placement, estimate.of(placement)
+    for size in range(len(new) + 1):
+        for chosen in combinations(new, size):
+            found = _filled(placement, [*begun, *chosen], room, estimate)
+            if (score := estimate.of(found)) > most:
+                best, most = found, score
+    return best
+
+
+def _filled(
+    placement: Placement, devices: Sequence[int], room: Room, estimate: Estimate
+) -> Placement:
+    """Return the best placement that fills all of the devices."""
+    n, copies = placement.layers, [list(held) for held in placement.copies]
+    axes = []
+    for device in devices:
+        held = np.array([device in each for each in copies])
+        total = min(n, int(held.sum()) + room[device])
+        if total == n:
+            for each in copies:
+                each.extend([device] * (device not in each))
+        else:
+            per_run = 0.0 if device == placement.first else 2.0 * estimate.per_transition
+            axes.append(_Axis(device, held, total, per_run))
+    if axes:
+        fixed = np.array([len(set(each) - {a.device for a in axes}) for each in copies])
+        weight = estimate.shortened / n
+        for axis, held in zip(axes, _solved(axes, fixed, weight), strict=True):
+            for layer in np.flatnonzero(held & ~axis.held):
+                copies[layer].append(axis.device)
+    return Placement(tuple(map(tuple, copies)), parts=placement.parts, first=placement.first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A device whose layers are to be chosen.
+
+    Attributes:
+      device: its number.
+      held: layers that it has already.
+      total: layers that it shall have.
+      per_run: cost of a run.
+    """
+
+    device: int
+    held: npt.NDArray[np.bool_]
+    total: int
+    per_run: float
+
+    @property
+    def counted(self) -> int:
+        """1: its layers are counted; 0: those that it lacks, which are fewer."""
+        return int(2 * self.total <= len(self.held))
+
+    @property
+    def states(self) -> int:
+        """Counts that can be."""
+        return 1 + (self.total if self.counted else len(self.held) - self.total)
+
+
+def _solved(
+    axes: Sequence[_Axis], fixed: npt.NDArray[np.int64], weight: float
+) -> list[npt.NDArray[np.bool_]]:
+    """Return for each axis which layers its device holds."""
+    d, n = len(axes), len(fixed)
+    costs = np.full((2,) * d + tuple(a.states for a in axes), np.inf)
+    costs[(0,) * (2 * d)] = 0.0
+    bits = np.indices((2,) * d).sum(0).reshape((2,) * d + (1,) * d)
+    was = []  # for each layer and axis: whether the layer before is held, by state after the axis
+    for layer in range(n):
+        choices = []
+        for k, axis in enumerate(axes):
+            off, on = _of(k, 0), _of(k, 1)
+            begun = costs[off] + axis.per_run
+            choice = np.empty(costs.shape, dtype=bool)
+            np.less(costs[on], costs[off], out=choice[off])
+            np.less_equal(costs[on], begun, out=choice[on])
+            lowest = np.minimum(costs[off], costs[on])
+            np.minimum(costs[on], begun, out=costs[on])
+            costs[off] = np.inf if axis.held[layer] else lowest
+            choices.append(choice)
+        was.append(choices)
+        with np.errstate(divide="ignore"):  # infinite where no device holds the layer
+            costs += weight / (fixed[layer] + bits)
+        for k, axis in enumerate(axes):
+            part = costs[_of(k, axis.counted)]
+            counts = np.moveaxis(part, d - 1 + k, 0)
+            counts[1:] = counts[:-1].copy()
+            counts[0] = np.inf
+    ends = tuple(a.states - 1 for a in axes)
+    last = costs.reshape(*(2,) * d, -1)[..., -1]
+    state = [int(b) for b in np.unravel_index(int(np.argmin(last)), last.shape)]
+    counts_left = list(ends)
+    found = [np.zeros(n, dtype=bool) for _ in axes]
+    for layer in reversed(range(n)):
+        for k, axis in enumerate(axes):
+            found[k][layer] = bool(state[k])
+            counts_left[k] -= state[k] == axis.counted
+        for k in reversed(range(d)):
+            state[k] = int(was[layer][k][(*state, *counts_left)])
+    return found
+
+
+def _of(k: int, bit: int) -> tuple[slice | int, ...]:
+    """Return the index of the states in which axis k holds the layer, or does not."""
+    return (*(slice(None),) * k, bit)

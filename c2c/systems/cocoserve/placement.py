@@ -1,0 +1,157 @@
+"""Placements: devices that hold copies of each layer, and the rows that each copy takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from c2c.errors import SettingError
+
+__all__ = ["Part", "Placement", "even_rows"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """A module of a layer on another device than the layer: its KV, its attention, a projection."""
+
+    layer: int
+    module: str
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Copies of a model's layers on devices.
+
+    Attributes:
+      copies: of each layer, the devices that hold it, the original first.
+      rows: of each layer, the rows that each copy takes; (): even shares.
+      parts: modules that are away from their layer.
+      first: the device where a step begins and ends.
+    """
+
+    copies: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[int, ...], ...] = ()
+    parts: tuple[Part, ...] = ()
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.copies:
+            raise SettingError("copies", [], "at least one layer")
+        for layer, devices in enumerate(self.copies):
+            if not devices:
+                raise SettingError(f"copies[{layer}]", [], "at least one copy of a layer")
+            if len(set(devices)) < len(devices):
+                raise SettingError(f"copies[{layer}]", list(devices), "one copy a device")
+        if self.rows and [len(r) for r in self.rows] != [len(c) for c in self.copies]:
+            raise SettingError("rows", self.rows, "a number of rows for each copy of each layer")
+
+    @classmethod
+    def unscaled(cls, layers: int, device: int = 0) -> Placement:
+        """Return all layers on one device."""
+        return cls(((device,),) * layers, first=device)
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.copies)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Copies of each layer, the P of the paper."""
+        return tuple(map(len, self.copies))
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """All devices that hold something, in order."""
+        held = {d for devices in self.copies for d in devices}
+        return tuple(sorted({self.first, *held, *(part.device for part in self.parts)}))
+
+    def holds(self, layer: int, device: int) -> bool:
+        """Return whether a device holds a copy of a layer."""
+        return device in self.copies[layer]
+
+    def partitions(self, batch: int) -> tuple[Mapping[int, int], ...]:
+        """Return each layer's rows by device; devices without rows are left out."""
+        shares = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
+        for layer, rows in enumerate(shares):
+            if sum(rows) != batch or min(rows) < 0:
+                raise SettingError(
+                    f"rows[{layer}]", list(rows), f"numbers from 0 that sum to {batch}"
+                )
+        return tuple(
+            {d: r for d, r in zip(devices, rows, strict=True) if r}
+            for devices, rows in zip(self.copies, shares, strict=True)
+        )
+
+    def replicated(self, layers: Iterable[int], device: int) -> Placement:
+        """Return the placement with copies of layers on another device.
+
+        Raises:
+          SettingError: the device holds one of them.
+        """
+        changed = list(self.copies)
+        for layer in self._known(layers):
+            if device in changed[layer]:
+                raise SettingError("layers", layer, f"one that device {device} holds no copy of")
+            changed[layer] = (*changed[layer], device)
+        return replace(self, copies=tuple(changed), rows=())
+
+    def evicted(self, layers: Iterable[int], device: int) -> Placement:
+        """Return the placement without the copies of layers on a device.
+
+        Raises:
+          SettingError: the device holds no copy of one of them, or the last one.
+        """
+        changed = list(self.copies)
+        for layer in self._known(layers):
+            if device not in changed[layer]:
+                raise SettingError("layers", layer, f"one that device {device} holds a copy of")
+            if len(changed[layer]) == 1:
+                raise SettingError(
+                    "layers", layer, f"one with another copy than that of device {device}"
+                )
+            changed[layer] = tuple(d for d in changed[layer] if d != device)
+        return replace(self, copies=tuple(changed), rows=())
+
+    def migrated(
+        self, layers: Iterable[int], source: int, device: int, module: str = "layer"
+    ) -> Placement:
+        """Return the placement with layers, or a module of each, moved from device to device.
+
+        Raises:
+          SettingError: the source holds no copy of one of them, or the target does.
+        """
+        chosen = self._known(layers)
+        for layer in chosen:
+            if source not in self.copies[layer]:
+                raise SettingError("layers", layer, f"one that device {source} holds a copy of")
+            if device in self.copies[layer]:
+                raise SettingError("layers", layer, f"one that device {device} holds no copy of")
+        if module != "layer":
+            kept = [p for p in self.parts if p.layer not in chosen or p.module != module]
+            moved = (Part(layer, module, device) for layer in chosen)
+            return replace(self, parts=tuple(sorted([*kept, *moved])))
+        changed = list(self.copies)
+        for layer in chosen:
+            changed[layer] = tuple(device if d == source else d for d in changed[layer])
+        return replace(self, copies=tuple(changed))
+
+    def _known(self, layers: Iterable[int]) -> Sequence[int]:
+        chosen = tuple(layers)
+        for layer in chosen:
+            if not 0 <= layer < self.layers:
+                raise SettingError("layers", layer, f"numbers of layers, 0 to {self.layers - 1}")
+        if len(set(chosen)) < len(chosen):
+            raise SettingError("layers", list(chosen), "each layer once")
+        return chosen
+
+
+def even_rows(batch: int, copies: int) -> tuple[int, ...]:
+    """Return rows of a batch by copy, as even as whole rows are, the first copies the larger.
+
+    >>> even_rows(15, 2)
+    (8, 7)
+    """
+    share, rest = divmod(batch, copies)
+    return tuple(share + (k < rest) for k in range(copies))

@@ -1,0 +1,212 @@
+"""Plans of copies: the paper's Algorithm 1, and ours by runs with counted transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from c2c.errors import SettingError, unknown_name
+from c2c.systems.cocoserve.placement import Placement
+from c2c.systems.cocoserve.speedup import Estimate, transitions
+
+__all__ = [
+    "Available",
+    "Candidates",
+    "DeviceOrder",
+    "Room",
+    "by_continuity",
+    "by_runs",
+    "in_order",
+    "room_of",
+    "scale_up",
+]
+
+Candidates = Literal["here", "anywhere"]
+DeviceOrder = Literal["most_room", "index"]
+Available = Literal["bytes", "work", "both"]
+Room = Mapping[int, int]
+"""Copies of layers that each device has room for."""
+
+MORE = 1 + 1e-12
+"""A speedup is better than another from here on; sums of the same terms differ by rounding."""
+
+
+def room_of(
+    free_bytes: Mapping[int, float],
+    idle: Mapping[int, float],
+    *,
+    layer_bytes: float,
+    layers: int,
+    available: Available = "bytes",
+) -> dict[int, int]:
+    """Return the copies of layers that devices have room for.
+
+    Args:
+      free_bytes: of each device, beside all that a copy needs once.
+      idle: share of each device's time in which it does nothing; of "work" and "both".
+      layer_bytes: of one copy, r.
+      layers: of the model, whose unscaled step takes all time of a device.
+      available: "bytes": as many as fit; "work": as many layers as the idle time computes; "both".
+    """
+    if available not in get_args(Available):
+        raise unknown_name("available", available, get_args(Available))
+    if not layer_bytes > 0:
+        raise SettingError("layer_bytes", layer_bytes, "a number above 0")
+    room = {}
+    for device, free in free_bytes.items():
+        by_bytes = max(0, int(free // layer_bytes))
+        by_work = int(idle.get(device, 0.0) * layers) if available != "bytes" else by_bytes
+        room[device] = by_work if available == "work" else min(by_bytes, by_work)
+    return room
+
+
+def in_order(room: Room, order: DeviceOrder) -> list[int]:
+    """Return the devices as plans visit them; those with equal room by number."""
+    if order not in get_args(DeviceOrder):
+        raise unknown_name("order", order, get_args(DeviceOrder))
+    return sorted(room, key=lambda d: (-room[d] if order == "most_room" else 0, d))
+
+
+def by_continuity(held: Sequence[bool], candidates: Sequence[int]) -> list[int]:
+    """Return candidates by the longest run that each would be part of, then by number.
+
+    Args:
+      held: for each layer, whether the device holds a copy.
+      candidates: layers without a copy there.
+    """
+    n = len(held)
+    left, right = [0] * (n + 1), [0] * (n + 1)  # held layers that end before i; that begin at i
+    for i in range(n):
+        left[i + 1] = left[i] + 1 if held[i] else 0
+        right[n - 1 - i] = right[n - i] + 1 if held[n - 1 - i] else 0
+    return sorted(candidates, key=lambda i: (-left[i] - right[i + 1], i))
+
+
+def scale_up(
+    placement: Placement,
+    room: Room,
+    score: Estimate | Callable[[Placement], float],
+    *,
+    candidates: Candidates = "here",
+    order: DeviceOrder = "index",
+    sort_again: bool = False,
+) -> Placement:
+    """Return the placement after Algorithm 1: one layer at a time, kept if the score grows.
+
+    The paper leaves out `P* = P` before the first device; nothing runs without it.
+
+    Args:
+      placement: P.
+      room: copies that each eligible device has room for.
+      score: S; an `Estimate` is followed by its terms, which takes microseconds a layer.
+      candidates: layers without a copy "here", on the device, or "anywhere" but the original.
+      order: of the devices.
+      sort_again: whether the candidates are sorted after each copy, not once a device.
+    """
+    if candidates not in get_args(Candidates):
+        raise unknown_name("candidates", candidates, get_args(Candidates))
+    made = _Growing(placement, score)
+    for device in in_order(room, order):
+        held = made.held(device)
+        open_ = [i for i, here in enumerate(held) if not here]
+        if candidates == "anywhere":
+            open_ = [i for i in open_ if made.counts[i] == 1]
+        left = room[device]
+        if not sort_again:
+            for layer in by_continuity(held, open_)[:left]:
+                made.add(layer, device)
+            continue
+        while left and open_:
+            layer = by_continuity(held, open_)[0]
+            open_.remove(layer)
+            left -= 1
+            held[layer] = made.add(layer, device)
+    return made.placement()
+
+
+class _Growing:
+    """A placement that grows copy by copy, with the terms of its estimate."""
+
+    def __init__(
+        self, placement: Placement, score: Estimate | Callable[[Placement], float]
+    ) -> None:
+        self._start, self._score = placement, score
+        self._copies = [list(devices) for devices in placement.copies]
+        self.counts = list(placement.counts)
+        self._inverse = sum(1.0 / p for p in self.counts)
+        self._transitions = transitions(placement)
+        self._best = score.of(placement) if isinstance(score, Estimate) else score(placement)
+
+    def held(self, device: int) -> list[bool]:
+        """Return for each layer whether a device holds a copy."""
+        return [device in devices for devices in self._copies]
+
+    def add(self, layer: int, device: int) -> bool:
+        """Add a copy if the score grows by it; return whether it did."""
+        score, count = self._score, self.counts[layer]
+        inverse, ends = self._inverse - 1.0 / (count * (count + 1)), self._transitions
+        if device != self._start.first:
+            beside = [i for i in (layer - 1, layer + 1) if 0 <= i < len(self._copies)]
+            ends += 2 * (1 - sum(device in self._copies[i] for i in beside))
+        self._copies[layer].append(device)
+        if isinstance(score, Estimate):
+            found = score(inverse / len(self.counts), ends)
+        else:
+            found = score(self.placement())
+        if found <= self._best * MORE:
+            self._copies[layer].pop()
+            return False
+        self.counts[layer] += 1
+        self._inverse, self._transitions, self._best = inverse, ends, found
+        return True
+
+    def placement(self) -> Placement:
+        """Return what it has grown to."""
+        start = self._start
+        return Placement(tuple(map(tuple, self._copies)), parts=start.parts, first=start.first)
+
+
+def by_runs(
+    placement: Placement, room: Room, estimate: Estimate, *, order: DeviceOrder = "most_room"
+) -> Placement:
+    """Return the placement after our planner: on each device the best run, then the next.
+
+    A run of length one may cost more transitions than it saves where a longer one does not, which
+    Algorithm 1 cannot see. For two devices beside the first it is exact (tested by brute force);
+    for three see `c2c.systems.cocoserve.exact`.
+
+    Args:
+      placement: what there is.
+      room: copies that each device has room for.
+      estimate: of the speedup.
+      order: of the devices; exactness needs "most_room".
+    """
+    n = placement.layers
+    copies = [list(devices) for devices in placement.copies]
+    counts = np.array(placement.counts, dtype=float)
+    begins = np.arange(n)[:, None]
+    for device in in_order(room, order):
+        held = np.array([device in devices for devices in copies])
+        per_run = 0.0 if device == placement.first else 2.0 * estimate.per_transition
+        left = room[device]
+        while left > 0 and not held.all():
+            sizes = np.arange(1, min(n, left) + 1)
+            ends = np.minimum(begins + sizes, n)
+            saved = np.concatenate(([0.0], np.cumsum(1.0 / (counts * (counts + 1.0)))))
+            taken = np.concatenate(([0], np.cumsum(held)))
+            beside = np.concatenate(([0], held, [0]))  # of layer i at i + 1
+            joined = beside[:-2, None] + beside[ends + 1]
+            gain = (saved[ends] - saved[begins]) * estimate.shortened / n - per_run * (1 - joined)
+            is_open = (taken[ends] == taken[begins]) & (begins + sizes <= n)
+            gain = np.where(is_open, np.round(gain, 13), -np.inf)
+            size, begin = divmod(int(np.argmax(gain.T)), n)  # of equal ones the shortest, the first
+            if gain[begin, size] <= 0:
+                break
+            run = range(begin, begin + size + 1)
+            for layer in run:
+                copies[layer].append(device)
+            held[run], counts[run] = True, counts[run] + 1
+            left -= len(run)
+    return Placement(tuple(map(tuple, copies)), parts=placement.parts, first=placement.first)
