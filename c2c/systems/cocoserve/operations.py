@@ -19,8 +19,8 @@ class Operation:
       kind: replicate copies, migrate moves, evict removes a copy and brings the KV of its sequences
         home, cap lowers the rows of a step, offload sends the KV of rows above it to host memory.
       layers: of the model, in order.
-      source: device that they are read from.
-      device: that they go to, or are evicted from.
+      source: device that they are read from, or evicted from.
+      device: that they go to, or the KV of evicted copies.
       module: of each layer; see `c2c.systems.cocoserve.modules`.
       with_kv: whether the KV of the layers moves along.
       rows: of a step from now on; of a cap.
@@ -50,8 +50,8 @@ def operations_between(before: Placement, after: Placement) -> tuple[Operation, 
             found.setdefault(("migrate", source, device), []).append(layer)
         for device in come[moved:]:
             found.setdefault(("replicate", old[0], device), []).append(layer)
-        for device in gone[moved:]:
-            found.setdefault(("evict", device, device), []).append(layer)
+        for source in gone[moved:]:
+            found.setdefault(("evict", source, new[0]), []).append(layer)
     return tuple(_grouped(found))
 
 

@@ -111,7 +111,10 @@ def scale_down(
                 return ended()
     for layer in _evictees(made, here, estimate):
         made = made.evicted([layer], here)
-        done.append(Operation(kind="evict", layers=(layer,), source=here, device=here))
+        home = made.copies[layer][0]
+        done.append(
+            Operation(kind="evict", layers=(layer,), source=here, device=home, with_kv=True)
+        )
         if not is_violating(made, batch):
             return ended()
     rows = batch

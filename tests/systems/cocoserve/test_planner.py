@@ -235,7 +235,7 @@ def test_phase_2_evicts_what_adds_least_and_no_last_copy() -> None:
     )
     assert [o.layers for o in relief.operations] == [(2,), (0,), (1,), (4,)]
     assert min(relief.placement.counts) == 1
-    assert {o.device for o in relief.operations} == {0}
+    assert {(o.source, o.device) for o in relief.operations} == {(0, 1)}
 
 
 def test_wrong_values_are_named() -> None:

@@ -1,0 +1,141 @@
+"""Modules of a model's layer: bytes and operations of each, as in the paper's Table 1.
+
+A layer, its attention, its feed-forward block, one projection, or the KV of the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from c2c.errors import SettingError, unknown_name
+from c2c.models import ModelSpec, gemms, kv_bytes_per_token, param_count, weight_bytes
+
+__all__ = [
+    "BLOCK_BYTES",
+    "KV",
+    "LAYER",
+    "Module",
+    "kv_bytes",
+    "layer_bytes",
+    "module_of",
+    "modules",
+]
+
+KV: Final = "kv"
+LAYER: Final = "layer"
+BLOCK_BYTES: Final = 2 << 20
+"""A framework's allocator gives large tensors whole blocks of this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Equal weight matrices [k, n], of which a token takes some."""
+
+    k: int
+    n: int
+    count: int = 1
+    taken: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A part of a layer: its weights without norms, and whether attention is computed in it.
+
+    Attributes:
+      name: attention, feed_forward, layer, kv, or a projection.
+      matrices: its weights.
+      element_bytes: of one of them.
+      scores: heads x head size, where it has scores and weighted values; else 0.
+    """
+
+    name: str
+    matrices: tuple[Matrix, ...]
+    element_bytes: int
+    scores: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of its weights."""
+        return sum(m.k * m.n * m.count for m in self.matrices) * self.element_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Of the allocator's blocks that its matrices take."""
+        each = ((m.k * m.n * self.element_bytes, m.count) for m in self.matrices)
+        return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in each)
+
+    def flops(self, tokens: int) -> int:
+        """Return the operations of a prompt of so many tokens; all of its pairs are computed."""
+        products = 2 * tokens * sum(m.k * m.n * m.taken for m in self.matrices)
+        return products + 4 * tokens * tokens * self.scores
+
+
+def modules(spec: ModelSpec) -> Mapping[str, Module]:
+    """Return the modules of any layer of a model by name; all but `kv` have weights.
+
+    Raises:
+      SettingError: layers are not alike.
+    """
+    if spec.dense_layers:
+        raise SettingError(
+            f"model.{spec.name}.dense_layers", list(spec.dense_layers), "layers that are all alike"
+        )
+    q, kv, h = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.hidden
+    attention = {
+        "q": Matrix(k=h, n=q), "k": Matrix(k=h, n=kv), "v": Matrix(k=h, n=kv),
+        "o": Matrix(k=q, n=h),
+    }  # fmt: skip
+    block: dict[str, Matrix] = {}
+    for gemm in gemms(spec):
+        if gemm.kind == "head" or gemm.name in ("qkv", "o"):
+            continue
+        is_expert = gemm.kind == "expert"
+        count, taken = (spec.experts, spec.experts_per_token) if is_expert else (1, 1)
+        if gemm.name.endswith("gate_up"):
+            half = Matrix(k=gemm.k, n=gemm.n // 2, count=count, taken=taken)
+            start = gemm.name.removesuffix("gate_up")
+            block |= {f"{start}gate": half, f"{start}up": half}
+        else:
+            block[gemm.name] = Matrix(k=gemm.k, n=gemm.n, count=count, taken=taken)
+    named = {
+        **{name: (matrix,) for name, matrix in {**attention, **block}.items()},
+        "attention": tuple(attention.values()),
+        "feed_forward": tuple(block.values()),
+        LAYER: (*attention.values(), *block.values()),
+        KV: (),
+    }
+    return {
+        name: Module(
+            name=name, matrices=matrices, element_bytes=spec.dtype_bytes,
+            scores=q if name in ("attention", LAYER) else 0,
+        )
+        for name, matrices in named.items()
+    }  # fmt: skip
+
+
+def module_of(spec: ModelSpec, name: str) -> Module:
+    """Return a module of a model's layers by its name.
+
+    Raises:
+      SettingError: the model has none of this name; lists those that it has.
+    """
+    known = modules(spec)
+    if name not in known:
+        raise unknown_name("module", name, known)
+    return known[name]
+
+
+def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
+    """Return the bytes of keys and values of so many tokens in one layer."""
+    return tokens * kv_bytes_per_token(spec) // spec.layers
+
+
+def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
+    """Return the bytes of a layer with norms and biases, and of all that is outside layers."""
+    plain = replace(
+        spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
+    )
+    each = (param_count(replace(plain, layers=2)) - param_count(plain)) * spec.dtype_bytes
+    return each, weight_bytes(plain) - each

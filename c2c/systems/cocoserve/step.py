@@ -1,0 +1,179 @@
+"""Seconds of a decode step of a model whose layers have copies on several devices.
+
+`c2c.cost` times the rows of each copy; what is added are transfers of activations at changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from c2c.cost import StepTable, step_table
+from c2c.cost.kernel_graph import TimedGpu, timed_gpus
+from c2c.errors import SettingError
+from c2c.hardware import Node
+from c2c.models import ModelSpec
+from c2c.systems.cocoserve.placement import Placement
+
+__all__ = ["Devices", "StepTime", "devices_of", "step_time"]
+
+Partition = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """A decode step.
+
+    Attributes:
+      layers_s: of all layers, each at its slowest device.
+      transfers_s: of activations between devices.
+      rest_s: logits and the host, on the first device.
+      transfers: changes of the partition, and crossings of parts away from their layer.
+      moved_bytes: of activations.
+    """
+
+    layers_s: float
+    transfers_s: float
+    rest_s: float
+    transfers: int
+    moved_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """The whole step: nothing overlaps."""
+        return self.layers_s + self.transfers_s + self.rest_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """A model over the GPUs of a node.
+
+    Attributes:
+      spec: the model; layers are alike.
+      node: GPUs and links.
+      tables: what a step costs on each GPU, weights in its memory.
+    """
+
+    spec: ModelSpec
+    node: Node
+    tables: tuple[StepTable, ...]
+
+    @property
+    def most_rows(self) -> int:
+        """Largest batch that is timed."""
+        return self.tables[0].max_tokens
+
+    def layer_s(self, device: int, rows: int, context: int) -> float:
+        """Return what a device takes for one layer of so many rows; 0 of none."""
+        table = self.tables[device]
+        window = table.sliding_window
+        tokens = rows * (min(context, window) if window else context)
+        whole = float(table.body_s[rows, 0]) + float(table.decode_attention_s[rows])
+        return (whole + table.kv_read_s_per_token * tokens) / self.spec.layers
+
+    def rest_s(self, device: int, rows: int) -> float:
+        """Return what a step takes beside its layers on the device where it ends."""
+        return float(self.tables[device].head_s[rows, 0]) + self.tables[device].step_overhead_s
+
+    def transfer_s(self, before: Partition, after: Partition) -> tuple[float, int]:
+        """Return the seconds and bytes of a change: as few rows as can move, all at once.
+
+        Raises:
+          SettingError: no link joins two devices.
+        """
+        row = self.spec.hidden * self.spec.dtype_bytes
+        busy_s: dict[str, float] = {}
+        latency_s, moved = 0.0, 0
+        for source, device, rows in _flows(before, after):
+            link = self.node.link(source, device)
+            if link is None:
+                raise SettingError(
+                    "device", device, f"a device that a link joins to device {source}"
+                )
+            moved += rows * row
+            latency_s = max(latency_s, link.latency_s)
+            for way in self.node.ways(source, device):
+                busy_s[way] = busy_s.get(way, 0.0) + rows * row / (link.gbps * 1e9)
+        return latency_s + max(busy_s.values(), default=0.0), moved
+
+
+def devices_of(
+    spec: ModelSpec, node: Node, *, most_rows: int, gpus: tuple[TimedGpu, ...] = ()
+) -> Devices:
+    """Return a model over a node's GPUs, timed up to a batch.
+
+    Args:
+      spec: the model.
+      node: its GPUs.
+      most_rows: largest batch.
+      gpus: with their constants; (): those of `conf/hardware` with the calibration of their names.
+    """
+    known: dict[TimedGpu, StepTable] = {}
+    timed = gpus or timed_gpus(*node.gpus)
+    for gpu in timed:
+        if gpu not in known:
+            known[gpu] = step_table(
+                spec, gpu.part, gpu.constants, 1.0, max_tokens=most_rows, max_rows=most_rows,
+                alphas=[0.0], weights="hbm",
+            )  # fmt: skip
+    return Devices(spec=spec, node=node, tables=tuple(known[gpu] for gpu in timed))
+
+
+def step_time(placement: Placement, devices: Devices, *, batch: int, context: int) -> StepTime:
+    """Return the predicted decode step of a placement.
+
+    A layer lasts as long as its slowest copy. Rows change devices only where the partition changes;
+    a part away from its layer sends the rows there and back. It is timed on its layer's device.
+
+    Args:
+      placement: copies, and rows where they are not even.
+      devices: the model over a node.
+      batch: rows of the step.
+      context: tokens of KV that each row reads.
+
+    Raises:
+      SettingError: a placement of another number of layers, devices that the node lacks or that
+        no link joins, or a batch beyond what is timed.
+    """
+    if placement.layers != devices.spec.layers:
+        raise SettingError(
+            "copies", placement.layers, f"{devices.spec.layers} layers, as {devices.spec.name} has"
+        )
+    if not 1 <= batch <= devices.most_rows:
+        raise SettingError("batch", batch, f"1 to {devices.most_rows} rows")
+    count = len(devices.tables)
+    for device in placement.devices:
+        if not 0 <= device < count:
+            raise SettingError("device", device, f"0 to {count - 1}, those of {devices.node.name}")
+    first, parts = placement.first, placement.partitions(batch)
+    whole: Partition = {first: batch}
+    layers_s = sum(
+        len(list(run)) * max(devices.layer_s(d, rows, context) for d, rows in part.items())
+        for part, run in groupby(parts)
+    )
+    crossings = [(a, b) for a, b in pairwise([whole, *parts, whole]) if a != b]
+    for away in placement.parts:
+        there: Partition = {away.device: batch}
+        crossings += [(parts[away.layer], there), (there, parts[away.layer])]
+    sent = [devices.transfer_s(a, b) for a, b in crossings]
+    return StepTime(
+        layers_s=layers_s,
+        transfers_s=sum(seconds for seconds, _ in sent),
+        rest_s=devices.rest_s(first, batch),
+        transfers=len(sent),
+        moved_bytes=sum(nbytes for _, nbytes in sent),
+    )
+
+
+def _flows(before: Partition, after: Partition) -> Iterator[tuple[int, int, int]]:
+    """Yield source, target and rows of the fewest rows that change devices."""
+    surplus = {d: n - after.get(d, 0) for d, n in before.items() if n > after.get(d, 0)}
+    for device, rows in sorted(after.items()):
+        missing = rows - before.get(device, 0)
+        for source in sorted(surplus):
+            sent = min(missing, surplus[source])
+            if sent > 0:
+                yield source, device, sent
+                missing -= sent
+                surplus[source] -= sent
