@@ -1,5 +1,11 @@
 """CoCoServe: layers that are copied and moved between devices while a model serves."""
 
+from c2c.systems.cocoserve.controller import (
+    ControllerSettings,
+    Observation,
+    Scaled,
+    next_operation,
+)
 from c2c.systems.cocoserve.costs import (
     Held,
     OperationCosts,
@@ -13,7 +19,7 @@ from c2c.systems.cocoserve.costs import (
 )
 from c2c.systems.cocoserve.exact import exact
 from c2c.systems.cocoserve.fastest import fastest
-from c2c.systems.cocoserve.modules import Module, kv_bytes, layer_bytes, module_of, modules
+from c2c.systems.cocoserve.modules import Module, kv_bytes, layer_bytes, module_of, modules, sizes
 from c2c.systems.cocoserve.operations import Operation, operations_between
 from c2c.systems.cocoserve.placement import Part, Placement, even_rows
 from c2c.systems.cocoserve.planner import by_runs, room_of, scale_up
@@ -31,15 +37,18 @@ from c2c.systems.cocoserve.speedup import (
 from c2c.systems.cocoserve.step import Devices, StepTime, devices_of, step_time
 
 __all__ = [
+    "ControllerSettings",
     "Devices",
     "Estimate",
     "Held",
     "Module",
+    "Observation",
     "Operation",
     "OperationCosts",
     "Part",
     "Placement",
     "Relief",
+    "Scaled",
     "StepTime",
     "by_runs",
     "changes",
@@ -58,6 +67,7 @@ __all__ = [
     "module_of",
     "modules",
     "moved_bytes",
+    "next_operation",
     "operation_bytes",
     "operation_costs",
     "operation_s",
@@ -66,6 +76,7 @@ __all__ = [
     "room_of",
     "scale_down",
     "scale_up",
+    "sizes",
     "split_speedup",
     "step_time",
     "transitions",

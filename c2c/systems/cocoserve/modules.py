@@ -21,6 +21,7 @@ __all__ = [
     "layer_bytes",
     "module_of",
     "modules",
+    "sizes",
 ]
 
 KV: Final = "kv"
@@ -125,6 +126,16 @@ def module_of(spec: ModelSpec, name: str) -> Module:
     if name not in known:
         raise unknown_name("module", name, known)
     return known[name]
+
+
+def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
+    """Return the bytes that modules of a layer take where they go, with KV of so many tokens."""
+    kv = kv_bytes(spec, kv_tokens)
+    with_kv = ("attention", LAYER, KV)
+    return {
+        name: module.allocated_bytes + (kv if name in with_kv else 0)
+        for name, module in modules(spec).items()
+    }
 
 
 def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:

@@ -71,17 +71,24 @@ class Placement:
         """Return whether a device holds a copy of a layer."""
         return device in self.copies[layer]
 
+    def shares(self, batch: int) -> tuple[tuple[int, ...], ...]:
+        """Return each layer's rows by copy.
+
+        Raises:
+          SettingError: the rows that are set are none of such a batch.
+        """
+        found = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
+        for layer, rows in enumerate(found):
+            if sum(rows) != batch or min(rows) < 0:
+                allowed = f"numbers from 0 that sum to {batch}"
+                raise SettingError(f"rows[{layer}]", list(rows), allowed)
+        return found
+
     def partitions(self, batch: int) -> tuple[Mapping[int, int], ...]:
         """Return each layer's rows by device; devices without rows are left out."""
-        shares = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
-        for layer, rows in enumerate(shares):
-            if sum(rows) != batch or min(rows) < 0:
-                raise SettingError(
-                    f"rows[{layer}]", list(rows), f"numbers from 0 that sum to {batch}"
-                )
         return tuple(
             {d: r for d, r in zip(devices, rows, strict=True) if r}
-            for devices, rows in zip(self.copies, shares, strict=True)
+            for devices, rows in zip(self.copies, self.shares(batch), strict=True)
         )
 
     def replicated(self, layers: Iterable[int], device: int) -> Placement:
