@@ -20,6 +20,7 @@ COMMANDS = {
     "bench.servers.__main__": "ServersSettings",
     "bench.simulator": "BenchSettings",
     "bench.start": "StartSettings",
+    "cocoserve.plan": "PlanSettings",
     "medusa.ranks": "RanksSettings",
     "medusa.restore": "RestoreSettings",
     "medusa.steps": "StepsSettings",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from c2c.errors import SettingError
 from c2c.systems.cocoserve.modules import LAYER, kv_bytes, module_of
@@ -15,14 +15,15 @@ __all__ = ["fastest"]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Copies of adjacent layers on a device, which take so many rows."""
+    """Copies of adjacent layers on a device, which take so many rows at most."""
 
     begin: int
     end: int
-    rows: int
+    most_rows: int
 
 
 type _Runs = Mapping[int, _Run]
+type _Shares = tuple[tuple[int, int], ...]  # device and rows, the first device first
 
 
 def fastest(
@@ -30,9 +31,9 @@ def fastest(
 ) -> Placement:
     """Return the placement whose step is predicted to be the fastest, of those with a run a device.
 
-    Layers are alike, so a run as long as memory allows gains most for its rows. From even shares
-    over each number of devices, one device after another gets the begin and the rows that give the
-    least step, until none changes. In small cases its step is within 0.5 % of the best of all.
+    Layers are alike, so a run as long as memory allows gains most for its rows. One device after
+    another gets the begin and the most rows that give the least step, until none changes; the rows
+    of a layer go where they end first. In small cases the step is within 0.5 % of the best of all.
 
     Args:
       devices: the model over a node.
@@ -45,16 +46,24 @@ def fastest(
       SettingError: the KV of the batch has no room; names the bytes.
     """
     search = _Search(devices, free_bytes, batch, context, first)
-    joined = [d for d in free_bytes if d != first and devices.node.link(first, d) is not None]
-    joined.sort(key=lambda d: (-free_bytes[d], d))
-    found = [search.descended(search.even(joined[:k])) for k in range(len(joined) + 1)]
-    made = min(found, key=search.cost)
+    made: _Runs = {}
     cost = search.cost(made)
+    is_better = True
+    while is_better:
+        is_better = False
+        for device in sorted(free_bytes, key=lambda d: (-free_bytes[d], d)):
+            if device == first or devices.node.link(first, device) is None:
+                continue
+            others = {d: run for d, run in made.items() if d != device}
+            options = [others, *({**others, device: r} for r in search.runs(device, others))]
+            best = min(options, key=search.cost)
+            if (found := search.cost(best)) < cost:
+                made, cost, is_better = best, found, True
     if cost[0] > 0:
+        needed = batch * kv_bytes(devices.spec, context) * devices.spec.layers
         raise SettingError(
             "batch", batch, f"rows whose KV has room on device {first}",
-            f"{kv_bytes(devices.spec, context * batch) * devices.spec.layers:,} bytes are needed, "
-            f"{int(cost[0]):,} too many.",
+            f"{needed:,} bytes are needed, {int(cost[0]):,} too many.",
         )  # fmt: skip
     return search.placement(made)
 
@@ -66,41 +75,15 @@ class _Search:
     batch: int
     context: int
     first: int
+    shares: dict[tuple[tuple[int, int], ...], _Shares] = field(default_factory=dict)
 
     def cost(self, runs: _Runs) -> tuple[float, float]:
         """Return the bytes that the first device lacks, then the seconds of a step."""
-        rows = self.batch * self.devices.spec.layers - sum(
-            run.rows * (run.end - run.begin) for run in runs.values()
-        )
-        lacking = rows * kv_bytes(self.devices.spec, self.context) - self.free_bytes[self.first]
         placement = self.placement(runs)
+        kept = sum(rows[0] for rows in placement.rows)
+        lacking = kept * kv_bytes(self.devices.spec, self.context) - self.free_bytes[self.first]
         step = step_time(placement, self.devices, batch=self.batch, context=self.context)
         return max(0.0, lacking), step.seconds
-
-    def even(self, devices: Sequence[int]) -> _Runs:
-        """Return runs on all of the devices, each with an even share of the batch."""
-        made: _Runs = {}
-        rows = self.batch // (len(devices) + 1)
-        for device in devices:
-            options = [r for r in self.runs(device, made) if r.rows == rows]
-            made = min([made, *({**made, device: run} for run in options)], key=self.cost)
-        return made
-
-    def descended(self, runs: _Runs) -> _Runs:
-        """Return the best that is reached by changing one device's run after another."""
-        cost = self.cost(runs)
-        while True:
-            before = cost
-            for device in self.free_bytes:
-                others = {d: run for d, run in runs.items() if d != device}
-                if device == self.first or self.devices.node.link(self.first, device) is None:
-                    continue
-                options = ({**others, device: run} for run in self.runs(device, others))
-                best = min([runs, others, *options], key=self.cost)
-                if (found := self.cost(best)) < cost:
-                    runs, cost = best, found
-            if cost == before:
-                return runs
 
     def runs(self, device: int, others: _Runs) -> Iterator[_Run]:
         """Yield runs of a device: at all ends of the others' runs, with each number of rows."""
@@ -113,23 +96,37 @@ class _Search:
             if length < 1:
                 return
             for begin in sorted({e for end in ends for e in (end, end - length)}):
-                run = _Run(begin, min(n, begin + length), rows)
-                if 0 <= begin < n and self._rows_left(run, others) >= 0:
-                    yield run
-
-    def _rows_left(self, run: _Run, others: _Runs) -> int:
-        """Return the fewest rows that the first device has beside a run."""
-        taken = [0] * self.devices.spec.layers
-        for each in (run, *others.values()):
-            for layer in range(each.begin, each.end):
-                taken[layer] += each.rows
-        return self.batch - max(taken)
+                if 0 <= begin < n:
+                    yield _Run(begin, min(n, begin + length), rows)
 
     def placement(self, runs: _Runs) -> Placement:
         """Return runs as a placement."""
-        copies, rows = [], []
-        for layer in range(self.devices.spec.layers):
-            here = {d: run.rows for d, run in sorted(runs.items()) if run.begin <= layer < run.end}
-            copies.append((self.first, *here))
-            rows.append((self.batch - sum(here.values()), *here.values()))
-        return Placement(tuple(copies), tuple(rows), first=self.first)
+        layers = [
+            self._shared(
+                tuple((d, r.most_rows) for d, r in sorted(runs.items()) if r.begin <= layer < r.end)
+            )
+            for layer in range(self.devices.spec.layers)
+        ]
+        return Placement(
+            tuple(tuple(d for d, _ in shares) for shares in layers),
+            tuple(tuple(rows for _, rows in shares) for shares in layers),
+            first=self.first,
+        )
+
+    def _shared(self, limits: tuple[tuple[int, int], ...]) -> _Shares:
+        """Return the rows of a layer's copies: each row goes where it ends first.
+
+        The first device, which has no limit, takes its row even where a copy is as fast.
+        """
+        if limits not in self.shares:
+            most = {self.first: self.batch, **dict(limits)}
+            rows = dict.fromkeys(most, 0)
+            for _ in range(self.batch):
+                ends = {
+                    d: self.devices.layer_s(d, rows[d] + 1, self.context)
+                    for d in most
+                    if rows[d] < most[d]
+                }
+                rows[min(ends, key=ends.__getitem__)] += 1
+            self.shares[limits] = tuple(rows.items())
+        return self.shares[limits]

@@ -16,6 +16,7 @@ from hydra._internal.hydra import Hydra
 
 from experiments import simulate
 from experiments.bench import simulator
+from experiments.cocoserve import plan
 from experiments.reproduce import __main__ as reproduce_main
 
 TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
@@ -27,6 +28,8 @@ FILES: Mapping[str, bytes] = {
     "mine/thesis.tex": b"years of work\n",
     "broken/system/mine.yaml": b"name: mine\n  place: [\n",
     "broken/system/bad.yaml": b"name: \xff\xfe\n",
+    "plans/13b.json": b'{"model": "llama-2-13b", "layers": 40}',
+    "plans/39.json": b'{"model": "llama-2-13b", "layers": 39}',
     "traces/empty.csv": b"",
     "traces/no_rows.csv": COLUMNS.encode(),
     "traces/corrupt.parquet": b"PAR1 and then nothing of the kind",
@@ -69,7 +72,10 @@ def commands() -> Mapping[str, Callable[[list[str]], int]]:
         sys.argv[1:] = [*BASE, *arguments]
         return simulate.main()
 
-    return {"simulate": simulated, "reproduce": reproduce_main.main, "bench": simulator.main}
+    return {
+        "simulate": simulated, "reproduce": reproduce_main.main, "bench": simulator.main,
+        "plan": plan.main,
+    }  # fmt: skip
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""CoCoServe's commands, figures and tables."""

@@ -1,0 +1,55 @@
+"""The command that prints plans of copies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from c2c.systems.cocoserve import transitions
+from experiments.cocoserve.plan import ALGORITHMS, PlanSettings, main, planned, problem_of, row_of
+
+FREE = [36.0, 20.0, 14.0, 9.0]
+
+
+def test_plans_of_all_algorithms() -> None:
+    problem = problem_of(PlanSettings(free_gib=FREE, gamma=0.1))
+    rows = {name: row_of(problem, planned(problem, name)) for name in ALGORITHMS}
+    room = sum(problem.room().values())
+    assert {name: row["copies"] for name, row in rows.items()} == {
+        name: 40 if name == "spread" else room for name in ALGORITHMS
+    }
+    for row in rows.values():
+        assert row["counted"] <= rows["exact"]["counted"] * (1 + 1e-9)
+        assert row["step_s"] >= rows["fastest"]["step_s"] * (1 - 1e-9)
+        assert row["eq_4"] <= rows["runs"]["eq_4"] * (1 + 1e-9)
+        # by Eq. 4 far more than by bytes read
+        assert row["eq_4"] > 1.3 > 1.15 > row["step_gain"] > 1
+    assert rows["printed"]["eq_4"] < rows["spread"]["eq_4"]
+
+
+def test_the_literal_gamma_adds_nothing() -> None:
+    problem = problem_of(PlanSettings())
+    assert problem.gamma == pytest.approx(2.4375)
+    assert transitions(planned(problem, "printed")) == 0
+
+
+def test_a_plan_is_written_and_taken_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "plan.json"
+    told = f"free_gib={FREE}"
+    assert main([told, "algorithms=[exact]", f"write={made}"]) == 0
+    said = capsys.readouterr().out
+    assert "replicate layer 0-29 from device 0 to 1: 18,150 MiB moved, 18,739 MiB taken" in said
+    assert "device 1: weights 18,240 MiB" in said
+    held = json.loads(made.read_text())
+    assert [tuple(each)[:2] == (0, 1) for each in held["copies"]] == [True] * 30 + [False] * 10
+    then = tmp_path / "then.json"
+    operations = "operations=[evict 0-9 1, migrate 5 1 attention]"
+    assert main([told, f"plan={made}", operations, f"write={then}"]) == 0
+    said = capsys.readouterr().out
+    assert "evict layer 0-9 from device 1 to 0:" in said
+    assert "migrate attention 5 from device 0 to 1:" in said
+    held = json.loads(then.read_text())
+    assert held["parts"] == [[5, "attention", 1]]
+    assert main([told, f"plan={then}", "algorithms=[runs]"]) == 0
