@@ -11,6 +11,7 @@ from experiments.plain_settings import read_settings
 from experiments.simulation.help import descriptions
 
 COMMANDS = {
+    "bench.cocoserve": "CocoserveSettings",
     "bench.decode": "DecodeSettings",
     "bench.measured.__main__": "MeasuredSettings",
     "bench.outside": "OutsideSettings",
