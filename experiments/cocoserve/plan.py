@@ -2,7 +2,7 @@
 
     python -m experiments.cocoserve.plan model=llama-2-13b node=a100_40_pcie_x4
     python -m experiments.cocoserve.plan algorithms=[exact] batch=32 write=plan.json
-    python -m experiments.cocoserve.plan plan=plan.json 'operations=[evict 0-9 1, migrate 39 2]'
+    python -m experiments.cocoserve.plan plan=plan.json 'operations=[evict 0-9 1]'
 
 Each plan has its gain by three estimates, none of which predicts seconds, and by the predicted
 step; then its operations with bytes and seconds, and the memory that it leaves on each device.
@@ -384,7 +384,7 @@ def _print(settings: PlanSettings, out: Console) -> None:
     out.print(table)
     for placement in dict.fromkeys(plans.values()):
         for name in (name for name, each in plans.items() if each == placement):
-            out.print(f"{name}: {ALGORITHMS.get(name, "as given")}")
+            out.print(f"{name}: {ALGORITHMS.get(name, 'as given')}")
         for line in (*_operations(problem, placement), *_memory(problem, placement)):
             out.print(f"  {line}")
     if settings.write and plans:
