@@ -240,8 +240,7 @@ def row_of(problem: Problem, placement: Placement) -> dict[str, Any]:
     step = step_time(placement, problem.devices, **timed)
     alone = Placement.unscaled(problem.spec.layers, placement.first)
     unscaled = step_time(alone, problem.devices, **timed)
-    todo = operations_between(problem.start, placement)
-    tokens = problem.batch * problem.context
+    costed = [_costed(problem, o) for o in _operations(problem, placement)]
     return {
         "copies": sum(placement.counts) - placement.layers,
         "transitions": transitions(placement),
@@ -251,10 +250,8 @@ def row_of(problem: Problem, placement: Placement) -> dict[str, Any]:
         "counted": counted_speedup(placement, problem.per_transition),
         "step_s": step.seconds,
         "step_gain": unscaled.seconds / step.seconds,
-        "operations_s": sum(
-            operation_s(o, problem.spec, problem.node, problem.costs, tokens) for o in todo
-        ),
-        "moved_bytes": sum(moved_bytes(o, problem.spec, tokens) for o in todo),
+        "operations_s": sum(seconds for _, seconds in costed),
+        "moved_bytes": sum(nbytes for nbytes, _ in costed),
     }
 
 
@@ -385,27 +382,37 @@ def _print(settings: PlanSettings, out: Console) -> None:
     for placement in dict.fromkeys(plans.values()):
         for name in (name for name, each in plans.items() if each == placement):
             out.print(f"{name}: {ALGORITHMS.get(name, 'as given')}")
-        for line in (*_operations(problem, placement), *_memory(problem, placement)):
+        for line in (*_lines(problem, placement), *_memory(problem, placement)):
             out.print(f"  {line}")
     if settings.write and plans:
         _write(Path(settings.write), problem, list(plans.values())[-1])
         out.print(f"written to {settings.write}: {list(plans)[-1]}")
 
 
-def _operations(problem: Problem, placement: Placement) -> Iterator[str]:
-    tokens = problem.batch * problem.context
+def _operations(problem: Problem, placement: Placement) -> list[Operation]:
     parts = [
         Operation(
             kind="migrate", layers=(p.layer,), source=placement.copies[p.layer][0],
             device=p.device, module=p.module, with_kv=p.module in ("attention", "kv"),
         )
-        for p in placement.parts
+        for p in placement.parts if p not in problem.start.parts
     ]  # fmt: skip
-    for operation in (*operations_between(problem.start, placement), *parts):
-        o = operation
-        moved = moved_bytes(o, problem.spec, tokens)
+    return [*operations_between(problem.start, placement), *parts]
+
+
+def _costed(problem: Problem, operation: Operation) -> tuple[int, float]:
+    """Return bytes that an operation moves, with KV of its source's rows, and its seconds."""
+    rows = problem.start.partitions(problem.batch)
+    source = [rows[layer].get(operation.source, 0) for layer in operation.layers]
+    tokens = round(sum(source) / len(source) * problem.context)
+    seconds = operation_s(operation, problem.spec, problem.node, problem.costs, tokens)
+    return moved_bytes(operation, problem.spec, tokens), seconds
+
+
+def _lines(problem: Problem, placement: Placement) -> Iterator[str]:
+    for o in _operations(problem, placement):
+        moved, seconds = _costed(problem, o)
         taken = operation_bytes(o, problem.spec, problem.costs)
-        seconds = operation_s(o, problem.spec, problem.node, problem.costs, tokens)
         yield (
             f"{o.kind} {o.module} {_ranges(o.layers)} from device {o.source} to {o.device}: "
             f"{moved / 2**20:,.0f} MiB moved, {taken / 2**20:,.0f} MiB taken, {seconds:.3f} s"

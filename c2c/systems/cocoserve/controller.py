@@ -81,8 +81,8 @@ class Observation:
       free_bytes: of each device.
       capacity_bytes: of each device.
       late_share: of the requests that ended, those beyond their targets.
-      tokens_per_s: that were computed.
-      latency_s: of requests, end to end, the mean.
+      tokens_per_s: that were computed; kept for records, no rule reads it.
+      latency_s: of requests, end to end, the mean; kept for records as well.
       out_of_memory: devices that had no block for a request.
       last: the last operation.
       last_s: when it ended.

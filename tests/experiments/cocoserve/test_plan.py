@@ -48,7 +48,9 @@ def test_a_plan_is_written_and_taken_up(tmp_path: Path, capsys: pytest.CaptureFi
     operations = "operations=[evict 0-9 1, migrate 5 1 attention]"
     assert main([told, f"plan={made}", operations, f"write={then}"]) == 0
     said = capsys.readouterr().out
-    assert "evict layer 0-9 from device 1 to 0:" in said
+    held_rows = 4 * 7 + 6 * 5  # of 15, two copies and three
+    evicted_mib = held_rows * 341 * 20_480 / 2**20
+    assert f"evict layer 0-9 from device 1 to 0: {evicted_mib:,.0f} MiB moved, 0 MiB" in said
     assert "migrate attention 5 from device 0 to 1:" in said
     held = json.loads(then.read_text())
     assert held["parts"] == [[5, "attention", 1]]
