@@ -35,7 +35,8 @@ class ControllerSettings:
       theta: share of late requests above which relief that has begun goes on.
       hysteresis: what `t_up` is more, and `theta` less, for copies after relief.
       cool_down_s: after an operation, in which there is no other.
-      available: of a device, for copies: memory, idle time or both.
+      available: of a device, for copies: memory, idle time or both; by memory alone a busy device
+        gets back the copies that it was relieved of.
       cap: rows of a step where nothing is late.
       batch_step: rows that a step loses or regains at once.
     """
@@ -46,7 +47,7 @@ class ControllerSettings:
     theta: float = 0.1
     hysteresis: float = 0.05
     cool_down_s: float = 2.0
-    available: Available = "bytes"
+    available: Available = "both"
     cap: int = 15
     batch_step: int = 5
 

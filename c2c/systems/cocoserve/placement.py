@@ -92,7 +92,7 @@ class Placement:
         )
 
     def replicated(self, layers: Iterable[int], device: int) -> Placement:
-        """Return the placement with copies of layers on another device.
+        """Return the placement with copies of layers on another device; shares are even again.
 
         Raises:
           SettingError: the device holds one of them.
@@ -105,7 +105,7 @@ class Placement:
         return replace(self, copies=tuple(changed), rows=())
 
     def evicted(self, layers: Iterable[int], device: int) -> Placement:
-        """Return the placement without the copies of layers on a device.
+        """Return the placement without the copies of layers on a device; shares are even again.
 
         Raises:
           SettingError: the device holds no copy of one of them, or the last one.

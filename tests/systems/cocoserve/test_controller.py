@@ -31,6 +31,7 @@ IDLE = Observation(
 MODEL = Scaled(
     placement=Placement.unscaled(8), batch=15, sizes=SIZES, estimate=Estimate.counted(0.01)
 )
+EIGHT_WITH_COPIES = MODEL.placement.replicated([0, 1], 1).replicated([2], 2)
 EVICTED = Operation(kind="evict", layers=(0,))
 
 
@@ -123,6 +124,33 @@ def test_an_operation_can_be_done(
     else:
         assert SIZES[found.module] <= seen.free_bytes[found.device]
         model.placement.migrated(found.layers, found.source, found.device, found.module)
+
+
+@pytest.mark.parametrize("late", [0.0, 1.0])
+def test_a_constant_load_ends_in_rest_and_never_above_memory(late: float) -> None:
+    """Copies until memory is full, or relief until one row is left; then nothing more."""
+    model, kinds = replace(MODEL, placement=EIGHT_WITH_COPIES, batch=9), []
+    seen = replace(IDLE, late_share=late)
+    for _ in range(60):
+        held = [sum(model.placement.holds(i, d) for i in range(8)) for d in range(3)]
+        free = {d: 100.0 - SIZES["layer"] * count for d, count in enumerate(held)}
+        assert min(free.values()) >= 0
+        found = next_operation(replace(seen, free_bytes=free), SETTINGS, model)
+        if found is None:
+            break
+        kinds.append(found.kind)
+        placement = model.placement
+        if found.kind == "replicate":
+            placement = placement.replicated(found.layers, found.device)
+        elif found.kind == "evict":
+            placement = placement.evicted(found.layers, found.source)
+        elif found.kind == "migrate":
+            placement = placement.migrated(found.layers, found.source, found.device, found.module)
+        model = replace(model, placement=placement, batch=found.rows or model.batch)
+        seen = replace(seen, now_s=seen.now_s + 3.0, last=found, last_s=seen.now_s)
+    assert found is None
+    assert set(kinds) == ({"migrate", "cap"} if late else {"cap", "replicate"})
+    assert model.batch == (1 if late else 15)
 
 
 def test_sizes_of_modules() -> None:
