@@ -7,7 +7,9 @@ same code runs interpreted, compiled in the simulator, and in a live engine.
 from c2c.draws import draw
 from c2c.policies.admit import (
     ReserveAll,
+    WholeBatches,
     WithinQuota,
+    joins_decodes,
     kv_ceiling,
     kv_floor,
     may_join,
@@ -235,6 +237,7 @@ __all__ = [
     "WhereWorkIs",
     "WhileRoom",
     "Whole",
+    "WholeBatches",
     "WithinQuota",
     "adjust_alpha",
     "alpha_index",
@@ -261,6 +264,7 @@ __all__ = [
     "initial_alpha",
     "inlined",
     "jitable",
+    "joins_decodes",
     "keep_alive_s",
     "keeps_weights",
     "knows_costs",

@@ -6,9 +6,18 @@ from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
-from c2c.policies.returns import A_SHARE, A_SHARE_OR_NONE, JOINS
+from c2c.policies.returns import A_SHARE, A_SHARE_OR_NONE, JOINS, YES_OR_NO
 
-__all__ = ["ReserveAll", "WithinQuota", "kv_ceiling", "kv_floor", "may_join", "prefill_share"]
+__all__ = [
+    "ReserveAll",
+    "WholeBatches",
+    "WithinQuota",
+    "joins_decodes",
+    "kv_ceiling",
+    "kv_floor",
+    "may_join",
+    "prefill_share",
+]
 
 
 @decision(returns=JOINS)
@@ -40,6 +49,15 @@ def _everything(policy: Any) -> float:
 @decision(default=_everything, returns=A_SHARE)
 def kv_ceiling(policy: Any) -> float:
     """Return the share of a slice's room for KV caches that one of its models may have."""
+
+
+def _always(policy: Any) -> bool:
+    return True
+
+
+@decision(default=_always, returns=YES_OR_NO)
+def joins_decodes(policy: Any) -> bool:
+    """Return whether a request joins a batch that decodes; else it waits until all of it ends."""
 
 
 class ReserveAll(NamedTuple):
@@ -75,13 +93,27 @@ class WithinQuota(NamedTuple):
             )
 
 
+class WholeBatches(NamedTuple):
+    """As `ReserveAll`, but nobody joins a batch from its first decode step until it is empty.
+
+    A server without continuous batching works so, as a library's `generate` behind a queue.
+    Requests that end early leave; such a library would compute their rows on as padding.
+    """
+
+
 @may_join.by(ReserveAll)
+@may_join.by(WholeBatches)
 @may_join.by(WithinQuota)
 def _reserve(
-    policy: ReserveAll | WithinQuota, need_bytes: float, room_bytes: float, batch: int,
-    max_batch: int,
+    policy: ReserveAll | WholeBatches | WithinQuota, need_bytes: float, room_bytes: float,
+    batch: int, max_batch: int,
 ) -> bool:  # fmt: skip
     return need_bytes <= room_bytes and batch < max_batch
+
+
+@joins_decodes.by(WholeBatches)
+def _only_when_empty(policy: WholeBatches) -> bool:
+    return False
 
 
 @kv_floor.by(WithinQuota)

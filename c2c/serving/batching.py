@@ -17,6 +17,7 @@ from c2c.policies import (
     horizon_steps,
     inlined,
     jitable,
+    joins_decodes,
     keeps_weights,
     knows_costs,
     layers_to_keep,
@@ -46,10 +47,21 @@ from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import choose_home, count_step, take_home
 from c2c.serving.parking import bring_in
 from c2c.serving.queues import pop_waiting
-from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import ENDS_AT, LENGTH, RUNNING, SLOT, Fleet, Rules, Serving
 from c2c.serving.variants import vary_now
 
 __all__ = ["compose", "next_part"]
+
+
+@jitable
+def _is_closed(s: Serving, i: int) -> bool:
+    # Whether a sequence of the batch has more than the token that its prompt gave.
+    inst = s.instance[i]
+    for k in range(inst.n_decode):
+        row = s.decoding[i, k]
+        if row[ENDS_AT] - inst.decode_clock < s.request[row[SLOT]].output - 1:
+            return True
+    return False
 
 
 @inlined
@@ -58,6 +70,8 @@ def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None
     dev = s.device[inst.on_device]
     if fleet.hands_directly:
         join_come(fleet, rules, s, i)
+    if not joins_decodes(rules.system.admit) and _is_closed(s, i):
+        return
     while inst.n_wait > 0:
         if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
             return  # its KV cache has not come

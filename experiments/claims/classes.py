@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import yaml
 
@@ -105,11 +105,12 @@ def reclassified() -> tuple[Reclassified, ...]:
     out = []
     for entry in _mapping(CLASSES_PATH).get("reclassified") or ():
         try:
-            found = Reclassified(**entry)
+            found = Reclassified(**entry)  # its values are checked below
         except TypeError as error:
             raise DataError(CLASSES_PATH.name, f"reclassified: {error}") from error
+        given: Any = found.date
         is_whole = found.claim in classes() and found.was in get_args(ClassName)
-        if not is_whole or not isinstance(found.date, date) or not str(found.why).strip():
+        if not (is_whole and isinstance(given, date) and str(found.why).strip()):
             raise DataError(
                 CLASSES_PATH.name, f"reclassified {found.claim}: expected a claim, was, date, why"
             )
@@ -131,10 +132,10 @@ def readings(system: str) -> Mapping[str, Reading]:
     out = {}
     for name, entry in systems[system].items():
         try:
-            found = Reading(
-                name=name,
-                **{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()},
-            )
+            given: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()
+            }
+            found = Reading(name=name, **given)
         except TypeError as error:
             raise DataError(READINGS_PATH.name, f"{system}.{name}: {error}") from error
         others = set(map(str, found.alternatives)) - {str(found.default)}
@@ -172,15 +173,16 @@ def _classes_of(system: str, by_class: Mapping[str, Any]) -> Iterator[tuple[str,
     for name, entries in by_class.items():
         if name not in get_args(ClassName):
             raise DataError(CLASSES_PATH.name, f"{system}.{name}: expected a class")
+        known = cast("ClassName", name)
         for entry in entries:
-            detail = entries[entry] if isinstance(entries, Mapping) else ()
+            detail: Any = entries[entry] if isinstance(entries, Mapping) else ()
             is_knob = name == "calibrates"
             if isinstance(detail, str) != is_knob:
                 raise DataError(CLASSES_PATH.name, f"{system}.{entry}: expected a knob in words")
             yield (
                 f"{system}.{entry}",
                 Class(
-                    name=name,
+                    name=known,
                     of=() if is_knob else tuple(f"{system}.{other}" for other in detail),
                     knob=detail if is_knob else "",
                 ),

@@ -47,11 +47,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Weights that a variant of a step needs in a memory, beside those that are always there."""
+    """Weights that a variant of a step needs in a memory, beside those that are always there.
+
+    Equal ones are one; `of` names the weights where a variant needs several of a size.
+    """
 
     source: str
     target: str
     nbytes: float
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from c2c.systems.cocoserve.costs import (
 )
 from c2c.systems.cocoserve.exact import exact
 from c2c.systems.cocoserve.fastest import fastest
+from c2c.systems.cocoserve.layout import SYSTEM, Scaling, placement_of, scaled_layout
 from c2c.systems.cocoserve.modules import Module, kv_bytes, layer_bytes, module_of, modules, sizes
 from c2c.systems.cocoserve.operations import Operation, operations_between
 from c2c.systems.cocoserve.placement import Part, Placement, even_rows
@@ -37,6 +38,7 @@ from c2c.systems.cocoserve.speedup import (
 from c2c.systems.cocoserve.step import Devices, StepTime, devices_of, step_time
 
 __all__ = [
+    "SYSTEM",
     "ControllerSettings",
     "Devices",
     "Estimate",
@@ -49,6 +51,7 @@ __all__ = [
     "Placement",
     "Relief",
     "Scaled",
+    "Scaling",
     "StepTime",
     "by_runs",
     "changes",
@@ -72,10 +75,12 @@ __all__ = [
     "operation_costs",
     "operation_s",
     "operations_between",
+    "placement_of",
     "printed_speedup",
     "room_of",
     "scale_down",
     "scale_up",
+    "scaled_layout",
     "sizes",
     "split_speedup",
     "step_time",

@@ -1,0 +1,424 @@
+"""Copies of layers in the serving loop: a batch over a node's devices, a variant a placement.
+
+A sequence's home says for each layer on which copy it is computed, and so where its keys and values
+are. The layers between two boundaries, where copies begin or end, are a work for each device;
+activations that change devices are works on the links. A change of variant copies layers and moves
+keys and values beside serving; the loop's memories, homes and relayouts do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from c2c.errors import SettingError, unknown_name
+from c2c.hardware import Node, Slice
+from c2c.models import ModelSpec
+from c2c.serving import Copy, Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Way, Work
+from c2c.systems.cocoserve.costs import OperationCosts, operation_costs
+from c2c.systems.cocoserve.modules import LAYER, layer_bytes, module_of
+from c2c.systems.cocoserve.placement import Placement
+from c2c.systems.cocoserve.planner import by_runs, room_of, scale_up
+from c2c.systems.cocoserve.speedup import Estimate, gamma_of
+from c2c.systems.cocoserve.step import Devices, devices_of
+from c2c.systems.mechanism import Context, Mechanism
+
+__all__ = ["SYSTEM", "Scaling", "placement_of", "scaled_layout"]
+
+_WAYS: Final = ("layers", "printed", "runs")
+_HOMES: Final = ("every", "copies")
+_GRID: Final = 16  # prompt tokens between two sizes that are timed
+
+Path = tuple[int, ...]
+"""A home: for each layer, the device where it is computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """How a model is scaled over a node: `system.layout` of a run with a `node`, by this mechanism.
+
+    The first variant of a step is unscaled, the last one scaled, those between are on the way.
+
+    Attributes:
+      way: `layers` copies or moves as many as are named; `printed` copies what Algorithm 1 adds
+        with Eq. 4, `runs` what our planner adds with counted transitions, both as far as memory
+        goes.
+      replicated: layers with copies, from the first on; of way `layers`.
+      copies: of such a layer, its original included.
+      over: devices that share each further copy, in runs of equal length.
+      migrated: layers that move to the next device, from the last one back; of way `layers`.
+      between: variants on the way, at equal distances.
+      kv: homes that sequences may have once scaled: every copy, or the copies alone.
+      firsts: the device where each instance has its model.
+      kv_share: of a device's room that plans leave to keys and values.
+      memory_share: of each device that may be used.
+      host_s: seconds of the host a step, beside what the calibration says.
+    """
+
+    way: str = "layers"
+    replicated: int = 0
+    copies: int = 2
+    over: int = 1
+    migrated: int = 0
+    between: int = 0
+    kv: str = "every"
+    firsts: list[int] = field(default_factory=lambda: [0])
+    kv_share: float = 0.3
+    memory_share: float = 1.0
+    host_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        where = "system.layout"
+        for name, known in (("way", _WAYS), ("kv", _HOMES)):
+            if getattr(self, name) not in known:
+                raise unknown_name(f"{where}.{name}", getattr(self, name), known)
+        for name, least in (
+            ("replicated", 0), ("migrated", 0), ("between", 0), ("copies", 1), ("over", 1),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise SettingError(
+                    f"{where}.{name}", getattr(self, name), f"a whole number, at least {least}"
+                )
+        for name, high in (("kv_share", 1.0), ("memory_share", 1.0)):
+            if not 0.0 < getattr(self, name) <= high:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "a share in (0, 1]")
+        if not 0.0 <= self.host_s < np.inf:
+            raise SettingError(f"{where}.host_s", self.host_s, "seconds, at least 0")
+        if not self.firsts or len(set(self.firsts)) < len(self.firsts):
+            raise SettingError(f"{where}.firsts", self.firsts, "different numbers of devices")
+
+
+def placement_of(
+    given: Scaling, spec: ModelSpec, node: Node, first: int, share: float = 1.0
+) -> Placement:
+    """Return the placement of an instance, scaled by a share of what is asked.
+
+    Args:
+      given: what is asked.
+      spec: the model.
+      node: its devices.
+      first: where the model is.
+      share: 0 is unscaled, 1 scaled.
+
+    Raises:
+      SettingError: more layers than the model has, or more copies than there are devices.
+    """
+    where, n = "system.layout", spec.layers
+    placement, others = Placement.unscaled(n, first), _targets(given, node, first)
+    if share == 0.0:
+        return placement
+    if given.way != "layers":
+        return _planned(given, spec, node, placement, others, share)
+    for name in ("replicated", "migrated"):
+        if getattr(given, name) > n:
+            allowed = f"at most {n} layers, as {spec.name} has"
+            raise SettingError(f"{where}.{name}", getattr(given, name), allowed)
+    if given.replicated + given.migrated > n:
+        allowed = f"at most {n - given.replicated} beside replicated={given.replicated}"
+        raise SettingError(f"{where}.migrated", given.migrated, allowed)
+    used = (given.copies - 1) * given.over if given.replicated else 0
+    if max(used, int(given.migrated > 0)) > len(others):
+        allowed = f"copies on at most {len(others)} devices that no instance begins on"
+        raise SettingError(f"{where}.copies", given.copies, allowed)
+    if given.migrated:
+        moved = range(n - round(share * given.migrated), n)
+        placement = placement.migrated(moved, first, others[0])
+    layers = round(share * given.replicated)
+    for copy in range(given.copies - 1):
+        for part, run in enumerate(np.array_split(np.arange(layers), given.over)):
+            if len(run):
+                device = others[copy * given.over + part]
+                placement = placement.replicated(map(int, run), device)
+    return placement
+
+
+def _targets(given: Scaling, node: Node, first: int) -> list[int]:
+    count = len(node.gpus)
+    if first not in range(count):
+        raise SettingError("system.layout.firsts", first, f"0 to {count - 1}, of {node.name}")
+    free = [d for d in range(count) if d not in given.firsts]
+    turn = given.firsts.index(first) % max(1, len(free))
+    return [*free[turn:], *free[:turn]]
+
+
+def _planned(
+    given: Scaling, spec: ModelSpec, node: Node, placement: Placement, others: list[int],
+    share: float,
+) -> Placement:  # fmt: skip
+    link = node.link(placement.first, others[0]) if others else None
+    if link is None:
+        raise SettingError("system.layout.way", given.way, "layers where no device can have copies")
+    gpu = node.platforms[placement.first].gpu
+    allotted = module_of(spec, LAYER).allocated_bytes
+    free = dict.fromkeys(
+        others, share * (1.0 - given.kv_share) * gpu.hbm_bytes * given.memory_share
+    )
+    room = room_of(free, {}, layer_bytes=allotted, layers=spec.layers)
+    if given.way == "printed":
+        gamma = gamma_of(1.0, gpu.bf16_tflops, link.gbps, spec.hidden)
+        return scale_up(placement, room, Estimate.printed(gamma), candidates="anywhere")
+    devices = devices_of(spec, node, most_rows=1)
+    first, there = {placement.first: 1}, {others[0]: 1}
+    step_s = devices.layer_s(placement.first, 1, 0) * spec.layers
+    counted = Estimate.counted(devices.transfer_s(first, there)[0] / step_s)
+    return by_runs(placement, dict(list(room.items())[:1]), counted)
+
+
+def scaled_layout(
+    given: Scaling, spec: ModelSpec, node: Node, *, rows: int, tokens: int,
+    costs: OperationCosts | None = None,
+) -> StepLayout:  # fmt: skip
+    """Return the batches of a model over a node, each variant of a step a placement.
+
+    Args:
+      given: how it is scaled.
+      spec: the model.
+      node: devices and links.
+      rows: of a batch, at most.
+      tokens: of a step's prompts, at most.
+      costs: of operations; None: those of `conf/calibration/cocoserve`.
+
+    Raises:
+      SettingError: a placement that cannot be, or a device that lacks room for it.
+    """
+    return _Over(given, spec, node, rows, tokens, costs or operation_costs()).layout()
+
+
+def _prepare(context: Context) -> SystemSpec:
+    deployments, system = context.deployments, context.system
+    if context.node is None:
+        raise SettingError("node", None, "a node, over whose devices layers have copies")
+    if len(deployments) > 1:
+        raise SettingError("catalog", [d.name for d in deployments], "one model")
+    tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
+    layout = scaled_layout(
+        context.settings, deployments[0].spec, context.node, rows=system.max_batch, tokens=tokens
+    )
+    return replace(system, layout=layout)
+
+
+SYSTEM: Final = Mechanism(part="layout", settings=Scaling, prepare=_prepare, ways=_WAYS)
+
+
+class _Over:
+    def __init__(
+        self, given: Scaling, spec: ModelSpec, node: Node, rows: int, tokens: int,
+        costs: OperationCosts,
+    ) -> None:  # fmt: skip
+        self.given, self.spec, self.node, self.costs = given, spec, node, costs
+        self.rows, self.tokens = rows, tokens
+        self.devices: Devices = devices_of(spec, node, most_rows=max(rows, tokens))
+        shares = np.linspace(0.0, 1.0, given.between + 2)
+        scales = given.way != "layers" or given.replicated or given.migrated
+        self.placements = [
+            [placement_of(given, spec, node, f, float(s)) for s in (shares if scales else (0.0,))]
+            for f in given.firsts
+        ]
+        self._layers: dict[tuple[int, int], Cost] = {}
+
+    def layout(self) -> StepLayout:
+        """Return the lanes that the settings ask for."""
+        used = sorted({d for each in self.placements for p in each for d in p.devices})
+        pairs = [(a, b) for a in used for b in used if a != b and self.node.link(a, b)]
+        links = dict.fromkeys(name for a, b in pairs for name in self.node.ways(a, b))
+        return StepLayout(
+            name=f"{self.given.way} over {self.node.name}",
+            resources=(*map(_name, used), *links),
+            lanes=tuple(self._lane(each) for each in self.placements),
+            switch_s=self.costs.coordination_s,
+            notes=tuple(self._note(each[-1]) for each in self.placements),
+            memories=self._memories(used),
+            ways=tuple(self._way(a, b) for a, b in pairs),
+        )
+
+    def _note(self, placement: Placement) -> str:
+        held = {d: sum(d in c for c in placement.copies) for d in placement.devices}
+        parts = ", ".join(f"{n} layers on device {d}" for d, n in held.items())
+        return f"{self.spec.name} over {self.node.name}, scaled: {parts}"
+
+    def _way(self, a: int, b: int) -> Way:
+        link = self.node.link(a, b)
+        assert link is not None  # of `pairs`
+        latency_s = link.latency_s + self.costs.operation_s
+        return Way(_name(a), _name(b), self.node.ways(a, b), link.gbps, latency_s)
+
+    def _always(self, placements: Sequence[Placement]) -> dict[int, int]:
+        """Return the layers that a device holds in every variant."""
+        return {
+            d: sum(all(p.holds(k, d) for p in placements) for k in range(self.spec.layers))
+            for d in {d for p in placements for d in p.devices}
+        }
+
+    def _memories(self, used: Sequence[int]) -> dict[str, float]:
+        each, outside = layer_bytes(self.spec)
+        room = {d: self.given.memory_share * self.node.platforms[d].gpu.hbm_bytes for d in used}
+        for placements in self.placements:
+            room[placements[0].first] -= outside
+            for d, layers in self._always(placements).items():
+                room[d] -= layers * each + self.costs.process_bytes
+        for d, left in room.items():
+            if left <= 0.0:
+                raise SettingError(
+                    "node", self.node.name,
+                    f"devices that hold what {self.spec.name} keeps there; device {d} lacks "
+                    f"{-left / 1e9:.1f} GB",
+                )  # fmt: skip
+        return {_name(d): left for d, left in room.items()}
+
+    def _lane(self, placements: Sequence[Placement]) -> Lane:
+        paths = [self._paths(p, scaled=k > 0) for k, p in enumerate(placements)]
+        homes = list(dict.fromkeys(path for each in paths for path in each))
+        return Lane(
+            place=self._place(placements),
+            steps={
+                self.spec.name: tuple(
+                    self._plan(p.first, [(homes.index(path), path) for path in each])
+                    for p, each in zip(placements, paths, strict=True)
+                )
+            },
+            kv_homes=tuple(_shares(path) for path in homes),
+            open_homes=tuple(tuple(homes.index(path) for path in each) for each in paths),
+            copies=tuple(self._copies(p, placements) for p in placements),
+        )
+
+    def _paths(self, placement: Placement, *, scaled: bool) -> list[Path]:
+        """Return the homes of a placement: its originals, then each further copy of its layers."""
+        counts = set(placement.counts) - {1}
+        if len(counts) > 1:
+            raise SettingError(
+                "system.layout.way", self.given.way,
+                f"a plan whose layers have one number of copies beside 1; it has {sorted(counts)}",
+            )  # fmt: skip
+        paths = [
+            tuple(devices[min(j, len(devices) - 1)] for devices in placement.copies)
+            for j in range(max(counts, default=1))
+        ]
+        return paths[1:] if scaled and self.given.kv == "copies" and len(paths) > 1 else paths
+
+    def _copies(self, placement: Placement, all_of: Sequence[Placement]) -> tuple[Copy, ...]:
+        """Return the layers that a variant needs where another one lacks them."""
+        allotted = module_of(self.spec, LAYER).allocated_bytes
+        found = []
+        for layer, devices in enumerate(placement.copies):
+            holders = [d for p in all_of for d in p.copies[layer]]
+            for device in devices:
+                if not all(p.holds(layer, device) for p in all_of):
+                    source = next(d for d in holders if d != device)
+                    found.append(Copy(_name(source), _name(device), allotted, f"layer {layer}"))
+        return tuple(found)
+
+    def _place(self, placements: Sequence[Placement]) -> Slice:
+        used = sorted({d for p in placements for d in p.devices})
+        chosen = [self.node.platforms[d].gpu for d in used]
+        return Slice(
+            name=f"{self.node.name}/{_name(placements[0].first)}",
+            sm_count=sum(g.sm_count for g in chosen),
+            hbm_bytes=sum(g.hbm_bytes for g in chosen),
+            hbm_gbps=sum(g.hbm_gbps for g in chosen),
+            bf16_tflops=sum(g.bf16_tflops for g in chosen),
+            l2_bytes=sum(g.l2_bytes for g in chosen),
+            link_cap_gbps=self.node.links[0].gbps,
+        )
+
+    def _plan(self, first: int, homes: Sequence[tuple[int, Path]]) -> Plan:
+        """Return a step: runs of layers on their devices, and what goes between them."""
+        works: list[Work] = []
+        at = dict.fromkeys((home for home, _ in homes), first)
+        after: dict[int, tuple[str, ...]] = {home: () for home, _ in homes}
+
+        def send(home: int, to: int, number: int) -> None:
+            name = f"{number}: {_name(at[home])} to {_name(to)}, {home}"
+            works.append(self._sent(name, at[home], to, _seen(home, homes), after[home]))
+            at[home], after[home] = to, (name,)
+
+        number = 0
+        for number, (devices, layers) in enumerate(_runs([path for _, path in homes])):
+            here = {home: d for (home, _), d in zip(homes, devices, strict=True)}
+            for home, device in here.items():
+                if at[home] != device:
+                    send(home, device, number)
+            for device in dict.fromkeys(devices):
+                served = [home for home, d in here.items() if d == device]
+                cost, name = self._cost(device, layers), f"{number}: {layers} on {_name(device)}"
+                before = tuple(dict.fromkeys(b for home in served for b in after[home]))
+                works.append(
+                    Work(name=name, seconds=cost, draws={_name(device): cost}, after=before,
+                         home=None if len(served) == len(homes) else served[0])
+                )  # fmt: skip
+                after |= dict.fromkeys(served, (name,))
+        for home, _ in homes:
+            if at[home] != first:
+                send(home, first, number + 1)
+        last = tuple(dict.fromkeys(b for names in after.values() for b in names))
+        return (*works, self._rest(first, last))
+
+    def _sent(
+        self, name: str, source: int, target: int, home: int | None, after: tuple[str, ...]
+    ) -> Work:
+        link = self.node.link(source, target)
+        if link is None:
+            raise SettingError(
+                "node", self.node.name, f"a link between devices {source} and {target}"
+            )
+        sizes = np.array([1, self.tokens])
+        row_s = self.spec.hidden * self.spec.dtype_bytes / (link.gbps * 1e9)
+        curve = Curve((1, max(2, self.tokens)), link.latency_s + row_s * sizes)
+        cost = Cost(prefill=curve, decode=curve)
+        draws = dict.fromkeys(self.node.ways(source, target), cost)
+        return Work(name=name, seconds=cost, draws=draws, after=after, home=home)
+
+    def _cost(self, device: int, layers: int) -> Cost:
+        """Return what a device takes for so many layers."""
+        if (device, layers) not in self._layers:
+            table, share = self.devices.tables[device], layers / self.spec.layers
+            tokens = np.unique([1, *range(_GRID, self.tokens + 1, _GRID), self.tokens])
+            rows = np.arange(1, self.rows + 1)
+            prefill = table.body_s[tokens, 0] + table.prefill_attention_s[tokens]
+            decode = table.body_s[rows, 0] + table.decode_attention_s[rows]
+            self._layers[device, layers] = Cost(
+                prefill=_curve(tokens, share * prefill),
+                decode=_curve(rows, share * decode),
+                cached=share * table.kv_read_s_per_token,
+            )
+        return self._layers[device, layers]
+
+    def _rest(self, first: int, after: tuple[str, ...]) -> Work:
+        """Return logits on the first device, beside the host's part of a step."""
+        table, rows = self.devices.tables[first], np.arange(1, self.rows + 1)
+        host_s = table.step_overhead_s + self.given.host_s
+        head = Cost(
+            prefill=Curve((1, 1 << 30), np.full(2, table.head_s[1, 0])),
+            decode=_curve(rows, table.head_s[rows, 0]),
+        )
+        seconds = Cost(
+            prefill=Curve((1, 1 << 30), np.full(2, table.head_s[1, 0] + host_s)),
+            decode=_curve(rows, table.head_s[rows, 0] + host_s),
+        )
+        return Work(name="rest", seconds=seconds, draws={_name(first): head}, after=after)
+
+
+def _name(device: int) -> str:
+    return f"gpu{device}"
+
+
+def _shares(path: Path) -> dict[str, float]:
+    """Return the share of a sequence's keys and values in each device's memory."""
+    return {_name(d): path.count(d) / len(path) for d in dict.fromkeys(path)}
+
+
+def _seen(home: int, homes: Sequence[tuple[int, Path]]) -> int | None:
+    return None if len(homes) == 1 else home
+
+
+def _runs(paths: Sequence[Path]) -> Iterator[tuple[Path, int]]:
+    """Yield the devices of adjacent layers, one a home, and how many layers."""
+    for devices, layers in groupby(zip(*paths, strict=True)):
+        yield devices, len(list(layers))
+
+
+def _curve(sizes: np.ndarray, values: np.ndarray) -> Curve:
+    return Curve(tuple(map(int, sizes)), np.asarray(values, np.float64))
