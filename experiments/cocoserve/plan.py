@@ -1,6 +1,7 @@
 """Plans of copies of a model's layers over a node, with their gain, cost and memory; moves nothing.
 
     python -m experiments.cocoserve.plan model=llama-2-13b node=a100_40_pcie_x4
+    python -m experiments.cocoserve.plan model=llama-2-70b over=4 memory_share=1 gamma=0
     python -m experiments.cocoserve.plan algorithms=[exact] batch=32 write=plan.json
     python -m experiments.cocoserve.plan plan=plan.json 'operations=[evict 0-9 1]'
 
@@ -80,12 +81,14 @@ class PlanSettings:
     Attributes:
       model: a name among those shipped, or the path of a config.json.
       node: GPUs with links between them, of `conf/node`; the first holds the model.
+      over: GPUs that hold the model before, a run of layers each; more than 1 where it fits no one.
       batch: rows of a decode step.
       context: tokens of KV of each row.
       memory_share: of each GPU's memory, for weights, KV and processes.
       free_gib: of each GPU, for the same; []: by memory_share.
       gamma: of Eq. 4; null: of the hardware, delta 1.
-      algorithms: which plans to print, of printed, spread, singly, runs, exact and fastest.
+      algorithms: plans to print, of printed, spread, singly, runs, exact and fastest; []: all,
+        the last only where the model is on one GPU before.
       plan: file that an earlier `write` made, to begin from; null: the unscaled model.
       operations: to do first, each `replicate|migrate|evict LAYERS DEVICE [MODULE]`; then these are
         the plan that is printed.
@@ -94,12 +97,13 @@ class PlanSettings:
 
     model: str = "llama-2-13b"
     node: str = "a100_40_pcie_x4"
+    over: int = 1
     batch: int = 15
     context: int = 341
     memory_share: float = 0.9
     free_gib: list[float] = field(default_factory=list)
     gamma: float | None = None
-    algorithms: list[str] = field(default_factory=lambda: list(ALGORITHMS))
+    algorithms: list[str] = field(default_factory=list)
     plan: str | None = None
     operations: list[str] = field(default_factory=list)
     write: str | None = None
@@ -119,6 +123,7 @@ class Problem:
       capacity: bytes of each device that a model may take.
       gamma: of Eq. 4.
       per_transition: the largest transition of an even split over an unscaled step.
+      unscaled: the model without copies.
       start: the placement before.
     """
 
@@ -131,6 +136,7 @@ class Problem:
     capacity: Mapping[int, float]
     gamma: float
     per_transition: float
+    unscaled: Placement
     start: Placement
 
     def held(self, placement: Placement) -> dict[int, Held]:
@@ -165,24 +171,26 @@ def problem_of(settings: PlanSettings) -> Problem:
             raise SettingError(name, getattr(settings, name), "a whole number above 0")
     if not 0 < settings.memory_share <= 1:
         raise SettingError("memory_share", settings.memory_share, "a share above 0, at most 1")
-    count = len(load_node(settings.node).gpus)
+    spec, node, batch = load_spec(settings.model), load_node(settings.node), settings.batch
+    count = len(node.gpus)
     if settings.free_gib and (len(settings.free_gib) != count or min(settings.free_gib) < 0):
         raise SettingError("free_gib", settings.free_gib, f"{count} numbers from 0, or []")
     for name in settings.algorithms:
         if name not in ALGORITHMS:
             raise unknown_name("algorithms", name, ALGORITHMS)
-    spec, node, batch = load_spec(settings.model), load_node(settings.node), settings.batch
     module_of(spec, "layer")  # refuses layers that are not alike
-    start = _read(Path(settings.plan), spec) if settings.plan else Placement.unscaled(spec.layers)
+    most = min(len(node.gpus), spec.layers)
+    if not 1 <= settings.over <= most:
+        raise SettingError("over", settings.over, f"1 to {most} GPUs of {node.name}")
+    unscaled = Placement.in_runs(spec.layers, settings.over)
+    start = _read(Path(settings.plan), spec) if settings.plan else unscaled
     others = [d for d in range(len(node.gpus)) if d != start.first]
     links = {d: link for d in others if (link := node.link(start.first, d)) is not None}
     if not links:
         raise SettingError("node", settings.node, "GPUs that a link joins to the first")
     devices = devices_of(spec, node, most_rows=batch)
     share = even_rows(batch, 2)
-    alone = step_time(
-        Placement.unscaled(spec.layers, start.first), devices, batch=batch, context=settings.context
-    )
+    alone = step_time(unscaled, devices, batch=batch, context=settings.context)
     halves = (
         devices.transfer_s({start.first: batch}, {start.first: share[0], d: share[1]})[0]
         for d in links
@@ -200,7 +208,7 @@ def problem_of(settings: PlanSettings) -> Problem:
             else settings.memory_share * node.platforms[d].gpu.hbm_bytes
             for d in (start.first, *links)
         },
-        start=start,
+        unscaled=unscaled, start=start,
     )  # fmt: skip
     check_room(found.held(start), found.capacity)
     return found
@@ -224,8 +232,10 @@ def planned(problem: Problem, algorithm: str) -> Placement:
         return by_runs(start, room, counted)
     if algorithm == "exact":
         return exact(start, room, counted)
-    if transitions(start) or start.parts:
-        raise SettingError("plan", "scaled", "an unscaled model with algorithms=[fastest]")
+    if start.devices != (start.first,):
+        raise SettingError(
+            "algorithms", algorithm, "others where the model is on several GPUs before"
+        )
     kv = problem.held(start)[start.first].kv
     free = problem.free_bytes()
     free[start.first] += kv
@@ -238,8 +248,7 @@ def row_of(problem: Problem, placement: Placement) -> dict[str, Any]:
     """Return the numbers of a plan: gains, step, operations."""
     timed = {"batch": problem.batch, "context": problem.context}
     step = step_time(placement, problem.devices, **timed)
-    alone = Placement.unscaled(problem.spec.layers, placement.first)
-    unscaled = step_time(alone, problem.devices, **timed)
+    unscaled = step_time(problem.unscaled, problem.devices, **timed)
     costed = [_costed(problem, o) for o in _operations(problem, placement)]
     return {
         "copies": sum(placement.counts) - placement.layers,
@@ -355,7 +364,9 @@ def _print(settings: PlanSettings, out: Console) -> None:
     elif settings.plan:
         plans["plan"] = problem.start
     if not settings.operations:
-        plans |= {name: planned(problem, name) for name in settings.algorithms}
+        is_on_one = problem.start.devices == (problem.start.first,)
+        names = settings.algorithms or [n for n in ALGORITHMS if n != "fastest" or is_on_one]
+        plans |= {name: planned(problem, name) for name in names}
     for placement in plans.values():
         check_room(problem.held(placement), problem.capacity)
     out.print(

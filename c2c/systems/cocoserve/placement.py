@@ -51,6 +51,12 @@ class Placement:
         """Return all layers on one device."""
         return cls(((device,),) * layers, first=device)
 
+    @classmethod
+    def in_runs(cls, layers: int, devices: int) -> Placement:
+        """Return layers on the first so many devices, a run on each, as even as layers are."""
+        runs = even_rows(layers, devices)
+        return cls(tuple((d,) for d, count in enumerate(runs) for _ in range(count)))
+
     @property
     def layers(self) -> int:
         """Number of layers."""

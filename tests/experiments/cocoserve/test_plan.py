@@ -35,6 +35,18 @@ def test_the_literal_gamma_adds_nothing() -> None:
     assert transitions(planned(problem, "printed")) == 0
 
 
+def test_a_model_over_four_gpus_has_room_for_few_copies() -> None:
+    """70B leaves twelve layers of 80: Eq. 4's bound is 1.08."""
+    settings = PlanSettings(model="llama-2-70b", over=4, memory_share=1.0, gamma=0.0)
+    problem = problem_of(settings)
+    found = {name: row_of(problem, planned(problem, name)) for name in ("spread", "runs", "exact")}
+    for row in found.values():
+        assert row["copies"] == 12
+        assert row["eq_4"] == pytest.approx(160 / 148)
+    assert found["exact"]["transitions"] == 6 < found["spread"]["transitions"]
+    assert row_of(problem, problem.start)["step_gain"] == 1
+
+
 def test_a_plan_is_written_and_taken_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = tmp_path / "plan.json"
     told = f"free_gib={FREE}"
