@@ -21,6 +21,7 @@ COMMANDS = {
     "bench.servers.__main__": "ServersSettings",
     "bench.simulator": "BenchSettings",
     "bench.start": "StartSettings",
+    "bench.weaver": "WeaverSettings",
     "cocoserve.plan": "PlanSettings",
     "medusa.ranks": "RanksSettings",
     "medusa.restore": "RestoreSettings",
@@ -29,6 +30,7 @@ COMMANDS = {
     "tessera.beyond": "BeyondSettings",
     "tessera.planner": "PlannerSettings",
     "tessera.ways": "WaysSettings",
+    "weaver.plan": "PlanSettings",
 }
 
 

@@ -1,9 +1,11 @@
 """WEAVER: a cold model's GPU attends to a share of a hot model's sequences."""
 
+from c2c.systems.weaver.profile import Pair, Woven, payload_bytes, profile_of, woven
 from c2c.systems.weaver.splitting import (
     Cut,
     Limits,
     Threshold,
+    ThresholdOf,
     best_cut,
     expected_stall,
     guarded_cut,
@@ -15,11 +17,17 @@ from c2c.systems.weaver.splitting import (
 __all__ = [
     "Cut",
     "Limits",
+    "Pair",
     "Threshold",
+    "ThresholdOf",
+    "Woven",
     "best_cut",
     "expected_stall",
     "guarded_cut",
+    "payload_bytes",
     "printed_cut",
     "printed_stall",
+    "profile_of",
     "stated_objective",
+    "woven",
 ]

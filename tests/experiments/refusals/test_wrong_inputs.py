@@ -18,6 +18,7 @@ from experiments import simulate
 from experiments.bench import simulator
 from experiments.cocoserve import plan
 from experiments.reproduce import __main__ as reproduce_main
+from experiments.weaver import plan as weaving
 
 TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
     (Path(__file__).parent / "wrong_inputs.yaml").read_text("utf-8")
@@ -74,7 +75,7 @@ def commands() -> Mapping[str, Callable[[list[str]], int]]:
 
     return {
         "simulate": simulated, "reproduce": reproduce_main.main, "bench": simulator.main,
-        "plan": plan.main,
+        "plan": plan.main, "weave": weaving.main,
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""WEAVER: attention of a hot model on a cold model's device."""

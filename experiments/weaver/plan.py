@@ -1,0 +1,291 @@
+"""Cuts of a cold model's operators beside a hot model's attention, with stalls before and after.
+
+    python -m experiments.weaver.plan hot=llama-3-8b cold=llama-3-8b node=l40s_pcie ratio=0.45
+    python -m experiments.weaver.plan node=a100_40_nvlink ratio=0.3 batch=64 weight=0.1
+    python -m experiments.weaver.plan nodes=[l40s_pcie] ratios=[0.2,0.45] batches=[16,64,231]
+
+The first table has K, N and the times T of the operators by the cost model; the second the plans;
+the last where Algorithm 1 splits at all, by its threshold read per operator, layer and iteration.
+The cost to the cold model is against its step with nothing woven.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Final, get_args
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from c2c.cost.kernel_graph import Batch, timed_gpu
+from c2c.errors import SettingError
+from c2c.hardware import load_node
+from c2c.models import ModelSpec, load_spec
+from c2c.systems.weaver import (
+    Cut,
+    Limits,
+    Pair,
+    Threshold,
+    ThresholdOf,
+    best_cut,
+    guarded_cut,
+    printed_cut,
+    printed_stall,
+    profile_of,
+    woven,
+)
+from experiments.command import command
+from experiments.plain_settings import read_settings
+
+__all__ = ["PlanSettings", "cuts", "main", "pair_of", "starts"]
+
+READINGS: Final = get_args(ThresholdOf)
+
+
+@dataclass
+class PlanSettings:
+    """Settings, as key=value on the command line.
+
+    Attributes:
+      hot: the sender's model: a name among those shipped, or the path of a config.json.
+      cold: the receiver's, likewise.
+      node: of `conf/node`; the first GPU sends, the second receives.
+      ratio: share of the hot model's sequences that are away.
+      batch: rows of the hot model's decode step.
+      context: tokens of KV of each row of either model.
+      cold_batch: rows of the cold model's decode step.
+      threshold: share of the sender's step without stalls, above which Algorithm 1 splits.
+      least_us: microseconds below which no piece is made.
+      most: pieces of an operator.
+      split_us: microseconds that a split adds to an operator.
+      poll_us: microseconds of an empty poll.
+      weight: of a second of the cold model's step, for the plan of ours.
+      nodes: of the table that shows where splitting starts; []: no such table.
+      ratios: of that table.
+      batches: of that table, rows of the hot model's step.
+    """
+
+    hot: str = "llama-3-8b"
+    cold: str = "llama-3-8b"
+    node: str = "a100_40_nvlink"
+    ratio: float = 0.45
+    batch: int = 118
+    context: int = 1093
+    cold_batch: int = 16
+    threshold: float = 0.05
+    least_us: float = 20.0
+    most: int = 16
+    split_us: float = 3.0
+    poll_us: float = 2.0
+    weight: float = 0.1
+    nodes: list[str] = field(default_factory=lambda: ["a100_40_nvlink", "l40s_pcie"])
+    ratios: list[float] = field(default_factory=lambda: [0.15, 0.3, 0.45, 0.6])
+    batches: list[int] = field(default_factory=lambda: [8, 16, 32, 64, 90, 118, 161, 231])
+
+
+def limits_of(settings: PlanSettings) -> Limits:
+    """Return the guards.
+
+    Raises:
+      SettingError: one that cannot be.
+    """
+    for name in ("least_us", "split_us", "poll_us"):
+        value = getattr(settings, name)
+        if not (value > 0 or (value == 0 and name != "least_us")) or value == float("inf"):
+            above = "above 0" if name == "least_us" else "from 0"
+            raise SettingError(name, value, f"microseconds {above}")
+    return Limits(
+        least_s=1e-6 * settings.least_us, most=settings.most, split_s=1e-6 * settings.split_us,
+        poll_s=1e-6 * settings.poll_us,
+    )  # fmt: skip
+
+
+def pair_of(settings: PlanSettings) -> Pair:
+    """Return the times of the pair.
+
+    Raises:
+      SettingError: a setting that cannot be.
+    """
+    for name in ("batch", "context", "cold_batch"):
+        if getattr(settings, name) < 1:
+            raise SettingError(name, getattr(settings, name), "a whole number above 0")
+    if not 0 <= settings.ratio <= 1:
+        raise SettingError("ratio", settings.ratio, "a share in [0, 1]")
+    node = load_node(settings.node)
+    there, back = node.link(0, 1), node.link(1, 0)
+    if there is None or back is None:
+        raise SettingError("node", settings.node, "a link between the first two GPUs")
+    return profile_of(
+        _spec("hot", settings.hot), _spec("cold", settings.cold),
+        [timed_gpu(gpu) for gpu in node.platforms[:2]],
+        batches=(
+            Batch(rows=settings.batch, chunk=1, context=settings.context),
+            Batch(rows=settings.cold_batch, chunk=1, context=settings.context),
+        ),
+        ratio=settings.ratio, wire_s=(there.latency_s, back.latency_s),
+        gbps=min(there.gbps, back.gbps),
+    )  # fmt: skip
+
+
+def _spec(name: str, model: str) -> ModelSpec:
+    try:
+        return load_spec(model)
+    except SettingError as error:
+        if error.field != "model":
+            raise
+        raise SettingError(name, model, error.allowed) from None
+
+
+def threshold_of(settings: PlanSettings, pair: Pair, of: ThresholdOf) -> Threshold:
+    """Return Algorithm 1's threshold by a reading."""
+    return Threshold(seconds=settings.threshold * pair.iteration_s, of=of, layers=pair.layers)
+
+
+def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
+    """Return the plans by name; None: Algorithm 1 as printed does not end."""
+    limits = pair.limits(limits_of(settings))
+    whole = Cut(pieces=tuple((t,) for t in pair.ops))
+    found: dict[str, Cut | None] = {"whole": whole}
+    if not pair.away:
+        return found
+    for of in READINGS:
+        threshold = threshold_of(settings, pair, of)
+        try:
+            found[f"printed, {of}"] = printed_cut(pair.ops, pair.slack_s, threshold)
+        except SettingError:
+            found[f"printed, {of}"] = None
+        found[f"guarded, {of}"] = guarded_cut(pair.ops, pair.slack_s, threshold, limits)
+    found["ours"] = best_cut(
+        pair.ops, pair.slack_s, layers=pair.layers, weight=settings.weight, limits=limits
+    )
+    return found
+
+
+def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:
+    """Yield stalls, thresholds and splits of the guarded Algorithm 1 by node, ratio and batch."""
+    for node in settings.nodes:
+        for ratio in settings.ratios:
+            for batch in settings.batches:
+                here = replace(settings, node=node, ratio=ratio, batch=batch)
+                pair = pair_of(here)
+                if not pair.away:
+                    continue
+                limits = pair.limits(limits_of(here))
+                splits: Mapping[str, int] = {
+                    of: guarded_cut(
+                        pair.ops, pair.slack_s, threshold_of(here, pair, of), limits
+                    ).splits
+                    for of in READINGS
+                }
+                whole = woven(pair, Cut(pieces=tuple((t,) for t in pair.ops)), limits.poll_s)
+                yield {
+                    "node": node, "ratio": ratio, "batch": batch, "slack_s": pair.slack_s,
+                    "stall_s": whole.stall_s, "step_stall_s": pair.layers * whole.stall_s,
+                    "threshold_s": here.threshold * pair.iteration_s, **splits,
+                }  # fmt: skip
+
+
+def _check(settings: PlanSettings) -> None:
+    limits_of(settings)
+    if not 0 <= settings.threshold < float("inf"):
+        raise SettingError("threshold", settings.threshold, "a share from 0")
+    if not 0 <= settings.weight < float("inf"):
+        raise SettingError("weight", settings.weight, "a finite number from 0")
+    for ratio in settings.ratios:
+        if not 0 <= ratio <= 1:
+            raise SettingError("ratios", ratio, "shares in [0, 1]")
+    for batch in settings.batches:
+        if batch < 1:
+            raise SettingError("batches", batch, "whole numbers above 0")
+    for name in settings.nodes:
+        load_node(name)
+
+
+def _print(settings: PlanSettings, out: Console) -> None:
+    _check(settings)
+    pair = pair_of(settings)
+    out.print(
+        f"{settings.hot} sends from GPU 0 of {settings.node}, {settings.cold} receives on GPU 1: "
+        f"{pair.away} of {settings.batch} sequences away, {settings.context} tokens each\n"
+        f"K {_us(pair.local_s)}, N {_us(pair.away_s)}, way there and back {_us(pair.wire_s)}, "
+        f"slack {_us(pair.slack_s)}; step of the sender without stalls "
+        f"{1e3 * pair.iteration_s:.2f} ms, threshold {settings.threshold:g} of it"
+    )
+    out.print(_operators(pair))
+    out.print(_plans(settings, pair))
+    if settings.nodes:
+        out.print(_starts(list(starts(settings))))
+
+
+def _operators(pair: Pair) -> Table:
+    table = Table(title="operators of the receiver", title_justify="left", box=SIMPLE_HEAD)
+    for head in ("operator", "count", "T us", "share of the step", "most pieces"):
+        table.add_column(head, justify="left" if head == "operator" else "right")
+    each = sorted(zip(pair.kinds, pair.ops, pair.most, strict=True), key=lambda op: (-op[1], op[0]))
+    for (kind, seconds, most), group in groupby(each):
+        count = len(list(group))
+        share = count * seconds / sum(pair.ops)
+        table.add_row(kind, f"{count}", f"{1e6 * seconds:.1f}", f"{share:.1%}", f"{most}")
+    return table
+
+
+def _plans(settings: PlanSettings, pair: Pair) -> Table:
+    table = Table(title="plans", title_justify="left", box=SIMPLE_HEAD)
+    heads = ("plan", "splits", "longest us", "printed stall us", "stall us", "hot step ms",
+             "cold step ms", "cost to cold")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="left" if head == "plan" else "right")
+    found = cuts(settings, pair)
+    poll_s, alone_s = 1e-6 * settings.poll_us, sum(pair.ops)
+    for name, cut in found.items():
+        if cut is None:
+            table.add_row(name, "does not end", *["" for _ in heads[2:]])
+            continue
+        w = woven(pair, cut, poll_s)
+        printed = printed_stall(cut.lengths, pair.slack_s) if pair.away else 0.0
+        table.add_row(
+            name, f"{cut.splits}", f"{1e6 * w.longest_s:.1f}", f"{1e6 * printed:.2f}",
+            f"{1e6 * w.stall_s:.2f}", f"{1e3 * w.hot_s:.3f}", f"{1e3 * w.cold_s:.3f}",
+            f"{w.cold_s / alone_s - 1:+.2%}",
+        )  # fmt: skip
+    return table
+
+
+def _starts(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(
+        title="splits of the guarded Algorithm 1, by what its threshold is of",
+        title_justify="left", box=SIMPLE_HEAD,
+    )  # fmt: skip
+    heads = ("node", "ratio", "batch", "slack us", "stall us a layer", "ms a step", "threshold ms")
+    for head in (*heads, *READINGS):
+        table.add_column(head, justify="left" if head == "node" else "right")
+    for r in rows:
+        table.add_row(
+            r["node"], f"{r['ratio']:g}", f"{r['batch']}", f"{1e6 * r['slack_s']:.1f}",
+            f"{1e6 * r['stall_s']:.1f}", f"{1e3 * r['step_stall_s']:.2f}",
+            f"{1e3 * r['threshold_s']:.2f}", *(f"{r[of]}" for of in READINGS),
+        )  # fmt: skip
+    return table
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.1f} us"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the plans that the command line asks for; return the exit status."""
+
+    def run() -> int:
+        settings = read_settings(PlanSettings, arguments)
+        _print(settings, Console(highlight=False, width=130))
+        return 0
+
+    return command(run, arguments=arguments, goes_on=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
