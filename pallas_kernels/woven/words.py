@@ -1,0 +1,75 @@
+"""Words of 32 bits in shared pages that are stored with release and loaded with acquire.
+
+A word says that a payload is there, so no one may see the word before the payload. NumPy's copies
+are plain stores. On x86 plain stores are seen in order; on Arm they are not, and Python has no
+fence. So the two instructions are compiled by LLVM (llvmlite), which knows either machine: `store
+atomic release` (a plain move on x86, `stlr` on Arm) makes all earlier loads and stores of the
+thread come first; `load atomic acquire` (`ldar` on Arm) makes all later ones come after. The C
+compiler cannot move a copy across the call, as it does not know what the called address does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+__all__ = ["BITS", "Word", "ahead"]
+
+BITS: Final = 32
+_MASK: Final = (1 << BITS) - 1
+
+_CODE: Final = f"""
+define void @put(ptr %at, i{BITS} %value) {{
+  store atomic i{BITS} %value, ptr %at release, align {BITS // 8}
+  ret void
+}}
+define i{BITS} @get(ptr %at) {{
+  %value = load atomic i{BITS}, ptr %at acquire, align {BITS // 8}
+  ret i{BITS} %value
+}}
+"""
+
+
+def ahead(later: int, earlier: int) -> int:
+    """Return how far a word is ahead of another, both counted modulo 2^32.
+
+    >>> ahead(2, 2**32 - 1), ahead(5, 7) == 2**32 - 2
+    (3, True)
+    """
+    return (later - earlier) & _MASK
+
+
+class Word:
+    """A word at an address, which must be a multiple of 4 and stay mapped."""
+
+    def __init__(self, address: int) -> None:
+        assert address % (BITS // 8) == 0
+        self._address = address
+        self._put, self._get, _ = _compiled()
+
+    def load(self) -> int:
+        """Return the word; what was stored before it by whoever stored it is seen from here on."""
+        return int(self._get(self._address))
+
+    def store(self, value: int) -> None:
+        """Store a number modulo 2^32, after all that this thread has read and written so far."""
+        self._put(self._address, value & _MASK)
+
+
+@cache
+def _compiled() -> tuple[Callable[[int, int], None], Callable[[int], int], Any]:
+    """Return store, load, and what keeps their machine code."""
+    import llvmlite.binding as llvm  # only who makes a slot needs it
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_CODE), machine)
+    engine.finalize_object()
+    address, word = ctypes.c_size_t, ctypes.c_uint32
+    # PYFUNCTYPE keeps the interpreter's lock: the call takes a few nanoseconds.
+    put = ctypes.PYFUNCTYPE(None, address, word)(engine.get_function_address("put"))
+    get = ctypes.PYFUNCTYPE(word, address)(engine.get_function_address("get"))
+    return put, get, engine
