@@ -187,17 +187,18 @@ def test_no_task_is_lost_or_doubled_between_processes(tmp_path: Path) -> None:
     stress_processes(tmp_path, 2, 3, 300)
 
 
-@pytest.mark.slow
-def test_a_million_tasks(tmp_path: Path) -> None:
-    for n, (senders, outstanding) in enumerate(((1, 1), (2, 2), (3, 3), (4, 4))):
-        for kind, share in ((stress_threads, 20_000), (stress_processes, 230_000)):
-            folder = tmp_path / f"{n}-{kind.__name__}"
-            folder.mkdir()
-            tasks = share // senders
-            if kind is stress_threads:
-                stress_threads(folder, senders, outstanding, tasks, 0.001)
-            else:
-                stress_processes(folder, senders, outstanding, tasks)
+@pytest.mark.parametrize("senders", [1, 2, 3, 4])  # with as many tasks outstanding
+@pytest.mark.parametrize(
+    ("by_threads", "by_processes"),
+    [
+        pytest.param(1_000, 20_000, marks=pytest.mark.slow),
+        pytest.param(20_000, 230_000, marks=pytest.mark.soak),  # a million in all
+    ],
+)
+def test_many_tasks(tmp_path: Path, senders: int, by_threads: int, by_processes: int) -> None:
+    stress_threads(tmp_path, senders, senders, by_threads // senders, 0.001)
+    (tmp_path / "processes").mkdir()
+    stress_processes(tmp_path / "processes", senders, senders, by_processes // senders)
 
 
 def test_payloads_of_llama_3_8b() -> None:

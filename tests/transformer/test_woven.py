@@ -1,0 +1,58 @@
+"""A hot model's attention on a cold model's device, both serving in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from c2c.transformer.woven import is_away
+from tests.tiers import tiered
+from tests.transformer.random_checkpoints import config_of, tensors_of, write
+
+
+@pytest.mark.parametrize("family", tiered(["llama", "mistral", "qwen3_moe"]))
+def test_tokens_of_both_models_are_those_of_each_alone(
+    family: str, tmp_path: Path, repository: Path
+) -> None:
+    paths = [
+        write(tmp_path / f"{role}-{name}", config_of(name), tensors_of(config_of(name)))
+        for role, name in (("hot", family), ("cold", "qwen2"))
+    ]
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.transformer.woven_pair", *paths, tmp_path / "store"],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert not done.returncode, done.stderr
+    alone, *woven = map(json.loads, done.stdout.splitlines())
+    assert len({tuple(tokens) for tokens in alone["hot"]}) == 6
+    layers = config_of(family)["num_hidden_layers"]
+    shares = [sum(each["homes"]) for each in woven]
+    assert shares[0] == 0 < shares[1] < 6 == shares[2]
+    for each in woven:
+        assert each["hot"] == alone["hot"]
+        assert each["cold"]
+        assert all(answer == alone["cold"] for answer in each["cold"])
+        with_rows = each["steps"] if any(each["homes"]) else 0
+        assert each["sent"] == each["done"] == layers * with_rows
+        assert each["free"] == [12, 12]
+        assert each["compiled"] == 0  # after the first step
+
+
+def test_homes_follow_the_ratio_and_nothing_else() -> None:
+    away = [[is_away(1, request, ratio) for request in range(4000)] for ratio in (0.0, 0.45, 1.0)]
+    assert not any(away[0])
+    assert all(away[2])
+    assert abs(sum(away[1]) / 4000 - 0.45) < 0.03
+    more = [is_away(1, request, 0.6) for request in range(4000)]
+    assert all(later for now, later in zip(away[1], more, strict=True) if now)
+    assert away[1] != [is_away(2, request, 0.45) for request in range(4000)]
