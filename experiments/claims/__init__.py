@@ -1,6 +1,6 @@
 """The papers' printed numbers as data, and how ours compare with them."""
 
-from experiments.claims.compare import Comparison, Result, Sample, compare
+from experiments.claims.compare import Comparison, Result, Sample, answer, compare
 from experiments.claims.fidelity import (
     NEAR,
     Row,
@@ -26,6 +26,7 @@ __all__ = [
     "Row",
     "Sample",
     "Takes",
+    "answer",
     "claim",
     "compare",
     "explanations",

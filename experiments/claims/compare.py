@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from c2c.errors import SettingError
-from experiments.claims.load import Claim
+from experiments.claims.load import Claim, claim
 from experiments.claims.trends import predicate_holds
 
-__all__ = ["POINTS", "TOLERANCE", "Comparison", "Result", "compare"]
+__all__ = ["POINTS", "TOLERANCE", "Comparison", "Result", "answer", "compare"]
 
 Sample = Literal["in-sample", "out-of-sample", "identity"]
 TOLERANCE = 0.2  # a number is reproduced within 20% of the printed one
@@ -42,6 +42,14 @@ class Result:
     def __post_init__(self) -> None:
         if self.sample not in get_args(Sample):
             raise SettingError("sample", self.sample, f"one of {', '.join(get_args(Sample))}")
+
+
+def answer(
+    claim_id: str, ours: Any, note: str = "", sample: Sample = "out-of-sample", **more: Any
+) -> Result:
+    """Return a result in the claim's own unit; `more` as `Result` takes it."""
+    unit = claim(claim_id).unit
+    return Result(claim_id=claim_id, ours=ours, unit=unit, sample=sample, note=note, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

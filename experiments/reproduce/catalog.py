@@ -37,6 +37,8 @@ from experiments.c2cserve import (
     workload_map,
 )
 from experiments.c2cserve.context import PROFILES, Computed, Context
+from experiments.cocoserve import costs
+from experiments.cocoserve import fig6 as fig6_copies
 from experiments.figures import (
     baselines,
     gemm,
@@ -47,6 +49,7 @@ from experiments.figures import (
     serving,
     workload,
 )
+from experiments.figures import cocoserve as cocoserve_figures
 from experiments.figures import every_system as every_system_figures
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
@@ -85,6 +88,7 @@ SIMULATOR = (
 # Whole packages: a figure's module may use another one's, and most figures take under a minute.
 OURS = (
     "experiments.c2cserve",
+    "experiments.cocoserve",
     "experiments.medusa",
     "experiments.tessera",
     "experiments.figures",
@@ -293,6 +297,20 @@ FIGURES: dict[str, FigureSpec] = {
             title="MEDUSA under C2CServe's switch (beyond the papers)",
             compute=switch.compute,
             draw=medusa_figures.draw_switch,
+            packages=(*SIMULATOR, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.table2",
+            title="CoCoServe, Tables 1, 2: modules and operations",
+            compute=costs.compute,
+            draw=cocoserve_figures.draw_costs,
+            packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.fig6",
+            title="CoCoServe, Fig. 6: copies of layers",
+            compute=fig6_copies.compute,
+            draw=cocoserve_figures.draw_gains,
             packages=(*SIMULATOR, "c2c.systems"),
         ),
         FigureSpec(

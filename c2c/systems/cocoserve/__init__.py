@@ -16,6 +16,7 @@ from c2c.systems.cocoserve.costs import (
     operation_bytes,
     operation_costs,
     operation_s,
+    static_host_s,
 )
 from c2c.systems.cocoserve.exact import exact
 from c2c.systems.cocoserve.fastest import fastest
@@ -83,6 +84,7 @@ __all__ = [
     "scaled_layout",
     "sizes",
     "split_speedup",
+    "static_host_s",
     "step_time",
     "transitions",
 ]

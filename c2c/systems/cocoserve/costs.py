@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 from c2c.cost import Source, read_constants
 from c2c.errors import SettingError
@@ -25,6 +26,7 @@ __all__ = [
     "operation_bytes",
     "operation_costs",
     "operation_s",
+    "static_host_s",
 ]
 
 
@@ -43,20 +45,33 @@ class OperationCosts:
     coordination_s: float
 
 
+_FILES: Final = {
+    "operations": ["process_bytes", "operation_s", "coordination_s"],
+    "static": ["host_s"],
+}
+
+
 @cache
-def _fitted() -> Mapping[str, tuple[float, Source]]:
-    path = conf_dir() / "calibration" / "cocoserve" / "operations.yaml"
-    return read_constants(path, ["process_bytes", "operation_s", "coordination_s"])
+def _fitted(name: str) -> Mapping[str, tuple[float, Source]]:
+    path = conf_dir() / "calibration" / "cocoserve" / f"{name}.yaml"
+    return read_constants(path, _FILES[name])
 
 
 def operation_costs() -> OperationCosts:
     """Return what operations take beside their layers, as it is fitted."""
-    return OperationCosts(**{name: value for name, (value, _) in _fitted().items()})
+    return OperationCosts(**{name: value for name, (value, _) in _fitted("operations").items()})
+
+
+def static_host_s() -> float:
+    """Return what a step of a library's static batches takes of the host, as it is fitted."""
+    return _fitted("static")["host_s"][0]
 
 
 def fitted_claims() -> frozenset[str]:
     """Return the published values that costs of operations are fitted to: they are in-sample."""
-    return frozenset(claim for _, source in _fitted().values() for claim in source.claims)
+    return frozenset(
+        claim for name in _FILES for _, source in _fitted(name).values() for claim in source.claims
+    )
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:
