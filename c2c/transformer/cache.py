@@ -43,8 +43,8 @@ class Cache:
 class Pooled:
     """Two flat arrays that the caches of several models share, and the block tables of a batch.
 
-    A model sees them in pages of its own size. A block is a page of each layer, one after the
-    other: the tables hold the first page of each, and layer l is l pages behind it.
+    A model sees them in pages of its own size. A block is a page of each of its layers, one after
+    the other: the tables hold the first page of each, and its l-th layer is l pages behind it.
     """
 
     k: Any  # [elements]

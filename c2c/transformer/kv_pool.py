@@ -1,8 +1,8 @@
 """One KV cache for all models of a device: two flat arrays, handed out in blocks.
 
-A block holds 64 positions of one sequence in all layers of its model, so models of unlike layers
-and heads share the arrays. Superblocks are what models take from each other: each belongs to one
-model at a time and goes back when its last block is free.
+A block holds 64 positions of one sequence in all layers of its model (a lease may say in fewer), so
+models of unlike layers and heads share the arrays. Superblocks are what models take from each
+other: each belongs to one model at a time and goes back when its last block is free.
 """
 
 from __future__ import annotations
@@ -121,22 +121,35 @@ class KvPool:
         """Bytes of keys and values."""
         return int(2 * self.superblocks * self.superblock * self.dtype.itemsize)
 
-    def lease(self, spec: ModelSpec) -> Lease:
-        """Return what a model takes blocks by."""
-        return Lease(self, spec)
+    def lease(self, spec: ModelSpec, *, block_layers: int | None = None) -> Lease:
+        """Return what a model takes blocks by.
+
+        Args:
+          spec: the model.
+          block_layers: layers of a block; by default all. With 1 each layer's keys and values are
+            may be on a device of its own; a sequence then has a list of blocks for each layer.
+
+        Raises:
+          SettingError: the layers do not divide into such blocks.
+        """
+        return Lease(self, spec, spec.layers if block_layers is None else block_layers)
 
 
 class Lease:
     """One model's blocks; a block is known by its first page, in pages of the model's size."""
 
-    def __init__(self, pool: KvPool, spec: ModelSpec) -> None:
+    def __init__(self, pool: KvPool, spec: ModelSpec, block_layers: int) -> None:
+        if block_layers < 1 or spec.layers % block_layers:
+            raise SettingError(
+                "block_layers", block_layers, f"a divisor of the model's {spec.layers} layers"
+            )
         page = PAGE_TOKENS * spec.kv_heads * spec.head_dim
         if pool.superblock % page:
             raise ValueError(f"superblocks of {pool.superblock} elements: pages of {page} do not")
         self._pool = pool
         self._pages = pool.superblock // page  # of a superblock
-        self._layers = spec.layers
-        self._blocks = self._pages // spec.layers
+        self._layers = block_layers
+        self._blocks = self._pages // block_layers
         self._open: dict[int, list[int]] = {}  # superblock: its blocks that nobody holds
 
     @property

@@ -15,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.activations import activate
 from c2c.transformer.cache import Cache, Pooled, Rows, attend, store
 from c2c.transformer.linear import Linear
 from c2c.transformer.moe import mixture, route
-from c2c.transformer.params import Projections
+from c2c.transformer.params import Params, Projections
 from c2c.transformer.rope import rotate
+from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "after_attention",
     "attention",
     "before_attention",
+    "layer_of",
     "needed",
     "place_in",
     "rms_norm",
@@ -83,6 +86,44 @@ class Layer:
 
     def _which(self, name: str) -> Any:
         return None if self.which is None else place_in(name, self.which, self.place)
+
+
+def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> Layer:
+    """Return one layer of a model as a value that needs nothing of the other layers.
+
+    `jax.device_put` copies it to another device, weights and all. Small weights are cut in host
+    memory, so that nothing is compiled for it.
+
+    Args:
+      params: of the model.
+      spec: the model.
+      number: of the layer.
+      linear: how projections are multiplied.
+
+    Raises:
+      SettingError: the model has no such layer, or its projections are stacks over layers.
+    """
+    if not linear.placement.by_layer:
+        raise SettingError("linear", linear, "a strategy with an array a layer")
+    if not 0 <= number < spec.layers:
+        raise SettingError("layer", number, f"a whole number from 0 to {spec.layers - 1}")
+    sparse, place = feed_forward_places(spec)[number]
+    small, projections = {}, {}
+    for name, stack in params.layers.items():
+        if needed(name, sparse):
+            at = place_in(name, number, place)
+            small[name] = np.asarray(stack)[at : at + 1]
+    for name, matrices in params.projections.items():
+        if name != "head" and needed(name, sparse):
+            projections[name] = matrices[place_in(name, number, place)]
+    return Layer(
+        small=small,
+        projections=projections,
+        linear=linear,
+        at=np.int32(0),
+        which=None,
+        place=np.int32(0) if spec.dense_layers else None,
+    )
 
 
 def before_attention(
@@ -201,8 +242,8 @@ def place_in(name: str, number: Any, place: Any) -> Any:
 
 
 def needed(name: str, sparse: bool) -> bool:
-    """Say whether a layer of this kind has the projection."""
-    return name not in _BLOCKS or name.startswith("experts_") == sparse
+    """Say whether a layer of this kind has the projection, or the small weight."""
+    return name not in _BLOCKS or name.startswith(("experts_", "router")) == sparse
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

@@ -7,43 +7,47 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from c2c.transformer import Model, load, new_cache
+from c2c.transformer import Model, load
 from c2c.transformer.cache import rows_of
+from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.layer import (
-    Layer,
     after_attention,
     attention,
     before_attention,
-    place_in,
+    layer_of,
     rms_norm,
     window_of,
 )
 from c2c.transformer.rope import angles
 from c2c.transformer.weights.layout import feed_forward_places
 
-PROMPT, NEW, PAGES, PAGE_TOKENS = (5, 7, 11, 2, 3, 13, 17), 9, 8, 4
+PROMPT, NEW = (5, 7, 11, 2, 3, 13, 17), 9
 
 
 def alternately(models: list[Model]) -> list[int]:
-    """Return greedy tokens, layer l computed on device l % 2, KV and weights where it computes."""
-    spec = models[0].spec
-    tables = np.arange(PAGES, dtype=np.int32)[None]
-    caches = [
-        new_cache(
-            spec,
-            pages=PAGES,
-            page_tokens=PAGE_TOKENS,
-            dtype=m.params.dtype,
-            tables=tables,
-            device=m.params.device,
-        )
-        for m in models
+    """Return greedy tokens, layer l on device l % 2: a copy of the first device's, and its KV.
+
+    A block of a pool is one layer's page here, so that each layer's are where it computes.
+    """
+    params, spec, linear = models[0].params, models[0].spec, models[0].linear
+    devices = [model.params.device for model in models]
+    homes = [devices[number % len(devices)] for number in range(spec.layers)]
+    layers = [
+        jax.device_put(layer_of(params, spec, number, linear), home)
+        for number, home in enumerate(homes)
     ]
+    for layer, home in zip(layers, homes, strict=True):
+        assert all(leaf.devices() == {home} for leaf in jax.tree.leaves(layer))
+    pools = {each: KvPool.for_one(spec, 1, dtype=params.dtype, device=each) for each in devices}
+    leases = {each: pool.lease(spec, block_layers=1) for each, pool in pools.items()}
+    blocks = [leases[home].take(1, number) for number, home in enumerate(homes)]
+    assert [leases[each].held for each in devices] == [homes.count(each) for each in devices]
     before = jax.jit(before_attention, static_argnames="spec")
     attend = jax.jit(attention, static_argnames=("window", "backend"))
     after = jax.jit(after_attention, static_argnames=("spec", "sparse"))
@@ -51,38 +55,31 @@ def alternately(models: list[Model]) -> list[int]:
     while len(drawn) < NEW:
         positions = jnp.arange(begin, len(ids), dtype=jnp.int32)
         tokens = jnp.asarray(ids[begin:], jnp.int32)
-        x = models[0].params.embed.data[tokens]
-        for number, (sparse, place) in enumerate(feed_forward_places(spec)):
-            which = number % len(models)
-            model, cache = models[which], caches[which]
-            x, here = jax.device_put((x, positions), model.params.device)
+        x = params.embed.data[tokens]
+        for number, (sparse, _) in enumerate(feed_forward_places(spec)):
+            home, layer = homes[number], layers[number]
+            x, here = jax.device_put((x, positions), home)
+            tables = jax.device_put(np.asarray([blocks[number]], np.int32), home)
+            pool = replace(pools[home].arrays, tables=tables)
             rows = rows_of(here, 1, 0)
-            layer = Layer(
-                small=model.params.layers,
-                projections={
-                    name: stack[place_in(name, number, place)]
-                    for name, stack in model.params.projections.items()
-                    if name != "head"
-                },
-                linear=model.linear,
-                at=number,
-                which=None,
-                place=place if spec.dense_layers else None,
-            )
             turns = angles(here, rows.lengths, spec)
             q, k, v = before(layer, x, turns, spec=spec)
-            first, window = number * PAGES, window_of(spec, number)
+            window = window_of(spec, number)
             window = None if window is None else int(window)
-            mixed, caches[which] = attend(
-                cache, rows, first, window=window, q=q, k=k, v=v, backend="auto"
+            mixed, pages = attend(
+                pool.seen_by(spec), rows, 0, window=window, q=q, k=k, v=v, backend="auto"
             )
+            pools[home].arrays = pool.with_pages(pages)
             x = after(layer, x, mixed, rows, spec=spec, sparse=sparse)
-        last = models[which]
-        head = last.params.projections.get("head", last.params.embed.data)
-        seen = rms_norm(x[-1:], last.params.final_norm, spec.norm_eps)
+        x = jax.device_put(x, devices[0])
+        head = params.projections.get("head", params.embed.data)
+        seen = rms_norm(x[-1:], params.final_norm, spec.norm_eps)
         begin = len(ids)
         drawn.append(int(jnp.argmax(seen @ head[: spec.vocab].T)))
         ids.append(drawn[-1])
+    for number, home in enumerate(homes):
+        leases[home].give(blocks[number])
+    assert not any(lease.held for lease in leases.values())
     return drawn
 
 
