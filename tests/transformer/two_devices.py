@@ -51,7 +51,8 @@ def alternately(models: list[Model]) -> list[int]:
     before = jax.jit(before_attention, static_argnames="spec")
     attend = jax.jit(attention, static_argnames=("window", "backend"))
     after = jax.jit(after_attention, static_argnames=("spec", "sparse"))
-    ids, begin, drawn = list(PROMPT), 0, []
+    ids, begin = list(PROMPT), 0
+    drawn: list[int] = []
     while len(drawn) < NEW:
         positions = jnp.arange(begin, len(ids), dtype=jnp.int32)
         tokens = jnp.asarray(ids[begin:], jnp.int32)
