@@ -143,6 +143,17 @@ def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: 
             if (shares := run.get("resources"))
             else ()
         ),
+        *(
+            [
+                (
+                    "copied and moved",
+                    f"{run['relayout_bytes'] / 1e9:,.1f} GB of layers and KV caches in "
+                    f"{run['relayouts']:,} changes, {run['relayout_s']:,.1f} s beside serving",
+                )
+            ]
+            if "relayouts" in run
+            else ()
+        ),
         ("link peak", f"{run['link_peak_gbps']:.0f} of {run['link_gbps']:g} GB/s"),
         ("requests by start", starts),
         (
