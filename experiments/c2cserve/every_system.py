@@ -83,6 +83,16 @@ FAMILIES: Final = (
         quick_rates_rps=(16.0, 128.0),
         quick_requests=300,
     ),
+    Family(
+        name="Llama-2 13B on four A100",
+        systems=("cocoserve",),
+        settings=("catalog=llama2_13b", "node=a100_40_pcie_x4"),
+        rates_rps=(0.5, 1.0, 2.0, 4.0, 8.0),
+        requests=1000,
+        quick=("cocoserve",),
+        quick_rates_rps=(1.0, 8.0),
+        quick_requests=60,
+    ),
 )  # fmt: skip
 CHIPS: Final[Mapping[str, int]] = {"dedicated": 6}  # where a model has a chip of its own
 # What a system is given beside its family's settings: a layout that it leaves open; no reading of
@@ -126,8 +136,8 @@ def compute(context: Context) -> Computed:
             "pair of GPUs; dedicated has six, one a model. Each system has the layout that it "
             "chooses itself (mig_resident: 4x24gb). Targets: dense TTFT 1 s, TPOT 0.15 s (3B) and "
             "0.3 s (8B), popularity 1/rank; Mixtral 1 s and 0.8 s, one model on the whole GPU, "
-            "whose checkpoint is in host memory; GPT-oss 1 s and 0.05 s. The caches of experts "
-            "take one request at a time."
+            "whose checkpoint is in host memory; GPT-oss 1 s and 0.05 s; Llama-2 10 s and 0.2 s. "
+            "The caches of experts take one request at a time."
         ),
         report=_report(middle),
     )
