@@ -1,7 +1,7 @@
 """Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
 
 from c2c.hardware.conf import conf_dir, conf_names, read_yaml
-from c2c.hardware.cutting import Placed, Slice, placed, profiles, slices
+from c2c.hardware.cutting import Placed, Slice, joined, placed, profiles, slices
 from c2c.hardware.kv_record import KvRecord, check_memory_fraction, kv_bytes_of
 from c2c.hardware.machine import free_memory_bytes, memory_bytes
 from c2c.hardware.mig import (
@@ -46,6 +46,7 @@ __all__ = [
     "conf_names",
     "cpu_platform",
     "free_memory_bytes",
+    "joined",
     "kv_bytes_of",
     "link_gbps",
     "load_mig",

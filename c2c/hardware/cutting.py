@@ -10,9 +10,9 @@ from typing import NamedTuple
 from c2c.errors import SettingError
 from c2c.hardware.mig import WHOLE, MigConfig, MigProfile, load_mig
 from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
-from c2c.hardware.platform import Platform
+from c2c.hardware.platform import Gpu, Platform
 
-__all__ = ["Placed", "Slice", "placed", "profiles", "slices"]
+__all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,19 @@ class Slice:
     l2_bytes: int
     link_cap_gbps: float
     is_cut: bool = False
+
+
+def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
+    """Return what an instance over whole GPUs is made of, for those who look at what serves."""
+    return Slice(
+        name=name,
+        sm_count=sum(g.sm_count for g in gpus),
+        hbm_bytes=sum(g.hbm_bytes for g in gpus),
+        hbm_gbps=sum(g.hbm_gbps for g in gpus),
+        bf16_tflops=sum(g.bf16_tflops for g in gpus),
+        l2_bytes=sum(g.l2_bytes for g in gpus),
+        link_cap_gbps=link_gbps,
+    )
 
 
 class Placed(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from c2c.errors import SettingError, unknown_name
-from c2c.hardware import Node, Slice
+from c2c.hardware import Node, Slice, joined
 from c2c.models import ModelSpec
 from c2c.serving import Copy, Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Way, Work
 from c2c.systems.cocoserve.costs import OperationCosts, operation_costs
@@ -314,15 +314,8 @@ class _Over:
     def _place(self, placements: Sequence[Placement]) -> Slice:
         used = sorted({d for p in placements for d in p.devices})
         chosen = [self.node.platforms[d].gpu for d in used]
-        return Slice(
-            name=f"{self.node.name}/{_name(placements[0].first)}",
-            sm_count=sum(g.sm_count for g in chosen),
-            hbm_bytes=sum(g.hbm_bytes for g in chosen),
-            hbm_gbps=sum(g.hbm_gbps for g in chosen),
-            bf16_tflops=sum(g.bf16_tflops for g in chosen),
-            l2_bytes=sum(g.l2_bytes for g in chosen),
-            link_cap_gbps=self.node.links[0].gbps,
-        )
+        name = f"{self.node.name}/{_name(placements[0].first)}"
+        return joined(name, chosen, self.node.links[0].gbps)
 
     def _plan(self, first: int, homes: Sequence[tuple[int, Path]]) -> Plan:
         """Return a step: runs of layers on their devices, and what goes between them."""

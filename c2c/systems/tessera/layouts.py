@@ -22,7 +22,7 @@ import numpy as np
 
 from c2c.cost.kernel_graph import parameter_bytes
 from c2c.errors import SettingError, unknown_name
-from c2c.hardware import Slice
+from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work
 from c2c.serving import Lane as Place
@@ -232,17 +232,8 @@ class _Over:
 
     def _place(self, name: str, gpus: Sequence[int]) -> Slice:
         """Return what a lane is made of, for those who look at what serves."""
-        here = self.pair.gpus
-        chosen = [here[g].gpu for g in gpus]
-        return Slice(
-            name=f"{self.pair.name}/{name}",
-            sm_count=sum(g.sm_count for g in chosen),
-            hbm_bytes=sum(g.hbm_bytes for g in chosen),
-            hbm_gbps=sum(g.hbm_gbps for g in chosen),
-            bf16_tflops=sum(g.bf16_tflops for g in chosen),
-            l2_bytes=sum(g.l2_bytes for g in chosen),
-            link_cap_gbps=self.pair.wire.gbps,
-        )
+        chosen = [self.pair.gpus[g].gpu for g in gpus]
+        return joined(f"{self.pair.name}/{name}", chosen, self.pair.wire.gbps)
 
     def _lane(self, place: Slice, room: float, steps: tuple[Plan, ...]) -> Place:
         return Place(place=place, kv_bytes=room, steps={self.spec.name: steps})
