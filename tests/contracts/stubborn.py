@@ -24,6 +24,8 @@ from c2c.serving.port import (
     Load,
     Ready,
     Recut,
+    Relaid,
+    Relayout,
     RunSteps,
     SetAside,
     SetTimer,
@@ -123,6 +125,9 @@ class StubbornBackend:
             elif isinstance(action, Recut):
                 when = now_s + float(g.exponential(0.5))
                 self._send(when, LayoutChanged(at_s=when, chip=action.chip))
+            elif isinstance(action, Relayout):
+                when = now_s + float(g.exponential(0.5))
+                self._send(when, Relaid(at_s=when, device=action.device))
             elif isinstance(action, HandOver) and action.directly:
                 when = now_s + float(g.exponential(0.1))
                 number = self._send(when, HandedOver(at_s=when, request_id=action.request_id))

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from c2c.config import build, config_dir, load
+from c2c.hardware import load_node
+from c2c.models import load_spec
 from c2c.policies import (
     AtBacklog,
     AtOutstanding,
@@ -36,8 +38,9 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.serving import Prepared, SystemSpec, prepare
+from c2c.systems.cocoserve.layout import Scaling, scaled_layout
 from tests.simulator.controllers import Load
-from tests.simulator.lanes import layout, on, over, woven
+from tests.simulator.lanes import SPEC, layout, on, over, woven
 from tests.simulator.worlds import few_experts, setup, with_room, with_settings
 
 __all__ = ["EACH", "FLEETS", "ON_FLEETS", "SYSTEMS", "models", "prepared"]
@@ -86,6 +89,11 @@ LAYOUTS = {
         resources=3, rows=3,
     ),
     "woven": woven(0.010, 0.009, 0.002, 0.015, rows=3),  # two models on one node
+    # half of the layers have a copy; beside weights a device has room for some requests
+    "cocoserve": scaled_layout(
+        Scaling(replicated=14, between=1, memory_share=0.21), load_spec(SPEC),
+        load_node("a100_40_pcie_x4"), rows=16, tokens=4096,
+    ),
 }  # fmt: skip
 _LIKE_THEM = {"af", "replicas"}  # the same policies on other layouts
 

@@ -31,6 +31,8 @@ from c2c.serving.port import (
     Load,
     Ready,
     Recut,
+    Relaid,
+    Relayout,
     RunSteps,
     SetAside,
     SetTimer,
@@ -74,6 +76,7 @@ class Watch:
         self.is_asked: set[int] = set()  # chips whose layout is to be made
         self.coming: dict[int, tuple[int, int]] = {}  # of a request: to which instance, KV tokens
         self.on_wires: dict[int, tuple[Engine, Engine]] = {}  # of a request: from where to where
+        self.relaying: dict[int, Relayout] = {}  # by device
         self.steps = 0
 
     def event(self, event: Event) -> None:
@@ -86,6 +89,7 @@ class Watch:
         elif isinstance(event, DeviceLost):
             self.lost.add(event.device)
             self.busy.pop(event.device, None)
+            self.relaying.pop(event.device, None)
             first = event.device * self.prepared.fleet.residents
             here = range(first, first + self.prepared.fleet.residents)
             self.coming = {r: c for r, c in self.coming.items() if c[0] not in here}
@@ -101,6 +105,8 @@ class Watch:
             assert event.chip in self.is_asked
             self.is_asked.remove(event.chip)
             self.out -= set(self.changing.pop(event.chip).comes)
+        elif isinstance(event, Relaid) and event.device not in self.lost:
+            del self.relaying[event.device]
         elif isinstance(event, Ready | StepEnd) and event.device not in self.lost:
             doing = self.busy.pop(event.device)
             if isinstance(event, Ready):
@@ -168,6 +174,12 @@ class Watch:
                 self.out |= leaves
             elif isinstance(action, HandOver):
                 self._carry(action)
+            elif isinstance(action, Relayout):
+                assert action.device not in self.lost | self.relaying.keys()
+                here = [e.kv for e in self.engines.values() if e.device == action.device]
+                assert all(any(r in kv for kv in here) for r, _ in action.kv_homes)
+                assert min(action.sent_bytes) >= 0.0
+                self.relaying[action.device] = action
             elif isinstance(action, SetTimer):
                 assert np.isfinite(action.at_s)
             elif isinstance(action, Interrupt):
@@ -284,6 +296,7 @@ class Watch:
         """Check that nothing is left, once the backend has no more events."""
         assert not self.busy
         assert not self.changing, "a change of layout was never done"
+        assert not self.relaying, "copies were never there"
         assert not any(e.kv for e in self.engines.values())
         assert not self.coming
         assert not self.on_wires
