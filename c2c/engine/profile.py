@@ -115,9 +115,7 @@ def _prompt(shapes: Shapes) -> int:
 
 def _largest(model: Model, pool: KvPool, shapes: Shapes) -> None:
     """Compute a chunk of the widest budget beside as many decodes as there may be."""
-    runner = Runner(
-        model.params, model.spec, model.linear, pool, shapes, executables=model.executables
-    )
+    runner = Runner(model.executor(pool), shapes)
     decodes = tuple(range(shapes.rows[0] - 1))
     for request in decodes:
         runner.submit(request, [0], new=3, sampling=Sampling())

@@ -134,14 +134,7 @@ class Residents:
             runner.finish(runner.start(step))
 
     def _made(self, model: Model) -> Runner:
-        return Runner(
-            model.params,
-            model.spec,
-            model.linear,
-            self._pool,
-            self._shapes,
-            executables=model.executables,
-        )
+        return Runner(model.executor(self._pool), self._shapes)
 
     @property
     def compiled(self) -> int:

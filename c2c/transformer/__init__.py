@@ -3,6 +3,7 @@
 from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.executables import Executables
+from c2c.transformer.executor import Executor, OnDevice
 from c2c.transformer.forward import forward
 from c2c.transformer.generate import Bucket, Wanted, buckets_of, buckets_up_to
 from c2c.transformer.kv_pool import (
@@ -29,11 +30,13 @@ __all__ = [
     "Described",
     "Drawn",
     "Executables",
+    "Executor",
     "Hybrid",
     "KvPool",
     "Lease",
     "Linear",
     "Model",
+    "OnDevice",
     "Params",
     "Placement",
     "Quantization",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.executables import Executables
+from c2c.transformer.executor import OnDevice
 from c2c.transformer.generate import CHUNK, budgets_for
 from c2c.transformer.kv_pool import KvPool, block_elements, check_room
 from c2c.transformer.linear import Linear
@@ -115,14 +116,16 @@ def stream_batch(
         requests=[requests[number] for number in numbers],
         schedule=schedule,
         made=lambda: Runner(
-            params,
-            spec,
-            linear,
-            KvPool.for_one(
-                spec, pages, dtype=params.dtype, executables=executables, device=params.device
+            OnDevice(
+                params,
+                spec,
+                linear,
+                KvPool.for_one(
+                    spec, pages, dtype=params.dtype, executables=executables, device=params.device
+                ),
+                executables=executables,
             ),
             shapes,
-            executables=executables,
         ),
     )
     return _drawn(batch, numbers, ends)

@@ -11,6 +11,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Cache, new_cache
 from c2c.transformer.executables import Executables
+from c2c.transformer.executor import OnDevice
 from c2c.transformer.forward import run
 from c2c.transformer.kv_pool import KvPool, block_elements, check_room
 from c2c.transformer.linear import Linear
@@ -142,7 +143,7 @@ def _runner(
     device = params.device
     pool = KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables, device=device)
     shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
-    return Runner(params, spec, linear, pool, shapes, executables=executables)
+    return Runner(OnDevice(params, spec, linear, pool, executables=executables), shapes)
 
 
 def _own_cache(

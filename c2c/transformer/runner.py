@@ -11,21 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.models import ModelSpec
 from c2c.transformer.drawing import BIASED, DRAW, FEED, SCORE, SEAT, Score, Seats, new_seats
 from c2c.transformer.drawn import Drawn, Prompt, prompt_scores, score_of, tokens_of
-from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.forward import end, run
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.linear import Linear
-from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.params import Params
+from c2c.transformer.executor import Executor, bound
+from c2c.transformer.pages import OutOfPages
 from c2c.transformer.sampling import Sampling, sampling_rows
 from c2c.transformer.shapes import Shapes
 from c2c.transformer.stays import Ended, Laid, Stay, Step
@@ -72,38 +68,22 @@ class Ticket:
 
 
 class Runner:
-    """One model on one device, the pool's."""
+    """One model's requests, whose steps an executor computes."""
 
-    def __init__(
-        self,
-        params: Params,
-        spec: ModelSpec,
-        linear: Linear,
-        pool: KvPool,
-        shapes: Shapes,
-        *,
-        executables: Executables | None = None,
-    ) -> None:
-        """Take a place in a pool; nothing is computed.
+    def __init__(self, executor: Executor, shapes: Shapes) -> None:
+        """Have no request yet; nothing is computed.
 
         Args:
-          params: of the model.
-          spec: the model.
-          linear: how projections are multiplied.
-          pool: keys and values, shared with other runners of the device.
+          executor: computes steps, and holds keys and values.
           shapes: all that it will ever compute in.
-          executables: where compiled stages come from; by default jax compiles for this process.
         """
-        self.params, self.spec, self.linear = params, spec, linear
-        self.pool, self.shapes = pool, shapes
-        self.lease = pool.lease(spec)
-        self._executables = None if executables is None else executables.on(pool.device)
+        self.executor, self.spec, self.shapes = executor, executor.spec, shapes
         self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]
         self._seated: Seats | None = None  # made at the first step
         self._read_s = 0.0
         self._early: Drawn | None = None  # begun before anybody asked for it
-        self._bound: dict[Stage, Callable[..., Any]] = {}
+        self._compiled = bound(executor.executables)
 
     @property
     def seats(self) -> int:
@@ -174,7 +154,7 @@ class Runner:
     def cancel(self, request: int) -> None:
         """Free at once what a request holds; what it has under way is dropped."""
         stay = self._stays.pop(request)
-        self.lease.give(stay.blocks)
+        self.executor.give(stay)
         self._free_seats.append(stay.seat)
 
     def preempt(self, request: int) -> Resumable:
@@ -185,8 +165,7 @@ class Runner:
 
     def missing(self, step: Step) -> int:
         """Return how many blocks a step lacks beyond those that are free."""
-        needed = sum(count for _, count in self._growth(self._without_early(step)))
-        return max(0, needed - self.lease.available)
+        return self.executor.lacks(self._stored(self._without_early(step)))
 
     def shape_of(self, step: Step) -> tuple[int, int]:
         """Return the tokens of the chunk that a step is padded to, and its rows of one token.
@@ -217,7 +196,8 @@ class Runner:
         """
         begun_s = time.perf_counter()
         if missing := self.missing(step):
-            raise OutOfPages("step", missing + self.lease.available, self.lease.available)
+            free = self.executor.available
+            raise OutOfPages("step", missing + free, free)
         rest = self._without_early(step)
         drawn = [self._begin(rest)] if rest.fill is not None or rest.decode else []
         if len(rest.decode) < len(step.decode):
@@ -267,37 +247,20 @@ class Runner:
         return Drawn(asked, early.tokens, early.scores)
 
     def _begin(self, step: Step) -> Drawn:
-        for stay, count in self._growth(step):
-            stay.blocks += self.lease.take(count, stay.request)
+        executor = self.executor
+        executor.grow(self._stored(step))
         laid = self._laid_out(step)
         assert self._seated is not None  # a step has requests, and they were submitted
         tokens = self._compiled(FEED)(laid.given, self._seated.drawn, laid.source)
-        tables = self._placed(laid.tables)
-
-        def computed(wanted: np.ndarray, *, has_logits: bool = True) -> Any:
-            pool = self.pool.arrays
-            found, self.pool.arrays = run(
-                self.params,
-                tokens,
-                laid.positions,
-                type(pool)(k=pool.k, v=pool.v, tables=tables),
-                self.spec,
-                linear=self.linear,
-                decode_rows=laid.decode_rows,
-                wanted=wanted,
-                executables=self._executables,
-                has_logits=has_logits,
-            )
-            return found
-
         filling = None if step.fill is None else self._stays[step.fill[0]]
         prompt = None
         if filling is None or filling.prompt_scores is None:
-            logits = computed(laid.wanted, has_logits=any(laid.drawing))
+            logits = executor.compute(laid, tokens, laid.wanted, has_logits=any(laid.drawing))
         else:
-            logits_of: Callable[[np.ndarray], Any] = computed
-            if self.linear.placement.by_layer:
-                logits_of = self._ends(computed(laid.wanted, has_logits=False))
+            logits_of: Callable[[np.ndarray], Any] = partial(executor.compute, laid, tokens)
+            if executor.ends_apart:
+                x = executor.compute(laid, tokens, laid.wanted, has_logits=False)
+                logits_of = partial(executor.end, x)
             prompt = self._prompt(filling, step, len(laid.wanted), logits_of)
             logits = logits_of(laid.wanted)
         if step.fill is not None and filling is not None:
@@ -319,12 +282,6 @@ class Runner:
         if any(stay.scores is not None for stay, _ in rows):
             scores = self._compiled(SCORE)(logits, token)
         return Drawn(rows, token, scores, prompt)
-
-    def _ends(self, x: Any) -> Callable[[np.ndarray], Any]:
-        """Return what computes the logits of a call's tokens that are wanted."""
-        return lambda wanted: end(
-            self.params, x, wanted, self.spec, linear=self.linear, executables=self._executables
-        )
 
     def _prompt(
         self, stay: Stay, step: Step, rows: int, logits_of: Callable[[np.ndarray], Any]
@@ -406,9 +363,10 @@ class Runner:
         Raises:
           SettingError: there are no executables to have ready.
         """
-        if self._executables is None:
+        executables = self.executor.executables
+        if executables is None:
             raise SettingError("executables", None, '"auto" or a folder, to load the model with')
-        ahead = self._executables.bind_ahead
+        ahead = executables.bind_ahead
         seats = self._seated or self._fresh()
         ahead(SEAT)(
             seats, np.int32(0), np.zeros(self.spec.vocab, np.int16),
@@ -417,23 +375,10 @@ class Runner:
         for chunk, rows in self.shapes.calls:
             if not chunk and not decodes:
                 continue
-            flat = np.zeros(chunk + rows, np.int32)
-            tables = self._placed(np.full(((chunk > 0) + rows, self.shapes.width), -1, np.int32))
-            pool = self.pool.arrays
-            wanted = np.zeros(self.shapes.draws(chunk, rows), np.int32)
-            tokens = ahead(FEED)(flat, seats.drawn, flat)
-            logits, _ = run(
-                self.params,
-                tokens,
-                flat,
-                type(pool)(k=pool.k, v=pool.v, tables=tables),
-                self.spec,
-                linear=self.linear,
-                decode_rows=rows,
-                wanted=wanted,
-                executables=self._executables,
-                ahead=True,
-            )
+            laid = self._empty(chunk, rows)
+            wanted = laid.wanted
+            tokens = ahead(FEED)(laid.given, seats.drawn, laid.source)
+            logits = self.executor.ready(laid, tokens)
             for hot in draws:
                 settings = sampling_rows([_NEUTRAL] * len(wanted))
                 stands = np.zeros((len(wanted), 4), np.int32)
@@ -442,34 +387,25 @@ class Runner:
                 ahead(SCORE)(logits, token)
             done()
 
-    def _compiled(self, stage: Stage) -> Callable[..., Any]:
-        if self._executables is None:
-            return stage.jitted
-        if stage not in self._bound:
-            self._bound[stage] = self._executables.bind(stage)
-        return self._bound[stage]
-
-    def _placed(self, array: np.ndarray) -> Any:
-        return jax.device_put(array, self.pool.device)
-
     def _fresh(self) -> Seats:
-        self._seated = jax.tree.map(self._placed, new_seats(self.seats, self.spec.vocab))
+        seats = new_seats(self.seats, self.spec.vocab)
+        self._seated = jax.tree.map(lambda x: jax.device_put(x, self.executor.device), seats)
         return self._seated
 
-    def _growth(self, step: Step) -> list[tuple[Stay, int]]:
-        """Return who needs blocks for a step, and how many more."""
+    def _stored(self, step: Step) -> list[tuple[Stay, int]]:
+        """Return the positions that are stored of each request of a step after it."""
         who = [] if step.fill is None else [step.fill[0]]
         stays = [self._stays[request] for request in (*who, *step.decode)]
-        wanted = ((stay, -(-stay.stored(step) // PAGE_TOKENS) - len(stay.blocks)) for stay in stays)
-        return [(stay, count) for stay, count in wanted if count > 0]
+        return [(stay, stay.stored(step)) for stay in stays]
 
     def _laid_out(self, step: Step) -> Laid:
-        chunk, rows = self.shape_of(step)
-        shapes = self.shapes
-        draws = shapes.draws(chunk, rows)
-        laid = Laid(chunk=chunk, decode_rows=rows, width=shapes.width, draws=draws)
+        laid = self._empty(*self.shape_of(step))
         if step.fill is not None:
             laid.fill(self._stays[step.fill[0]], step.fill[1])
         for row, request in enumerate(step.decode):
             laid.decode(self._stays[request], row)
         return laid
+
+    def _empty(self, chunk: int, rows: int) -> Laid:
+        draws = self.shapes.draws(chunk, rows)
+        return Laid(chunk=chunk, decode_rows=rows, width=self.shapes.width, draws=draws)

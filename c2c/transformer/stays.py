@@ -43,7 +43,6 @@ class Stay:
     least: int = 0  # draws before which it does not stop
     scores: int | None = None  # likeliest tokens to tell; None: not even the drawn one's
     prompt_scores: int | None = None  # likeliest tokens to tell of each place of its prompt
-    blocks: list[int] = field(default_factory=list)
     filled: int = 0  # prompt tokens computed
     started: int = 0  # draws that were started
     got: list[int] = field(default_factory=list)
@@ -82,11 +81,11 @@ class Laid:
 
     def __init__(self, *, chunk: int, decode_rows: int, width: int, draws: int) -> None:
         count, self._first = chunk + decode_rows, int(chunk > 0)
-        self._chunk, self.decode_rows = chunk, decode_rows
+        self.chunk, self.decode_rows, self.width = chunk, decode_rows, width
         self.given = np.zeros(count, np.int32)
         self.source = np.full(count, -1, np.int32)  # seats whose last token it is
         self.positions = np.full(count, -1, np.int32)
-        self.tables = np.full((self._first + decode_rows, width), -1, np.int32)
+        self.rows: list[Stay | None] = [None] * (self._first + decode_rows)  # of block tables
         self.wanted = np.zeros(draws, np.int32)
         self.drawing: list[Stay | None] = [None] * draws
 
@@ -97,7 +96,7 @@ class Laid:
             raise ValueError(f"request {stay.request}: {past} tokens of a prompt of its length")
         self.given[:tokens] = stay.ids[first:past]
         self.positions[:tokens] = np.arange(first, past)
-        self.tables[0, : len(stay.blocks)] = stay.blocks
+        self.rows[0] = stay
         if past == len(stay.ids):
             self.wanted[0], self.drawing[0] = tokens - 1, stay
 
@@ -105,8 +104,8 @@ class Laid:
         """Lay out one token of a request that is past its prompt, which feeds on its last."""
         if not stay.started or stay.filled < len(stay.ids):
             raise ValueError(f"request {stay.request}: its prompt is not computed yet")
-        at, row = self._chunk + row, self._first + row
+        at, row = self.chunk + row, self._first + row
         self.source[at] = stay.seat
         self.positions[at] = len(stay.ids) + stay.started - 1
-        self.tables[row, : len(stay.blocks)] = stay.blocks
+        self.rows[row] = stay
         self.wanted[row], self.drawing[row] = at, stay

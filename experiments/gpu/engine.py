@@ -22,6 +22,7 @@ import numpy as np
 from c2c.models import from_hf_config
 from c2c.transformer import (
     KvPool,
+    OnDevice,
     Runner,
     Sampling,
     Shapes,
@@ -104,7 +105,8 @@ def _runners(linear: str, dtype: str, scale: Scale) -> tuple[tuple[Runner, ...],
         params = random_params(
             spec, np.random.default_rng(number), dtype=dtype, placement=strategy.placement
         )
-        runner = Runner(params, spec, strategy, pool, shapes, executables=executables)
+        executor = OnDevice(params, spec, strategy, pool, executables=executables)
+        runner = Runner(executor, shapes)
         runner.warm()
         made.append(runner)
     return tuple(made), executables

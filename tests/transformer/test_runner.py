@@ -50,9 +50,7 @@ def two(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> l
     models = [replace(model, executables=executables) for model in models]
     size = superblock_elements((m.spec for m in models), blocks=2)
     pool = KvPool(8, size, dtype="float32", executables=executables)
-    runners = [
-        Runner(m.params, m.spec, m.linear, pool, SHAPES, executables=executables) for m in models
-    ]
+    runners = [Runner(m.executor(pool), SHAPES) for m in models]
     for runner in runners:
         runner.warm()
     texts = [
@@ -148,7 +146,7 @@ class Client:
 
 @pytest.mark.parametrize("ahead", tiered([0, 1], 1))
 def test_any_steps_in_turns_over_one_pool_draw_the_same(two: list[Warm], ahead: int) -> None:
-    pool = two[0][0].pool
+    pool = two[0][0].executor.pool
     preempted = early = 0
     for seed in range(3):
         clients = [Client(runner, seed, ahead) for runner, _ in two]
@@ -192,7 +190,7 @@ def test_a_step_begun_ahead_is_told_when_it_is_asked_for(two: list[Warm]) -> Non
         (token,) = runner.finish(runner.start(Step(decode=(0,)))).tokens
         assert token == (0, texts[0][at], None)
     runner.cancel(0)
-    assert runner.lease.held == 0
+    assert runner.executor.lease.held == 0
 
 
 def test_cancelled_requests_free_their_pages_and_leave_no_token(two: list[Warm]) -> None:
@@ -202,7 +200,7 @@ def test_cancelled_requests_free_their_pages_and_leave_no_token(two: list[Warm])
     tickets = [runner.start(Step(fill=(1, n))) for n in (64, 6)]
     tickets.append(runner.start(Step(decode=(1,))))
     runner.cancel(1)
-    assert runner.lease.held == 0
+    assert runner.executor.lease.held == 0
     runner.submit(1, ids[:9], new=3, sampling=sampling)  # another stay of the same number
     assert [runner.finish(ticket).tokens for ticket in tickets] == [(), (), ()]
     runner.cancel(1)
@@ -241,7 +239,7 @@ def test_a_plan_goes_on_when_a_request_ends_in_one_of_a_steps_calls(
     ends = dict.fromkeys(over, "stop")
     assert found[0].tokens == tuple((n, token, ends.get(n)) for n, token in first.items())
     residents.free((1, 2))
-    assert runner.lease.held == 0
+    assert runner.executor.lease.held == 0
 
 
 def test_scores_are_log_probabilities_and_stop_tokens_can_wait(
@@ -349,14 +347,14 @@ def test_prompts_are_scored_whatever_they_are_cut_into(
 def test_a_step_that_lacks_pages_says_so_and_changes_nothing(two: list[Warm]) -> None:
     runner, texts = two[0]
     other = two[1][0]
-    taken = other.lease.take(other.lease.available, "all")
+    taken = other.executor.lease.take(other.executor.lease.available, "all")
     ids, new, sampling = ASKED[0]
     runner.submit(0, ids, new=new, sampling=sampling)
     step = Step(fill=(0, len(ids)))
     assert runner.missing(step) == 1
     with pytest.raises(OutOfPages, match="1 more pages, 0 are free"):
         runner.start(step)
-    other.lease.give(taken)
+    other.executor.lease.give(taken)
     result = runner.finish(runner.start(step))
     assert result.tokens == ((0, texts[0][0], None),)
     with pytest.raises(ValueError, match="is here already"):

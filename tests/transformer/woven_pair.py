@@ -153,10 +153,7 @@ def main(hot_checkpoint: str, cold_checkpoint: str, store: str) -> None:
         return KvPool(12, size, dtype=np.float32, executables=hot.executables, device=device)
 
     def cold_runner(pool: KvPool) -> Runner:
-        return Runner(
-            cold.params, cold.spec, cold.linear, pool,
-            Shapes(rows=(1,), budgets=(16,), width=1), executables=cold.executables,
-        )  # fmt: skip
+        return Runner(cold.executor(pool), Shapes(rows=(1,), budgets=(16,), width=1))
 
     pools = list(map(made, devices))
     plain = Hot(hot, pools[0], Tasks(pools[1], hot.spec), 0.0)

@@ -1,0 +1,188 @@
+"""Executors: they compute a runner's steps, and hold weights and the keys and values of requests.
+
+`OnDevice` has a model on one device. `c2c.transformer.spread` has one over several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from c2c.models import ModelSpec
+from c2c.transformer.executables import Executables
+from c2c.transformer.forward import end, run
+from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.linear import Linear
+from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.params import Params
+from c2c.transformer.stays import Laid, Stay
+
+__all__ = ["Executor", "OnDevice", "Stored", "blocks_for", "bound"]
+
+Stored = Sequence[tuple[Stay, int]]
+"""Requests, and the positions of each whose keys and values are there after a step."""
+
+
+class Executor(Protocol):
+    """Computes steps of one model.
+
+    Attributes:
+      spec: the model.
+      device: where tokens and logits are.
+      executables: for that device; None: jax compiles for this process.
+      ends_apart: whether `end` may follow `compute`.
+    """
+
+    spec: ModelSpec
+    device: Any
+    executables: Executables | None
+    ends_apart: bool
+
+    @property
+    def available(self) -> int:
+        """Blocks that could be taken now, where there are fewest."""
+        ...
+
+    def lacks(self, stored: Stored) -> int:
+        """Return how many blocks requests need beyond those that are free, where most lack."""
+        ...
+
+    def grow(self, stored: Stored) -> None:
+        """Take the blocks that requests need."""
+        ...
+
+    def give(self, stay: Stay) -> None:
+        """Free what a request holds."""
+        ...
+
+    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        ...
+
+    def end(self, x: Any, wanted: Any) -> Any:
+        """Return the logits of some tokens, of what `compute` gave without logits."""
+        ...
+
+    def ready(self, laid: Laid, tokens: Any) -> Any:
+        """Have ready what calls of this shape run; return the shape of the logits."""
+        ...
+
+
+class OnDevice:
+    """A model on one device, the pool's."""
+
+    def __init__(
+        self,
+        params: Params,
+        spec: ModelSpec,
+        linear: Linear,
+        pool: KvPool,
+        *,
+        executables: Executables | None = None,
+    ) -> None:
+        """Take a place in a pool; nothing is computed.
+
+        Args:
+          params: of the model.
+          spec: the model.
+          linear: how projections are multiplied.
+          pool: keys and values, shared with other executors of the device.
+          executables: where compiled stages come from; by default jax compiles for this process.
+        """
+        self.params, self.spec, self.linear, self.pool = params, spec, linear, pool
+        self.lease = pool.lease(spec)
+        self.device = pool.device
+        self.executables = None if executables is None else executables.on(pool.device)
+        self.ends_apart = linear.placement.by_layer
+        self._blocks: dict[Stay, list[int]] = {}
+
+    @property
+    def available(self) -> int:
+        """Blocks that could be taken now."""
+        return self.lease.available
+
+    def lacks(self, stored: Stored) -> int:
+        """Return how many blocks requests need beyond those that are free."""
+        return max(0, sum(n for _, n in self._growth(stored)) - self.lease.available)
+
+    def grow(self, stored: Stored) -> None:
+        """Take the blocks that requests need.
+
+        Raises:
+          OutOfPages: there are not so many.
+        """
+        for stay, count in self._growth(stored):
+            self._blocks.setdefault(stay, []).extend(self.lease.take(count, stay.request))
+
+    def give(self, stay: Stay) -> None:
+        """Free what a request holds."""
+        self.lease.give(self._blocks.pop(stay, ()))
+
+    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        tables = np.full((len(laid.rows), laid.width), -1, np.int32)
+        for row, stay in zip(tables, laid.rows, strict=True):
+            if stay is not None:
+                blocks = self._blocks[stay]
+                row[: len(blocks)] = blocks
+        found, self.pool.arrays = self._run(laid, tokens, wanted, tables, has_logits=has_logits)
+        return found
+
+    def end(self, x: Any, wanted: Any) -> Any:
+        """Return the logits of some tokens, of what `compute` gave without logits."""
+        return end(
+            self.params, x, wanted, self.spec, linear=self.linear, executables=self.executables
+        )
+
+    def ready(self, laid: Laid, tokens: Any) -> Any:
+        """Have ready what calls of this shape run; return the shape of the logits."""
+        tables = np.full((len(laid.rows), laid.width), -1, np.int32)
+        logits, _ = self._run(laid, tokens, laid.wanted, tables, ahead=True)
+        return logits
+
+    def _run(self, laid: Laid, tokens: Any, wanted: Any, tables: np.ndarray, **more: Any) -> Any:
+        pool = self.pool.arrays
+        return run(
+            self.params,
+            tokens,
+            laid.positions,
+            type(pool)(k=pool.k, v=pool.v, tables=jax.device_put(tables, self.device)),
+            self.spec,
+            linear=self.linear,
+            decode_rows=laid.decode_rows,
+            wanted=wanted,
+            executables=self.executables,
+            **more,
+        )
+
+    def _growth(self, stored: Stored) -> list[tuple[Stay, int]]:
+        """Return who needs blocks, and how many more."""
+        wanted = ((s, blocks_for(n) - len(self._blocks.get(s, ()))) for s, n in stored)
+        return [(stay, count) for stay, count in wanted if count > 0]
+
+
+def blocks_for(positions: int) -> int:
+    """Return the blocks of a sequence with so many positions.
+
+    >>> blocks_for(0), blocks_for(64), blocks_for(65)
+    (0, 1, 2)
+    """
+    return -(-positions // PAGE_TOKENS)
+
+
+def bound(executables: Executables | None) -> Callable[[Any], Callable[..., Any]]:
+    """Return what makes a stage callable, once for each: compiled here, or from the store."""
+    found: dict[Any, Callable[..., Any]] = {}
+
+    def call(stage: Any) -> Callable[..., Any]:
+        if executables is None:
+            run: Callable[..., Any] = stage.jitted
+            return run
+        if stage not in found:
+            found[stage] = executables.bind(stage)
+        return found[stage]
+
+    return call
