@@ -28,7 +28,7 @@ from c2c.transformer.rope import angles
 from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
 
-__all__ = ["end", "forward", "run"]
+__all__ = ["BEGIN", "END", "end", "forward", "nameless", "run"]
 
 _Cache = Cache | Pooled
 
@@ -112,7 +112,7 @@ def run[C: (Cache, Pooled)](
         computed all the same where all is one executable.
     """
     linear = Reference() if linear is None else linear
-    spec = _nameless(spec)
+    spec = nameless(spec)
 
     def compiled(stage: Stage) -> Callable[..., Any]:
         if executables is None:
@@ -124,8 +124,8 @@ def run[C: (Cache, Pooled)](
     if not linear.placement.by_layer:
         whole: tuple[jax.Array, C] = compiled(_WHOLE)(*given, linear, wanted, **static)
         return whole
-    end = compiled(_END) if has_logits else _without_logits
-    stages = _Stages(begin=compiled(_BEGIN), layer=compiled(_LAYER), end=end)
+    end = compiled(END) if has_logits else _without_logits
+    stages = _Stages(begin=compiled(BEGIN), layer=compiled(_LAYER), end=end)
     return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
 
 
@@ -142,16 +142,16 @@ def end(
 
     That is for models whose layers have arrays of their own.
     """
-    compiled = _END.jitted if executables is None else executables.bind(_END)
+    compiled = END.jitted if executables is None else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
     logits: jax.Array = compiled(
-        x, params.final_norm, head, wanted, linear, spec=_nameless(spec), shape=()
+        x, params.final_norm, head, wanted, linear, spec=nameless(spec), shape=()
     )
     return logits
 
 
 @functools.lru_cache(maxsize=64)
-def _nameless(spec: ModelSpec) -> ModelSpec:
+def nameless(spec: ModelSpec) -> ModelSpec:
     """Return the spec under a name of no model: equal architectures share executables."""
     return replace(spec, name="any")
 
@@ -254,9 +254,9 @@ class _Stages:
 
 
 _PLAIN = _Stages(begin=_begin, layer=_layer, end=_end)
-_BEGIN = Stage(name="begin", function=_begin, static=("count", "decode_rows", "spec", "dtype"))
+BEGIN = Stage(name="begin", function=_begin, static=("count", "decode_rows", "spec", "dtype"))
 _LAYER = Stage(name="layer", function=_layer, donated=(0, 1), static=("spec", "backend", "sparse"))
-_END = Stage(name="end", function=_end, static=("spec", "shape"))
+END = Stage(name="end", function=_end, static=("spec", "shape"))
 
 
 def _compute(

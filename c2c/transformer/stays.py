@@ -53,6 +53,12 @@ class Stay:
             return self.filled + step.fill[1]
         return len(self.ids) + self.started
 
+    @property
+    def written(self) -> int:
+        """Positions whose keys and values are there after the steps that were begun."""
+        past = self.filled == len(self.ids)
+        return len(self.ids) + self.started - 1 if past else self.filled
+
     def held(self, vocab: int) -> np.ndarray:
         """Return which tokens it holds as it comes, see `penalised`: int16 [vocab]."""
         prompt = len(self.ids) - self.before

@@ -1,0 +1,323 @@
+"""Changes of a spread while it serves: copies go in pieces between steps, then all changes at once.
+
+Until then each request is computed where it was, so that a change that fails or is given up leaves
+everything as it was. Positions that steps write meanwhile are copied by the pieces that follow, as
+virtual machines are moved while they run.
+
+Source: CoCoServe, section 3.1, replication and migration of modules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.models import ModelSpec
+from c2c.transformer.cache import Pooled
+from c2c.transformer.executables import Stage
+from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
+from c2c.transformer.spread import OverDevices, Path, Spread, layer_bytes
+from c2c.transformer.stays import Stay
+
+__all__ = ["PIECE_BYTES", "Moved", "Relayout", "ready_to_move"]
+
+PIECE_BYTES: Final = 64 << 20
+_POSITIONS: Final = 1024  # of one layer, in one call that copies them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Totals of a change.
+
+    Attributes:
+      weight_bytes: of copied layers.
+      kv_bytes: of copied keys and values, positions that were copied again included.
+      pieces: boundaries between steps that copied something.
+      requests: those whose keys and values moved.
+    """
+
+    weight_bytes: int
+    kv_bytes: int
+    pieces: int
+    requests: int
+
+
+@dataclass(slots=True)
+class _Going:
+    """A request on its way: its new path, its blocks there, and the positions that are there."""
+
+    path: Path
+    blocks: np.ndarray  # int32 [layers, blocks]; of layers that stay those that it has
+    done: np.ndarray  # int64 [layers]
+
+
+class Relayout:
+    """A change of a spread, under way from its making to `Moved`, `cancel` or an error."""
+
+    def __init__(
+        self,
+        over: OverDevices,
+        target: Spread,
+        homes: Mapping[int, Path] | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        """Check the room for it; nothing is copied.
+
+        Args:
+          over: the model as it serves.
+          target: copies and paths from then on.
+          homes: paths of requests, by number; others keep theirs if the target has its layers,
+            else they take the target's path that moves fewest layers.
+          piece_bytes: that are copied at a boundary, at least one array or piece of a cache.
+
+        Raises:
+          SettingError: the target is of another model or over other devices, another change is
+            under way, or a device lacks room.
+        """
+        layers, devices = over.spec.layers, len(over.pools)
+        if len(target.copies) != layers:
+            raise SettingError("spread.copies", len(target.copies), f"the model's {layers} layers")
+        highest = max(d for held in target.copies for d in held)
+        if highest >= devices:
+            raise SettingError("spread.copies", highest, f"a device from 0 to {devices - 1}")
+        for request, path in (homes or {}).items():
+            if not target.has(path):
+                raise SettingError(
+                    f"homes[{request}]", list(path), "a path over devices that hold its layers"
+                )
+        if over.on_give is not None:
+            raise SettingError("spread", "another change", "one after another; it is under way")
+        if piece_bytes < 1:
+            raise SettingError("piece_bytes", piece_bytes, "a whole number above 0")
+        self._over, self._target, self._homes = over, target, dict(homes or {})
+        self._piece_bytes = piece_bytes
+        self._going: dict[Stay, _Going] = {}
+        self._arrays: dict[tuple[int, int], list[Any]] = {}  # of layers under way, those copied
+        self._missing = [
+            (number, d) for number, held in enumerate(target.copies) for d in held
+            if (number, d) not in over.weights
+        ]  # fmt: skip
+        self._left = 0  # bytes that were to be copied after the last boundary
+        self._weights, self._kv, self._pieces = 0, 0, 0
+        self._check_bytes()
+        self._check_blocks()
+        over.on_give = self._gone
+
+    def _source(self, number: int) -> Any:
+        """Return a layer as one of the devices that hold it has it."""
+        held = self._over.weights
+        return next(held[number, d] for d in range(len(self._over.pools)) if (number, d) in held)
+
+    def _check_bytes(self) -> None:
+        over, added = self._over, Counter[int]()
+        for number, device in self._missing:
+            added[device] += layer_bytes(self._source(number))
+        for device, needed in added.items() if over.capacity_bytes is not None else ():
+            assert over.capacity_bytes is not None
+            free = over.capacity_bytes[device] - over.held_bytes(device)
+            if needed > free:
+                raise SettingError(
+                    f"spread.copies on device {device}", f"{needed} bytes",
+                    f"at most the {free:.0f} that are free",
+                )  # fmt: skip
+
+    def _check_blocks(self) -> None:
+        over, needed = self._over, Counter[int]()
+        for stay, kept in over.kept.items():
+            for old, new in zip(kept.path, self._path_of(stay), strict=True):
+                needed[new] += kept.blocks.shape[1] * (old != new)
+        for device, count in needed.items():
+            free = over.leases[device].available
+            if count > free:
+                raise SettingError(
+                    f"homes on device {device}", f"{count} blocks", f"at most the {free} free ones"
+                )
+
+    def _path_of(self, stay: Stay) -> Path:
+        old = self._over.kept[stay].path
+        if stay.request in self._homes:
+            return self._homes[stay.request]
+        if self._target.has(old):
+            return old
+        return min(
+            self._target.paths, key=lambda p: sum(a != b for a, b in zip(p, old, strict=True))
+        )
+
+    def advance(self) -> Moved | None:
+        """Copy the next piece, between two steps; return totals once the change is made.
+
+        A piece grows by what the step before it has written, so that an end comes.
+
+        Raises:
+          OutOfPages: a device ran out of blocks meanwhile. All is as before the change.
+        """
+        budget = self._piece_bytes
+        copied = self._copy_weights(budget)
+        budget -= copied
+        if not self._missing:
+            try:
+                left = self._remaining()
+            except OutOfPages:
+                self.cancel()
+                raise
+            budget += max(0, left - self._left)
+            while budget > 0 and left > 0:
+                size = self._copy_positions()
+                budget, left, copied = budget - size, left - size, copied + size
+            self._left = left
+            if left == 0:
+                self._pieces += copied > 0
+                return self._published()
+        self._pieces += copied > 0
+        return None
+
+    def cancel(self) -> None:
+        """Give the change up; all is as before it."""
+        for stay in list(self._going):
+            self._gone(stay)
+        self._arrays.clear()
+        self._over.on_give = None
+
+    def _copy_weights(self, budget: int) -> int:
+        over, copied = self._over, 0
+        while self._missing and copied < budget:
+            number, device = key = self._missing[0]
+            leaves, tree = jax.tree.flatten(self._source(number))
+            there = self._arrays.setdefault(key, [])
+            leaf = leaves[len(there)]
+            there.append(jax.device_put(leaf, over.pools[device].device))
+            copied += getattr(leaf, "nbytes", 0)
+            if len(there) == len(leaves):
+                self._arrays[key] = [jax.tree.unflatten(tree, there)]
+                self._missing.pop(0)
+        self._weights += copied
+        return copied
+
+    def _slot_bytes(self) -> int:
+        spec = self._over.spec
+        return 2 * spec.kv_heads * spec.head_dim * int(self._over.pools[0].dtype.itemsize)
+
+    def _remaining(self) -> int:
+        """Return the bytes of positions still to be copied, once their blocks are taken."""
+        over, left = self._over, 0
+        for stay, kept in over.kept.items():
+            path = self._path_of(stay)
+            moves = np.array(path) != np.array(kept.path)
+            if not moves.any():
+                continue
+            if stay not in self._going:
+                none = np.zeros((len(path), 0), np.int32)
+                self._going[stay] = _Going(path, none, np.zeros(len(path), np.int64))
+            going, count = self._going[stay], kept.blocks.shape[1]
+            have = going.blocks.shape[1]
+            if have < count:
+                more = kept.blocks[:, have:].copy()
+                there = [d for d, is_moved in zip(path, moves, strict=True) if is_moved]
+                more[moves] = over.take(there, count - have, stay)
+                going.blocks = np.hstack([going.blocks, more])
+            going.done[~moves] = stay.written
+            left += int((stay.written - going.done).sum())
+        return left * self._slot_bytes()
+
+    def _copy_positions(self) -> int:
+        """Copy positions between one pair of devices, as many as a call has; return the bytes."""
+        pair, pages, slots, to, total = None, [], [], [], 0
+        for stay, going in self._going.items():
+            kept = self._over.kept[stay]
+            for number in np.flatnonzero(going.done < stay.written):
+                ends = kept.path[number], going.path[number]
+                if pair not in (None, ends):
+                    continue
+                pair, first = ends, int(going.done[number])
+                past = min(stay.written, first + _POSITIONS - total)
+                at = np.arange(first, past)
+                pages.append(kept.blocks[number, at // PAGE_TOKENS])
+                to.append(going.blocks[number, at // PAGE_TOKENS])
+                slots.append(at % PAGE_TOKENS)
+                going.done[number] = past
+                total += past - first
+                if total == _POSITIONS:
+                    break
+            if total == _POSITIONS:
+                break
+        assert pair is not None  # something is left
+        source, device = pair
+        out = np.iinfo(np.int32).max
+        padded = [
+            np.concatenate([*parts, np.full(_POSITIONS - total, fill)]).astype(np.int32)
+            for parts, fill in ((pages, 0), (slots, 0), (to, out))
+        ]
+        _copy(self._over, source, device, *padded)
+        self._kv += total * self._slot_bytes()
+        return total * self._slot_bytes()
+
+    def _published(self) -> Moved:
+        over = self._over
+        for stay, going in self._going.items():
+            kept = over.kept[stay]
+            for number in np.flatnonzero(np.array(kept.path) != np.array(going.path)):
+                over.leases[kept.path[number]].give(kept.blocks[number].tolist())
+            over.kept[stay] = replace(kept, path=going.path, blocks=going.blocks)
+        held = {(n, d) for n, devices in enumerate(self._target.copies) for d in devices}
+        made = {key: layer for key, (layer,) in self._arrays.items()}
+        over.weights = {k: v for k, v in (over.weights | made).items() if k in held}
+        over.spread, over.on_give = self._target, None
+        return Moved(
+            weight_bytes=self._weights, kv_bytes=self._kv, pieces=self._pieces,
+            requests=len(self._going),
+        )  # fmt: skip
+
+    def _gone(self, stay: Stay) -> None:
+        """Free what a request has where it is to go."""
+        going = self._going.pop(stay, None)
+        if going is not None:
+            kept = self._over.kept[stay]
+            for number in np.flatnonzero(np.array(kept.path) != np.array(going.path)):
+                self._over.leases[going.path[number]].give(going.blocks[number].tolist())
+
+
+def ready_to_move(over: OverDevices) -> None:
+    """Have ready what copies keys and values between any two devices; nothing is copied."""
+    index = np.zeros(_POSITIONS, np.int32)
+    executables = over.executables
+    assert executables is not None
+    for pool in over.pools:
+        ahead = executables.on(pool.device).bind_ahead
+        taken = ahead(_TAKE)(_bare(pool), index, index, spec=over.nameless)
+        ahead(_PUT)(_bare(pool), *taken, index, index, spec=over.nameless)
+
+
+def _copy(over: OverDevices, source: int, device: int, pages: Any, slots: Any, to: Any) -> None:
+    pools = over.pools
+    taken = over.stage[source](_TAKE)(_bare(pools[source]), pages, slots, spec=over.nameless)
+    here = jax.device_put(taken, pools[device].device)
+    pools[device].arrays = over.stage[device](_PUT)(
+        _bare(pools[device]), *here, to, slots, spec=over.nameless
+    )
+
+
+def _bare(pool: KvPool) -> Pooled:
+    return replace(pool.arrays, tables=None)
+
+
+def _take(pool: Pooled, pages: Any, slots: Any, spec: ModelSpec) -> tuple[jax.Array, jax.Array]:
+    seen = pool.seen_by(spec)
+    return seen.k[pages, slots], seen.v[pages, slots]
+
+
+def _put(pool: Pooled, k: Any, v: Any, to: Any, slots: Any, spec: ModelSpec) -> Pooled:
+    seen = pool.seen_by(spec)
+    k, v = (each.at[to, slots].set(new, mode="drop") for each, new in ((seen.k, k), (seen.v, v)))
+    return pool.with_pages(replace(seen, k=k, v=v))
+
+
+_TAKE = Stage(name="relayout_take", function=_take, static=("spec",))
+_PUT = Stage(name="relayout_put", function=_put, donated=(0,), static=("spec",))

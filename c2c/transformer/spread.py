@@ -1,0 +1,456 @@
+"""A model over several devices: layers have copies, and each request its own way through them.
+
+A request's keys and values of a layer are where the layer is computed for it. A step begins and
+ends on the first device. At a layer boundary where the rows' devices change, rows are gathered for
+each device and scattered back; indices are data, so that no change of a way compiles anything.
+Groups of rows are padded to the row classes of the runner's shapes.
+
+Source: CoCoServe, section 3.1, scatter and gather at replicated layers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from c2c.draws import draw
+from c2c.errors import SettingError
+from c2c.models import ModelSpec
+from c2c.transformer.cache import Pooled, Rows, rows_of
+from c2c.transformer.executables import Executables, Stage
+from c2c.transformer.executor import Stored, blocks_for, bound
+from c2c.transformer.forward import BEGIN, END, end, nameless
+from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.layer import Layer, layer_of, run_layer, window_of
+from c2c.transformer.linear import Linear
+from c2c.transformer.pages import OutOfPages
+from c2c.transformer.params import Params
+from c2c.transformer.rope import angles
+from c2c.transformer.shapes import Shapes
+from c2c.transformer.stays import Laid, Stay
+from c2c.transformer.weights.layout import feed_forward_places
+from pallas_kernels.arguments import Choice
+
+__all__ = ["Kept", "OverDevices", "Path", "Spread", "layer_bytes"]
+
+Path = tuple[int, ...]
+"""For each layer, the number of the device that computes it."""
+
+_TIES: Final = 0x9A7  # what draws among equally used paths have in place of a layer
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Copies of layers on devices, and the ways of new requests through them.
+
+    Attributes:
+      copies: of each layer, the numbers of the devices that hold it.
+      paths: of requests; a new one takes the path with the fewest.
+
+    Raises:
+      SettingError: a layer without a copy, or a path over a device that does not hold its layer.
+    """
+
+    copies: tuple[tuple[int, ...], ...]
+    paths: tuple[Path, ...]
+
+    def __post_init__(self) -> None:
+        if not self.copies:
+            raise SettingError("spread.copies", [], "at least one layer")
+        for number, devices in enumerate(self.copies):
+            if not devices or len(set(devices)) < len(devices) or min(devices) < 0:
+                allowed = "at least one device, each once, from 0"
+                raise SettingError(f"spread.copies[{number}]", list(devices), allowed)
+        if not self.paths:
+            raise SettingError("spread.paths", [], "at least one path")
+        for number, path in enumerate(self.paths):
+            if not self.has(path):
+                allowed = f"a device that holds the layer, for each of {len(self.copies)}"
+                raise SettingError(f"spread.paths[{number}]", list(path), allowed)
+
+    @classmethod
+    def alone(cls, layers: int, device: int = 0) -> Spread:
+        """Return all layers on one device."""
+        return cls(((device,),) * layers, ((device,) * layers,))
+
+    def has(self, path: Path) -> bool:
+        """Return whether every layer is held where the path has it."""
+        return len(path) == len(self.copies) and all(
+            device in devices for device, devices in zip(path, self.copies, strict=True)
+        )
+
+
+@dataclass(slots=True)
+class Kept:
+    """Where a request's keys and values are.
+
+    Attributes:
+      path: by layer, its device.
+      blocks: int32 [layers, blocks], pages in the pool of the layer's device.
+    """
+
+    path: Path
+    blocks: np.ndarray
+
+
+class OverDevices:
+    """A model over the devices of some pools; the first of them has embeddings and the head."""
+
+    ends_apart = True
+
+    def __init__(
+        self,
+        params: Params,
+        spec: ModelSpec,
+        linear: Linear,
+        pools: Sequence[KvPool],
+        shapes: Shapes,
+        *,
+        executables: Executables | None = None,
+        capacity_bytes: Sequence[float] | None = None,
+        backend: Choice = "auto",
+        seed: int = 0,
+    ) -> None:
+        """Have all layers on the first device; nothing is computed or copied.
+
+        Args:
+          params: of the model, on the first pool's device, an array a layer.
+          spec: the model.
+          linear: how projections are multiplied.
+          pools: keys and values, a pool a device.
+          shapes: of the runner.
+          executables: where compiled stages come from; by default jax compiles for this process.
+          capacity_bytes: of each device, for weights and pool; by default nothing is refused.
+          backend: of the attention kernels.
+          seed: of the draws among equally used paths.
+
+        Raises:
+          SettingError: layers share arrays.
+        """
+        layers = [layer_of(params, spec, n, linear) for n in range(spec.layers)]
+        first = pools[0].device
+        self.spec, self.device, self.pools, self.shapes = spec, first, tuple(pools), shapes
+        self.linear, self.capacity_bytes = linear, capacity_bytes
+        self.executables = None if executables is None else executables.on(first)
+        self.spread = Spread.alone(spec.layers)
+        self.weights = {(n, 0): jax.device_put(layer, first) for n, layer in enumerate(layers)}
+        self.leases = tuple(pool.lease(spec, block_layers=1) for pool in pools)
+        self.kept: dict[Stay, Kept] = {}
+        self.counts: Counter[str] = Counter()  # steps, changes of rows' devices, transitions
+        self.on_give: Any = None  # told a request that goes, by a relayout under way
+        heads = {name: each for name, each in params.projections.items() if name == "head"}
+        self._ends = replace(params, layers={}, projections=heads)
+        self._kinds = [sparse for sparse, _ in feed_forward_places(spec)]
+        self.nameless, self._backend, self._seed = nameless(spec), backend, seed
+        windows = [window_of(spec, n) for n in range(spec.layers)]
+        self._windows = [np.int32(each) if spec.partial_window_layers else None for each in windows]
+        self.stage = tuple(
+            bound(None if executables is None else executables.on(pool.device)) for pool in pools
+        )
+
+    @property
+    def available(self) -> int:
+        """Blocks of one layer that could be taken now, where there are fewest."""
+        return min(lease.available for lease in self.leases)
+
+    def held_bytes(self, device: int) -> int:
+        """Return the bytes of a device's pool and weights."""
+        layers = sum(layer_bytes(layer) for (_, d), layer in self.weights.items() if d == device)
+        ends = sum(leaf.nbytes for leaf in jax.tree.leaves(self._ends)) if device == 0 else 0
+        return self.pools[device].nbytes + layers + ends
+
+    def keep(self, stay: Stay) -> Kept:
+        """Return where a request's keys and values are, which a new one is told."""
+        if stay not in self.kept:
+            used = Counter(kept.path for kept in self.kept.values())
+            least = min(used[path] for path in self.spread.paths)
+            free = [path for path in self.spread.paths if used[path] == least]
+            drawn = draw(self._seed, stay.request, 0, _TIES, 0)
+            path = free[int(drawn * len(free))]
+            self.kept[stay] = Kept(path, np.zeros((self.spec.layers, 0), np.int32))
+        return self.kept[stay]
+
+    def lacks(self, stored: Stored) -> int:
+        """Return how many blocks requests need beyond those that are free, where most lack."""
+        needed: Counter[int] = Counter()
+        for stay, positions in stored:
+            kept = self.keep(stay)
+            count = max(0, blocks_for(positions) - kept.blocks.shape[1])
+            for device, layers in Counter(kept.path).items():
+                needed[device] += count * layers
+        return max(
+            (max(0, count - self.leases[d].available) for d, count in needed.items()), default=0
+        )
+
+    def grow(self, stored: Stored) -> None:
+        """Take the blocks that requests need.
+
+        Raises:
+          OutOfPages: there are not so many.
+        """
+        for stay, positions in stored:
+            kept = self.keep(stay)
+            count = blocks_for(positions) - kept.blocks.shape[1]
+            if count > 0:
+                kept.blocks = np.hstack([kept.blocks, self.take(kept.path, count, stay)])
+
+    def take(self, devices: Sequence[int], count: int, stay: Stay) -> np.ndarray:
+        """Return so many blocks on each of the devices: int32 [devices, count].
+
+        Raises:
+          OutOfPages: one of them has not so many; nothing was taken.
+        """
+        for device, times in Counter(devices).items():
+            if (free := self.leases[device].available) < count * times:
+                raise OutOfPages(str(stay.request), count * times, free)
+        taken = [self.leases[device].take(count, stay.request) for device in devices]
+        return np.array(taken, np.int32).reshape(len(devices), count)
+
+    def give(self, stay: Stay) -> None:
+        """Free what a request holds."""
+        if self.on_give is not None:
+            self.on_give(stay)
+        kept = self.kept.pop(stay, None)
+        if kept is not None:
+            for device, blocks in zip(kept.path, kept.blocks, strict=True):
+                self.leases[device].give(blocks.tolist())
+
+    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+        """Return the logits of the tokens that are wanted, or what the last layer did."""
+        call = _Call(self, laid, tokens)
+        self.counts["steps"] += 1
+        for devices, numbers in self._runs(laid):
+            call.run([call.group(*each) for each in devices], numbers)
+        x = call.whole()
+        return self.end(x, wanted) if has_logits else x
+
+    def end(self, x: Any, wanted: Any) -> Any:
+        """Return the logits of some tokens, of what `compute` gave without logits."""
+        return end(
+            self._ends, x, wanted, self.spec, linear=self.linear, executables=self.executables
+        )
+
+    def _runs(self, laid: Laid) -> Iterator[tuple[list[tuple[int, tuple[int, ...]]], range]]:
+        """Yield adjacent layers whose rows are on the same devices, with the rows of each."""
+        rows = [row for row, stay in enumerate(laid.rows) if stay is not None]
+        paths = [self.kept[stay].path for stay in laid.rows if stay is not None]
+        begun: set[int] = set()  # devices that had rows at the layer before
+        first, before = 0, (0,) * len(rows)
+        for devices, layers in groupby(zip(*paths, strict=True)):
+            numbers = range(first, first + len(list(layers)))
+            members: dict[int, tuple[int, ...]] = {}
+            for row, device in zip(rows, devices, strict=True):
+                members[device] = (*members.get(device, ()), row)
+            self.counts["changes"] += devices != before
+            self.counts["transitions"] += 2 * len(members.keys() - begun - {0})
+            yield sorted(members.items()), numbers
+            first, before, begun = numbers.stop, devices, set(members)
+        self.counts["changes"] += any(before)
+
+    def run_layer(self, device: int, number: int, x: Any, group: _Group) -> Any:
+        """Return what a layer does with a group's activations, which are used up."""
+        pool = self.pools[device]
+        x, pool.arrays = self.stage[device](_LAYER)(
+            x, replace(pool.arrays, tables=None), self.weights[number, device], group.tables,
+            np.int32(number), self._windows[number], group.rows, group.turns,
+            spec=self.nameless, backend=self._backend, sparse=self._kinds[number],
+        )  # fmt: skip
+        return x
+
+    def begin(self, laid: Laid, tokens: Any) -> tuple[Any, Rows, Any]:
+        """Return embedded tokens, where they stand, and the angles there, on the first device."""
+        found: tuple[Any, Rows, Any] = self.stage[0](BEGIN)(
+            self._ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
+            decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self._ends.dtype),
+        )  # fmt: skip
+        return found
+
+    def stand(self, device: int, positions: np.ndarray, count: int, decode_rows: int) -> Any:
+        """Return where the tokens of a group stand, and the angles there, on its device."""
+        return self.stage[device](_STAND)(
+            positions, count=count, decode_rows=decode_rows, spec=self.nameless
+        )
+
+    def ready(self, laid: Laid, tokens: Any) -> Any:
+        """Have ready what calls of this shape run, for all groups of rows and on all devices.
+
+        A layer that a device does not hold yet is readied, too.
+        """
+        assert self.executables is not None
+        ahead = [self.executables.on(pool.device).bind_ahead for pool in self.pools]
+        embed, spec, positions = self._ends.embed, self.nameless, laid.positions
+        x, *_ = ahead[0](BEGIN)(
+            embed, tokens, positions, self.linear, count=len(laid.rows),
+            decode_rows=laid.decode_rows, spec=spec, dtype=str(self._ends.dtype),
+        )  # fmt: skip
+        calls = {(laid.chunk, laid.decode_rows)}
+        if laid.chunk + laid.decode_rows > 1:  # one row is all on one device
+            calls |= {call for call in self.shapes.calls if call[0] in (0, laid.chunk)}
+        for chunk, decode_rows in calls:
+            index = np.zeros(chunk + decode_rows, np.int32)
+            count = int(chunk > 0) + decode_rows
+            part = ahead[0](_GATHER)(x, index)
+            ahead[0](_SCATTER)(x, part, index)
+            tables = np.zeros((spec.layers, count, laid.width), np.int32)
+            for device, on in enumerate(ahead):
+                rows, turns = on(_STAND)(index, count=count, decode_rows=decode_rows, spec=spec)
+                for kind in set(self._kinds):
+                    number = self._kinds.index(kind)
+                    held = next(d for d in range(len(ahead)) if (number, d) in self.weights)
+                    on(_LAYER)(
+                        part, replace(self.pools[device].arrays, tables=None),
+                        self.weights[number, held], tables, np.int32(0), self._windows[number],
+                        rows, turns, spec=spec, backend=self._backend, sparse=kind,
+                    )  # fmt: skip
+        head = self._ends.projections.get("head", self._ends.embed.data)
+        return ahead[0](END)(
+            x, self._ends.final_norm, head, laid.wanted, self.linear, spec=spec, shape=()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Rows of a call that one device computes."""
+
+    device: int
+    index: np.ndarray | None  # of its tokens among the call's; None: all of them
+    tables: Any
+    rows: Rows
+    turns: Any
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call's activations as they go over devices."""
+
+    over: OverDevices
+    laid: Laid
+    tokens: Any
+    _x: Any = None  # of all rows, on the first device, but for those of `_parts`
+    _parts: list[tuple[_Group, Any]] = field(default_factory=list)
+    _groups: dict[tuple[int, tuple[int, ...]], _Group] = field(default_factory=dict)
+    _tables: Any = None
+    _whole: Any = None
+
+    def __post_init__(self) -> None:
+        self._x, *stand = self.over.begin(self.laid, self.tokens)
+        self._whole = tuple(stand)
+        of = [None if stay is None else self.over.kept[stay].blocks for stay in self.laid.rows]
+        layers = self.over.spec.layers
+        tables = np.full((layers, len(of), self.laid.width), -1, np.int32)
+        for row, blocks in enumerate(of):
+            if blocks is not None:
+                tables[:, row, : blocks.shape[1]] = blocks
+        self._tables = tables
+
+    def group(self, device: int, members: tuple[int, ...]) -> _Group:
+        """Return a group of rows of the call on a device."""
+        key = device, members
+        if key not in self._groups:
+            self._groups[key] = self._made(*key)
+        return self._groups[key]
+
+    def _made(self, device: int, members: tuple[int, ...]) -> _Group:
+        over, laid = self.over, self.laid
+        put = over.pools[device].device
+        if len(members) == sum(stay is not None for stay in laid.rows):
+            rows, turns = (
+                self._whole
+                if device == 0
+                else over.stand(device, laid.positions, len(laid.rows), laid.decode_rows)
+            )
+            tables = jax.device_put(self._tables, put)
+            return _Group(device=device, index=None, tables=tables, rows=rows, turns=turns)
+        has_chunk = laid.chunk > 0 and members[0] == 0
+        decodes = members[1:] if has_chunk else members
+        call = over.shapes.call_for(laid.chunk if has_chunk else 0, len(decodes))
+        assert call is not None  # the whole call has one that is no smaller
+        chunk, decode_rows = call
+        total, first = len(laid.positions), int(laid.chunk > 0)
+        index = np.full(chunk + decode_rows, total, np.int32)
+        index[:chunk] = np.arange(chunk)
+        index[chunk : chunk + len(decodes)] = [laid.chunk + row - first for row in decodes]
+        positions = np.append(laid.positions, np.int32(-1))[index]
+        count = int(has_chunk) + decode_rows
+        tables = np.full((over.spec.layers, count, laid.width), -1, np.int32)
+        tables[:, : len(members)] = self._tables[:, list(members)]
+        rows, turns = over.stand(device, positions, count, decode_rows)
+        tables = jax.device_put(tables, put)
+        return _Group(device=device, index=index, tables=tables, rows=rows, turns=turns)
+
+    def run(self, groups: list[_Group], numbers: range) -> None:
+        """Run layers over the rows of groups."""
+        self._scatter()
+        self._parts = [(group, self._gather(group)) for group in groups]
+        for number in numbers:
+            self._parts = [
+                (group, self.over.run_layer(group.device, number, x, group))
+                for group, x in self._parts
+            ]
+
+    def whole(self) -> Any:
+        """Return the activations of all rows, on the first device."""
+        self._scatter()
+        return self._x
+
+    def _gather(self, group: _Group) -> Any:
+        x = self._x if group.index is None else self.over.stage[0](_GATHER)(self._x, group.index)
+        return jax.device_put(x, self.over.pools[group.device].device)
+
+    def _scatter(self) -> None:
+        for group, x in self._parts:
+            part = jax.device_put(x, self.over.device)
+            if group.index is None:
+                self._x = part
+            else:
+                self._x = self.over.stage[0](_SCATTER)(self._x, part, group.index)
+        self._parts = []
+
+
+def layer_bytes(layer: Layer) -> int:
+    """Return the bytes of a layer's weights."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(layer) if hasattr(leaf, "nbytes"))
+
+
+def _layer(
+    x: Any, pool: Pooled, layer: Layer, tables: Any, number: Any, window: Any, rows: Rows,
+    turns: Any, spec: ModelSpec, backend: Choice, sparse: bool,
+) -> tuple[jax.Array, Pooled]:  # fmt: skip
+    """Run a layer whose blocks are pages of one layer."""
+    x, after = run_layer(
+        layer, x, replace(pool, tables=tables[number]), rows, turns, page=0,
+        window=window_of(spec, number) if window is None else window,
+        spec=spec, backend=backend, sparse=sparse,
+    )  # fmt: skip
+    assert isinstance(after, Pooled)
+    return x, replace(after, tables=None)
+
+
+def _stand(
+    positions: Any, count: int, decode_rows: int, spec: ModelSpec
+) -> tuple[Rows, tuple[jax.Array, jax.Array]]:
+    rows = rows_of(positions, count, decode_rows)
+    return rows, angles(jnp.maximum(positions, 0), rows.lengths, spec)
+
+
+def _gather(x: Any, index: Any) -> jax.Array:
+    return jnp.take(x, index, axis=0, mode="clip")
+
+
+def _scatter(x: Any, part: Any, index: Any) -> jax.Array:
+    return jnp.asarray(x).at[index].set(part, mode="drop")
+
+
+_LAYER = Stage(
+    name="spread_layer", function=_layer, donated=(0, 1), static=("spec", "backend", "sparse")
+)
+_STAND = Stage(name="spread_stand", function=_stand, static=("count", "decode_rows", "spec"))
+_GATHER = Stage(name="spread_gather", function=_gather)
+_SCATTER = Stage(name="spread_scatter", function=_scatter, donated=(0,))
