@@ -35,7 +35,7 @@ from pallas_kernels.repository import (
     identity,
 )
 
-__all__ = ["Executables", "Stage", "executables_at", "source_of_stages"]
+__all__ = ["Executables", "Stage", "executables_at", "in_host_memory", "source_of_stages"]
 
 Run = Callable[..., Any]  # takes the leaves of a stage's arguments
 
@@ -163,7 +163,7 @@ class Executables:
         Raises:
           RepositoryError: the repository cannot be used, if that is an error here.
         """
-        shapes = tuple((leaf.shape, leaf.dtype, _in_host_memory(leaf)) for leaf in leaves)
+        shapes = tuple((leaf.shape, leaf.dtype, in_host_memory(leaf)) for leaf in leaves)
         device = jax.devices()[0] if self.device is None else self.device
         key = (device, stage, tree, shapes, tuple(sorted(static.items())))
         if (found := self._found.get(key)) is not None:
@@ -277,7 +277,8 @@ def _array(leaf: Any) -> Any:
     return leaf
 
 
-def _in_host_memory(leaf: Any) -> bool:
+def in_host_memory(leaf: Any) -> bool:
+    """Return whether an array is in pinned host memory."""
     sharding = getattr(leaf, "sharding", None)  # NumPy's arrays and scalars have none
     return sharding is not None and sharding.memory_kind == "pinned_host"
 

@@ -89,10 +89,11 @@ class Layer:
 
 
 def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> Layer:
-    """Return one layer of a model as a value that needs nothing of the other layers.
+    """Return one layer of a model as a value.
 
-    `jax.device_put` copies it to another device, weights and all. Small weights are cut in host
-    memory, so that nothing is compiled for it.
+    With an array a layer, `jax.device_put` copies it to another device, weights and all. Stacks in
+    host memory are not cut: the value has all of them, and says which layer is its own. Small
+    weights are cut in host memory, so that nothing is compiled for it.
 
     Args:
       params: of the model.
@@ -101,10 +102,13 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
       linear: how projections are multiplied.
 
     Raises:
-      SettingError: the model has no such layer, or its projections are stacks over layers.
+      SettingError: the model has no such layer, or its projections are stacks over layers in
+        device memory, or in host memory with layers of two kinds.
     """
-    if not linear.placement.by_layer:
-        raise SettingError("linear", linear, "a strategy with an array a layer")
+    by_layer = linear.placement.by_layer
+    if not by_layer and (linear.placement.memory != "host" or spec.dense_layers):
+        allowed = "a strategy with an array a layer, or with layers of one kind in host memory"
+        raise SettingError("linear", linear, allowed)
     if not 0 <= number < spec.layers:
         raise SettingError("layer", number, f"a whole number from 0 to {spec.layers - 1}")
     sparse, place = feed_forward_places(spec)[number]
@@ -115,13 +119,13 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
             small[name] = np.asarray(stack)[at : at + 1]
     for name, matrices in params.projections.items():
         if name != "head" and needed(name, sparse):
-            projections[name] = matrices[place_in(name, number, place)]
+            projections[name] = matrices[place_in(name, number, place)] if by_layer else matrices
     return Layer(
         small=small,
         projections=projections,
         linear=linear,
         at=np.int32(0),
-        which=None,
+        which=None if by_layer else np.int32(number),
         place=np.int32(0) if spec.dense_layers else None,
     )
 

@@ -20,7 +20,7 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Pooled
-from c2c.transformer.executables import Stage
+from c2c.transformer.executables import Stage, in_host_memory
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.spread import OverDevices, Path, Spread, layer_bytes
@@ -111,15 +111,10 @@ class Relayout:
         self._check_blocks()
         over.on_give = self._gone
 
-    def _source(self, number: int) -> Any:
-        """Return a layer as one of the devices that hold it has it."""
-        held = self._over.weights
-        return next(held[number, d] for d in range(len(self._over.pools)) if (number, d) in held)
-
     def _check_bytes(self) -> None:
         over, added = self._over, Counter[int]()
         for number, device in self._missing:
-            added[device] += layer_bytes(self._source(number))
+            added[device] += layer_bytes(over.source(number, device))
         for device, needed in added.items() if over.capacity_bytes is not None else ():
             assert over.capacity_bytes is not None
             free = over.capacity_bytes[device] - over.held_bytes(device)
@@ -190,11 +185,11 @@ class Relayout:
         over, copied = self._over, 0
         while self._missing and copied < budget:
             number, device = key = self._missing[0]
-            leaves, tree = jax.tree.flatten(self._source(number))
+            leaves, tree = jax.tree.flatten(over.source(number, device))
             there = self._arrays.setdefault(key, [])
             leaf = leaves[len(there)]
-            there.append(jax.device_put(leaf, over.pools[device].device))
-            copied += getattr(leaf, "nbytes", 0)
+            there.append(over.put(device, leaf))
+            copied += 0 if in_host_memory(leaf) else leaf.nbytes
             if len(there) == len(leaves):
                 self._arrays[key] = [jax.tree.unflatten(tree, there)]
                 self._missing.pop(0)

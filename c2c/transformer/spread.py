@@ -3,7 +3,8 @@
 A request's keys and values of a layer are where the layer is computed for it. A step begins and
 ends on the first device. At a layer boundary where the rows' devices change, rows are gathered for
 each device and scattered back; indices are data, so that no change of a way compiles anything.
-Groups of rows are padded to the row classes of the runner's shapes.
+Groups of rows are padded to the row classes of the runner's shapes. Weights in host memory are
+shared: a copy of a layer then takes its small weights of a device and no more.
 
 Source: CoCoServe, section 3.1, scatter and gather at replicated layers.
 """
@@ -13,18 +14,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from c2c.draws import draw
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Pooled, Rows, rows_of
-from c2c.transformer.executables import Executables, Stage
+from c2c.transformer.executables import Executables, Stage, in_host_memory
 from c2c.transformer.executor import Stored, blocks_for, bound
 from c2c.transformer.forward import BEGIN, END, end, nameless
 from c2c.transformer.kv_pool import KvPool
@@ -121,7 +124,7 @@ class OverDevices:
         """Have all layers on the first device; nothing is computed or copied.
 
         Args:
-          params: of the model, on the first pool's device, an array a layer.
+          params: of the model, on the first pool's device: an array a layer, or in host memory.
           spec: the model.
           linear: how projections are multiplied.
           pools: keys and values, a pool a device.
@@ -132,15 +135,18 @@ class OverDevices:
           seed: of the draws among equally used paths.
 
         Raises:
-          SettingError: layers share arrays.
+          SettingError: layers share arrays in device memory.
         """
-        layers = [layer_of(params, spec, n, linear) for n in range(spec.layers)]
         first = pools[0].device
         self.spec, self.device, self.pools, self.shapes = spec, first, tuple(pools), shapes
         self.linear, self.capacity_bytes = linear, capacity_bytes
         self.executables = None if executables is None else executables.on(first)
         self.spread = Spread.alone(spec.layers)
-        self.weights = {(n, 0): jax.device_put(layer, first) for n, layer in enumerate(layers)}
+        self._stacks: dict[int, Any] = {}  # in host memory, as each device is given them
+        self.weights = {}
+        for n in range(spec.layers):
+            layer = layer_of(params, spec, n, linear)
+            self.weights[n, 0] = jax.tree.map(partial(self.put, 0), layer)
         self.leases = tuple(pool.lease(spec, block_layers=1) for pool in pools)
         self.kept: dict[Stay, Kept] = {}
         self.counts: Counter[str] = Counter()  # steps, changes of rows' devices, transitions
@@ -155,15 +161,30 @@ class OverDevices:
             bound(None if executables is None else executables.on(pool.device)) for pool in pools
         )
 
+    def put(self, device: int, leaf: Any) -> Any:
+        """Return an array of a layer on a device; one in host memory stays as it is."""
+        return leaf if in_host_memory(leaf) else jax.device_put(leaf, self.pools[device].device)
+
+    def source(self, number: int, device: int) -> Any:
+        """Return a layer to be copied to a device, with the weights in host memory there."""
+        held = self.weights
+        layer = next(held[number, d] for d in range(len(self.pools)) if (number, d) in held)
+        if self.linear.placement.by_layer:
+            return layer
+        if device not in self._stacks:
+            there = SingleDeviceSharding(self.pools[device].device, memory_kind="pinned_host")
+            self._stacks[device] = jax.device_put(layer.projections, there)
+        return replace(layer, projections=self._stacks[device])
+
     @property
     def available(self) -> int:
         """Blocks of one layer that could be taken now, where there are fewest."""
         return min(lease.available for lease in self.leases)
 
     def held_bytes(self, device: int) -> int:
-        """Return the bytes of a device's pool and weights."""
+        """Return the bytes of a device's pool and of weights in its memory."""
         layers = sum(layer_bytes(layer) for (_, d), layer in self.weights.items() if d == device)
-        ends = sum(leaf.nbytes for leaf in jax.tree.leaves(self._ends)) if device == 0 else 0
+        ends = layer_bytes(self._ends) if device == 0 else 0
         return self.pools[device].nbytes + layers + ends
 
     def keep(self, stay: Stay) -> Kept:
@@ -414,9 +435,9 @@ class _Call:
         self._parts = []
 
 
-def layer_bytes(layer: Layer) -> int:
-    """Return the bytes of a layer's weights."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(layer) if hasattr(leaf, "nbytes"))
+def layer_bytes(layer: Any) -> int:
+    """Return the bytes of a layer's weights in device memory."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(layer) if not in_host_memory(leaf))
 
 
 def _layer(
@@ -424,8 +445,9 @@ def _layer(
     turns: Any, spec: ModelSpec, backend: Choice, sparse: bool,
 ) -> tuple[jax.Array, Pooled]:  # fmt: skip
     """Run a layer whose blocks are pages of one layer."""
+    ready = replace(layer, projections=layer.linear.prepare(layer.projections))
     x, after = run_layer(
-        layer, x, replace(pool, tables=tables[number]), rows, turns, page=0,
+        ready, x, replace(pool, tables=tables[number]), rows, turns, page=0,
         window=window_of(spec, number) if window is None else window,
         spec=spec, backend=backend, sparse=sparse,
     )  # fmt: skip

@@ -45,6 +45,7 @@ from c2c.transformer import (
     block_elements,
     load,
 )  # fmt: skip
+from c2c.transformer.executables import in_host_memory
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.relayout import Moved, Relayout, ready_to_move
 from c2c.transformer.spread import OverDevices, layer_bytes
@@ -66,6 +67,8 @@ class ScaleSettings:
     Attributes:
       model: folder of a checkpoint, or a GGUF file; by default one that is fetched if it is not
         there.
+      linear: how projections are multiplied: reference, or hybrid (weights in host memory, which
+        copies of a layer share).
       devices: of this process; a CPU is told to have so many.
       requests: prompts of random tokens and lengths.
       operations: at least so many are begun, one after another, while requests last.
@@ -79,6 +82,7 @@ class ScaleSettings:
     """
 
     model: str = ""
+    linear: str = "reference"
     devices: int = 4
     requests: int = 48
     operations: int = 60
@@ -265,7 +269,7 @@ def scaled(model: Model, settings: ScaleSettings) -> tuple[Done, Done]:
     runner.warm(draws=(False,), scores=False)
     ready_to_move(over)
     for device in devices[1:]:  # placing an array on a device for the first time is no step
-        jax.block_until_ready(jax.device_put(np.zeros(1, np.float32), device))
+        _jax.block_until_ready(jax.device_put(np.zeros(1, np.float32), device))
     sizes = [layer_bytes(over.weights[n, 0]) for n in range(spec.layers)]
     draws = random.Random(settings.seed)  # noqa: S311
     before = executables.compiled, executables.loaded
@@ -325,7 +329,7 @@ def _as_predicted(over: OverDevices, sizes: Sequence[int]) -> bool:
     """Return whether each device beside the first holds its pool and its layers, to the byte."""
     held: Counter[Any] = Counter()
     for array in _jax.live_arrays():
-        if len(array.devices()) == 1:
+        if len(array.devices()) == 1 and not in_host_memory(array):
             held[next(iter(array.devices()))] += array.nbytes
     return all(
         held[pool.device]
@@ -378,7 +382,9 @@ def main(arguments: Sequence[str]) -> int:
             raise SettingError("devices", settings.devices, f"at most {len(jax.devices())}")
         with tempfile.TemporaryDirectory() as folder:
             model = load(
-                settings.model or default_checkpoint(), "float32",
+                settings.model or default_checkpoint(),
+                "float32" if settings.linear == "reference" else "bfloat16",
+                linear=settings.linear,
                 executables=Executables(settings.executables or folder),
             )  # fmt: skip
             alone, done = scaled(model, settings)
