@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from c2c.errors import DataError, SettingError, unknown_name
@@ -63,7 +63,8 @@ def load_catalog(
     Args:
       name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models`
         and optionally `order`, or only the list of entries. An entry has spec (a catalog name or
-        a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s, priority.
+        a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s, priority,
+        and spec_name, by which a layout tells models of one spec apart.
 
     Raises:
       SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
@@ -111,13 +112,18 @@ def _read(name: str) -> Any:
 def _entry(entry: object, where: str) -> list[Deployment]:
     if not isinstance(entry, Mapping):
         raise SettingError(where, entry, "a mapping with a spec")
-    _keys(entry, ("name", "spec", "copies", "ttft_slo_s", "tpot_slo_s", "priority"), where)
+    known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority")
+    _keys(entry, known, where)
     model, copies = entry.get("spec"), entry.get("copies", 1)
     if not isinstance(model, str):
         raise SettingError(f"{where}.spec", model, "a model's name or path")
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise SettingError(f"{where}.copies", copies, "a whole number above 0")
     spec = load_spec(model)
+    spec_name = entry.get("spec_name") or spec.name
+    if not isinstance(spec_name, str):
+        raise SettingError(f"{where}.spec_name", spec_name, "a string")
+    spec = replace(spec, name=spec_name)
     name = entry.get("name") or spec.name
     if not isinstance(name, str):
         raise SettingError(f"{where}.name", name, "a string")

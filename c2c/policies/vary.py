@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from c2c.draws import draw
 from c2c.errors import SettingError
 from c2c.policies.decision import decision, jitable
 from c2c.policies.returns import A_COUNT, A_HOME, DUE, SHARE_OR_NEVER, YES_OR_NO
@@ -15,6 +16,7 @@ __all__ = [
     "HOME_DTYPE",
     "WATCH_DTYPE",
     "AsAlpha",
+    "ByRatio",
     "ByWait",
     "ByWaiting",
     "Waits",
@@ -25,6 +27,8 @@ __all__ = [
     "timer_s",
     "variant",
 ]
+
+_HOME: Final = 0x40E  # what the draw of a home has in place of a layer
 
 # One row an instance of a chip.
 WATCH_DTYPE = np.dtype(
@@ -194,6 +198,44 @@ def _again_never(
 
 
 kv_home.by(AsAlpha)(_fewest)
+
+
+class ByRatio(NamedTuple):
+    """The first variant; a drawn share of the sequences has its KV cache at the last home.
+
+    One that is drawn for a home without room takes the first, if there is room; one that is drawn
+    for the first waits. A sequence that is away at one ratio is so at every larger one.
+
+    Source: WEAVER, section 4.3.
+
+    Attributes:
+      ratio: the share.
+    """
+
+    ratio: float = 0.45
+
+    def check(self, where: str) -> None:
+        """Raise SettingError for a setting that cannot work."""
+        if not 0.0 <= self.ratio <= 1.0:
+            raise SettingError(f"{where}.ratio", self.ratio, "a share in [0, 1]")
+
+
+follows_waits.by(ByRatio)(_no)
+variant.by(ByRatio)(_first)
+timer_s.by(ByRatio)(_no_timer)
+answer.by(ByRatio)(_once)
+
+
+@kv_home.by(ByRatio)
+def _by_ratio(
+    policy: ByRatio, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
+    seed: int,
+) -> int:  # fmt: skip
+    last = count - 1
+    is_away = last > 0 and draw(seed, request, 0, _HOME, 0) < policy.ratio
+    if is_away and table[last].room_tokens >= tokens:
+        return last
+    return 0 if table[0].room_tokens >= tokens else -1
 
 
 class Waits(NamedTuple):

@@ -35,6 +35,7 @@ from c2c.serving.prepare import (
     expert_layers,
     most_engines,
     prepare,
+    prompts_apart,
     start_plan,
 )
 from c2c.serving.state import (
@@ -107,6 +108,7 @@ __all__ = [
     "on_step_end",
     "path_ends",
     "prepare",
+    "prompts_apart",
     "start_asked",
     "start_plan",
     "tables",

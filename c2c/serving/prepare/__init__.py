@@ -23,6 +23,7 @@ from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
 from c2c.serving.prepare.layouts import Change, ChipLayouts, chip_layouts
 from c2c.serving.prepare.memories import kv_homes
 from c2c.serving.prepare.memory import copied, own_memory
+from c2c.serving.prepare.prompts_apart import prompts_apart
 from c2c.serving.prepare.settings import LayoutChange, ServingSetup, SystemSpec
 from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
@@ -71,6 +72,7 @@ __all__ = [
     "expert_layers",
     "most_engines",
     "prepare",
+    "prompts_apart",
     "start_plan",
 ]
 

@@ -24,7 +24,7 @@ from c2c.cost.kernel_graph import parameter_bytes
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
-from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work
+from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts_apart
 from c2c.serving import Lane as Place
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.systems.tessera.lanes import Costs, Lane, Lanes
@@ -177,17 +177,16 @@ class _Over:
         sent_s = np.array([self.lanes.handed_s(n, source) for n in sizes])
         sent = Cost(prefill=Curve(sizes, sent_s))
         way = self.resources[2 * (1 - first) + 1]
-        prompts = (
-            *self._step(single[first]),
-            Work(name="send", seconds=sent, draws={way: sent}, after=("step",)),
-        )
         room = self._room(first) / self.given.in_flight
-        sender = Place(
-            place=self._place(names[first], (first,)), kv_bytes=room,
-            steps={self.spec.name: (prompts,)}, hands_to=target.name,
-        )  # fmt: skip
         decodes = self._lane(target, self._room(1 - first), (self._step(single[1 - first]),))
-        return (*((sender,) * self.given.in_flight), decodes), (
+        prompts = self._lane(
+            self._place(names[first], (first,)), room, (self._step(single[first]),)
+        )
+        senders = prompts_apart(
+            decodes, [prompts] * self.given.in_flight, {self.spec.name: sent},
+            [(way,)] * self.given.in_flight,
+        )  # fmt: skip
+        return (*senders, decodes), (
             f"prompts on {names[first]}, {self.given.in_flight} in flight, decodes on "
             f"{names[1 - first]}"
         )

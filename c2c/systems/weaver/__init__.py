@@ -1,5 +1,6 @@
 """WEAVER: a cold model's GPU attends to a share of a hot model's sequences."""
 
+from c2c.systems.weaver.layout import SYSTEM, Weaving, cut_of, woven_layout
 from c2c.systems.weaver.profile import Pair, Woven, payload_bytes, profile_of, woven
 from c2c.systems.weaver.splitting import (
     Cut,
@@ -15,13 +16,16 @@ from c2c.systems.weaver.splitting import (
 )
 
 __all__ = [
+    "SYSTEM",
     "Cut",
     "Limits",
     "Pair",
     "Threshold",
     "ThresholdOf",
+    "Weaving",
     "Woven",
     "best_cut",
+    "cut_of",
     "expected_stall",
     "guarded_cut",
     "payload_bytes",
@@ -30,4 +34,5 @@ __all__ = [
     "profile_of",
     "stated_objective",
     "woven",
+    "woven_layout",
 ]

@@ -1,0 +1,428 @@
+"""A hot and a cold model over two GPUs in the serving loop: woven, apart, or multiplexed.
+
+    woven      a share of the hot model's sequences has its keys and values on the cold GPU, which
+               attends to them; see below
+    dedicated  each model has a GPU
+    temporal   both models over both GPUs with tensor parallelism, by turns (MuxServe)
+    spatial    likewise, at the same time on shares of the SMs (MuxServe)
+
+A woven step is `rest`, then attention of the sequences at home (K) beside that of those away (N),
+then `stall`: in each layer max(K, N) + the mean of max(0, W - max(0, K - N)), which is the mean of
+max(K, W + N). N is a work on the cold GPU that goes before the cold model's steps, so that these
+grow by what they meet of it; they also grow by a poll after each operator and by splits. W is taken
+as if the cold model always ran.
+
+Prompts are computed elsewhere in no time, or by devices of their own that send what they leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.cost import Constants, calibration_for, load_constants
+from c2c.cost.kernel_graph import Batch, TimedGpu
+from c2c.errors import SettingError, unknown_name
+from c2c.hardware import Node, joined
+from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, weight_bytes
+from c2c.policies import AsAlpha, ByRatio
+from c2c.serving import Cost, Lane, Plan, StepLayout, SystemSpec, Work, prompts_apart
+from c2c.systems.mechanism import Context, Mechanism
+from c2c.systems.weaver.profile import Pair, payload_bytes, profile_of
+from c2c.systems.weaver.splitting import (
+    Cut,
+    Limits,
+    Threshold,
+    ThresholdOf,
+    best_cut,
+    expected_stall,
+    guarded_cut,
+    printed_cut,
+)
+from c2c.systems.weaver.times import JOINS_S, Times, curve, fitted, flat, rank_of, times_of
+
+__all__ = ["SYSTEM", "Weaving", "cut_of", "pair_times", "woven_layout"]
+
+_WAYS: Final = ("dedicated", "spatial", "temporal", "woven")
+_CUTS: Final = ("none", "printed", "guarded", "best")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weaving:
+    """How two models lie over two GPUs: `system.layout` of a run with a `node`, by this mechanism.
+
+    Attributes:
+      way: one of those above.
+      hot: name of the hot model; None: the first of the catalog.
+      ratio: share of the hot sequences that are away.
+      cut: of the cold model's operators: none, printed and guarded (Algorithm 1), best (ours).
+      threshold: share of the hot step without stalls, above which Algorithm 1 splits.
+      threshold_of: what stall that bounds: operator, layer or iteration.
+      weight: of a second of the cold model's step, for the best cut.
+      rows: of the hot step that the cut is made for.
+      cold_rows: of the cold step that the cut is made for.
+      context: tokens of a sequence that the cut, and stalls, are made for.
+      poll_s: of a poll that finds nothing.
+      split_s: that a split adds to an operator.
+      ahead_s: how far the CPU issues ahead where it controls tasks, which wait for that; None: the
+        GPU controls them.
+      prompt_devices: that each model's prompts have; None: prompts take no time.
+      kv_share: of a GPU that weights, keys and values may take, beside `reserve_bytes`.
+      reserve_bytes: of each GPU.
+      cold_share: of the cold GPU's room for keys and values, kept free for the cold model.
+      host_s: of a step of either model, beside what the calibration says.
+      sm_share: of the SMs, that the hot model has with way=spatial.
+    """
+
+    way: str = "woven"
+    hot: str | None = None
+    ratio: float = 0.45
+    cut: str = "guarded"
+    threshold: float = 0.05
+    threshold_of: str = "iteration"
+    weight: float = 0.1
+    rows: int = 118
+    cold_rows: int = 4
+    context: int = 1093
+    poll_s: float = 2e-6
+    split_s: float = 3e-6
+    ahead_s: float | None = None
+    prompt_devices: int | None = None
+    kv_share: float = 0.9
+    reserve_bytes: float = 1e9
+    cold_share: float = 0.1
+    host_s: float = 0.0
+    sm_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        where = "system.layout"
+        for name, known in (("way", _WAYS), ("cut", _CUTS)):
+            if getattr(self, name) not in known:
+                raise unknown_name(f"{where}.{name}", getattr(self, name), known)
+        for name in ("ratio", "cold_share"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "a share in [0, 1]")
+        if not 0.0 < self.kv_share <= 1.0:
+            raise SettingError(f"{where}.kv_share", self.kv_share, "a share in (0, 1]")
+        if not 0.0 < self.sm_share < 1.0:
+            raise SettingError(f"{where}.sm_share", self.sm_share, "a share in (0, 1)")
+        for name in ("rows", "cold_rows", "context"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "at least 1")
+        for name in ("threshold", "weight", "poll_s", "split_s", "host_s", "reserve_bytes"):
+            if not 0.0 <= getattr(self, name) < np.inf:
+                raise SettingError(f"{where}.{name}", getattr(self, name), "a number from 0")
+        if self.ahead_s is not None and not 0.0 <= self.ahead_s < np.inf:
+            raise SettingError(f"{where}.ahead_s", self.ahead_s, "seconds from 0, or null")
+        if self.prompt_devices is not None and not 1 <= self.prompt_devices <= 8:
+            raise SettingError(f"{where}.prompt_devices", self.prompt_devices, "1 to 8, or null")
+        Threshold(seconds=0.0, of=self.of)
+
+    @property
+    def of(self) -> ThresholdOf:
+        """`threshold_of`, as Algorithm 1 takes it."""
+        of: Any = self.threshold_of
+        return of  # type: ignore[no-any-return]
+
+    @property
+    def limits(self) -> Limits:
+        """Guards of a cut."""
+        return Limits(split_s=self.split_s, poll_s=self.poll_s)
+
+
+def pair_times(
+    given: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
+    away: Times,
+) -> Pair:  # fmt: skip
+    """Return K, N and the receiver's operators at the batches that a cut is made for.
+
+    Args:
+      given: batches and ratio.
+      hot: the hot model on its GPU.
+      cold: the cold model on its GPU.
+      gpus: both.
+      node: with the links between them.
+      away: the hot model on the cold GPU.
+    """
+    wire_s, gbps = _wire(node)
+    batches = (Batch(rows=given.rows, chunk=1, context=given.context),
+               Batch(rows=given.cold_rows, chunk=1, context=given.context))  # fmt: skip
+    pair = profile_of(hot.spec, cold.spec, gpus, batches=batches, ratio=given.ratio,
+                      wire_s=wire_s, gbps=gbps)  # fmt: skip
+    rows = np.array([given.rows, given.rows - pair.away, pair.away], np.float64)
+    return replace(
+        pair, rest_s=float(hot.rest_s(rows[:1])[0]),
+        local_s=float(hot.attention_s(rows[1:2], given.context)[0]),
+        away_s=float(away.attention_s(rows[2:], given.context)[0]),
+    )  # fmt: skip
+
+
+def cut_of(given: Weaving, pair: Pair) -> Cut:
+    """Return the cut that the settings ask for.
+
+    Raises:
+      SettingError: Algorithm 1 as printed does not end.
+    """
+    limits, slack = pair.limits(given.limits), pair.slack_s
+    if given.cut == "none" or not pair.away:
+        return Cut(pieces=tuple((t,) for t in pair.ops))
+    if given.cut == "best":
+        return best_cut(
+            pair.ops, slack, layers=pair.layers, weight=given.weight, limits=limits
+        )  # fmt: skip
+    seconds = given.threshold * pair.iteration_s
+    threshold = Threshold(seconds=seconds, of=given.of, layers=pair.layers)
+    if given.cut == "printed":
+        return printed_cut(pair.ops, slack, threshold)
+    return guarded_cut(pair.ops, slack, threshold, limits)
+
+
+def woven_layout(
+    given: Weaving, models: tuple[Deployment, ...], node: Node, *, rows: int, tokens: int,
+    constants: Constants | None = None,
+) -> StepLayout:  # fmt: skip
+    """Return a hot and a cold model over the first two GPUs of a node.
+
+    Args:
+      given: how they lie.
+      models: two, the hot one by `given.hot`.
+      node: GPUs and links.
+      rows: of a batch, at most.
+      tokens: of a step's prompts, at most.
+      constants: of GPUs like the first one; None: by their names.
+
+    Raises:
+      SettingError: other than two models, one that fits no GPU, or GPUs without a link.
+    """
+    names = [one.name for one in models]
+    if len(models) != 2 or models[0].spec.name == models[1].spec.name:
+        raise SettingError("catalog", names, "two models, each with a spec_name of its own")
+    if given.hot is not None and given.hot not in names:
+        raise unknown_name("system.layout.hot", given.hot, names)
+    specs = [one.spec for one in models]
+    if given.hot == names[1]:
+        specs.reverse()
+    return _Over(given, (specs[0], specs[1]), node, rows, tokens, constants).layout()
+
+
+def _prepare(context: Context) -> SystemSpec:
+    system, given = context.system, context.settings
+    if context.node is None:
+        raise SettingError("node", None, "a node, on whose first two GPUs the models are")
+    layout = woven_layout(
+        given, context.deployments, context.node, rows=system.max_batch,
+        tokens=getattr(system.chunk, "tokens", None) or max(system.profile.chunks),
+        constants=context.constants,
+    )  # fmt: skip
+    own = isinstance(system.vary, AsAlpha)
+    return replace(system, layout=layout, vary=ByRatio(given.ratio) if own else system.vary)
+
+
+SYSTEM: Final = Mechanism(part="layout", settings=Weaving, prepare=_prepare, ways=_WAYS)
+
+
+class _Over:
+    def __init__(
+        self, given: Weaving, specs: tuple[ModelSpec, ModelSpec], node: Node, rows: int,
+        tokens: int, constants: Constants | None,
+    ) -> None:  # fmt: skip
+        self.given, self.hot, self.cold, self.node, self.rows = given, *specs, node, rows
+        self.tokens = tokens if given.prompt_devices else 0
+        if len(node.platforms) < 2 or not node.link(0, 1) or not node.link(1, 0):
+            raise SettingError("node", node.name, "two GPUs with links between them, both ways")
+        first, second = node.platforms[:2]
+        own = constants or load_constants(calibration_for(first.name))
+        other = (
+            own if second.name == first.name else load_constants(calibration_for(second.name))
+        )  # fmt: skip
+        self.gpus = (
+            TimedGpu(name=first.name, gpu=first.gpu, constants=own),
+            TimedGpu(name=second.name, gpu=second.gpu, constants=other),
+        )
+
+    def layout(self) -> StepLayout:
+        """Return the lanes that the settings ask for."""
+        if self.given.way in ("temporal", "spatial"):
+            return self._multiplexed()
+        hot, cold = self._times(self.hot, 0), self._times(self.cold, 1)
+        memories = {"gpu0": self._room(0, self.hot), "gpu1": self._room(1, self.cold)}
+        more_s, said, homes = 0.0, "each model on a GPU", ({"gpu0": 1.0},)
+        step: Plan = (_on("gpu0", "rest", hot.rest()),
+                      _on("gpu0", "own", hot.attention, home=0, after=("rest",)))  # fmt: skip
+        reserve: dict[str, float] = {}
+        if self.given.way == "woven":
+            step, more_s, said = self._woven(step, hot, cold)
+            homes = (*homes, {"gpu1": 1.0})
+            reserve = {"gpu1": self.given.cold_share * memories["gpu1"]}
+        lanes = (
+            self._lane("hot", self.hot, (0,), step, homes),
+            replace(
+                self._lane("cold", self.cold, (1,), (_on("gpu1", "step", cold.step(more_s)),),
+                           ({"gpu1": 1.0},)), reserve=reserve,
+            ),
+        )  # fmt: skip
+        return self._with_prompts(
+            StepLayout(
+                name=f"{self.given.way} over {self.node.name}", resources=("gpu0", "gpu1"),
+                lanes=lanes, by_age=False, memories=memories, notes=(said,),
+            ), (hot, cold),
+        )  # fmt: skip
+
+    def _woven(self, own: Plan, hot: Times, cold: Times) -> tuple[Plan, float, str]:
+        """Return the hot step, what each cold step takes more, and what to say."""
+        given, away = self.given, self._times(self.hot, 1)
+        pair = pair_times(given, hot, cold, self.gpus, self.node, away)
+        cut = cut_of(given, pair)
+        layers = self.hot.layers
+        n = np.arange(1, self.rows + 1, dtype=np.float64)
+        (out_s, back_s), gbps = _wire(self.node)
+        sent_s = out_s + back_s + n * sum(payload_bytes(self.hot)) / (gbps * 1e9)
+        at_home = n * (1.0 - given.ratio) / given.ratio if given.ratio else n
+        context = given.context
+        slack = hot.attention_s(at_home, context) - away.attention_s(n, context) - sent_s
+        late = [max(0.0, float(s)) for s in slack]
+        if given.ahead_s is None:
+            stall = [expected_stall(cut.lengths, s) for s in late]
+        else:
+            stall = [max(0.0, given.ahead_s - s) for s in late]
+        step = (
+            *own,
+            Work(name="sent", home=1, after=("rest",), seconds=Cost(decode=curve(n, layers * sent_s))),
+            replace(_on("gpu1", "away", away.attention, home=1, after=("sent",)), rank=1),
+            Work(name="stall", home=1, after=("own", "away"),
+                 seconds=Cost(decode=curve(n, layers * np.array(stall)))),
+        )  # fmt: skip
+        is_polled = pair.away > 0 and given.ahead_s is None
+        more_s = sum(cut.lengths) - sum(pair.ops) + len(pair.ops) * given.poll_s
+        said = (
+            f"{given.ratio:.0%} of {self.hot.name}'s sequences away on {self.gpus[1].name}: "
+            f"K {1e6 * pair.local_s:.0f} us, N {1e6 * pair.away_s:.0f} us and stall "
+            f"{1e6 * expected_stall(cut.lengths, pair.slack_s):.0f} us a layer at {given.rows} "
+            f"sequences, {cut.splits} splits"
+        )
+        return step, more_s if is_polled else 0.0, said
+
+    def _multiplexed(self) -> StepLayout:
+        """Return both models over both GPUs, one after the other or on shares of the SMs."""
+        given, spatial = self.given, self.given.way == "spatial"
+        _, gbps = _wire(self.node)
+        memory = {"both": self._both()}
+        lanes = []
+        for name, spec, share in (
+            ("hot", self.hot, given.sm_share), ("cold", self.cold, 1.0 - given.sm_share),
+        ):  # fmt: skip
+            gpu = self.gpus[0]
+            rank, collective_s = rank_of(spec, 2), fitted()["collective_s"]
+            parts = [gpu.part, *([_share_of(gpu, share)] if spatial else [])]
+            whole, *few = [
+                times_of(
+                    rank, part, gpu.constants, rows=self.rows, host_s=given.host_s,
+                    collective_s=collective_s, gbps=gbps,
+                ).step()
+                for part in parts
+            ]  # fmt: skip
+            cost = few[0] if few else whole
+            drawn = _least(whole, cost) if few else whole
+            step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
+            lanes.append(self._lane(name, spec, (0, 1), step, ({"both": 1.0},)))
+        said = f"both models over both GPUs, {'at once' if spatial else 'by turns'}"
+        if given.prompt_devices is not None:
+            raise SettingError("system.layout.prompt_devices", given.prompt_devices,
+                               f"null with way={given.way}")  # fmt: skip
+        return StepLayout(
+            name=f"{given.way} over {self.node.name}", resources=("both",), lanes=tuple(lanes),
+            by_age=not spatial, memories=memory, notes=(said,),
+        )  # fmt: skip
+
+    def _with_prompts(self, made: StepLayout, times: tuple[Times, Times]) -> StepLayout:
+        """Return the layout with each model's prompts on devices of their own, like its GPU."""
+        count = self.given.prompt_devices
+        if count is None:
+            return made
+        _, gbps = _wire(self.node)
+        lanes: list[Lane] = []
+        resources = list(made.resources)
+        for lane, spec, one, gpu in zip(
+            made.lanes, (self.hot, self.cold), times, (0, 1), strict=True
+        ):
+            each = []
+            for number in range(count):
+                device = f"{lane.place.name} prompts {number}"
+                resources += [device, f"{device} out"]
+                plan = (Work(name="prompts", seconds=one.prompts(), draws={device: one.prompts()}),)
+                made_here = self._lane(f"{lane.place.name} prompts", spec, (gpu,), plan, ())
+                each.append(replace(made_here, kv_bytes=self._room(gpu, spec)))
+            token_s = kv_bytes_per_token(spec) / (gbps * 1e9)
+            sizes = np.array([1, self.tokens])
+            sent = {spec.name: Cost(prefill=curve(sizes, token_s * sizes))}
+            ways = [[f"{lane.place.name} prompts {k} out"] for k in range(count)]
+            lanes += [*prompts_apart(lane, each, sent, ways), lane]
+        return replace(made, resources=tuple(resources), lanes=tuple(lanes))
+
+    def _times(self, spec: ModelSpec, gpu: int) -> Times:
+        on = self.gpus[gpu]
+        return times_of(
+            spec, on.part, on.constants, rows=self.rows, tokens=self.tokens,
+            host_s=self.given.host_s,
+        )  # fmt: skip
+
+    def _lane(
+        self, name: str, spec: ModelSpec, gpus: tuple[int, ...], step: Plan,
+        homes: tuple[dict[str, float], ...],
+    ) -> Lane:  # fmt: skip
+        place = joined(name, [self.gpus[g].gpu for g in gpus], self.node.links[0].gbps)
+        return Lane(place=place, steps={spec.name: (step,)}, kv_homes=homes)
+
+    def _room(self, gpu: int, *specs: ModelSpec) -> float:
+        one = self.gpus[gpu]
+        held = sum(weight_bytes(spec) for spec in specs)
+        room = self.given.kv_share * one.gpu.hbm_bytes - held - self.given.reserve_bytes
+        if room <= 0.0:
+            raise SettingError(
+                "node", self.node.name,
+                f"GPUs that hold {' and '.join(spec.name for spec in specs)}; {one.name} lacks "
+                f"{-room / 1e9:.1f} GB",
+            )  # fmt: skip
+        return float(room)
+
+    def _both(self) -> float:
+        """Return the room of both GPUs beside both models, each over both."""
+        halves = sum(self._room(gpu) for gpu in (0, 1))
+        room = halves - weight_bytes(self.hot) - weight_bytes(self.cold)
+        if room <= 0.0:
+            allowed = f"GPUs that hold both models; they lack {-room / 1e9:.1f} GB"
+            raise SettingError("node", self.node.name, allowed)
+        return float(room)
+
+
+def _on(
+    gpu: str, name: str, cost: Cost, *, home: int | None = None, after: tuple[str, ...] = ()
+) -> Work:
+    return Work(name=name, seconds=cost, draws={gpu: cost}, home=home, after=after)
+
+
+def _wire(node: Node) -> tuple[tuple[float, float], float]:
+    """Return latencies there and back between the first two GPUs, and the slower way's GB/s."""
+    there, back = node.link(0, 1), node.link(1, 0)
+    if there is None or back is None:
+        raise SettingError("node", node.name, "a link between the first two GPUs, both ways")
+    return (there.latency_s, back.latency_s), min(there.gbps, back.gbps)
+
+
+def _share_of(gpu: TimedGpu, share: float) -> Any:
+    part = gpu.part
+    return replace(
+        part, sm_count=max(1, round(share * part.sm_count)), bf16_tflops=share * part.bf16_tflops
+    )
+
+
+def _least(whole: Cost, cost: Cost) -> Cost:
+    """Return the memory that a step on some of the SMs takes: as much as on all, over its time."""
+    sizes = np.array(cost.decode.sizes)
+    return Cost(
+        prefill=flat(JOINS_S),
+        decode=curve(sizes, np.minimum(whole.decode.at(sizes), cost.decode.at(sizes))),
+        cached=min(whole.cached, cost.cached),
+    )

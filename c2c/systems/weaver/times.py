@@ -1,0 +1,155 @@
+"""Times of a model's decode steps as costs of works, by the calibrated cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from c2c.cost import Constants, StepTable, read_constants, step_table
+from c2c.errors import SettingError
+from c2c.hardware import Slice, conf_dir
+from c2c.models import ModelSpec
+from c2c.serving import Cost, Curve
+
+__all__ = ["Times", "curve", "fitted", "fitted_claims", "rank_of", "times_of"]
+
+JOINS_S: Final = 1e-6  # that a prompt computed elsewhere adds to a step: none takes no time
+_PAIRS: Final = 1024  # tokens of a prompt, by which attention within prompts is timed
+_GRID: Final = 64  # prompt tokens between two sizes
+_FITTED: Final = ("collective_s", "ahead_s")
+
+Values = npt.NDArray[np.float64]
+
+
+def fitted() -> dict[str, float]:
+    """Return what is fitted to printed numbers: seconds of a collective, and of issues ahead."""
+    found = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
+    return {name: value for name, (value, _) in found.items()}
+
+
+def fitted_claims() -> frozenset[str]:
+    """Return the printed numbers that these are fitted to: they are in-sample."""
+    found = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
+    return frozenset(claim for _, source in found.values() for claim in source.claims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """A model on one GPU, or on one rank of several.
+
+    Attributes:
+      spec: the model.
+      table: what its steps cost.
+      host_s: of a step, beside what the calibration says.
+      collectives_s: of a step with so many rows, [rows], and no others while it runs.
+    """
+
+    spec: ModelSpec
+    table: StepTable
+    host_s: float = 0.0
+    collectives_s: tuple[float, ...] = ()
+
+    def rest_s(self, rows: Values) -> Values:
+        """Return seconds of a decode step beside attention."""
+        counts = np.arange(len(self.table.body_s))
+        head = self.table.head_s[counts, 0]
+        whole = self.table.body_s[:, 0] + head + self.table.step_overhead_s + self.host_s
+        if self.collectives_s:
+            whole = whole + np.array(self.collectives_s)
+        found: Values = np.interp(rows, counts, whole)
+        return found
+
+    def attention_s(self, rows: Values, context: float) -> Values:
+        """Return seconds of one layer's decode attention; 0 of no rows."""
+        table = self.table
+        calls = np.interp(rows, np.arange(len(table.decode_attention_s)), table.decode_attention_s)
+        found: Values = (calls + table.kv_read_s_per_token * context * rows) / self.spec.layers
+        return np.where(rows > 0, found, 0.0)
+
+    @property
+    def attention(self) -> Cost:
+        """Decode attention of all layers."""
+        rows = np.arange(1, self.table.max_rows + 1)
+        calls = curve(rows, self.table.decode_attention_s[rows])
+        return Cost(decode=calls, cached=self.table.kv_read_s_per_token)
+
+    def rest(self) -> Cost:
+        """A decode step beside attention."""
+        rows = np.arange(1, self.table.max_rows + 1)
+        return Cost(prefill=flat(JOINS_S), decode=curve(rows, self.rest_s(rows)))
+
+    def step(self, more_s: float = 0.0) -> Cost:
+        """A whole decode step, and seconds that are added to each."""
+        rows = np.arange(1, self.table.max_rows + 1)
+        whole = self.rest_s(rows) + self.table.decode_attention_s[rows] + more_s
+        return Cost(
+            prefill=flat(JOINS_S), decode=curve(rows, whole),
+            cached=self.table.kv_read_s_per_token,
+        )  # fmt: skip
+
+    def prompts(self) -> Cost:
+        """Prompts by their tokens, each attending to about a thousand."""
+        table = self.table
+        tokens = np.unique([1, *range(_GRID, table.max_tokens + 1, _GRID), table.max_tokens])
+        pairs = tokens * np.minimum(tokens, _PAIRS) / 2
+        seconds = table.body_s[tokens, 0] + table.prefill_attention_s[tokens]
+        seconds = seconds + pairs * table.attn_s_per_pair + table.head_s[1, 0]
+        return Cost(prefill=curve(tokens, seconds + table.step_overhead_s + self.host_s))
+
+
+def times_of(
+    spec: ModelSpec, part: Slice, constants: Constants, *, rows: int, tokens: int = 0,
+    host_s: float = 0.0, collective_s: float = 0.0, gbps: float = 0.0,
+) -> Times:  # fmt: skip
+    """Return the times of a model.
+
+    Args:
+      spec: the model, or what a rank has of it.
+      part: the GPU, or a share of it.
+      constants: of the cost model.
+      rows: of a step, at most.
+      tokens: of prompts in a step, at most.
+      host_s: see `Times`.
+      collective_s: of each of a step's all-reduces, two a layer, beside what it sends; 0: none.
+      gbps: of the link that they go over.
+    """
+    table = step_table(
+        spec, part, constants, 1.0, max_tokens=max(rows, tokens), max_rows=max(rows, tokens),
+        alphas=[0.0], weights="hbm",
+    )  # fmt: skip
+    sums: tuple[float, ...] = ()
+    if collective_s > 0.0:
+        sent_s = spec.hidden * spec.dtype_bytes / (gbps * 1e9)
+        counts = np.arange(max(rows, tokens) + 1)
+        sums = tuple(2 * spec.layers * (collective_s + counts * sent_s))
+    return Times(spec=spec, table=table, host_s=host_s, collectives_s=sums)
+
+
+def rank_of(spec: ModelSpec, ranks: int) -> ModelSpec:
+    """Return what one of several tensor-parallel ranks computes, as a narrower model.
+
+    Raises:
+      SettingError: heads, or columns, that ranks cannot share evenly.
+    """
+    for name in ("heads", "kv_heads", "intermediate", "vocab"):
+        if getattr(spec, name) % ranks:
+            raise SettingError(
+                f"{spec.name}.{name}", getattr(spec, name), f"a multiple of {ranks} ranks"
+            )
+    return replace(
+        spec, heads=spec.heads // ranks, kv_heads=spec.kv_heads // ranks,
+        intermediate=spec.intermediate // ranks, vocab=spec.vocab // ranks,
+    )  # fmt: skip
+
+
+def curve(sizes: npt.ArrayLike, values: npt.ArrayLike) -> Curve:
+    """Return amounts by size."""
+    return Curve(tuple(int(size) for size in np.asarray(sizes)), np.asarray(values, np.float64))
+
+
+def flat(seconds: float) -> Curve:
+    """Return the same amount at every size."""
+    return Curve((1, 1 << 30), np.full(2, seconds))
