@@ -123,7 +123,8 @@ def _entry(entry: object, where: str) -> list[Deployment]:
     spec_name = entry.get("spec_name") or spec.name
     if not isinstance(spec_name, str):
         raise SettingError(f"{where}.spec_name", spec_name, "a string")
-    spec = replace(spec, name=spec_name)
+    if spec_name != spec.name:
+        spec = replace(spec, name=spec_name)
     name = entry.get("name") or spec.name
     if not isinstance(name, str):
         raise SettingError(f"{where}.name", name, "a string")

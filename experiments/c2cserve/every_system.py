@@ -93,6 +93,16 @@ FAMILIES: Final = (
         quick_rates_rps=(1.0, 8.0),
         quick_requests=60,
     ),
+    Family(
+        name="Llama 3 8B hot and cold on two A100",
+        systems=("weaver",),
+        settings=("catalog=hot_and_cold", "node=a100_40_nvlink"),
+        rates_rps=(1.0, 4.0, 8.0, 16.0, 32.0),
+        requests=1000,
+        quick=("weaver",),
+        quick_rates_rps=(4.0, 32.0),
+        quick_requests=200,
+    ),
 )  # fmt: skip
 CHIPS: Final[Mapping[str, int]] = {"dedicated": 6}  # where a model has a chip of its own
 # What a system is given beside its family's settings: a layout that it leaves open; no reading of

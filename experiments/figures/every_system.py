@@ -31,7 +31,7 @@ __all__ = ["draw_every_system"]
 COLOURS: Final = {
     "c2cserve": GREEN, "engine": SKY, "layer": GREY, "serverless": ORANGE, "aegaeon": PURPLE,
     "mig": BLUE, "dedicated": INK, "moe": VERMILION, "finemoe": BLUE, "tessera": GREEN,
-    "pd": ORANGE, "af": VERMILION, "replicas": GREY, "cocoserve": BLUE,
+    "pd": ORANGE, "af": VERMILION, "replicas": GREY, "cocoserve": BLUE, "weaver": BLUE,
 }  # fmt: skip
 LINES: Final = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS: Final = ("o", "s", "^", "v", "D")

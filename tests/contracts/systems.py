@@ -11,7 +11,7 @@ import pytest
 
 from c2c.config import build, config_dir, load
 from c2c.hardware import load_node
-from c2c.models import load_spec
+from c2c.models import load_catalog, load_spec
 from c2c.policies import (
     AtBacklog,
     AtOutstanding,
@@ -39,8 +39,9 @@ from c2c.policies import (
 )
 from c2c.serving import Prepared, SystemSpec, prepare
 from c2c.systems.cocoserve.layout import Scaling, scaled_layout
+from c2c.systems.weaver import Weaving, woven_layout
 from tests.simulator.controllers import Load
-from tests.simulator.lanes import SPEC, layout, on, over, woven
+from tests.simulator.lanes import COLD, SPEC, layout, on, over, woven
 from tests.simulator.worlds import few_experts, setup, with_room, with_settings
 
 __all__ = ["EACH", "FLEETS", "ON_FLEETS", "SYSTEMS", "models", "prepared"]
@@ -93,6 +94,12 @@ LAYOUTS = {
     "cocoserve": scaled_layout(
         Scaling(replicated=14, between=1, memory_share=0.21), load_spec(SPEC),
         load_node("a100_40_pcie_x4"), rows=16, tokens=4096,
+    ),
+    # half of the hot sequences away; prompts on devices of their own
+    "weaver": woven_layout(
+        Weaving(ratio=0.5, kv_share=0.45, cold_share=0.3, prompt_devices=1),
+        load_catalog([{"spec": SPEC}, {"spec": COLD}]), load_node("a100_40_nvlink"), rows=16,
+        tokens=4096,
     ),
 }  # fmt: skip
 _LIKE_THEM = {"af", "replicas"}  # the same policies on other layouts

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.policies import AsAlpha, ByWait, ByWaiting, follows_waits, note_end, variant
+from c2c.policies import (
+    HOME_DTYPE,
+    AsAlpha,
+    ByRatio,
+    ByWait,
+    ByWaiting,
+    follows_waits,
+    kv_home,
+    note_end,
+    variant,
+)
+from c2c.transformer.woven import is_away
 
 
 class Chips:
@@ -111,3 +122,24 @@ def test_alphas_variant_needs_no_word_of_waits() -> None:
 def test_settings_that_cannot_be_are_refused(policy: Any, field: str) -> None:
     with pytest.raises(SettingError, match=rf"system\.vary\.{field}"):
         policy.check("system.vary")
+
+
+def test_a_share_of_the_sequences_is_away_by_a_draw_of_each() -> None:
+    table = np.zeros(2, HOME_DTYPE).view(np.recarray)
+    table["home"], table["room_tokens"] = [0, 1], [500, 500]
+
+    def at(ratio: float, request: int, count: int = 2, tokens: int = 100) -> int:
+        return kv_home(ByRatio(ratio), (), table, count, 0, request, tokens, 7)
+
+    away = {r: [k for k in range(400) if at(r, k)] for r in (0.0, 0.3, 0.45, 1.0)}
+    assert (away[0.0], len(away[1.0])) == ([], 400)
+    assert set(away[0.3]) < set(away[0.45])
+    assert len(away[0.45]) == pytest.approx(180, abs=40)
+    assert away[0.45] == [k for k in range(400) if is_away(7, k, 0.45)]  # as the live pair has it
+    assert at(1.0, 3, count=1) == 0  # there is one home
+    table["room_tokens"] = [500, 50]
+    assert at(1.0, 3) == 0  # none has room where it is drawn for
+    table["room_tokens"] = [50, 500]
+    assert at(0.0, 3) == -1
+    with pytest.raises(SettingError, match=r"system\.vary\.ratio=1\.1"):
+        ByRatio(1.1).check("system.vary")

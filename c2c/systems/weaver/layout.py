@@ -3,7 +3,8 @@
     woven      a share of the hot model's sequences has its keys and values on the cold GPU, which
                attends to them; see below
     dedicated  each model has a GPU
-    temporal   both models over both GPUs with tensor parallelism, by turns (MuxServe)
+    temporal   both models over both GPUs with tensor parallelism, in equal parts of the time
+               while both run (MuxServe)
     spatial    likewise, at the same time on shares of the SMs (MuxServe)
 
 A woven step is `rest`, then attention of the sequences at home (K) beside that of those away (N),
@@ -18,7 +19,7 @@ Prompts are computed elsewhere in no time, or by devices of their own that send 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -98,7 +99,9 @@ class Weaving:
 
     def __post_init__(self) -> None:
         where = "system.layout"
-        for name, known in (("way", _WAYS), ("cut", _CUTS)):
+        for name, known in (
+            ("way", _WAYS), ("cut", _CUTS), ("threshold_of", get_args(ThresholdOf)),
+        ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise unknown_name(f"{where}.{name}", getattr(self, name), known)
         for name in ("ratio", "cold_share"):
@@ -118,7 +121,6 @@ class Weaving:
             raise SettingError(f"{where}.ahead_s", self.ahead_s, "seconds from 0, or null")
         if self.prompt_devices is not None and not 1 <= self.prompt_devices <= 8:
             raise SettingError(f"{where}.prompt_devices", self.prompt_devices, "1 to 8, or null")
-        Threshold(seconds=0.0, of=self.of)
 
     @property
     def of(self) -> ThresholdOf:
@@ -289,7 +291,8 @@ class _Over:
             stall = [max(0.0, given.ahead_s - s) for s in late]
         step = (
             *own,
-            Work(name="sent", home=1, after=("rest",), seconds=Cost(decode=curve(n, layers * sent_s))),
+            Work(name="sent", home=1, after=("rest",),
+                 seconds=Cost(decode=curve(n, layers * sent_s))),
             replace(_on("gpu1", "away", away.attention, home=1, after=("sent",)), rank=1),
             Work(name="stall", home=1, after=("own", "away"),
                  seconds=Cost(decode=curve(n, layers * np.array(stall)))),
@@ -327,13 +330,14 @@ class _Over:
             drawn = _least(whole, cost) if few else whole
             step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
             lanes.append(self._lane(name, spec, (0, 1), step, ({"both": 1.0},)))
-        said = f"both models over both GPUs, {'at once' if spatial else 'by turns'}"
+        how = "on shares of the SMs" if spatial else "in equal parts of the time"
+        said = f"both models over both GPUs, {how}"
         if given.prompt_devices is not None:
             raise SettingError("system.layout.prompt_devices", given.prompt_devices,
                                f"null with way={given.way}")  # fmt: skip
         return StepLayout(
             name=f"{given.way} over {self.node.name}", resources=("both",), lanes=tuple(lanes),
-            by_age=not spatial, memories=memory, notes=(said,),
+            by_age=False, memories=memory, notes=(said,),
         )  # fmt: skip
 
     def _with_prompts(self, made: StepLayout, times: tuple[Times, Times]) -> StepLayout:
