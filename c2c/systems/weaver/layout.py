@@ -250,7 +250,8 @@ class _Over:
             return self._multiplexed()
         hot, cold = self._times(self.hot, 0), self._times(self.cold, 1)
         memories = {"gpu0": self._room(0, self.hot), "gpu1": self._room(1, self.cold)}
-        more_s, said, homes = 0.0, "each model on a GPU", ({"gpu0": 1.0},)
+        more_s, said = 0.0, "each model on a GPU"
+        homes: tuple[dict[str, float], ...] = ({"gpu0": 1.0},)
         step: Plan = (_on("gpu0", "rest", hot.rest()),
                       _on("gpu0", "own", hot.attention, home=0, after=("rest",)))  # fmt: skip
         reserve: dict[str, float] = {}

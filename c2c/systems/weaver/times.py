@@ -52,14 +52,14 @@ class Times:
     host_s: float = 0.0
     collectives_s: tuple[float, ...] = ()
 
-    def rest_s(self, rows: Values) -> Values:
+    def rest_s(self, rows: npt.ArrayLike) -> Values:
         """Return seconds of a decode step beside attention."""
         counts = np.arange(len(self.table.body_s))
         head = self.table.head_s[counts, 0]
         whole = self.table.body_s[:, 0] + head + self.table.step_overhead_s + self.host_s
         if self.collectives_s:
             whole = whole + np.array(self.collectives_s)
-        found: Values = np.interp(rows, counts, whole)
+        found: Values = np.interp(np.asarray(rows, np.float64), counts, whole)
         return found
 
     def attention_s(self, rows: Values, context: float) -> Values:

@@ -103,7 +103,7 @@ def test_a_step_is_the_rest_and_the_longer_side_of_each_layer(
     def seconds(work: Work) -> float:
         cost: Any = work.seconds
         count = counts[work.home]
-        return float(cost.decode.at(count)) + cost.cached * count * asked.context
+        return float(cost.decode.at(count) + cost.cached * count * asked.context)
 
     found = max(path_ends(plan, seconds).values())
     # the mean of max(K, W + N): W is uniform within an operator, which is met by its length
