@@ -11,19 +11,15 @@ never a speed.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 import jax
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -31,38 +27,24 @@ from rich.table import Table
 from c2c.atomic import write_json
 from c2c.errors import SettingError
 from c2c.runs import progress_bar
+from c2c.systems.cocoserve import Operation
 from c2c.systems.cocoserve.moves import after
-from c2c.systems.cocoserve.operations import Operation
-from c2c.transformer import (
-    Executables,
-    KvPool,
-    Model,
-    OnDevice,
-    Runner,
-    Sampling,
-    Shapes,
-    Step,
-    block_elements,
-    load,
-)  # fmt: skip
-from c2c.transformer.executables import in_host_memory
-from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.relayout import Moved, Relayout, ready_to_move
-from c2c.transformer.spread import OverDevices, layer_bytes
-from c2c.transformer.stays import Laid
+from c2c.transformer import Executables, load
+from c2c.transformer.spread import OverDevices
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
+from experiments.cocoserve.live import Change, Done, Load, scaled
 from experiments.command import command
 from experiments.plain_settings import read_settings
 
-__all__ = ["Asked", "Done", "ScaleSettings", "main", "scaled", "serve"]
+__all__ = ["ScaleSettings", "drawn_on", "main", "operation_on"]
 
 _jax: Any = jax  # parts of it are untyped
 _LONG: Final = ("texts", "logits")  # of what is written, left out
 
 
 @dataclass
-class ScaleSettings:
-    """Settings, as key=value on the command line.
+class ScaleSettings(Load):
+    """Settings, as key=value on the command line; those of `Load` as well.
 
     Attributes:
       model: folder of a checkpoint, or a GGUF file; by default one that is fetched if it is not
@@ -70,13 +52,6 @@ class ScaleSettings:
       linear: how projections are multiplied: reference, or hybrid (weights in host memory, which
         copies of a layer share).
       devices: of this process; a CPU is told to have so many.
-      requests: prompts of random tokens and lengths.
-      operations: at least so many are begun, one after another, while requests last.
-      rows: requests in a step at most.
-      prompt: tokens of a prompt at most.
-      new: tokens of an answer at most.
-      piece_bytes: that an operation copies between two steps.
-      seed: of prompts, lengths and operations.
       executables: folder of compiled stages; by default they are compiled for this run.
       write: file for a table of the operations, JSON; null: none.
     """
@@ -84,132 +59,27 @@ class ScaleSettings:
     model: str = ""
     linear: str = "reference"
     devices: int = 4
-    requests: int = 48
-    operations: int = 60
-    rows: int = 16
-    prompt: int = 96
-    new: int = 48
-    piece_bytes: int = 1 << 16
-    seed: int = 0
     executables: str = ""
     write: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("devices", 2), ("requests", 1), ("operations", 0), ("rows", 2), ("prompt", 1),
-            ("new", 1), ("piece_bytes", 1),
-        ):  # fmt: skip
-            if getattr(self, name) < least:
-                allowed = f"a whole number, at least {least}"
-                raise SettingError(name, getattr(self, name), allowed)
+        super().__post_init__()
+        if self.devices < 2:
+            raise SettingError("devices", self.devices, "a whole number, at least 2")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request: its prompt and the tokens of its answer."""
-
-    ids: tuple[int, ...]
-    new: int
-
-
-@dataclass(slots=True)
-class Done:
-    """What a run of requests gave, and its operations.
-
-    Attributes:
-      texts: tokens of each request.
-      logits: a digest of each step's logits.
-      steps: calls.
-      operations: a row each, of those that ended.
-      failed: those that found no room.
-      compiled: executables that were compiled after all was ready.
-      loaded: executables that were loaded after all was ready.
-      counts: steps, changes of rows' devices and transitions.
-      unequal: operations after which a device's memory was not as predicted.
-      left: blocks that are still held at the end.
-    """
-
-    texts: list[list[int]]
-    logits: list[str] = field(default_factory=list)
-    steps: int = 0
-    operations: list[dict[str, Any]] = field(default_factory=list)
-    failed: int = 0
-    compiled: int = 0
-    loaded: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    unequal: int = 0
-    left: int = 0
+def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
+    """Return an operation drawn at random; None if the one that was drawn is not possible."""
+    found = operation_on(over, draws)
+    if found is None:
+        return None
+    operation, requests = found
+    paths = {stay.request: kept.path for stay, kept in over.kept.items()}
+    spread, homes = after(operation, over.spread, paths, requests=requests)
+    return Change(kind=operation.kind, layers=len(operation.layers), spread=spread, homes=homes)
 
 
-def asked_by(settings: ScaleSettings, vocab: int) -> list[Asked]:
-    """Return the requests."""
-    g = np.random.default_rng(settings.seed)
-    return [
-        Asked(
-            ids=tuple(g.integers(0, vocab, int(g.integers(1, settings.prompt + 1))).tolist()),
-            new=int(g.integers(1, settings.new + 1)),
-        )
-        for _ in range(settings.requests)
-    ]
-
-
-def shapes_of(settings: ScaleSettings) -> Shapes:
-    """Return the shapes of both runs, in which a group of rows is as large as all of them.
-
-    Products of other sizes add up in another order, so that logits would differ in their last bits.
-    """
-    width = -(-(settings.prompt + settings.new) // PAGE_TOKENS)
-    return Shapes(rows=(settings.rows,), budgets=(64,), width=width, mixes=False)
-
-
-def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Done]:
-    """Serve all requests, a prompt's piece by turns with all decodes; yield at step boundaries.
-
-    Args:
-      runner: with no request.
-      asked: the requests; new ones come as seats are free.
-    """
-    done = Done(texts=[[] for _ in asked])
-    _record(runner, done.logits)
-    waiting, number, filling = list(range(len(asked))), -1, 0
-    decoding: dict[int, None] = {}
-    while waiting or runner.requests:
-        if number < 0 and waiting and len(runner.requests) < runner.seats:
-            number = waiting.pop(0)
-            runner.submit(number, asked[number].ids, new=asked[number].new, sampling=Sampling())
-            filling = len(asked[number].ids)
-        steps = [Step(decode=tuple(decoding))] if decoding else []
-        if number >= 0:
-            piece = min(filling, runner.shapes.budgets[-1])
-            steps.insert(0, Step(fill=(number, piece)))
-            filling -= piece
-            number = number if filling else -1
-        for step in steps:
-            for request, token, ended in runner.finish(runner.start(step)).tokens:
-                done.texts[request].append(token)
-                decoding[request] = None
-                if ended is not None:
-                    del decoding[request]
-            done.steps += 1
-            yield done
-
-
-def _record(runner: Runner, logits: list[str]) -> None:
-    """Have digests of the logits that a runner draws from noted."""
-    executor: Any = runner.executor
-    compute = executor.compute
-
-    def noted(laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        found = compute(laid, tokens, wanted, has_logits=has_logits)
-        if has_logits:
-            rows = [row for row, stay in enumerate(laid.drawing) if stay is not None]
-            logits.append(hashlib.sha256(np.asarray(found)[rows].tobytes()).hexdigest())
-        return found
-
-    executor.compute = noted
-
-
-def operations_on(over: OverDevices, draws: random.Random) -> tuple[Operation, list[int]] | None:
+def operation_on(over: OverDevices, draws: random.Random) -> tuple[Operation, list[int]] | None:
     """Return an operation drawn among those that are possible, and the requests that it names."""
     copies, layers = over.spread.copies, len(over.spread.copies)
     first = draws.randrange(layers)
@@ -241,103 +111,6 @@ def operations_on(over: OverDevices, draws: random.Random) -> tuple[Operation, l
         if held and some:
             return Operation(kind="migrate", layers=held, device=device, with_kv=True), some
     return None
-
-
-def scaled(model: Model, settings: ScaleSettings) -> tuple[Done, Done]:
-    """Serve requests on one device, then while operations change the layout; return both."""
-    executables = model.executables
-    assert executables is not None
-    spec, shapes, dtype = model.spec, shapes_of(settings), model.params.dtype
-    asked = asked_by(settings, spec.vocab)
-    blocks = (settings.rows + 2) * shapes.width
-    devices = jax.devices()[: settings.devices]
-
-    def pool(device: Any) -> KvPool:
-        return KvPool(
-            blocks, block_elements(spec), dtype=dtype, executables=executables, device=device
-        )
-
-    plain = OnDevice(model.params, spec, model.linear, pool(devices[0]), executables=executables)
-    runner = Runner(plain, shapes)
-    runner.warm(draws=(False,), scores=False)
-    *_, alone = serve(runner, asked)
-    over = OverDevices(
-        model.params, spec, model.linear, tuple(map(pool, devices)), shapes,
-        executables=executables,
-    )  # fmt: skip
-    runner = Runner(over, shapes)
-    runner.warm(draws=(False,), scores=False)
-    ready_to_move(over)
-    for device in devices[1:]:  # placing an array on a device for the first time is no step
-        _jax.block_until_ready(jax.device_put(np.zeros(1, np.float32), device))
-    sizes = [layer_bytes(over.weights[n, 0]) for n in range(spec.layers)]
-    draws = random.Random(settings.seed)  # noqa: S311
-    before = executables.compiled, executables.loaded
-    change, began = None, {}
-    done = alone
-    with progress_bar("operations", settings.operations) as report:
-        for done in serve(runner, asked):
-            if change is None and len(done.operations) + done.failed < settings.operations:
-                drawn = operations_on(over, draws)
-                if drawn is not None:
-                    change = _begun(over, *drawn, settings.piece_bytes)
-                    began = {"kind": drawn[0].kind, "layers": len(drawn[0].layers), "pause_s": 0.0}
-                    done.failed += change is None
-            if change is None:
-                continue
-            begun_s = time.perf_counter()
-            try:
-                moved = change.advance()
-            except OutOfPages:
-                change, done.failed = None, done.failed + 1
-                continue
-            began["pause_s"] = max(began["pause_s"], time.perf_counter() - begun_s)
-            if moved is not None:
-                change = None
-                done.unequal += not _as_predicted(over, sizes)
-                done.operations.append(began | _row(moved))
-                report(len(done.operations) + done.failed)
-    if change is not None:
-        change.cancel()
-    done.compiled, done.loaded = executables.compiled - before[0], executables.loaded - before[1]
-    done.counts = over.counts
-    done.left = sum(lease.held for lease in over.leases)
-    return alone, done
-
-
-def _begun(
-    over: OverDevices, operation: Operation, requests: list[int], piece_bytes: int
-) -> Relayout | None:
-    paths = {stay.request: kept.path for stay, kept in over.kept.items()}
-    spread, homes = after(operation, over.spread, paths, requests=requests)
-    try:
-        return Relayout(over, spread, homes, piece_bytes=piece_bytes)
-    except SettingError as error:
-        if "blocks" in str(error):  # for keys and values: an operation that has to wait
-            return None
-        raise
-
-
-def _row(moved: Moved) -> dict[str, Any]:
-    return {
-        "weight_bytes": moved.weight_bytes, "kv_bytes": moved.kv_bytes, "pieces": moved.pieces,
-        "requests": moved.requests,
-    }  # fmt: skip
-
-
-def _as_predicted(over: OverDevices, sizes: Sequence[int]) -> bool:
-    """Return whether each device beside the first holds its pool and its layers, to the byte."""
-    held: Counter[Any] = Counter()
-    for array in _jax.live_arrays():
-        if len(array.devices()) == 1 and not in_host_memory(array):
-            held[next(iter(array.devices()))] += array.nbytes
-    return all(
-        held[pool.device]
-        == over.held_bytes(d)
-        == pool.nbytes + sum(sizes[n] for n, on in enumerate(over.spread.copies) if d in on)
-        for d, pool in enumerate(over.pools)
-        if d
-    )
 
 
 def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -> None:
@@ -387,7 +160,9 @@ def main(arguments: Sequence[str]) -> int:
                 linear=settings.linear,
                 executables=Executables(settings.executables or folder),
             )  # fmt: skip
-            alone, done = scaled(model, settings)
+            with progress_bar("operations", settings.operations) as report:
+                devices = jax.devices()[: settings.devices]
+                alone, done = scaled(model, settings, devices, drawn_on, report=report)
         _print(settings, alone, done, Console(highlight=False, width=110))
         is_same = (alone.texts, alone.logits) == (done.texts, done.logits)
         return int(not is_same or bool(done.unequal or done.left or done.compiled or done.loaded))

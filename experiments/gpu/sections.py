@@ -52,6 +52,14 @@ _OWN = (
         asked=True,
     ),
     Section(
+        name="cocoserve",
+        title="layers copied and moved between two pools while a model decodes",
+        module=f"{__package__}.cocoserve",
+        share=0.3,
+        checks=True,
+        asked=True,
+    ),
+    Section(
         name="rehearsal",
         title="tests that hang, crash and fail, to see what is left of them; needs no GPU",
         module=f"{__package__}.rehearsal",
@@ -79,6 +87,7 @@ _ORDER = (
     "engine",
     "medusa",
     "tessera",
+    "cocoserve",
     "rehearsal",
 )
 _BY_NAME = {section.name: section for section in (*_OWN, *MEASURING)}

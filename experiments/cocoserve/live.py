@@ -1,0 +1,297 @@
+"""Requests served by one device, then by several while the layout changes; what differs is counted.
+
+`experiments.cocoserve.scale` draws the changes and prints, the section `cocoserve` of `make gpu`
+checks. Nothing here needs more than jax.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.transformer import (
+    KvPool,
+    Model,
+    OnDevice,
+    Runner,
+    Sampling,
+    Shapes,
+    Step,
+    block_elements,
+)  # fmt: skip
+from c2c.transformer.executables import in_host_memory
+from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
+from c2c.transformer.relayout import Moved, Relayout, ready_to_move
+from c2c.transformer.spread import OverDevices, Path, Spread, layer_bytes
+from c2c.transformer.stays import Laid
+
+__all__ = ["Asked", "Change", "Done", "Load", "scaled", "serve"]
+
+_jax: Any = jax  # parts of it are untyped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of the layout: what it is called, the spread after it, and paths of requests."""
+
+    kind: str
+    layers: int
+    spread: Spread
+    homes: Mapping[int, Path]
+
+
+Drawn = Callable[[OverDevices, random.Random], Change | None]
+
+
+@dataclass
+class Load:
+    """Requests, and the changes meanwhile.
+
+    Attributes:
+      requests: prompts of random tokens and lengths.
+      operations: changes at most, one after another, while requests last.
+      rows: requests in a step at most.
+      prompt: tokens of a prompt at most.
+      new: tokens of an answer at most.
+      piece_bytes: that a change copies between two steps.
+      seed: of prompts, lengths and changes.
+    """
+
+    requests: int = 48
+    operations: int = 60
+    rows: int = 16
+    prompt: int = 96
+    new: int = 48
+    piece_bytes: int = 1 << 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("requests", 1), ("operations", 0), ("rows", 2), ("prompt", 1), ("new", 1),
+            ("piece_bytes", 1),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                allowed = f"a whole number, at least {least}"
+                raise SettingError(name, getattr(self, name), allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request: its prompt and the tokens of its answer."""
+
+    ids: tuple[int, ...]
+    new: int
+
+
+@dataclass(slots=True)
+class Done:
+    """What a run of requests gave, and its operations.
+
+    Attributes:
+      texts: tokens of each request.
+      logits: a digest of each step's logits.
+      steps: calls.
+      operations: a row each, of those that ended.
+      failed: those that found no room.
+      compiled: executables that were compiled after all was ready.
+      loaded: executables that were loaded after all was ready.
+      counts: steps, changes of rows' devices and transitions.
+      unequal: operations after which a device's memory was not as predicted.
+      left: blocks that are still held at the end.
+    """
+
+    texts: list[list[int]]
+    logits: list[str] = field(default_factory=list)
+    steps: int = 0
+    operations: list[dict[str, Any]] = field(default_factory=list)
+    failed: int = 0
+    compiled: int = 0
+    loaded: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    unequal: int = 0
+    left: int = 0
+
+
+def asked_by(settings: Load, vocab: int) -> list[Asked]:
+    """Return the requests."""
+    g = np.random.default_rng(settings.seed)
+    return [
+        Asked(
+            ids=tuple(g.integers(0, vocab, int(g.integers(1, settings.prompt + 1))).tolist()),
+            new=int(g.integers(1, settings.new + 1)),
+        )
+        for _ in range(settings.requests)
+    ]
+
+
+def shapes_of(settings: Load) -> Shapes:
+    """Return the shapes of both runs, in which a group of rows is as large as all of them.
+
+    Products of other sizes add up in another order, so that logits would differ in their last bits.
+    """
+    width = -(-(settings.prompt + settings.new) // PAGE_TOKENS)
+    return Shapes(rows=(settings.rows,), budgets=(64,), width=width, mixes=False)
+
+
+def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Done]:
+    """Serve all requests, a prompt's piece by turns with all decodes; yield at step boundaries.
+
+    Args:
+      runner: with no request.
+      asked: the requests; new ones come as seats are free.
+    """
+    done = Done(texts=[[] for _ in asked])
+    _record(runner, done.logits)
+    waiting, number, filling = list(range(len(asked))), -1, 0
+    decoding: dict[int, None] = {}
+    while waiting or runner.requests:
+        if number < 0 and waiting and len(runner.requests) < runner.seats:
+            number = waiting.pop(0)
+            runner.submit(number, asked[number].ids, new=asked[number].new, sampling=Sampling())
+            filling = len(asked[number].ids)
+        steps = [Step(decode=tuple(decoding))] if decoding else []
+        if number >= 0:
+            piece = min(filling, runner.shapes.budgets[-1])
+            steps.insert(0, Step(fill=(number, piece)))
+            filling -= piece
+            number = number if filling else -1
+        for step in steps:
+            for request, token, ended in runner.finish(runner.start(step)).tokens:
+                done.texts[request].append(token)
+                decoding[request] = None
+                if ended is not None:
+                    del decoding[request]
+            done.steps += 1
+            yield done
+
+
+def _record(runner: Runner, logits: list[str]) -> None:
+    """Have digests of the logits that a runner draws from noted."""
+    executor: Any = runner.executor
+    compute = executor.compute
+
+    def noted(laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+        found = compute(laid, tokens, wanted, has_logits=has_logits)
+        if has_logits:
+            rows = [row for row, stay in enumerate(laid.drawing) if stay is not None]
+            logits.append(hashlib.sha256(np.asarray(found)[rows].tobytes()).hexdigest())
+        return found
+
+    executor.compute = noted
+
+
+def scaled(
+    model: Model,
+    settings: Load,
+    devices: Sequence[Any],
+    drawn: Drawn,
+    *,
+    report: Callable[[int], None] = lambda _: None,
+) -> tuple[Done, Done]:
+    """Serve requests on one device, then while changes are made; return both.
+
+    Args:
+      model: with executables to keep.
+      settings: requests and changes.
+      devices: of jax; where one is named more than once its memory is not compared.
+      drawn: returns the next change, if there is one.
+      report: is told how many changes there were.
+    """
+    executables = model.executables
+    assert executables is not None
+    spec, shapes, dtype = model.spec, shapes_of(settings), model.params.dtype
+    asked = asked_by(settings, spec.vocab)
+    blocks = (settings.rows + 2) * shapes.width
+
+    def pool(device: Any) -> KvPool:
+        return KvPool(
+            blocks, block_elements(spec), dtype=dtype, executables=executables, device=device
+        )
+
+    plain = OnDevice(model.params, spec, model.linear, pool(devices[0]), executables=executables)
+    runner = Runner(plain, shapes)
+    runner.warm(draws=(False,), scores=False)
+    *_, alone = serve(runner, asked)
+    over = OverDevices(
+        model.params, spec, model.linear, tuple(map(pool, devices)), shapes,
+        executables=executables,
+    )  # fmt: skip
+    runner = Runner(over, shapes)
+    runner.warm(draws=(False,), scores=False)
+    ready_to_move(over)
+    for device in devices[1:]:  # placing an array on a device for the first time is no step
+        _jax.block_until_ready(jax.device_put(np.zeros(1, np.float32), device))
+    sizes = [layer_bytes(over.weights[n, 0]) for n in range(spec.layers)]
+    draws = random.Random(settings.seed)  # noqa: S311
+    before = executables.compiled, executables.loaded
+    under_way: Relayout | None = None
+    row: dict[str, Any] = {}
+    done = alone
+    for done in serve(runner, asked):
+        if under_way is None and len(done.operations) + done.failed < settings.operations:
+            change = drawn(over, draws)
+            if change is not None:
+                under_way = _begun(over, change, settings.piece_bytes)
+                row = {"kind": change.kind, "layers": change.layers, "pause_s": 0.0}
+                done.failed += under_way is None
+        if under_way is None:
+            continue
+        begun_s = time.perf_counter()
+        try:
+            moved = under_way.advance()
+        except OutOfPages:
+            under_way, done.failed = None, done.failed + 1
+            continue
+        row["pause_s"] = max(row["pause_s"], time.perf_counter() - begun_s)
+        if moved is not None:
+            under_way = None
+            if len({*devices}) == len(devices):
+                done.unequal += not _as_predicted(over, sizes)
+            done.operations.append(row | _counted(moved))
+            report(len(done.operations) + done.failed)
+    if under_way is not None:
+        under_way.cancel()
+    done.compiled, done.loaded = executables.compiled - before[0], executables.loaded - before[1]
+    done.counts = over.counts
+    done.left = sum(lease.held for lease in over.leases)
+    return alone, done
+
+
+def _begun(over: OverDevices, change: Change, piece_bytes: int) -> Relayout | None:
+    try:
+        return Relayout(over, change.spread, change.homes, piece_bytes=piece_bytes)
+    except SettingError as error:
+        if "blocks" in str(error):  # for keys and values: it has to wait
+            return None
+        raise
+
+
+def _counted(moved: Moved) -> dict[str, Any]:
+    return {
+        "weight_bytes": moved.weight_bytes, "kv_bytes": moved.kv_bytes, "pieces": moved.pieces,
+        "requests": moved.requests,
+    }  # fmt: skip
+
+
+def _as_predicted(over: OverDevices, sizes: Sequence[int]) -> bool:
+    """Return whether each device beside the first holds its pool and its layers, to the byte."""
+    held: Counter[Any] = Counter()
+    for array in _jax.live_arrays():
+        if len(array.devices()) == 1 and not in_host_memory(array):
+            held[next(iter(array.devices()))] += array.nbytes
+    return all(
+        held[pool.device]
+        == over.held_bytes(d)
+        == pool.nbytes + sum(sizes[n] for n, on in enumerate(over.spread.copies) if d in on)
+        for d, pool in enumerate(over.pools)
+        if d
+    )
