@@ -1,8 +1,8 @@
-"""Numbers of requests that a static server drains, with and without copies of layers."""
+"""Numbers of requests that a server drains: static or not, with and without copies of layers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -13,18 +13,45 @@ from c2c.hardware import load_node
 from c2c.models import load_spec
 from c2c.serving import Prepared, prepare
 from c2c.simulator import simulate_in_memory
-from c2c.systems.cocoserve import Scaling, headroom, placement_of, static_host_s
+from c2c.systems.cocoserve import (
+    Scaling,
+    even_rows,
+    headroom,
+    kv_bytes,
+    layer_bytes,
+    operation_costs,
+    placement_of,
+    static_host_s,
+)
 from c2c.workloads import WorkloadConfig, build_workload, workload_config
 
-__all__ = ["DEFAULTS", "LOW", "PEAK", "Drained", "Served", "drained", "mean_over"]
+__all__ = [
+    "ANSWER_TOKENS",
+    "CARD_BYTES",
+    "DEFAULTS",
+    "HIGH",
+    "LOW",
+    "MODEL",
+    "NODE",
+    "PEAK",
+    "Drained",
+    "Served",
+    "drained",
+    "first_bytes",
+    "mean_over",
+    "rows_that_fit",
+]
 
 _CHUNK: Final = 16_384  # a static server computes the prompts of a batch together
 _MOST_ROWS: Final = 256
+_PAGED: Final = 0.9  # of a card's memory that an engine with pages of keys and values takes
 MODEL: Final = "llama-2-13b"
 NODE: Final = "a100_40_pcie_x4"
+CARD_BYTES: Final = 42_298_834_944
 PEAK: Final = 50
 ANSWER_TOKENS: Final = 256  # of every request: the only length that is printed
 LOW: Final = (3, 30)  # requests a second, the low loads of section 6.1
+HIGH: Final = (31, 50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +59,22 @@ class Served:
     """What serves, and by which reading of what the paper leaves open (`readings.yaml`).
 
     Attributes:
+      model: a name; one that no card holds is over `split` of them.
+      split: cards that hold the model, in equal runs of layers.
+      engine: `static` batches of a library, or `continuous` ones with pages of keys and values in
+        0.9 of the memory.
+      instances: among which requests are dealt evenly; they share nothing.
       layers: that have copies.
       copies: of each of them, its original included.
       migrated: layers that are away.
-      load, prompt_tokens, batch, grown_batch, host_seconds, replica_devices: readings.
+      load, prompt_tokens, batch, grown_batch, host_seconds, replica_devices, restart_seconds,
+        hbm_bytes: readings.
     """
 
+    model: str = MODEL
+    split: int = 1
+    engine: str = "static"
+    instances: int = 1
     layers: int = 0
     copies: int = 2
     migrated: int = 0
@@ -47,35 +84,127 @@ class Served:
     grown_batch: str = "even"
     host_seconds: str = "baseline"
     replica_devices: str = "one"
+    restart_seconds: float = 25.0
+    hbm_bytes: int = CARD_BYTES
 
 
 DEFAULTS: Final = Served()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What a rate gives: requests a second and the mean latency."""
+    """What a rate gives.
+
+    Attributes:
+      throughput_rps: requests by the seconds until the last one ends.
+      latency_s: the mean.
+      latencies_s: of each request; () of a mean over rates.
+      failed: requests whose batch outgrew memory; they are served again.
+      failed_batches: batches that did.
+      batches: all of them.
+    """
 
     throughput_rps: float
     latency_s: float
+    latencies_s: tuple[float, ...] = ()
+    failed: int = 0
+    failed_batches: int = 0
+    batches: int = 0
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds until the last request ends."""
+        return len(self.latencies_s) / self.throughput_rps
 
 
 @cache
 def drained(served: Served, rate: int, seed: int = 0) -> Drained:
     """Serve the requests that a rate is read as, by the model over four cards.
 
+    A static server that takes all that waits (`batch` memory, nothing copied) fails where the batch
+    outgrows the memory of the first card. It serves again after a restart, in two halves.
+
     Args:
       served: what serves.
       rate: r, requests a second as the paper says.
       seed: of arrivals and lengths.
     """
-    workload = build_workload(_workload(served, rate), [MODEL], seed, [MODEL])
+    alone = replace(served, instances=1)
+    each = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
+    if len(each) == 1:
+        return each[0]
+    latencies = tuple(s for one in each for s in one.latencies_s)
+    return Drained(
+        throughput_rps=len(latencies) / max(one.makespan_s for one in each),
+        latency_s=float(np.mean(latencies)),
+        latencies_s=latencies,
+        failed=sum(one.failed for one in each),
+        failed_batches=sum(one.failed_batches for one in each),
+        batches=sum(one.batches for one in each),
+    )
+
+
+def _alone(served: Served, rate: int, seed: int) -> Drained:
+    takes_all = served.batch == "memory" and served.engine == "static" and not served.layers
+    if takes_all and served.load == "at_once":
+        return _all_at_once(served, rate, seed)
+    return _simulated(served, rate, seed)
+
+
+def _all_at_once(served: Served, rows: int, seed: int) -> Drained:
+    if rows <= rows_that_fit(served):
+        return _simulated(served, rows, seed)
+    room = served.hbm_bytes - first_bytes(served, 0, 0)
+    answered = int(room / (first_bytes(served, rows, 1) - first_bytes(served, 0, 0)))
+    tokens = max(1, answered - served.prompt_tokens)  # of an answer, until memory ends
+    lost_s = _simulated(served, rows, seed, tokens).makespan_s + served.restart_seconds
+    halves = [_all_at_once(served, n, seed) for n in even_rows(rows, 2)]
+    begins = (lost_s, lost_s + halves[0].makespan_s)
+    ends = [begin + s for begin, half in zip(begins, halves, strict=True) for s in half.latencies_s]
+    return Drained(
+        throughput_rps=rows / max(ends),
+        latency_s=float(np.mean(ends)),
+        latencies_s=tuple(ends),
+        failed=rows,
+        failed_batches=1 + sum(half.failed_batches for half in halves),
+        batches=1 + sum(half.batches for half in halves),
+    )
+
+
+def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS) -> Drained:
+    workload = build_workload(_workload(served, rate, tokens), [served.model], seed, [served.model])
     found = simulate_in_memory(_prepared(served), workload, compiled=False).records
     arrived, ended = found["arrival_s"], found["finished_s"]
     return Drained(
         throughput_rps=len(found) / float(ended.max() - arrived.min()),
         latency_s=float((ended - arrived).mean()),
+        latencies_s=tuple(map(float, ended - arrived)),
+        batches=-(-len(found) // _rows(served)),
     )
+
+
+def first_bytes(served: Served, rows: int, tokens: int) -> float:
+    """Return what an unscaled server holds of its first card at most.
+
+    Keys and values grow by concatenation: for the moment of a copy the keys of one layer are there
+    twice, which is half a layer more.
+
+    Args:
+      served: what serves.
+      rows: of its batch.
+      tokens: of each of them, prompt and answer.
+    """
+    spec = load_spec(served.model)
+    each, outside = layer_bytes(spec)
+    layers = spec.layers // served.split - served.migrated
+    weights = outside + layers * each + operation_costs().process_bytes
+    return weights + rows * tokens * kv_bytes(spec) * (layers + 0.5)
+
+
+def rows_that_fit(served: Served) -> int:
+    """Return the requests of the largest batch that ends before it outgrows the first card."""
+    bare, tokens = first_bytes(served, 0, 0), served.prompt_tokens + ANSWER_TOKENS
+    return int((served.hbm_bytes - bare) / (first_bytes(served, 1, tokens) - bare))
 
 
 def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> Drained:
@@ -87,33 +216,40 @@ def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> D
     }[average]  # fmt: skip
     each = [drained(served, round(float(rate))) for rate in rates]
     return Drained(
-        float(np.mean([one.throughput_rps for one in each])),
-        float(np.mean([one.latency_s for one in each])),
+        throughput_rps=float(np.mean([one.throughput_rps for one in each])),
+        latency_s=float(np.mean([one.latency_s for one in each])),
     )
 
 
 def _system(served: Served) -> list[str]:
+    over = {"one": 1, "memory": 2, "three": 3}[served.replica_devices] if served.copies == 2 else 1
+    share = min(1.0, served.hbm_bytes / CARD_BYTES)
+    both = [
+        "system=cocoserve", f"node={NODE}", f"catalog.models=[{{spec: {served.model}}}]",
+        "system/vary=as_alpha", "system.alpha.initial=1", f"system.layout.split={served.split}",
+        f"system.layout.replicated={served.layers}", f"system.layout.copies={served.copies}",
+        f"system.layout.over={over}", f"system.layout.migrated={served.migrated}",
+        f"system.layout.kv={'copies' if served.grown_batch == 'replicas_all' else 'every'}",
+        f"system.max_batch={_rows(served)}",
+    ]  # fmt: skip
+    if served.engine == "continuous":
+        return [*both, f"system.layout.memory_share={_PAGED * share}"]
     host_s = static_host_s()
     if served.layers or served.migrated:
         host_s *= {"baseline": 1.0, "half": 0.5, "none": 0.0}[served.host_seconds]
-    over = {"one": 1, "memory": 2, "three": 3}[served.replica_devices] if served.copies == 2 else 1
     return [
-        "system=cocoserve", f"node={NODE}", "system/admit=whole_batches", "system/vary=as_alpha",
-        "system.alpha.initial=1", f"system.layout.replicated={served.layers}",
-        f"system.layout.copies={served.copies}", f"system.layout.over={over}",
-        f"system.layout.migrated={served.migrated}", f"system.layout.host_s={host_s}",
-        f"system.layout.kv={'copies' if served.grown_batch == 'replicas_all' else 'every'}",
-        f"system.max_batch={_rows(served)}", f"system.chunk.tokens={_CHUNK}",
+        *both, "system/admit=whole_batches", f"system.layout.host_s={host_s}",
+        f"system.layout.memory_share={share}", f"system.chunk.tokens={_CHUNK}",
     ]  # fmt: skip
 
 
 def _rows(served: Served) -> int:
     """Return the rows of a batch: of the unscaled server, times what its copies relieve it of."""
-    if served.batch == "memory":
+    if served.batch == "memory" or served.engine == "continuous":
         return _MOST_ROWS
     if not served.layers or served.grown_batch == "fixed":
         return int(served.batch)
-    spec = load_spec(MODEL)
+    spec = load_spec(served.model)
     asked = Scaling(replicated=served.layers, copies=served.copies)
     held = placement_of(asked, spec, load_node(NODE), 0).copies
     away = 1.0 if served.grown_batch == "replicas_all" else 1.0 - 1.0 / served.copies
@@ -121,7 +257,7 @@ def _rows(served: Served) -> int:
     return int(int(served.batch) * headroom(layers, away, of=spec.layers))
 
 
-def _workload(served: Served, rate: int) -> WorkloadConfig:
+def _workload(served: Served, rate: int, tokens: int) -> WorkloadConfig:
     at_once, many = {"requests": rate, "concurrency": rate}, 10 * rate
     arrivals: dict[str, dict[str, Any]] = {
         "at_once": {"kind": "closed_loop", **at_once},
@@ -129,7 +265,7 @@ def _workload(served: Served, rate: int) -> WorkloadConfig:
         "ten_seconds": {"kind": "poisson", "requests": many, "rate_rps": rate},
     }
     lengths = {
-        "lengths": "fixed", "prompt_tokens": served.prompt_tokens, "output_tokens": ANSWER_TOKENS,
+        "lengths": "fixed", "prompt_tokens": served.prompt_tokens, "output_tokens": tokens,
     }  # fmt: skip
     return workload_config({"name": served.load, **arrivals[served.load], **lengths})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -68,7 +68,8 @@ def _rows(base: Served, context: Context) -> Iterator[dict[str, Any]]:
             if context.progress:
                 context.progress(done, 2 * len(asked))
             yield {
-                "load": load, "layers": layers, "copies": copies, **asdict(found),
+                "load": load, "layers": layers, "copies": copies,
+                "throughput_rps": found.throughput_rps, "latency_s": found.latency_s,
                 "throughput_gain_percent": 100 * (found.throughput_rps / before.throughput_rps - 1),
                 "latency_cut_percent": 100 * (1 - found.latency_s / before.latency_s),
             }  # fmt: skip

@@ -16,7 +16,7 @@ from experiments.figures.style import (
     rows_of,
 )
 
-__all__ = ["draw_costs", "draw_gains"]
+__all__ = ["draw_costs", "draw_failures", "draw_gains", "draw_memory"]
 
 
 def draw_gains(tables: Tables, caption: str) -> Figure:
@@ -73,3 +73,61 @@ def draw_costs(tables: Tables, caption: str) -> Figure:
         axes.set_ylim(bottom=0)
         axes.legend()
     return finish(figure, "Operations on layers: time and memory", caption)
+
+
+def draw_memory(tables: Tables, caption: str) -> Figure:
+    """Draw latency by rate with all layers at home and one away, and how many requests fit."""
+    figure, (left, right) = canvas(9.0, 3.8, 2)
+    batches = {"15": "batches of 15", "memory": "all that waits"}
+    for batch, colour in (("15", BLUE), ("memory", VERMILION)):
+        for migrated, style in ((0, "-"), (1, ":")):
+            mine = rows_of(tables["latencies"], batch=batch, migrated=migrated)
+            away = ", one layer away" if migrated else ""
+            left.plot(
+                [r["rate"] for r in mine], [r["latency_s"] for r in mine], style, marker="o",
+                color=colour, label=batches[batch] + away,
+            )  # fmt: skip
+    printed = {name: claim(f"cocoserve.fig3.{name}").value for name in _FIG3}
+    left.plot([55, 55], [*printed.values()], **PUBLISHED, label="printed, up to and one away")
+    left.set_xlabel("requests at once")
+    left.set_ylabel("mean latency (s)")
+    left.legend()
+    for migrated, colour in ((0, BLUE), (1, ORANGE)):
+        mine = rows_of(tables["fits"], migrated=migrated)
+        right.bar(
+            [k + 0.4 * migrated for k in range(len(mine))], [r["requests"] for r in mine], 0.4,
+            color=colour, label=f"{migrated} layers away",
+        )  # fmt: skip
+        right.set_xticks(
+            [k + 0.2 for k in range(len(mine))], [f"{r['hbm_bytes'] / 1e9:.1f} GB" for r in mine]
+        )
+    right.set_ylabel("requests that fit one card")
+    right.legend(loc="lower right")
+    return finish(figure, "Where memory ends a batch", caption)
+
+
+_FIG3 = ("default_peak", "migrate_one")
+
+
+def draw_failures(tables: Tables, caption: str) -> Figure:
+    """Draw the share of requests that fails and the share that is in time, by rate."""
+    figure, (left, right) = canvas(9.0, 3.8, 2)
+    colours = {"HFT": VERMILION, "CoCoServe": BLUE, "CoCoServe, gamma 0": ORANGE}
+    for name, colour in colours.items():
+        mine = rows_of(tables["failures"], system=name, batch="memory")
+        if mine:
+            x, y = [r["rate"] for r in mine], [r["requests_percent"] for r in mine]
+            left.plot(x, y, marker="o", color=colour, label=f"{name}, all that waits")
+        mine = rows_of(tables["in_time"], system=name)
+        style = ":" if name == "CoCoServe" else "-"
+        x, y = [r["rate"] for r in mine], [r["in_time_percent"] for r in mine]
+        right.plot(x, y, style, marker="o", color=colour, label=name)
+    for name, engine in (("oom_hft", "HFT"), ("oom_coco", "CoCoServe")):
+        value = claim(f"cocoserve.fig11a.{name}").value
+        left.plot([55], [value], **PUBLISHED, label=f"{engine}, printed")
+    for axes, title in ((left, "requests that fail (%)"), (right, "requests in time (%)")):
+        axes.set_xlabel("requests at once")
+        axes.set_ylabel(title)
+        axes.set_ylim(-4, 104)
+        axes.legend()
+    return finish(figure, "Out of memory, and in time", caption)

@@ -38,6 +38,7 @@ from experiments.c2cserve import (
 )
 from experiments.c2cserve.context import PROFILES, Computed, Context
 from experiments.cocoserve import costs
+from experiments.cocoserve import fig3 as fig3_memory
 from experiments.cocoserve import fig6 as fig6_copies
 from experiments.figures import (
     baselines,
@@ -305,6 +306,20 @@ FIGURES: dict[str, FigureSpec] = {
             compute=costs.compute,
             draw=cocoserve_figures.draw_costs,
             packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.fig3",
+            title="CoCoServe, Fig. 3: where memory ends",
+            compute=fig3_memory.compute,
+            draw=cocoserve_figures.draw_memory,
+            packages=(*SIMULATOR, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.fig11",
+            title="CoCoServe, Fig. 11: out of memory, in time",
+            compute=fig3_memory.compute_failures,
+            draw=cocoserve_figures.draw_failures,
+            packages=(*SIMULATOR, "c2c.systems"),
         ),
         FigureSpec(
             name="cocoserve.fig6",

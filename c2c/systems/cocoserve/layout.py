@@ -50,6 +50,8 @@ class Scaling:
       replicated: layers with copies, from the first on; of way `layers`.
       copies: of such a layer, its original included.
       over: devices that share each further copy, in runs of equal length.
+      split: devices from the first on that hold the model itself, a run of layers each; such a model
+        is not scaled.
       migrated: layers that move to the next device, from the last one back; of way `layers`.
       between: variants on the way, at equal distances.
       kv: homes that sequences may have once scaled: every copy, or the copies alone.
@@ -63,6 +65,7 @@ class Scaling:
     replicated: int = 0
     copies: int = 2
     over: int = 1
+    split: int = 1
     migrated: int = 0
     between: int = 0
     kv: str = "every"
@@ -78,6 +81,7 @@ class Scaling:
                 raise unknown_name(f"{where}.{name}", getattr(self, name), known)
         for name, least in (
             ("replicated", 0), ("migrated", 0), ("between", 0), ("copies", 1), ("over", 1),
+            ("split", 1),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise SettingError(
@@ -90,6 +94,10 @@ class Scaling:
             raise SettingError(f"{where}.host_s", self.host_s, "seconds, at least 0")
         if not self.firsts or len(set(self.firsts)) < len(self.firsts):
             raise SettingError(f"{where}.firsts", self.firsts, "different numbers of devices")
+        scales = self.way != "layers" or self.replicated or self.migrated
+        if self.split > 1 and (scales or list(self.firsts) != [0]):
+            allowed = "1, unless way=layers, replicated=0, migrated=0 and firsts=[0]"
+            raise SettingError(f"{where}.split", self.split, allowed)
 
 
 def placement_of(
@@ -108,6 +116,11 @@ def placement_of(
       SettingError: more layers than the model has, or more copies than there are devices.
     """
     where, n = "system.layout", spec.layers
+    if given.split > min(n, len(node.gpus)):
+        allowed = f"at most {min(n, len(node.gpus))} devices, for {spec.name} over {node.name}"
+        raise SettingError(f"{where}.split", given.split, allowed)
+    if given.split > 1:
+        return Placement.in_runs(n, given.split)
     placement, others = Placement.unscaled(n, first), _targets(given, node, first)
     if share == 0.0:
         return placement

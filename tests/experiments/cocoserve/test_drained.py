@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from c2c.systems.cocoserve import headroom
-from experiments.c2cserve.context import Context
+from experiments.c2cserve.context import Computed, Context
 from experiments.claims import claim, compare
-from experiments.cocoserve import costs
-from experiments.cocoserve.drained import DEFAULTS, PEAK, Served, drained
+from experiments.cocoserve import costs, fig3
+from experiments.cocoserve.compared import copied_layers
+from experiments.cocoserve.drained import (
+    DEFAULTS,
+    PEAK,
+    Served,
+    drained,
+    first_bytes,
+    rows_that_fit,
+)
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 
@@ -44,6 +53,47 @@ def test_memory_of_operations_is_the_printed_one_to_the_mib() -> None:
     assert all(row["memory_mb"] == row["printed_mb"] for row in found)
 
 
-def test_answers_have_the_shape_of_their_claims() -> None:
-    for one in costs.compute(QUICK).results:
+@pytest.mark.parametrize("migrated", [0, 1])
+def test_a_batch_that_outgrows_the_card_is_served_again(migrated: int) -> None:
+    takes_all = replace(DEFAULTS, batch="memory", migrated=migrated)
+    most = rows_that_fit(takes_all)
+    assert first_bytes(takes_all, most, 341) <= takes_all.hbm_bytes
+    assert first_bytes(takes_all, most + 1, 341) > takes_all.hbm_bytes
+    fits, fails = drained(takes_all, most), drained(takes_all, most + 1)
+    assert (fits.failed, fits.failed_batches, fits.batches) == (0, 0, 1)
+    assert (fails.failed, fails.failed_batches, fails.batches) == (most + 1, 1, 3)
+    assert len(fails.latencies_s) == most + 1
+    assert min(fails.latencies_s) > 25.0 + min(fits.latencies_s)
+    sooner = drained(replace(takes_all, restart_seconds=8.0), most + 1)
+    assert fails.latency_s - sooner.latency_s == pytest.approx(17.0)
+    assert fails.makespan_s - sooner.makespan_s == pytest.approx(17.0)
+
+
+def test_a_layer_away_makes_room() -> None:
+    """A fortieth of the keys and values, and the layer's weights."""
+    home, away = (rows_that_fit(replace(DEFAULTS, migrated=n)) for n in (0, 1))
+    assert 1.05 * home < away < 1.1 * home
+
+
+def test_instances_share_nothing() -> None:
+    two, one = drained(replace(DEFAULTS, instances=2), 30), drained(DEFAULTS, 15)
+    assert two.throughput_rps == pytest.approx(2 * one.throughput_rps)
+    assert two.latency_s == pytest.approx(one.latency_s)
+
+
+def test_continuous_batches_wait_for_nobody() -> None:
+    paged = replace(DEFAULTS, engine="continuous")
+    assert drained(paged, 16).latency_s < drained(paged, 15).latency_s * 1.03
+    assert drained(DEFAULTS, 16).makespan_s > 1.8 * drained(DEFAULTS, 15).makespan_s
+
+
+def test_algorithm_1_copies_nothing_with_the_literal_gamma() -> None:
+    assert copied_layers() == 0
+    assert copied_layers(0.0) == copied_layers(0.1) == 40
+    assert 0 < copied_layers(0.0, 0.6) < 40
+
+
+@pytest.mark.parametrize("compute", [costs.compute, fig3.compute, fig3.compute_failures])
+def test_answers_have_the_shape_of_their_claims(compute: Callable[[Context], Computed]) -> None:
+    for one in compute(QUICK).results:
         compare(claim(one.claim_id), one)

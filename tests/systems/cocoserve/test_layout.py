@@ -46,7 +46,7 @@ def seconds(work: Work, rows: dict[int | None, int], context: int) -> float:
     "given_",
     [
         {}, {"replicated": 30}, {"replicated": 20, "copies": 4}, {"replicated": 30, "over": 3},
-        {"migrated": 1}, {"replicated": 10, "migrated": 10},
+        {"migrated": 1}, {"replicated": 10, "migrated": 10}, {"split": 4},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("batch", [1, 15, 60])

@@ -1,0 +1,78 @@
+"""The systems that CoCoServe is compared with, and how many layers it copies by Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, Final
+
+from c2c.hardware import load_node
+from c2c.models import load_spec
+from c2c.systems.cocoserve import (
+    Estimate,
+    Placement,
+    gamma_of,
+    module_of,
+    operation_costs,
+    room_of,
+    scale_up,
+)
+from experiments.claims.classes import readings
+from experiments.cocoserve.drained import DEFAULTS, MODEL, NODE, Served
+
+__all__ = ["HFT", "VLLM", "coco", "copied_layers", "cut", "gain", "others"]
+
+HFT: Final = DEFAULTS
+VLLM: Final = replace(DEFAULTS, engine="continuous")
+_FIELDS: Final = frozenset(one.name for one in fields(Served))
+
+
+@cache
+def copied_layers(gamma: str | float = "literal", t_up: float = 0.3) -> int:
+    """Return the layers of 13B on the first of four cards that Algorithm 1 copies to the second.
+
+    Args:
+      gamma: of Eq. 4, or `literal`: by the hardware's rates.
+      t_up: share of a card that stays free.
+    """
+    spec, node = load_spec(MODEL), load_node(NODE)
+    link, gpu = node.link(0, 1), node.platforms[1].gpu
+    assert link is not None  # every two cards of the node have one
+    if gamma == "literal":
+        gamma = gamma_of(1.0, gpu.bf16_tflops, link.gbps, spec.hidden)
+    free = (1.0 - t_up) * gpu.hbm_bytes - operation_costs().process_bytes
+    copied = module_of(spec, "layer").allocated_bytes
+    room = room_of({1: free}, {}, layer_bytes=copied, layers=spec.layers)
+    made = scale_up(Placement.unscaled(spec.layers), room, Estimate.printed(float(gamma)))
+    return sum(count > 1 for count in made.counts)
+
+
+def coco(base: Served = HFT, gamma: str | float = "literal", t_up: float = 0.3) -> Served:
+    """Return CoCoServe: the static server with the copies that Algorithm 1 adds, if any."""
+    return replace(base, layers=copied_layers(gamma, t_up))
+
+
+def others(start: str, base: Served) -> Iterator[tuple[str, Served]]:
+    """Yield a server under each alternative of the readings that settings of a server can say.
+
+    Args:
+      start: of the claims that a reading must name.
+      base: the server.
+    """
+    for name, reading in readings("cocoserve").items():
+        named = any(start.startswith(one) for one in reading.claims)
+        if name in _FIELDS and named:
+            for value in reading.alternatives:
+                changed: dict[str, Any] = {name: value}
+                yield f"{name}={value}", replace(base, **changed)
+
+
+def gain(ours: float, theirs: float) -> float:
+    """Return how much more ours is, in percent."""
+    return 100.0 * (ours / theirs - 1.0)
+
+
+def cut(ours: float, theirs: float) -> float:
+    """Return how much less ours is, in percent."""
+    return 100.0 * (1.0 - ours / theirs)

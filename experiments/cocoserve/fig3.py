@@ -1,0 +1,185 @@
+"""Figs. 3 and 11: static batches that outgrow memory, and what one layer away changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, answer
+from experiments.cocoserve.compared import HFT, coco, cut, others
+from experiments.cocoserve.drained import (
+    CARD_BYTES,
+    LOW,
+    PEAK,
+    Drained,
+    Served,
+    drained,
+    rows_that_fit,
+)
+
+__all__ = ["compute", "compute_failures"]
+
+RATES: Final = (10, 20, 30, 40, 50, 55, 60)
+_LAST: Final = 55  # the last rate that Fig. 3 shows
+_MOST: Final = 60
+_CARDS: Final = (40_000_000_000, CARD_BYTES, 42_949_672_960)
+_ALL: Final = replace(HFT, batch="memory")
+_SLO: Final = 2.0  # latencies at the lowest rate
+
+
+def compute(context: Context) -> Computed:
+    """Return latencies by rate, with all layers at home and with one away."""
+    rows = [
+        {"batch": str(base.batch), "migrated": migrated, "rate": rate, **_told(found)}
+        for base in (HFT, _ALL)
+        for migrated in (0, 1)
+        for rate in RATES
+        for found in (drained(replace(base, migrated=migrated), rate),)
+    ]
+    fits = [
+        {
+            "hbm_bytes": hbm, "migrated": migrated,
+            "requests": rows_that_fit(replace(_ALL, hbm_bytes=hbm, migrated=migrated)),
+        }
+        for hbm in _CARDS for migrated in (0, 1)
+    ]  # fmt: skip
+    bases = [("default", HFT), ("batch=memory", _ALL)]
+    if not context.quick:
+        bases += [(name, base) for name, base in others("fig3", HFT) if name != "batch=memory"]
+        bases += [
+            (f"batch=memory {name}", base)
+            for name, base in others("fig3", _ALL)
+            if not name.startswith("batch")
+        ]
+    read = [{"reading": name, **_fig3(base)} for name, base in bases]
+    ours = read[0]
+    note = "Batches of 15, which never outgrow the card; see the readings."
+    return Computed(
+        tables={
+            "latencies": pa.Table.from_pylist(rows),
+            "fits": pa.Table.from_pylist(fits),
+            "readings": pa.Table.from_pylist(read),
+        },
+        results=tuple(
+            answer(f"cocoserve.fig3.{name}", ours[name], note)
+            for name in ("default_peak", "migrate_one", "reduction")
+        ),
+        caption=(
+            "LLaMA-13B on an A100 of 40 GB, a rate of r as r requests at once, prompts of 85 "
+            "tokens and answers of 256. A static server takes batches of 15, or all that waits. "
+            "Its keys and values grow by concatenation; where a batch outgrows the card, its "
+            "requests are served again in two halves after a restart of 25 s, the printed upper "
+            "end of an operation on an instance. Memory is weights, 499 MiB of a process, keys "
+            "and values; activations are left out."
+        ),
+    )
+
+
+def _told(found: Drained) -> dict[str, Any]:
+    return {"latency_s": found.latency_s, "failed": found.failed}
+
+
+def _fig3(base: Served) -> dict[str, float]:
+    home, away = (
+        [drained(replace(base, migrated=n), rate).latency_s for rate in (PEAK, _LAST)]
+        for n in (0, 1)
+    )
+    mean = sum(away) / 2
+    return {
+        "default_peak": max(home), "migrate_one": mean, "reduction": cut(mean, sum(home) / 2),
+    }  # fmt: skip
+
+
+def compute_failures(context: Context) -> Computed:
+    """Return which share of requests meets a failure, and which share is in time."""
+    systems = {"HFT": HFT, "CoCoServe": coco(), "CoCoServe, gamma 0": coco(gamma=0.0)}
+    everything = {
+        name: replace(served, batch="memory")
+        for name, served in systems.items()
+        if name != "CoCoServe"
+    }
+    failures = [
+        {
+            "system": name, "batch": str(served.batch), "rate": rate,
+            "requests_percent": 100.0 * found.failed / rate,
+            "batches_percent": 100.0 * found.failed_batches / found.batches,
+            "runs_percent": 100.0 * (found.failed > 0),
+        }
+        for group in (systems, everything)
+        for name, served in group.items()
+        for rate in (40, PEAK, _LAST, _MOST)
+        for found in (drained(served, rate),)
+    ]  # fmt: skip
+    in_time = [
+        {"system": name, "rate": rate, "in_time_percent": 100.0 * _in_time(served, rate)}
+        for name, served in systems.items()
+        for rate in (LOW[0], *range(10, _MOST + 1, 10))
+    ]
+    bases = [("default", HFT)]
+    if not context.quick:
+        bases += list(others("fig11", HFT))
+    read = [
+        {"reading": name, "slo": slo, **_fig11(base, slo)}
+        for name, base in bases
+        for slo in ((_SLO,) if context.quick or name != "default" else (_SLO, 1.5, 5.0))
+    ]
+    return Computed(
+        tables={
+            "failures": pa.Table.from_pylist(failures),
+            "in_time": pa.Table.from_pylist(in_time),
+            "readings": pa.Table.from_pylist(read),
+        },
+        results=tuple(_results(failures, read[0])),
+        caption=(
+            "As in Fig. 3. Left: requests whose batch outgrew the card; servers that take all that "
+            "waits, where batches of 15 never fail. A server with copies takes what fits. Right: "
+            "requests within twice HFT's mean latency at the lowest rate, batches of 15, or what "
+            "copies make of them. With the literal gamma of Eq. 4 CoCoServe copies nothing and is "
+            "HFT; with 0 it copies all layers to a second card."
+        ),
+    )
+
+
+def _in_time(served: Served, rate: int, slo: float = _SLO) -> float:
+    target = slo * drained(replace(served, layers=0), LOW[0]).latency_s
+    found = drained(served, rate).latencies_s
+    return sum(s <= target for s in found) / len(found)
+
+
+def _last_full(served: Served, slo: float) -> int:
+    """Return the last rate from the lowest on at which all requests are in time."""
+    low, high = LOW[0], _MOST + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _in_time(served, middle, slo) == 1.0 else (low, middle)
+    return low
+
+
+def _fig11(base: Served, slo: float) -> dict[str, Any]:
+    return {
+        "hft_start": _last_full(base, slo),
+        "hft_at_60_percent": 100.0 * _in_time(base, _MOST, slo),
+        "coco_full": _last_full(coco(base), slo),
+        "coco_full_gamma_0": _last_full(coco(base, gamma=0.0), slo),
+    }
+
+
+def _results(failures: list[dict[str, Any]], read: dict[str, Any]) -> Iterator[Result]:
+    at = {(r["system"], r["batch"], r["rate"]): r["requests_percent"] for r in failures}
+    hft, ours = (at[name, "15", _LAST] for name in ("HFT", "CoCoServe"))
+    fifteen = "Batches of 15 do not outgrow the card."
+    yield answer("cocoserve.fig11a.oom_hft", hft, fifteen)
+    yield answer("cocoserve.fig11a.oom_coco", ours, fifteen)
+    one = 100.0 / _LAST  # request
+    ratio = 1.0 if hft == ours else hft / max(ours, one)
+    yield answer("cocoserve.fig11a.oom_ratio", ratio, "Neither fails: 1.")
+    yield answer("cocoserve.fig11b.hft_start", read["hft_start"], "The last rate without a miss.")
+    yield answer(
+        "cocoserve.fig11b.hft_fail", _MOST,
+        f"It does not fail up to {_MOST} at once: the first batch is always in time.",
+    )  # fmt: skip
+    yield answer("cocoserve.fig11b.coco_full", read["coco_full"], "Without copies it is HFT.")
