@@ -50,7 +50,7 @@ class Scaling:
       replicated: layers with copies, from the first on; of way `layers`.
       copies: of such a layer, its original included.
       over: devices that share each further copy, in runs of equal length.
-      split: devices from the first on that hold the model itself, a run of layers each; such a model
+      split: devices from the first on that hold the model, a run of layers each; such a model
         is not scaled.
       migrated: layers that move to the next device, from the last one back; of way `layers`.
       between: variants on the way, at equal distances.
