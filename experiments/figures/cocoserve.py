@@ -96,13 +96,14 @@ def draw_memory(tables: Tables, caption: str) -> Figure:
         mine = rows_of(tables["fits"], migrated=migrated)
         right.bar(
             [k + 0.4 * migrated for k in range(len(mine))], [r["requests"] for r in mine], 0.4,
-            color=colour, label=f"{migrated} layers away",
+            color=colour, label="one layer away" if migrated else "all at home",
         )  # fmt: skip
         right.set_xticks(
             [k + 0.2 for k in range(len(mine))], [f"{r['hbm_bytes'] / 1e9:.1f} GB" for r in mine]
         )
     right.set_ylabel("requests that fit one card")
-    right.legend(loc="lower right")
+    right.set_ylim(0, 80)
+    right.legend(loc="upper left")
     return finish(figure, "Where memory ends a batch", caption)
 
 
