@@ -162,8 +162,11 @@ class OverDevices:
         )
 
     def put(self, device: int, leaf: Any) -> Any:
-        """Return an array of a layer on a device; one in host memory stays as it is."""
-        return leaf if in_host_memory(leaf) else jax.device_put(leaf, self.pools[device].device)
+        """Return an array of a layer on a device; one in host memory stays in host memory."""
+        there: Any = self.pools[device].device
+        if in_host_memory(leaf):
+            there = SingleDeviceSharding(there, memory_kind="pinned_host")
+        return jax.device_put(leaf, there)
 
     def source(self, number: int, device: int) -> Any:
         """Return a layer to be copied to a device, with the weights in host memory there."""

@@ -37,11 +37,12 @@ from experiments.c2cserve import (
     workload_map,
 )
 from experiments.c2cserve.context import PROFILES, Computed, Context
-from experiments.cocoserve import costs
+from experiments.cocoserve import costs, host_copies
 from experiments.cocoserve import fig3 as fig3_memory
 from experiments.cocoserve import fig6 as fig6_copies
 from experiments.figures import (
     baselines,
+    cocoserve_beyond,
     gemm,
     hardware,
     mixtures,
@@ -327,6 +328,13 @@ FIGURES: dict[str, FigureSpec] = {
             compute=fig6_copies.compute,
             draw=cocoserve_figures.draw_gains,
             packages=(*SIMULATOR, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.host_copies",
+            title="CoCoServe beyond: copies that read host memory",
+            compute=host_copies.compute,
+            draw=cocoserve_beyond.draw_host_copies,
+            packages=(*MODEL, "c2c.systems"),
         ),
         FigureSpec(
             name="tessera.fig2",

@@ -82,9 +82,14 @@ def test_parts_of_layers_and_other_first_devices_do_not_move_live() -> None:
 FAMILIES = ("mixed", "llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 
 
-@pytest.mark.parametrize("family", tiered(FAMILIES))
+@pytest.mark.parametrize(
+    ("family", "linear"),
+    tiered(
+        [*((family, "reference") for family in FAMILIES), ("llama", "hybrid"), ("llama", "staged")]
+    ),
+)
 def test_random_operations_on_four_devices_change_no_token_and_no_bit(
-    family: str, tmp_path: Path, repository: Path
+    family: str, linear: str, tmp_path: Path, repository: Path
 ) -> None:
     config = config_of(family)
     checkpoint = write(tmp_path / family, config, tensors_of(config))
@@ -92,7 +97,7 @@ def test_random_operations_on_four_devices_change_no_token_and_no_bit(
     count, out = (60 if is_first else 200), tmp_path / "operations.json"
     done = subprocess.run(
         [sys.executable, "-m", "experiments.cocoserve.scale", f"model={checkpoint}",
-         f"requests={count}", f"operations={count}", f"write={out}"],
+         f"linear={linear}", f"requests={count}", f"operations={count}", f"write={out}"],
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         cwd=repository,
         capture_output=True,

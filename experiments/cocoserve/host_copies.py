@@ -1,0 +1,152 @@
+"""Beyond the paper: copies of layers whose weights stay in host memory, on a slice of a GH200.
+
+A slice of a chip has a model with weights in its memory, and rows until keys and values fill what
+is left. Copies of layers on a second slice take over half of the rows. Such a copy either has its
+weights in that slice's memory, beside another model's, or reads them over NVLink-C2C and takes
+memory for keys and values only. The third way needs no second slice: layers of the first are read
+from host memory, which frees theirs for keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from c2c.cost import StepTable, calibration_for, load_constants, step_table
+from c2c.hardware import Node, PeerLink, load_platform, slices
+from c2c.hardware import link_gbps as link_gbps_of
+from c2c.models import ModelSpec, kv_bytes_per_token, load_spec, weight_bytes
+from c2c.systems.cocoserve import Devices, Placement, layer_bytes, step_time
+from experiments.c2cserve.context import Computed, Context
+
+__all__ = ["compute"]
+
+_PLATFORM, _MIG, _MODEL = "gh200", "4x24gb", "llama-3-8b"
+_CONTEXT: Final = 1024  # tokens of each row
+_MOST_ROWS: Final = 512
+_RESERVE_BYTES: Final = 1e9  # of each slice, for activations and a process
+_ROOM: Final = {"empty": 1.0, "a quarter free": 0.25}
+"""Share of the second slice's memory that another model leaves."""
+_LATENCY_S: Final = 10e-6
+"""Assumption: slices have no link of their own, activations go through host memory twice."""
+_ALPHAS: Final = np.linspace(0.0, 1.0, 11)
+
+Where = Literal["device", "host"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slice:
+    """A model on a slice: step tables by where weights are, and bytes for it."""
+
+    spec: ModelSpec
+    room_bytes: float
+    tables: dict[Where, StepTable]
+    link_gbps: float
+
+
+def compute(context: Context) -> Computed:
+    """Return rows and tokens a second by layers, each way, and the best of each."""
+    here = _slice(context)
+    rows = list(_rows(here))
+    ways = dict.fromkeys(row["way"] for row in rows)
+    best = [
+        max((r for r in rows if r["way"] == way), key=lambda r: r["tokens_per_s"]) for way in ways
+    ]
+    return Computed(
+        tables={
+            "copies": pa.Table.from_pylist(rows),
+            "best": pa.Table.from_pylist(best),
+        },
+        caption=(
+            f"{here.spec.name} on a slice of {_MIG} of a GH200, {_CONTEXT} tokens a row, as many "
+            "rows as memory holds. Copies on a second slice take half of the rows, their weights "
+            f"in its memory or read over {context.link_text(here.link_gbps)}. Activations between "
+            "slices go through host memory (10 us, an assumption). Roofline times, no queueing; "
+            "one model uses the link."
+        ),
+        results=(),
+    )
+
+
+def _slice(context: Context) -> _Slice:
+    platform, spec = load_platform(_PLATFORM), load_spec(_MODEL)
+    constants = load_constants(calibration_for(platform.name))
+    part, *_ = slices(platform, _MIG)
+    link_gbps = link_gbps_of(platform.link, context.link_variant)
+    tables: dict[Where, StepTable] = {}
+    kinds: dict[Where, Literal["hbm", "host"]] = {"device": "hbm", "host": "host"}
+    for where, weights in kinds.items():
+        table = step_table(
+            spec, part, constants, link_gbps, max_tokens=_MOST_ROWS, max_rows=_MOST_ROWS,
+            alphas=_ALPHAS, weights=weights,
+        )  # fmt: skip
+        best_s = table.body_s.min(axis=1, keepdims=True)
+        head_s = table.head_s.min(axis=1, keepdims=True)
+        tables[where] = replace(table, body_s=best_s, head_s=head_s)
+    room = part.hbm_bytes - _RESERVE_BYTES
+    return _Slice(spec=spec, room_bytes=room, tables=tables, link_gbps=link_gbps)
+
+
+def _rows(here: _Slice) -> Iterator[dict[str, Any]]:
+    spec = here.spec
+    for layers in range(0, spec.layers + 1, 2):
+        for where in here.tables:
+            for name, share in _ROOM.items():
+                way = f"copies in {where} memory, second slice {name}"
+                batch = _batch(here, layers, where, share * here.room_bytes)
+                yield _row(way, layers, batch, _copied(here, layers, where, batch))
+        batch = _batch_alone(here, layers)
+        yield _row("layers in host memory, no second slice", layers, batch,
+                   _alone(here, layers, batch))  # fmt: skip
+
+
+def _row(way: str, layers: int, batch: int, step_s: float) -> dict[str, Any]:
+    rate = batch / step_s if batch else 0.0
+    return {"way": way, "layers": layers, "rows": batch, "step_s": step_s, "tokens_per_s": rate}
+
+
+def _row_bytes(here: _Slice) -> float:
+    return float(_CONTEXT * kv_bytes_per_token(here.spec))
+
+
+def _batch(here: _Slice, layers: int, where: Where, there_bytes: float) -> int:
+    """Return the rows that both slices have memory for; 0 where the copies alone are too much."""
+    each, share = _row_bytes(here), layers / here.spec.layers
+    first = (here.room_bytes - weight_bytes(here.spec)) / (each * (1.0 - share / 2.0))
+    second = there_bytes - layers * layer_bytes(here.spec)[0] * (where == "device")
+    if second < 0.0:
+        return 0
+    return int(min(first, second / (each * share / 2.0) if layers else first, _MOST_ROWS))
+
+
+def _copied(here: _Slice, layers: int, where: Where, batch: int) -> float:
+    """Return the seconds of a step with copies of layers on the second slice."""
+    if batch == 0:
+        return 0.0
+    link = PeerLink(name="host", kind="nvlink", gbps=here.link_gbps / 2.0, latency_s=_LATENCY_S)
+    node = Node(name="slices", gpus=(_PLATFORM, _PLATFORM), links=(link,))
+    tables = here.tables["device"], here.tables[where]
+    devices = Devices(spec=here.spec, node=node, tables=tables)
+    placement = Placement.unscaled(here.spec.layers)
+    if layers and batch > 1:
+        placement = placement.replicated(range(layers), 1)
+    return step_time(placement, devices, batch=batch, context=_CONTEXT).seconds
+
+
+def _batch_alone(here: _Slice, layers: int) -> int:
+    freed = layers * layer_bytes(here.spec)[0]
+    room = here.room_bytes - weight_bytes(here.spec) + freed
+    return int(min(room / _row_bytes(here), _MOST_ROWS))
+
+
+def _alone(here: _Slice, layers: int, batch: int) -> float:
+    """Return the seconds of a step of which some layers are read from host memory."""
+    share = layers / here.spec.layers
+    resident, streamed = here.tables["device"], here.tables["host"]
+    body_s = (1.0 - share) * resident.body_s[batch, 0] + share * streamed.body_s[batch, 0]
+    kv_s = resident.kv_read_s_per_token * batch * _CONTEXT + resident.decode_attention_s[batch]
+    return float(body_s + kv_s + resident.head_s[batch, 0] + resident.step_overhead_s)
