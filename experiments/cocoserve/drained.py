@@ -33,9 +33,11 @@ __all__ = [
     "LOW",
     "MODEL",
     "NODE",
+    "PAGED",
     "PEAK",
     "Drained",
     "Served",
+    "batch_of",
     "drained",
     "first_bytes",
     "mean_over",
@@ -44,7 +46,7 @@ __all__ = [
 
 _CHUNK: Final = 16_384  # a static server computes the prompts of a batch together
 _MOST_ROWS: Final = 256
-_PAGED: Final = 0.9  # of a card's memory that an engine with pages of keys and values takes
+PAGED: Final = 0.9  # of a card's memory that an engine with pages of keys and values takes
 MODEL: Final = "llama-2-13b"
 NODE: Final = "a100_40_pcie_x4"
 CARD_BYTES: Final = 42_298_834_944
@@ -179,7 +181,7 @@ def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS
         throughput_rps=len(found) / float(ended.max() - arrived.min()),
         latency_s=float((ended - arrived).mean()),
         latencies_s=tuple(map(float, ended - arrived)),
-        batches=-(-len(found) // _rows(served)),
+        batches=-(-len(found) // batch_of(served)),
     )
 
 
@@ -230,10 +232,10 @@ def _system(served: Served) -> list[str]:
         f"system.layout.replicated={served.layers}", f"system.layout.copies={served.copies}",
         f"system.layout.over={over}", f"system.layout.migrated={served.migrated}",
         f"system.layout.kv={'copies' if served.grown_batch == 'replicas_all' else 'every'}",
-        f"system.max_batch={_rows(served)}",
+        f"system.max_batch={batch_of(served)}",
     ]  # fmt: skip
     if served.engine == "continuous":
-        return [*both, f"system.layout.memory_share={_PAGED * share}"]
+        return [*both, f"system.layout.memory_share={PAGED * share}"]
     host_s = static_host_s()
     if served.layers or served.migrated:
         host_s *= {"baseline": 1.0, "half": 0.5, "none": 0.0}[served.host_seconds]
@@ -243,7 +245,7 @@ def _system(served: Served) -> list[str]:
     ]  # fmt: skip
 
 
-def _rows(served: Served) -> int:
+def batch_of(served: Served) -> int:
     """Return the rows of a batch: of the unscaled server, times what its copies relieve it of."""
     if served.batch == "memory" or served.engine == "continuous":
         return _MOST_ROWS
@@ -254,6 +256,8 @@ def _rows(served: Served) -> int:
     held = placement_of(asked, spec, load_node(NODE), 0).copies
     away = 1.0 if served.grown_batch == "replicas_all" else 1.0 - 1.0 / served.copies
     layers = sum(len(devices) > 1 for devices in held)
+    if away == 1.0 and layers == spec.layers:
+        return _MOST_ROWS  # the first device has no sequence; the copies' memory ends a batch
     return int(int(served.batch) * headroom(layers, away, of=spec.layers))
 
 

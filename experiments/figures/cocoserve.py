@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from experiments.claims import claim
 from experiments.figures.style import (
     BLUE,
+    GREEN,
     ORANGE,
     PUBLISHED,
     VERMILION,
@@ -16,7 +17,15 @@ from experiments.figures.style import (
     rows_of,
 )
 
-__all__ = ["draw_costs", "draw_failures", "draw_gains", "draw_memory"]
+__all__ = [
+    "draw_costs",
+    "draw_failures",
+    "draw_gains",
+    "draw_instances",
+    "draw_memory",
+    "draw_rates",
+    "draw_used",
+]
 
 
 def draw_gains(tables: Tables, caption: str) -> Figure:
@@ -132,3 +141,75 @@ def draw_failures(tables: Tables, caption: str) -> Figure:
         axes.set_ylim(-4, 104)
         axes.legend()
     return finish(figure, "Out of memory, and in time", caption)
+
+
+_COLOURS = {
+    "HFT": VERMILION, "vLLM": GREEN, "CoCoServe": BLUE, "CoCoServe, gamma 0": ORANGE,
+}  # fmt: skip
+
+
+def draw_rates(tables: Tables, caption: str) -> Figure:
+    """Draw throughput and latency of one instance by rate, for both models."""
+    figure, axes = canvas(10.0, 6.4, 2, 2)
+    titles = {"throughput_rps": "requests a second", "latency_s": "mean latency (s)"}
+    for row, model in enumerate(("13b", "70b")):
+        for column, (name, title) in enumerate(titles.items()):
+            each = axes[2 * row + column]
+            for system, colour in _COLOURS.items():
+                mine = rows_of(tables["rates"], model=model, system=system)
+                if mine:
+                    x, y = [r["rate"] for r in mine], [r[name] for r in mine]
+                    each.plot(x, y, marker="o", color=colour, label=system)
+            each.set_xlabel(f"requests at once, {model.upper()}")
+            each.set_ylabel(title)
+            each.set_ylim(bottom=0)
+            each.legend()
+    return finish(figure, "One instance: throughput and latency", caption)
+
+
+def draw_used(tables: Tables, caption: str) -> Figure:
+    """Draw the memory that systems use, beside what is printed, and what is idle at low rates."""
+    figure, (left, right) = canvas(9.0, 3.8, 2)
+    used = rows_of(tables["used"])[:3]
+    names = [r["system"] for r in used]
+    left.bar(names, [r["used_gb"] for r in used], color=[_COLOURS[n] for n in names])
+    ours = claim("cocoserve.fig9.used").value
+    hft, vllm = (claim(f"cocoserve.fig9.waste_vs_{n}").value for n in ("hft", "vllm"))
+    left.plot(names, [ours - hft, ours - vllm, ours], **PUBLISHED, label="printed")
+    left.set_ylabel("memory in use (GB)")
+    left.set_ylim(0, 52)
+    left.legend(loc="upper left")
+    for k, system in enumerate(("HFT", "vLLM")):
+        mine = rows_of(tables["idle"], system=system)
+        for name, hatch in (("memory", ""), ("compute", "//")):
+            at = [3 * j + 1.2 * (name == "compute") + 0.5 * k for j in range(len(mine))]
+            right.bar(
+                at, [r[name] for r in mine], 0.5, color=_COLOURS[system], hatch=hatch,
+                label=f"{system}, {name}",
+            )  # fmt: skip
+    right.set_xticks([0.85, 3.85], ["3 at once", "10 at once"])
+    right.set_ylabel("idle (%)")
+    right.set_ylim(0, 170)
+    right.legend(loc="upper left")
+    return finish(figure, "Memory in use, and idle resources", caption)
+
+
+def draw_instances(tables: Tables, caption: str) -> Figure:
+    """Draw throughput, latency and memory of sets of instances."""
+    figure, axes = canvas(11.0, 4.2, 3)
+    names = [r["system"] for r in rows_of(tables["instances"], load="low")]
+    titles = {
+        "throughput_rps": "requests a second", "latency_s": "mean latency (s)",
+        "memory_mib": "memory (GiB)",
+    }  # fmt: skip
+    for each, (name, title) in zip(axes, titles.items(), strict=True):
+        scale = 1 / 1024 if name == "memory_mib" else 1.0
+        for k, (load, colour) in enumerate((("low", ORANGE), ("high", BLUE))):
+            mine = rows_of(tables["instances"], load=load)
+            at = [j + 0.4 * k for j in range(len(mine))]
+            each.barh(at, [scale * r[name] for r in mine], 0.4, color=colour, label=f"{load} load")
+        each.set_yticks([j + 0.2 for j in range(len(names))], names if each is axes[0] else [])
+        each.invert_yaxis()
+        each.set_xlabel(title)
+    axes[0].legend()
+    return finish(figure, "Two and four instances", caption)

@@ -40,6 +40,8 @@ from experiments.c2cserve.context import PROFILES, Computed, Context
 from experiments.cocoserve import costs, host_copies
 from experiments.cocoserve import fig3 as fig3_memory
 from experiments.cocoserve import fig6 as fig6_copies
+from experiments.cocoserve import fig8 as fig8_systems
+from experiments.cocoserve import fig9 as fig9_memory
 from experiments.figures import (
     baselines,
     cocoserve_beyond,
@@ -320,6 +322,27 @@ FIGURES: dict[str, FigureSpec] = {
             title="CoCoServe, Fig. 11: out of memory, in time",
             compute=fig3_memory.compute_failures,
             draw=cocoserve_figures.draw_failures,
+            packages=(*SIMULATOR, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.fig8",
+            title="CoCoServe, Fig. 8: beside HFT and vLLM",
+            compute=fig8_systems.compute,
+            draw=cocoserve_figures.draw_rates,
+            packages=(*SIMULATOR, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.fig9",
+            title="CoCoServe, Figs. 2, 9: memory in use",
+            compute=fig9_memory.compute,
+            draw=cocoserve_figures.draw_used,
+            packages=(*SIMULATOR, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.fig10",
+            title="CoCoServe, Fig. 10: instances",
+            compute=fig8_systems.compute_instances,
+            draw=cocoserve_figures.draw_instances,
             packages=(*SIMULATOR, "c2c.systems"),
         ),
         FigureSpec(

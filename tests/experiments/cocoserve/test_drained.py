@@ -10,7 +10,7 @@ import pytest
 from c2c.systems.cocoserve import headroom
 from experiments.c2cserve.context import Computed, Context
 from experiments.claims import claim, compare
-from experiments.cocoserve import costs, fig3
+from experiments.cocoserve import costs, fig3, fig8, fig9
 from experiments.cocoserve.compared import copied_layers
 from experiments.cocoserve.drained import (
     DEFAULTS,
@@ -93,7 +93,34 @@ def test_algorithm_1_copies_nothing_with_the_literal_gamma() -> None:
     assert 0 < copied_layers(0.0, 0.6) < 40
 
 
-@pytest.mark.parametrize("compute", [costs.compute, fig3.compute, fig3.compute_failures])
+def test_copies_of_all_layers_take_what_a_second_instance_takes() -> None:
+    """And serve as much: at equal memory a full copy is an instance that shares its batch."""
+    copied, two = Served(layers=40), Served(instances=2)
+    assert fig8.memory_mib(copied) == pytest.approx(fig8.memory_mib(two), rel=0.02)
+    assert drained(copied, 30).throughput_rps == pytest.approx(
+        drained(two, 30).throughput_rps, rel=0.02
+    )
+
+
+def test_an_engine_with_pages_uses_nine_tenths_of_a_card_at_most() -> None:
+    paged = replace(DEFAULTS, engine="continuous")
+    used = [fig9.bytes_used(paged, n) for n in (1, 10, 30, 50, 200)]
+    assert used == sorted(used)
+    assert used[-1] <= 0.9 * paged.hbm_bytes < used[-1] * 1.01
+    assert fig9.bytes_used(DEFAULTS, 50) == fig9.bytes_used(DEFAULTS, 15)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        costs.compute,
+        fig3.compute,
+        fig3.compute_failures,
+        fig8.compute,
+        fig8.compute_instances,
+        fig9.compute,
+    ],
+)
 def test_answers_have_the_shape_of_their_claims(compute: Callable[[Context], Computed]) -> None:
     for one in compute(QUICK).results:
         compare(claim(one.claim_id), one)

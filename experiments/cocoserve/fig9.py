@@ -1,0 +1,96 @@
+"""Figs. 2 and 9: memory that serving uses, and resources that stay idle at low rates."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from c2c.hardware import load_node
+from c2c.models import load_spec, param_count
+from c2c.systems.cocoserve import kv_bytes
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import answer
+from experiments.cocoserve.compared import HFT, VLLM, coco
+from experiments.cocoserve.drained import (
+    ANSWER_TOKENS,
+    CARD_BYTES,
+    NODE,
+    PAGED,
+    PEAK,
+    Served,
+    batch_of,
+    drained,
+    first_bytes,
+)
+
+__all__ = ["compute"]
+
+_PAGE: Final = 16  # tokens of a page of keys and values
+_LOW: Final = (3, 10)  # the rates of Fig. 2 go to 10 at most
+_CARDS: Final = (CARD_BYTES, 40_000_000_000, 42_949_672_960)
+
+
+def compute(_: Context) -> Computed:
+    """Return the memory that systems use at the peak, and what is idle at low rates."""
+    systems = {"HFT": HFT, "vLLM": VLLM, "CoCoServe": coco()}
+    used = [
+        {
+            "system": name, "hbm_bytes": hbm, "used_gb": bytes_used(served, PEAK, hbm) / 1e9,
+            "idle_gb": (hbm - bytes_used(served, PEAK, hbm)) / 1e9,
+        }
+        for hbm in _CARDS
+        for name, served in systems.items()
+    ]  # fmt: skip
+    idle = [
+        {"system": name, "rate": rate, **idle_percent(served, rate)}
+        for name, served in (("HFT", HFT), ("vLLM", VLLM))
+        for rate in _LOW
+    ]
+    of = {r["system"]: r for r in used if r["hbm_bytes"] == CARD_BYTES}
+    ours, hft, vllm = of["CoCoServe"], of["HFT"], of["vLLM"]
+    shares = [r["memory"] for r in idle]
+    without = "Algorithm 1 copies nothing with the literal gamma, so that it holds what HFT does."
+    return Computed(
+        tables={"used": pa.Table.from_pylist(used), "idle": pa.Table.from_pylist(idle)},
+        results=(
+            answer("cocoserve.fig2.idle_low_rate", [min(shares), max(shares)]),
+            answer("cocoserve.fig9.used", ours["used_gb"], without),
+            answer("cocoserve.fig9.waste_vs_hft", ours["used_gb"] - hft["used_gb"], without),
+            answer("cocoserve.fig9.waste_vs_vllm", ours["used_gb"] - vllm["used_gb"], without),
+            answer("cocoserve.fig9.frag_vs_hft", hft["idle_gb"] / ours["idle_gb"], without),
+            answer("cocoserve.fig9.frag_vs_vllm", vllm["idle_gb"] / ours["idle_gb"], without),
+        ),
+        caption=(
+            "LLaMA-13B on an A100 of 40 GB. Left: weights, 499 MiB of a process, and keys and "
+            f"values at their most with {PEAK} requests at once: a batch of 15, or as many as fit "
+            "0.9 of the card in pages of 16 tokens. Right: what is not used at 3 and 10 requests: "
+            "memory that neither weights nor sequences hold, and operations beside 312 TFLOP/s. "
+            "An engine reserves 0.9 of the card at once, whatever is in it."
+        ),
+    )
+
+
+def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> float:
+    """Return what weights and sequences hold of the first card at most.
+
+    Args:
+      served: a server without copies.
+      rate: requests at once.
+      hbm_bytes: of the card.
+    """
+    tokens = served.prompt_tokens + ANSWER_TOKENS
+    if served.engine == "static":
+        return first_bytes(served, min(rate, batch_of(served)), tokens)
+    spec, bare = load_spec(served.model), first_bytes(served, 0, 0)
+    row = -(-tokens // _PAGE) * _PAGE * kv_bytes(spec) * spec.layers
+    return bare + row * min(rate, int((PAGED * hbm_bytes - bare) / row))
+
+
+def idle_percent(served: Served, rate: int) -> dict[str, Any]:
+    """Return the shares of memory and operations that a server leaves at a rate, and the mean."""
+    gpu = load_node(NODE).platforms[0].gpu
+    done = 2 * param_count(load_spec(served.model)) * rate * ANSWER_TOKENS
+    compute = 100.0 * (1.0 - done / (drained(served, rate).makespan_s * gpu.bf16_tflops * 1e12))
+    memory = 100.0 * (1.0 - bytes_used(served, rate) / gpu.hbm_bytes)
+    return {"memory": memory, "compute": compute, "mean": (memory + compute) / 2}
