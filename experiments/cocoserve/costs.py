@@ -122,6 +122,12 @@ def _results(modules: list[dict[str, Any]], operations: list[dict[str, Any]]) ->
         },
     )
     yield _answer("sec65.coordination", 1e3 * costs.coordination_s)
+    yield _answer("intro.op_time", seconds[0], "A replication of one layer, which is fitted.")
+    node = load_node("a100_40_pcie_x4")
+    taken = node.links[0].gbps / node.platforms[0].gpu.hbm_gbps
+    beside = "A copy's share of the card's memory rate; nothing else of a neighbour is touched."
+    yield _answer("sec8.throughput_jitter", 100 * taken, beside)
+    yield _answer("sec8.latency_jitter", 100 * (1 / (1 - taken) - 1), beside)
 
 
 def _in_order(token_bytes: int) -> bool:
