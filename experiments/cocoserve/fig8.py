@@ -76,7 +76,7 @@ def compute_instances(context: Context) -> Computed:
         "2 CoCoServe, 4 layers": replace(HFT, layers=4, instances=2),
         "2 CoCoServe, gamma 0": replace(coco(gamma=0.0), instances=2),
     }  # fmt: skip
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "system": name, "load": load, "throughput_rps": mean.throughput_rps,
             "latency_s": mean.latency_s, "memory_mib": memory_mib(served),

@@ -34,7 +34,7 @@ _CARDS: Final = (CARD_BYTES, 40_000_000_000, 42_949_672_960)
 def compute(_: Context) -> Computed:
     """Return the memory that systems use at the peak, and what is idle at low rates."""
     systems = {"HFT": HFT, "vLLM": VLLM, "CoCoServe": coco()}
-    used = [
+    used: list[dict[str, Any]] = [
         {
             "system": name, "hbm_bytes": hbm, "used_gb": bytes_used(served, PEAK, hbm) / 1e9,
             "idle_gb": (hbm - bytes_used(served, PEAK, hbm)) / 1e9,
@@ -42,7 +42,7 @@ def compute(_: Context) -> Computed:
         for hbm in _CARDS
         for name, served in systems.items()
     ]  # fmt: skip
-    idle = [
+    idle: list[dict[str, Any]] = [
         {"system": name, "rate": rate, **idle_percent(served, rate)}
         for name, served in (("HFT", HFT), ("vLLM", VLLM))
         for rate in _LOW
