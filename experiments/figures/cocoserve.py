@@ -8,8 +8,10 @@ from experiments.claims import claim
 from experiments.figures.style import (
     BLUE,
     GREEN,
+    INK,
     ORANGE,
     PUBLISHED,
+    SKY,
     VERMILION,
     Tables,
     canvas,
@@ -24,6 +26,7 @@ __all__ = [
     "draw_instances",
     "draw_memory",
     "draw_rates",
+    "draw_two_cards",
     "draw_used",
 ]
 
@@ -213,3 +216,22 @@ def draw_instances(tables: Tables, caption: str) -> Figure:
         each.set_xlabel(title)
     axes[0].legend()
     return finish(figure, "Two and four instances", caption)
+
+
+def draw_two_cards(tables: Tables, caption: str) -> Figure:
+    """Draw tokens a second and seconds of a step by sequences, each way until memory ends."""
+    figure, axes = canvas(9.6, 4.2, 2)
+    titles = {"tokens_per_s": "tokens a second", "step_s": "step (ms)"}
+    rows = rows_of(tables["steps"])
+    colours = (INK, SKY, BLUE, ORANGE, GREEN, VERMILION)
+    for each, (name, title) in zip(axes, titles.items(), strict=True):
+        scale = 1e3 if name == "step_s" else 1.0
+        for way, colour in zip(dict.fromkeys(r["way"] for r in rows), colours, strict=True):
+            mine = [r for r in rows if r["way"] == way]
+            x, y = [r["rows"] for r in mine], [scale * r[name] for r in mine]
+            each.plot(x, y, marker="o", markersize=3, color=colour, label=way)
+        each.set_xlabel("sequences at once")
+        each.set_ylabel(title)
+        each.set_ylim(bottom=0)
+    axes[0].legend()
+    return finish(figure, "Two cards: copies of layers and other ways", caption)

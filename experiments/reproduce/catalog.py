@@ -37,7 +37,7 @@ from experiments.c2cserve import (
     workload_map,
 )
 from experiments.c2cserve.context import PROFILES, Computed, Context
-from experiments.cocoserve import costs, host_copies
+from experiments.cocoserve import costs, host_copies, two_cards
 from experiments.cocoserve import fig3 as fig3_memory
 from experiments.cocoserve import fig6 as fig6_copies
 from experiments.cocoserve import fig8 as fig8_systems
@@ -357,6 +357,13 @@ FIGURES: dict[str, FigureSpec] = {
             title="CoCoServe beyond: copies that read host memory",
             compute=host_copies.compute,
             draw=cocoserve_beyond.draw_host_copies,
+            packages=(*MODEL, "c2c.systems"),
+        ),
+        FigureSpec(
+            name="cocoserve.two_cards",
+            title="Two cards: copies of layers and other ways (beyond the papers)",
+            compute=two_cards.compute,
+            draw=cocoserve_figures.draw_two_cards,
             packages=(*MODEL, "c2c.systems"),
         ),
         FigureSpec(

@@ -1,0 +1,120 @@
+"""Ours: two cards by copies of layers, by a second instance, in a pipeline, by tensor parallelism.
+
+Decode steps of the simulator's own times. A curve ends where the memory of the two cards does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from c2c.cost.kernel_graph import Batch, step_kernels, step_s, tensor_parallel, timed_gpus
+from c2c.hardware import load_node
+from c2c.models import load_spec
+from c2c.systems.cocoserve import (
+    Devices,
+    Placement,
+    devices_of,
+    kv_bytes,
+    layer_bytes,
+    module_of,
+    operation_costs,
+    step_time,
+)
+from experiments.c2cserve.context import Computed, Context
+from experiments.cocoserve.drained import ANSWER_TOKENS, DEFAULTS, MODEL, NODE
+
+__all__ = ["WAYS", "compute", "most_rows", "seconds_of"]
+
+WAYS: Final = ("one card", "20 layers copied", "40 layers copied", "second instance", "pipeline",
+               "tensor parallel")  # fmt: skip
+_TOKENS: Final = DEFAULTS.prompt_tokens + ANSWER_TOKENS
+_CONTEXT: Final = DEFAULTS.prompt_tokens + ANSWER_TOKENS // 2  # that a step reads in the mean
+_ROWS: Final = (2, 16, 30, 44, 54, 72, 90, 108, 140, 170, 202)
+
+
+def compute(_: Context) -> Computed:
+    """Return seconds of a step and tokens a second by sequences at once, of each way."""
+    spec, node = load_spec(MODEL), load_node(NODE)
+    devices = devices_of(spec, node, most_rows=max(_ROWS))
+    most = most_rows(devices)
+    rows = [
+        {
+            "way": way, "rows": count, "step_s": seconds,
+            "tokens_per_s": count / seconds, "most_rows": most[way],
+        }
+        for way, step in seconds_of(devices).items()
+        for count in _ROWS
+        if count <= most[way]
+        for seconds in (step(count),)
+    ]  # fmt: skip
+    return Computed(
+        tables={"steps": pa.Table.from_pylist(rows)},
+        results=(),
+        caption=(
+            "LLaMA-13B on two A100 of 40 GB over PCIe, decode steps at 213 tokens a sequence; a "
+            "curve ends where keys and values of 341 tokens each fill the cards. Two instances and "
+            "a pipeline with two batches in flight take half of the sequences in a batch. Copies "
+            "share one batch. Transfers and all-reduces overlap nothing and are of 25 GB/s."
+        ),
+    )
+
+
+def seconds_of(devices: Devices) -> Mapping[str, Callable[[int], float]]:
+    """Return for each way the seconds in which all of so many sequences get one token."""
+    layers = devices.spec.layers
+    alone, runs = Placement.unscaled(layers), Placement.in_runs(layers, 2)
+    step = partial(_step, devices)
+    return {
+        "one card": partial(step, alone),
+        "20 layers copied": partial(step, alone.replicated(range(20), 1)),
+        "40 layers copied": partial(step, alone.replicated(range(layers), 1)),
+        "second instance": lambda rows: step(alone, -(-rows // 2)),
+        "pipeline": lambda rows: _pipelined(devices, runs, -(-rows // 2)),
+        "tensor parallel": lambda rows: _in_ranks(devices, rows),
+    }
+
+
+def most_rows(devices: Devices) -> dict[str, int]:
+    """Return for each way the sequences whose keys and values two cards hold, one its own."""
+    spec, cost = devices.spec, operation_costs()
+    each, outside = layer_bytes(spec)
+    card = devices.node.platforms[0].gpu.hbm_bytes - cost.process_bytes
+    copied, row = module_of(spec, "layer").allocated_bytes, _TOKENS * kv_bytes(spec)
+    n, first = spec.layers, card - outside - spec.layers * each
+    alone = first / (n * row)
+
+    def by_copies(layers: int) -> float:
+        on_first = first / ((n - layers / 2) * row)
+        return min(on_first, (card - layers * copied) / (layers / 2 * row))
+
+    shared = (2 * card - outside - n * each) / (n * row)
+    found = (alone, by_copies(20), by_copies(n), 2 * int(alone), shared, shared)
+    return dict(zip(WAYS, map(int, found), strict=True))
+
+
+def _step(devices: Devices, placement: Placement, rows: int) -> float:
+    return step_time(placement, devices, batch=rows, context=_CONTEXT).seconds
+
+
+def _pipelined(devices: Devices, runs: Placement, rows: int) -> float:
+    """Return the round of two batches in flight: one's whole way, or twice the fuller stage."""
+    found = step_time(runs, devices, batch=rows, context=_CONTEXT)
+    return max(found.seconds, 2 * (found.layers_s / 2 + found.rest_s))
+
+
+def _in_ranks(devices: Devices, rows: int) -> float:
+    """Return a step of two ranks: what kernels of a rank take of the whole, and all-reduces."""
+    spec, link = devices.spec, devices.node.link(0, 1)
+    assert link is not None  # every two cards of the node have one
+    (gpu,) = timed_gpus(devices.node.gpus[0])
+    whole = step_kernels(spec, Batch(rows=rows, chunk=1, context=_CONTEXT))
+    rank, _ = tensor_parallel(whole, 2, kv_heads=spec.kv_heads)
+    sums = [k for k in rank if k.wire_bytes]
+    share = step_s([replace(k, wire_bytes=0.0) for k in rank], gpu).sum() / step_s(whole, gpu).sum()
+    sent_s = sum(k.wire_bytes / (link.gbps * 1e9) + 2 * link.latency_s for k in sums)
+    return float(share) * _step(devices, Placement.unscaled(spec.layers), rows) + sent_s
