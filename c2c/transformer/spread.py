@@ -16,14 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from c2c.draws import draw
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.cache import Pooled, Rows, rows_of
@@ -45,8 +44,6 @@ __all__ = ["Kept", "OverDevices", "Path", "Spread", "layer_bytes"]
 
 Path = tuple[int, ...]
 """For each layer, the number of the device that computes it."""
-
-_TIES: Final = 0x9A7  # what draws among equally used paths have in place of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +193,8 @@ class OverDevices:
             used = Counter(kept.path for kept in self.kept.values())
             least = min(used[path] for path in self.spread.paths)
             free = [path for path in self.spread.paths if used[path] == least]
-            drawn = draw(self._seed, stay.request, 0, _TIES, 0)
-            path = free[int(drawn * len(free))]
+            drawn = np.random.default_rng((self._seed, stay.request)).integers(len(free))
+            path = free[int(drawn)]
             self.kept[stay] = Kept(path, np.zeros((self.spec.layers, 0), np.int32))
         return self.kept[stay]
 
