@@ -364,6 +364,8 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
         plan.alpha = vary_now(fleet, rules, s, i, now_s)
         if inst.deals != 0:
             plan.steps = 1
+    if fleet.by_turns:
+        plan.steps = 1
     if fleet.opens_all:
         count_step(fleet, rules, s, i)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0

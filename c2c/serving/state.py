@@ -422,6 +422,7 @@ class Fleet(NamedTuple):
     hands_to: Any  # i8[kind] whose instances decode what this kind's prefill; -1: its own
     takes_new: Any  # i8[kind] 0: only what is handed to it
     opens_all: bool  # a model that is active at the start is so on every device of its chips
+    by_turns: bool  # each step of a batch is a new one, that goes behind those which wait
     folds_experts: bool  # steps that lack experts are not walked one by one
     role: Any  # i8[devices] EVERYTHING, PROMPTS or DECODES
     hands_directly: bool  # KV caches go from device to device, not through host memory

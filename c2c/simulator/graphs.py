@@ -107,7 +107,8 @@ def begin_steps(
     number = machine.step_plan[pair, plan.alpha]
     write_plan(machine.plans, world.works, d, number, state.split[d])
     stands_s = machine.switch_s if changes else 0.0
-    _begin(state, world, d, now_s, stands_s, not changes and fleet.hands_to[kind] < 0)
+    goes_on = not changes and fleet.hands_to[kind] < 0 and not fleet.by_turns
+    _begin(state, world, d, now_s, stands_s, goes_on)
 
 
 @jitable

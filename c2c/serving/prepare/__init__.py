@@ -224,6 +224,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         hands_to=handed,
         takes_new=np.array([int(k not in handed) for k in range(len(kinds))], np.int64),
         opens_all=system.layout is not None,
+        by_turns=system.layout is not None and system.layout.by_turns,
         folds_experts=system.expert_cache.misses == "table",
         role=role.astype(np.int64),
         hands_directly=bool(role.any()) and system.engines.kv_host_bytes == 0.0,

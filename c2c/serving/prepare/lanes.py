@@ -99,6 +99,7 @@ class StepLayout:
       memories: by name, bytes that lanes with `kv_homes` share, beside what is always there.
       ways: between memories.
       by_age: a resource serves the batch first that has been busy longest; else all equally.
+      by_turns: each step goes behind the steps that wait, as if its batch were new; with `by_age`.
       switch_s: what a lane stands still for when its step changes its variant.
       notes: what to say of it, a line each.
     """
@@ -107,6 +108,7 @@ class StepLayout:
     resources: tuple[str, ...]
     lanes: tuple[Lane, ...]
     by_age: bool = True
+    by_turns: bool = False
     switch_s: float = 0.0
     notes: tuple[str, ...] = ()
     memories: Mapping[str, float] = field(default_factory=dict)
@@ -122,6 +124,8 @@ class StepLayout:
             raise SettingError(f"{where}.lanes", self.lanes, "at least one")
         if not 0.0 <= self.switch_s < float("inf"):
             raise SettingError(f"{where}.switch_s", self.switch_s, "seconds, at least 0")
+        if self.by_turns and not self.by_age:
+            raise SettingError(f"{where}.by_turns", True, "with by_age")
         places = {lane.place.name: lane for lane in self.lanes}
         for lane in self.lanes:
             target = places.get(lane.hands_to or lane.place.name)

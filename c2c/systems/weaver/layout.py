@@ -3,8 +3,8 @@
     woven      a share of the hot model's sequences has its keys and values on the cold GPU, which
                attends to them; see below
     dedicated  each model has a GPU
-    temporal   both models over both GPUs with tensor parallelism, in equal parts of the time
-               while both run (MuxServe)
+    temporal   both models over both GPUs with tensor parallelism, a step of one and a step
+               of the other by turns (MuxServe)
     spatial    likewise, at the same time on shares of the SMs (MuxServe)
 
 A woven step is `rest`, then attention of the sequences at home (K) beside that of those away (N),
@@ -331,14 +331,14 @@ class _Over:
             drawn = _least(whole, cost) if few else whole
             step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
             lanes.append(self._lane(name, spec, (0, 1), step, ({"both": 1.0},)))
-        how = "on shares of the SMs" if spatial else "in equal parts of the time"
+        how = "on shares of the SMs" if spatial else "by turns"
         said = f"both models over both GPUs, {how}"
         if given.prompt_devices is not None:
             raise SettingError("system.layout.prompt_devices", given.prompt_devices,
                                f"null with way={given.way}")  # fmt: skip
         return StepLayout(
             name=f"{given.way} over {self.node.name}", resources=("both",), lanes=tuple(lanes),
-            by_age=False, memories=memory, notes=(said,),
+            by_age=not spatial, by_turns=not spatial, memories=memory, notes=(said,),
         )  # fmt: skip
 
     def _with_prompts(self, made: StepLayout, times: tuple[Times, Times]) -> StepLayout:

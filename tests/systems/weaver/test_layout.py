@@ -164,6 +164,19 @@ def test_the_largest_batch_uses_the_cold_gpu() -> None:
     assert sizes[0.45, 0.0] > 1.5 * sizes[0.0, 0.0]
 
 
+def test_steps_of_multiplexed_models_take_turns() -> None:
+    """While both have a batch, each waits for one step of the other."""
+    made = layout(way="temporal")
+    plans: Any = [lane.steps[m.spec.name][0] for lane, m in zip(made.lanes, MODELS, strict=True)]
+    block = requests([0.0] * 21, model=[0] * 20 + [1], prompt=300, output=[300] * 20 + [20])
+    found, _, _ = simulate(setup(made), block)
+    cold = found[found["model"] == 1][0]
+    took = float(cold["finished_s"] - cold["first_token_s"]) / 19
+    seconds = [p[0].seconds.decode.at(n) + p[0].seconds.cached * n * 310 for p, n in
+               zip(plans, (20, 1), strict=True)]  # fmt: skip
+    assert took == pytest.approx(float(sum(seconds)), rel=0.03)
+
+
 def test_a_cpu_that_issues_ahead_makes_tasks_wait() -> None:
     plans: Any = [
         layout(ahead_s=ahead).lanes[0].steps[MODELS[0].spec.name][0] for ahead in (0.0, 4e-3)

@@ -1,0 +1,301 @@
+"""A hot and a cold model served in the simulator, by the readings of what the paper leaves open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from c2c.config import build, load
+from c2c.cost import Constants, calibration_for, load_constants
+from c2c.draws import draw
+from c2c.hardware import load_node
+from c2c.models import Deployment, kv_bytes_per_token, load_catalog, weight_bytes
+from c2c.policies import ByRatio
+from c2c.serving import Prepared, ServingSetup, prepare
+from c2c.simulator import simulate_in_memory
+from c2c.systems.weaver import Weaving, woven_layout
+from c2c.workloads import RequestBlock, Workload
+
+__all__ = [
+    "A100",
+    "L40S",
+    "TRACE",
+    "Found",
+    "Lengths",
+    "Served",
+    "largest_rate",
+    "lengths_of",
+    "served",
+]
+
+A100: Final = "a100_40_nvlink"
+L40S: Final = "l40s_pcie"
+TRACE: Final = "azure2023_conv.parquet"
+MOST_TOKENS: Final = 2048  # longer sequences are dropped (section 5)
+AZURE_MEANS: Final = (749, 232)
+BURST_MEANS: Final = (575, 340)
+LONG: Final = (512, 1024)  # of Fig. 6
+NO_LIMIT: Final = 1024  # sequences of a batch, which is more than both GPUs hold
+_SPAN_S: Final = 150.0
+_HOME: Final = 0x40E  # as `c2c.policies.vary` draws
+
+Lengths = str
+"""azure, burstgpt or long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What serves which load, and by which reading (`readings.yaml`).
+
+    Attributes:
+      way: of `c2c.systems.weaver.layout`.
+      node: of two GPUs.
+      lengths: azure, burstgpt or long.
+      hot_rate, cold_rate: requests a second.
+      ratio, cut: as `Weaving` has them.
+      ahead_s: of the CPU's control; None: the GPU controls.
+      rows: that the cut is made for.
+      seed: of arrivals, lengths and homes.
+      traces: folder of the public traces, or None.
+      constants, hbm_bytes, kv_share, host_seconds, prompts, batch_limit, mux_share, threshold,
+        poll_seconds, burstgpt_spread: readings.
+    """
+
+    way: str = "woven"
+    node: str = A100
+    lengths: Lengths = "azure"
+    hot_rate: float = 15.0
+    cold_rate: float = 1.0
+    ratio: float = 0.45
+    cut: str = "guarded"
+    ahead_s: float | None = None
+    rows: int = 118
+    seed: int = 0
+    traces: Path | None = None
+    constants: str = "same_sms"
+    hbm_bytes: int | None = None
+    kv_share: float = 0.9
+    host_seconds: float = 0.0
+    prompts: str = "unlimited"
+    batch_limit: int | str = 256
+    mux_share: str = "half"
+    threshold: str = "iteration"
+    poll_seconds: float = 2e-6
+    burstgpt_spread: str = "geometric"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run gives, of requests that arrive once it is steady.
+
+    Attributes:
+      hot_s, cold_s: mean seconds a token after the first one.
+      cold_p99_s: the 99th percentile over requests.
+      batch: hot sequences in flight, in the mean over time.
+      hot_kv, cold_kv: tokens' share of each GPU's room for keys and values, likewise; of both
+        GPUs together in the first one where models are multiplexed.
+      kept: share of the hot GPU's room that sequences may grow into, likewise.
+      rate: hot requests a second that end while all wait, or as many as arrive.
+    """
+
+    hot_s: float
+    cold_s: float
+    cold_p99_s: float
+    batch: float
+    hot_kv: float
+    cold_kv: float
+    kept: float
+    rate: float
+
+
+@cache
+def served(what: Served) -> Found:
+    """Serve a load; the cut of a woven pair is made for the batch that a first run finds."""
+    found = _served(what)
+    if what.way == "woven" and what.ratio > 0.0 and what.cut != "none" and what.ahead_s is None:
+        again = replace(what, rows=max(1, round(found.batch)))
+        found = _served(again)
+    return found
+
+
+@cache
+def largest_rate(what: Served) -> float:
+    """Return the requests a second that end while many wait: no larger rate goes on for ever."""
+    return served(replace(what, hot_rate=math.inf)).rate
+
+
+def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
+    """Return pairs of prompt and output tokens, [request, 2], none longer than the paper has."""
+    pairs = _pairs(lengths, traces, spread)
+    return pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
+
+
+@cache
+def _pairs(lengths: Lengths, traces: Path | None, spread: str) -> np.ndarray:
+    if lengths == "long":
+        return np.array([LONG])
+    path = None if traces is None else traces / TRACE
+    known = path is not None and path.is_file()
+    if known and (lengths == "azure" or spread == "azure_shape"):
+        table = pq.read_table(path, columns=["prompt_tokens", "output_tokens"])
+        pairs = np.column_stack([column.to_numpy() for column in table.columns]).astype(np.int64)
+        if lengths == "azure":
+            return pairs
+        fits = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
+        return np.maximum(1, np.rint(fits * np.array(BURST_MEANS) / fits.mean(axis=0))).astype(int)
+    means = AZURE_MEANS if lengths == "azure" else BURST_MEANS
+    if spread == "constant":
+        return np.array([means])
+    rng = np.random.default_rng([11, *means])
+    # Dropping long sequences lessens the means: the printed ones are of what is left.
+    wanted, aimed = np.array(means, np.float64), np.array(means, np.float64)
+    for _ in range(40):
+        pairs = rng.geometric(1.0 / aimed, size=(40_000, 2))
+        kept = pairs[pairs.sum(axis=1) <= MOST_TOKENS].mean(axis=0)
+        aimed = aimed * (wanted / kept) ** 0.5
+        rng = np.random.default_rng([11, *means])
+    return pairs
+
+
+def _stay_weighted(pairs: np.ndarray) -> int:
+    """Return the tokens of a sequence in a batch, each weighed by how long it is there."""
+    prompt, output = pairs.T.astype(np.float64)
+    return round(float((output * (prompt + output / 2)).sum() / output.sum()))
+
+
+def _models() -> tuple[Deployment, ...]:
+    return load_catalog("hot_and_cold")
+
+
+def _constants(what: Served) -> Constants:
+    name = load_node(what.node).gpus[0]
+    if name != "a100_40":
+        return load_constants(calibration_for(name))
+    return load_constants({"same_sms": "a100_sxm", "datasheet": "datasheet"}[what.constants])
+
+
+def _rows(what: Served) -> int:
+    return NO_LIMIT if what.batch_limit == "none" else int(what.batch_limit)
+
+
+def _weaving(what: Served) -> Weaving:
+    hbm = load_node(what.node).platforms[0].gpu.hbm_bytes
+    cards = what.hbm_bytes / hbm if what.hbm_bytes and what.node == A100 else 1.0
+    share = {"half": 0.5, "three_quarters": 0.75,
+             "by_load": what.hot_rate / (what.hot_rate + what.cold_rate)}  # fmt: skip
+    pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
+    multiplexed = what.way in ("spatial", "temporal")
+    devices = None if multiplexed else {"unlimited": None, "one": 1, "two": 2}[what.prompts]
+    return Weaving(
+        way=what.way, ratio=what.ratio, cut=what.cut, threshold_of=what.threshold, rows=what.rows,
+        cold_rows=4, context=_stay_weighted(pairs), poll_s=what.poll_seconds, ahead_s=what.ahead_s,
+        prompt_devices=devices, kv_share=what.kv_share * cards, host_s=what.host_seconds,
+        sm_share=min(0.9, share[what.mux_share]),
+    )  # fmt: skip
+
+
+@cache
+def _base() -> ServingSetup:
+    """Return what is alike in all runs: composing settings takes longer than serving."""
+    return build(load(["system=weaver"])).serving
+
+
+@lru_cache(maxsize=256)
+def _prepared(given: Weaving, node: str, rows: int, constants: Constants) -> Prepared:
+    made, models, base = load_node(node), _models(), _base()
+    layout = woven_layout(given, models, made, rows=rows, tokens=2048, constants=constants)
+    ratio = given.ratio if given.way == "woven" else 0.0
+    system = replace(base.system, layout=layout, vary=ByRatio(ratio), max_batch=rows)
+    return prepare(replace(base, platform=made.platforms[0], constants=constants, system=system))
+
+
+def _requests(what: Served) -> RequestBlock:
+    """Return arrivals of both models; without a rate, hot ones that all wait from the start."""
+    rng = np.random.default_rng([what.seed, 1])
+    pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
+    n, span_s = 2000, _SPAN_S
+    if math.isinf(what.hot_rate):
+        hot_at, span_s = np.arange(n) * 1e-3, 240.0
+    else:
+        n = round(what.hot_rate * span_s)
+        hot_at = np.sort(rng.random(n)) * span_s
+    cold = np.random.default_rng([what.seed, 2])
+    m = max(1, round(what.cold_rate * span_s))
+    cold_at = np.sort(cold.random(m)) * span_s
+    at = np.concatenate([hot_at, cold_at])
+    model = np.repeat([0, 1], [n, m])
+    tokens = np.concatenate(
+        [g.choice(pairs, size) for g, size in ((rng, n), (cold, m))]
+    )  # fmt: skip
+    order = np.argsort(at, kind="stable")
+    return RequestBlock(
+        arrival_s=at[order], model=model[order].astype(np.int32),
+        prompt_tokens=tokens[order, 0].astype(np.int32),
+        output_tokens=tokens[order, 1].astype(np.int32),
+    )  # fmt: skip
+
+
+def _served(what: Served) -> Found:
+    given = _weaving(what)
+    prepared = _prepared(given, what.node, _rows(what), _constants(what))
+    prepared = replace(prepared, setup=replace(prepared.setup, seed=what.seed))
+    block = _requests(what)
+
+    def blocks() -> Iterator[RequestBlock]:
+        yield block
+
+    names = tuple(one.name for one in _models())
+    records: Any = simulate_in_memory(prepared, Workload(models=names, source=blocks)).records
+    return _measured(what, records, block, prepared)
+
+
+def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepared) -> Found:
+    hot, cold = records["model"] == 0, records["model"] == 1
+    arrived, ended = records["arrival_s"], records["finished_s"]
+    first, out = records["first_token_s"], block.output_tokens
+    each_s = (ended - first) / np.maximum(1, out - 1)
+    if math.isinf(what.hot_rate):
+        done = np.sort(ended[hot])
+        begin, end = done[len(done) // 3], done[int(0.85 * len(done)) - 1]
+        rate = (int(0.85 * len(done)) - 1 - len(done) // 3) / (end - begin)
+        is_in = (ended > begin) & (ended <= end)
+    else:
+        begin, end = 0.3 * _SPAN_S, _SPAN_S
+        is_in = (arrived >= begin) & (arrived < end)
+        rate = float(is_in[hot].sum()) / (end - begin)
+    stay_s = np.clip(np.minimum(ended, end) - np.maximum(first, begin), 0.0, None) / (end - begin)
+    tokens = (block.prompt_tokens + out / 2) * stay_s
+    whole = (block.prompt_tokens + out) * stay_s
+    ratio = what.ratio if what.way == "woven" else 0.0
+    away = np.array(
+        [bool(h) and draw(what.seed, int(k), 0, _HOME, 0) < ratio
+         for k, h in zip(records["id"], hot, strict=True)]
+    )  # fmt: skip
+    layout, one = prepared.setup.system.layout, kv_bytes_per_token(_models()[0].spec)
+    rooms = [room / one for room in layout.memories.values()]
+    lone = cold & is_in
+    return Found(
+        hot_s=float(each_s[hot & is_in].mean()),
+        cold_s=float(each_s[lone].mean()),
+        cold_p99_s=float(np.percentile(each_s[lone], 99)),
+        batch=float(stay_s[hot].sum()),
+        hot_kv=float(tokens[hot & ~away].sum() / rooms[0]),
+        cold_kv=float(tokens[cold | away].sum() / rooms[-1]),
+        kept=float(whole[hot & ~away].sum() / rooms[0]),
+        rate=float(rate),
+    )
+
+
+def gpu_share(found: Found, what: Served) -> float:
+    """Return the share of the cold GPU's memory that weights, reserve, keys and values take."""
+    node, spec = load_node(what.node), _models()[1].spec
+    whole, given = node.platforms[1].gpu.hbm_bytes, _weaving(what)
+    fixed = weight_bytes(spec) + given.reserve_bytes
+    return (fixed + found.cold_kv * (given.kv_share * whole - fixed)) / whole
