@@ -14,7 +14,7 @@ from rich.console import Console
 
 from c2c.cost import in_sample_claims
 from c2c.runs import RunDir, progress_bar
-from c2c.systems import cocoserve, tessera
+from c2c.systems import cocoserve, tessera, weaver
 from experiments.c2cserve.context import Context
 from experiments.claims import (
     Improvement,
@@ -109,7 +109,9 @@ def _report(
             stale.append(spec.name)
     if stale:
         console.print(f"not counted, because failed or out of date: {', '.join(stale)}")
-    in_sample = in_sample_claims() | cocoserve.fitted_claims() | tessera.fitted_claims()
+    in_sample = in_sample_claims().union(
+        *(one.fitted_claims() for one in (cocoserve, tessera, weaver))
+    )
     rows = fidelity_rows(load_claims(), results, in_sample, takes)
     report.write_json(
         "fidelity",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +30,10 @@ __all__ = [
     "Found",
     "Lengths",
     "Served",
+    "gpu_share",
     "largest_rate",
     "lengths_of",
+    "mean_of",
     "served",
 ]
 
@@ -123,6 +125,12 @@ def served(what: Served) -> Found:
         again = replace(what, rows=max(1, round(found.batch)))
         found = _served(again)
     return found
+
+
+def mean_of(what: Served, seeds: int = 4) -> Found:
+    """Return the mean over seeds, from the given one on: near its largest rate a batch varies."""
+    each = [astuple(served(replace(what, seed=what.seed + k))) for k in range(seeds)]
+    return Found(*np.mean(each, axis=0).tolist())
 
 
 @cache
@@ -222,7 +230,8 @@ def _requests(what: Served) -> RequestBlock:
     pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
     n, span_s = 2000, _SPAN_S
     if math.isinf(what.hot_rate):
-        hot_at, span_s = np.arange(n) * 1e-3, 240.0
+        n, span_s = (1000, 400.0) if what.lengths == "long" else (n, 240.0)
+        hot_at = np.arange(n) * 1e-3
     else:
         n = round(what.hot_rate * span_s)
         hot_at = np.sort(rng.random(n)) * span_s

@@ -14,6 +14,7 @@ from c2c.systems.weaver.splitting import (
     printed_stall,
     stated_objective,
 )
+from c2c.systems.weaver.times import fitted, fitted_claims
 
 __all__ = [
     "SYSTEM",
@@ -27,6 +28,8 @@ __all__ = [
     "best_cut",
     "cut_of",
     "expected_stall",
+    "fitted",
+    "fitted_claims",
     "guarded_cut",
     "payload_bytes",
     "printed_cut",

@@ -72,7 +72,7 @@ class Weaving:
       prompt_devices: that each model's prompts have; None: prompts take no time.
       kv_share: of a GPU that weights, keys and values may take, beside `reserve_bytes`.
       reserve_bytes: of each GPU.
-      cold_share: of the cold GPU's room for keys and values, kept free for the cold model.
+      cold_share: of the room for keys and values that both models share, kept for the cold one.
       host_s: of a step of either model, beside what the calibration says.
       sm_share: of the SMs, that the hot model has with way=spatial.
     """
@@ -330,7 +330,9 @@ class _Over:
             cost = few[0] if few else whole
             drawn = _least(whole, cost) if few else whole
             step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
-            lanes.append(self._lane(name, spec, (0, 1), step, ({"both": 1.0},)))
+            lane = self._lane(name, spec, (0, 1), step, ({"both": 1.0},))
+            kept = given.cold_share * memory["both"] if name == "cold" else 0.0
+            lanes.append(replace(lane, reserve={"both": kept}))
         how = "on shares of the SMs" if spatial else "by turns"
         said = f"both models over both GPUs, {how}"
         if given.prompt_devices is not None:

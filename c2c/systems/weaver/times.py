@@ -62,9 +62,9 @@ class Times:
         found: Values = np.interp(np.asarray(rows, np.float64), counts, whole)
         return found
 
-    def attention_s(self, rows: Values, context: float) -> Values:
+    def attention_s(self, rows: npt.ArrayLike, context: float) -> Values:
         """Return seconds of one layer's decode attention; 0 of no rows."""
-        table = self.table
+        table, rows = self.table, np.asarray(rows, np.float64)
         calls = np.interp(rows, np.arange(len(table.decode_attention_s)), table.decode_attention_s)
         found: Values = (calls + table.kv_read_s_per_token * context * rows) / self.spec.layers
         return np.where(rows > 0, found, 0.0)

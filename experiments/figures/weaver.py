@@ -1,0 +1,159 @@
+"""WEAVER's figures: TPOT and largest rates, sensitivity, ablation, Table 1, estimates of stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.claims import claim
+from experiments.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PUBLISHED,
+    VERMILION,
+    Tables,
+    canvas,
+    finish,
+    rows_of,
+)
+
+__all__ = [
+    "draw_ablation",
+    "draw_long",
+    "draw_rates",
+    "draw_shares",
+    "draw_stalls",
+    "draw_table1",
+]
+
+_COLOURS: Final = {"woven": BLUE, "dedicated": GREY, "temporal": ORANGE, "spatial": VERMILION}
+_NODES: Final = {"a100_40_nvlink": "A100", "l40s_pcie": "L40S"}
+_LENGTHS: Final = {"azure": "Azure", "burstgpt": "BurstGPT"}
+
+Rows = Sequence[dict[str, Any]]
+
+
+def draw_rates(tables: Tables, caption: str) -> Figure:
+    """Draw TPOT of the hot model above and of the cold one below, over the hot rate."""
+    rows = rows_of(tables["curves"])
+    panels = list(dict.fromkeys((r["node"], r["lengths"]) for r in rows))
+    figure, axes = canvas(13.0, 6.4, columns=len(panels), rows=2)
+    largest = {(r["node"], r["lengths"], r["way"]): r["largest_rps"]
+               for r in rows_of(tables["largest"])}  # fmt: skip
+    for column, (node, lengths) in enumerate(panels):
+        here = [r for r in rows if (r["node"], r["lengths"]) == (node, lengths)]
+        for row, name in enumerate(("hot_s", "cold_s")):
+            _by_rate(axes[row * len(panels) + column], here, name)
+        for way, colour in _COLOURS.items():
+            if (node, lengths, way) in largest:
+                axes[column].axvline(
+                    largest[node, lengths, way], color=colour, linestyle=":", linewidth=1.0
+                )
+        axes[column].set_title(f"{_NODES[node]}, {_LENGTHS[lengths]}", fontsize=9.5)
+        axes[len(panels) + column].set_xlabel("hot requests/s")
+    axes[0].set_ylabel("hot TPOT (ms)")
+    axes[len(panels)].set_ylabel("cold TPOT (ms)")
+    axes[0].legend(fontsize=8)
+    return finish(figure, "TPOT by the hot rate; dotted: largest rates", caption)
+
+
+def _by_rate(axes: Axes, rows: Rows, column: str) -> None:
+    for way, colour in _COLOURS.items():
+        mine = sorted((r["hot_rps"], 1e3 * r[column]) for r in rows if r["way"] == way)
+        if mine:
+            axes.plot(*zip(*mine, strict=True), marker="o", markersize=3, color=colour, label=way)
+    axes.set_ylim(bottom=0)
+
+
+def draw_shares(tables: Tables, caption: str) -> Figure:
+    """Draw TPOT by the cold rate and by the share that is away."""
+    figure, (left, right) = canvas(10.0, 3.8, 2)
+    rows = rows_of(tables["rates"])
+    for way, colour in _COLOURS.items():
+        mine = [r for r in rows if r["way"] == way]
+        for column, line in (("hot_s", "-"), ("cold_s", "--")):
+            left.plot(
+                [r["cold_rps"] for r in mine], [1e3 * r[column] for r in mine], line, marker="o",
+                markersize=3, color=colour, label=f"{way}, {column.removesuffix('_s')}",
+            )  # fmt: skip
+    left.set(xlabel="cold requests/s beside 10 hot ones", ylabel="TPOT (ms)", ylim=(0, None))
+    left.legend(fontsize=7, ncols=2)
+    shares = rows_of(tables["shares"])
+    for column, colour in (("hot_s", BLUE), ("cold_s", GREEN)):
+        right.plot(
+            [100 * r["share"] for r in shares], [1e3 * r[column] for r in shares], marker="o",
+            color=colour, label=column.removesuffix("_s"),
+        )  # fmt: skip
+    none = {r["share"]: r for r in shares}[0.0]
+    printed = {
+        "hot": 1e3 * none["hot_s"] * (1 - claim("weaver.fig5b.at_50.hot").value / 100),
+        "cold": 1e3 * none["cold_s"] + claim("weaver.fig5b.at_50.cold").value,
+    }
+    right.plot([50, 50], [*printed.values()], **PUBLISHED, label="printed change, on ours at 0")
+    right.set(xlabel="hot sequences away (%)", ylabel="TPOT (ms)", ylim=(0, None))
+    right.legend(fontsize=8)
+    return finish(figure, "Ratio of rates, and share of sequences away", caption)
+
+
+def draw_long(tables: Tables, caption: str) -> Figure:
+    """Draw TPOT of both models by the hot rate, with long outputs."""
+    figure, (left, right) = canvas(9.0, 3.6, 2)
+    rows = rows_of(tables["curves"])
+    for axes, name in ((left, "hot_s"), (right, "cold_s")):
+        _by_rate(axes, rows, name)
+        axes.set(xlabel="hot requests/s", ylabel=f"{name.removesuffix('_s')} TPOT (ms)")
+    left.legend(fontsize=8)
+    return finish(figure, "Long outputs", caption)
+
+
+def draw_ablation(tables: Tables, caption: str) -> Figure:
+    """Draw TPOT of both models by control and cut, beside what is printed."""
+    figure, (left, right) = canvas(9.0, 3.6, 2)
+    rows = {r["variant"]: r for r in rows_of(tables["variants"])}
+    names = [*rows]
+    cpu = claim("weaver.fig7a.cpu_control").value
+    gpu = cpu / claim("weaver.fig7a.gpu_control").value
+    cut = gpu * (1 - claim("weaver.fig7a.op_splitting").value / 100)
+    left.bar(names, [1e3 * rows[n]["hot_s"] for n in names], color=BLUE, label="ours")
+    left.plot(["cpu", "gpu", "splitting"], [cpu, gpu, cut], **PUBLISHED, label="printed")
+    left.set(yscale="log", ylabel="hot TPOT (ms)")
+    right.bar(names, [1e3 * rows[n]["cold_s"] for n in names], color=GREEN)
+    right.set_ylabel("cold TPOT (ms)")
+    left.legend()
+    return finish(figure, "Control and cuts of operators", caption)
+
+
+def draw_table1(tables: Tables, caption: str) -> Figure:
+    """Draw tokens a second by batch, beside what is printed."""
+    figure, (axes,) = canvas(6.0, 3.6, 1)
+    rows = rows_of(tables["throughput"])
+    for name, colour in (("separate", GREY), ("tp2", ORANGE)):
+        batches = [r["batch"] for r in rows]
+        axes.plot(batches, [r[f"{name}_tok_s"] for r in rows], marker="o", color=colour, label=name)
+        axes.plot(
+            batches, [r[f"printed_{name}_tok_s"] for r in rows],
+            **{**PUBLISHED, "markeredgecolor": colour}, label=f"{name}, printed",
+        )  # fmt: skip
+    axes.set(xlabel="sequences", ylabel="tokens/s", xscale="log", yscale="log")
+    axes.set_xticks(batches, [str(b) for b in batches])
+    axes.legend()
+    return finish(figure, "Two instances, and tensor parallelism over two GPUs", caption)
+
+
+def draw_stalls(tables: Tables, caption: str) -> Figure:
+    """Draw three estimates of a stall by slack, and drawn waits."""
+    figure, (axes,) = canvas(6.0, 3.6, 1)
+    rows = rows_of(tables["stalls"])
+    slack = [r["slack"] for r in rows]
+    for name, colour in (("printed", ORANGE), ("expected", BLUE), ("stated", VERMILION)):
+        axes.plot(slack, [r[name] for r in rows], color=colour, label=name)
+    for name, colour in (("drawn", BLUE), ("drawn_stated", VERMILION)):
+        axes.plot(slack, [r[name] for r in rows], "o", markersize=4, color=colour)
+    axes.set(xlabel="slack K - N", ylabel="seconds")
+    axes.legend()
+    return finish(figure, "Estimates of a layer's stall", caption)

@@ -1,0 +1,214 @@
+"""Fig. 4 with the memory of section 5.1: hot and cold TPOT by the hot rate, and largest rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, answer
+from experiments.claims.classes import readings
+from experiments.weaver.served import (
+    A100,
+    L40S,
+    Found,
+    Served,
+    gpu_share,
+    largest_rate,
+    mean_of,
+    served,
+)
+
+__all__ = ["PANELS", "RATES", "compute"]
+
+PANELS: Final = ((A100, "azure"), (A100, "burstgpt"), (L40S, "azure"), (L40S, "burstgpt"))
+RATES: Final = (1.0, 3.0, 5.0, 7.0, 10.0, 13.0, 15.0, 18.0, 22.0)
+WAYS: Final = ("dedicated", "woven", "temporal", "spatial")
+LOW: Final = 1.0  # the reading `low_rate`
+# Readings of largest rates that settings of a run can say; on the A100 with Azure's lengths.
+_READINGS: Final = (
+    "constants", "hbm_bytes", "kv_share", "host_seconds", "prompts", "batch_limit", "mux_share",
+    "threshold", "poll_seconds",
+)  # fmt: skip
+_UNABLE: Final = {"constants": {"roofline"}}
+
+Key = tuple[str, str, str]
+
+
+def compute(context: Context) -> Computed:
+    """Return TPOT by rate and largest rates of each panel; alternatives in the full profile."""
+    base = Served(seed=context.seeds[0], traces=context.traces)
+    largest, rows = dict(_largest(base)), []
+    for done, (node, lengths) in enumerate(PANELS):
+        rows += list(_curves(replace(base, node=node, lengths=lengths), largest))
+        if context.progress:
+            context.progress(done + 1, len(PANELS))
+    best = [
+        {"node": node, "lengths": lengths, "way": way, "largest_rps": rate}
+        for (node, lengths, way), rate in largest.items()
+    ]
+    memory = _memory(base)
+    told = [] if context.quick else list(_alternatives(base))
+    return Computed(
+        tables={
+            "curves": pa.Table.from_pylist(rows),
+            "largest": pa.Table.from_pylist(best),
+            "memory": pa.Table.from_pylist(
+                [{"point": name, **asdict(found)} for name, found in memory.items()]
+            ),
+            "readings": pa.Table.from_pylist([*_default(largest), *told], schema=_READINGS_SCHEMA),
+        },
+        results=tuple(_results(base, largest, rows, memory)),
+        caption=(
+            "Llama 3 8B hot and cold (1 request/s), two GPUs for decoding; prompts are never the "
+            "limit; sequences of at most 2,048 tokens, BurstGPT's drawn by its means alone. "
+            "MuxServe by mechanism: both models with tensor parallelism, steps by turns or each on "
+            "half of the SMs. The largest rate is that at which requests end while many wait."
+        ),
+    )
+
+
+_READINGS_SCHEMA: Final = pa.schema(
+    [("reading", pa.string()), ("way", pa.string()), ("largest_rps", pa.float64())]
+)
+
+
+def _ways(node: str) -> tuple[str, ...]:
+    return WAYS if node == A100 else WAYS[:3]  # L40S without MPS
+
+
+def _largest(base: Served) -> Iterator[tuple[Key, float]]:
+    for node, lengths in PANELS:
+        for way in _ways(node):
+            here = replace(base, node=node, lengths=lengths, way=way)
+            yield (node, lengths, way), largest_rate(here)
+
+
+def _curves(base: Served, largest: dict[Key, float]) -> Iterator[dict[str, Any]]:
+    for way in _ways(base.node):
+        for rate in RATES:
+            if rate <= largest[base.node, base.lengths, way]:
+                found = served(replace(base, way=way, hot_rate=rate))
+                yield {"node": base.node, "lengths": base.lengths, "way": way, "hot_rps": rate,
+                       **asdict(found)}  # fmt: skip
+
+
+def _memory(base: Served) -> dict[str, Found]:
+    return {
+        "dedicated at 15": mean_of(replace(base, way="dedicated", hot_rate=15.0)),
+        "woven at 15": mean_of(replace(base, hot_rate=15.0)),
+        "woven at 22": mean_of(replace(base, hot_rate=22.0)),
+    }
+
+
+def _default(largest: dict[Key, float]) -> Iterator[dict[str, Any]]:
+    for way in WAYS:
+        yield {"reading": "default", "way": way, "largest_rps": largest[A100, "azure", way]}
+
+
+def _alternatives(base: Served) -> Iterator[dict[str, Any]]:
+    """Yield largest rates under each alternative of each reading alone."""
+    for name, reading in readings("weaver").items():
+        for value in reading.alternatives if name in _READINGS else ():
+            if value in _UNABLE.get(name, ()):
+                continue
+            for way in WAYS:
+                rate = largest_rate(replace(base, way=way, **{name: value}))
+                yield {"reading": f"{name}={value}", "way": way, "largest_rps": rate}
+
+
+def _results(
+    base: Served, largest: dict[Key, float], rows: list[dict[str, Any]], memory: dict[str, Found]
+) -> Iterator[Result]:
+    at = {(r["node"], r["lengths"], r["way"], r["hot_rps"]): r for r in rows}
+
+    def gain(node: str, lengths: str, *others: str) -> float:
+        mine = math.floor(largest[node, lengths, "woven"])
+        theirs = max(math.floor(largest[node, lengths, way]) for way in others)
+        return 100.0 * (mine / theirs - 1.0)
+
+    mux = ("temporal", "spatial")
+    dedicated = {panel: gain(*panel, "dedicated") for panel in PANELS}
+    on_a100 = max(gain(A100, lengths, *mux) for _, lengths in PANELS[:2])
+    on_l40s = max(gain(L40S, lengths, "temporal") for _, lengths in PANELS[2:])
+    most = "Largest of the four panels; whole rates."
+    yield _answer("fig4.hot.vs_dedicated", max(dedicated.values()), most)
+    yield _answer("intro.vs_multiplexing", max(dedicated.values()), "As section 5.1 pairs it.")
+    yield _answer("fig4.hot.vs_mux_a100", on_a100, "Larger of the two traces.")
+    yield _answer("fig4.hot.vs_mux_l40s", on_l40s, "Larger of the two traces.")
+    yield _answer("abstract.throughput_max", on_l40s, "As section 5.1 pairs it.")
+    cuts = [
+        100.0 * (1.0 - r["hot_s"] / at[r["node"], r["lengths"], "dedicated", r["hot_rps"]]["hot_s"])
+        for r in rows
+        if r["way"] == "woven" and (r["node"], r["lengths"], "dedicated", r["hot_rps"]) in at
+    ]
+    yield _answer("fig4.hot.tpot_vs_dedicated", max(cuts), "Of rates that both carry.")
+    yield _answer("fig4.hot.low_rate", _crossing(at), "A100, Azure: below it ours is slower.")
+    cold = {
+        (way, rate): at[A100, "azure", way, rate] for way in WAYS[:2] for rate in RATES
+        if (A100, "azure", way, rate) in at
+    }  # fmt: skip
+    low = cold["woven", LOW]["cold_s"] / cold["dedicated", LOW]["cold_s"]
+    yield _answer("fig4.cold.low_load", low, "A100, Azure, one hot request a second.")
+    p99 = [1e3 * r["cold_p99_s"] for (way, _), r in cold.items() if way == "woven"]
+    gaps = [1e3 * (r["cold_p99_s"] - r["cold_s"]) for (way, _), r in cold.items() if way == "woven"]
+    yield _answer("fig4.cold.p99", [min(p99), max(p99)], "Over the hot rates.")
+    yield _answer("fig4.cold.p99_gap", [min(gaps), max(gaps)], "Over the hot rates.")
+    alone_s = memory["dedicated at 15"].cold_s
+    high = [1e3 * (memory[f"woven at {rate}"].cold_s - alone_s) for rate in (15, 22)]
+    yield _answer("abstract.cold_overhead", high, "At 15 and 22 hot requests a second.")
+    yield from _of_memory(base, largest, memory)
+
+
+def _crossing(at: dict[tuple[str, str, str, float], dict[str, Any]]) -> float:
+    """Return the rate from which on the woven pair is no slower, on a line between two rates."""
+    before: tuple[float, float] | None = None
+    for rate in RATES:
+        keys = [(A100, "azure", way, rate) for way in ("woven", "dedicated")]
+        if any(key not in at for key in keys):
+            break
+        more_s = at[keys[0]]["hot_s"] - at[keys[1]]["hot_s"]
+        if more_s <= 0.0:
+            if before is None:
+                return rate
+            last, was_s = before
+            return last + (rate - last) * was_s / (was_s - more_s)
+        before = rate, more_s
+    return RATES[-1]
+
+
+def _of_memory(
+    base: Served, largest: dict[Key, float], memory: dict[str, Found]
+) -> Iterator[Result]:
+    dedicated, low, high = (memory[f"{name}"] for name in memory)
+    queue = "The last whole rate whose queue does not grow."
+    yield _answer(
+        "mem.dedicated.qps", float(math.floor(largest[A100, "azure", "dedicated"])), queue
+    )
+    yield _answer("mem.weaver.qps", float(math.floor(largest[A100, "azure", "woven"])), queue)
+    yield _answer("mem.dedicated.batch", dedicated.batch, "At 15 requests a second.")
+    yield _answer("mem.weaver.batch", high.batch, "At 22 requests a second.")
+    yield _answer(
+        "mem.batch_doubling", high.batch / dedicated.batch, "At 22 against 15 requests a second."
+    )
+    tokens = "Tokens in use over the room for keys and values; mean of four seeds."
+    yield _answer("mem.dedicated.kv", 100 * dedicated.hot_kv, tokens)
+    yield _answer("mem.weaver.hot_kv", 100 * low.hot_kv, tokens)
+    yield _answer("mem.weaver.cold_kv", 100 * low.cold_kv, tokens)
+    yield _answer(
+        "sec23.cold_mem", 100 * gpu_share(dedicated, base),
+        "Weights, the reserve of 1 GB, keys and values at one request a second.",
+    )  # fmt: skip
+    word = "all" if dedicated.kept > 0.9 else f"{dedicated.kept:.0%}"
+    yield _answer(
+        "sec23.hot_mem", {"utilization": word},
+        "All: sequences may grow into over 90 % of the room for keys and values.",
+    )  # fmt: skip
+
+
+def _answer(name: str, ours: Any, note: str) -> Result:
+    return answer(f"weaver.{name}", ours, note)

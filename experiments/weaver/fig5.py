@@ -1,0 +1,110 @@
+"""Fig. 5: TPOT of both models by the ratio of their rates, and by the share that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from experiments.c2cserve.context import Computed, Context
+from experiments.claims import Result, answer
+from experiments.weaver.served import Served, served
+
+__all__ = ["COLD_RATES", "SHARES", "compute", "is_linear"]
+
+COLD_RATES: Final = (1.0, 2.0, 5.0)  # beside 10 hot requests a second
+SHARES: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6)
+_HOT_OF_RATES: Final = 10.0
+_HOT_OF_SHARES: Final = 15.0
+WAYS: Final = ("woven", "temporal", "spatial", "dedicated")
+
+
+def compute(context: Context) -> Computed:
+    """Return TPOT by ratio of rates and by share; the alternatives in the full profile."""
+    base = Served(seed=context.seeds[0], traces=context.traces, lengths="burstgpt")
+    rates = [
+        {"cold_rps": cold, "way": way,
+         **asdict(served(replace(base, way=way, hot_rate=_HOT_OF_RATES, cold_rate=cold)))}
+        for cold in COLD_RATES for way in WAYS
+    ]  # fmt: skip
+    shares = list(_by_share(base))
+    told = [] if context.quick else list(_by_reading(base))
+    return Computed(
+        tables={
+            "rates": pa.Table.from_pylist(rates),
+            "shares": pa.Table.from_pylist(shares),
+            "readings": pa.Table.from_pylist(
+                [*({"reading": "default", **row} for row in shares), *told]
+            ),
+        },
+        results=(*_of_rates(rates), *_of_shares(shares)),
+        caption=(
+            "A100, lengths of BurstGPT by its means alone. Left: 10 hot requests/s beside 1, 2 and "
+            "5 cold ones. Right: 15 hot requests/s and one cold one, by the share of the hot "
+            "sequences that is away; above 11 a second the pair apart cannot carry the hot load."
+        ),
+    )
+
+
+def _by_share(base: Served) -> Iterator[dict[str, Any]]:
+    for share in SHARES:
+        found = served(replace(base, ratio=share, hot_rate=_HOT_OF_SHARES))
+        yield {"share": share, **asdict(found)}
+
+
+def _by_reading(base: Served) -> Iterator[dict[str, Any]]:
+    changes: tuple[dict[str, Any], ...] = (
+        {"burstgpt_spread": "constant"}, {"burstgpt_spread": "azure_shape"},
+        {"constants": "datasheet"}, {"threshold": "layer"}, {"poll_seconds": 1e-6},
+        {"poll_seconds": 5e-6}, {"host_seconds": 0.002},
+    )  # fmt: skip
+    for change in changes:
+        ((name, value),) = change.items()
+        for row in _by_share(replace(base, **change)):
+            yield {"reading": f"{name}={value}", **row}
+
+
+def _of_rates(rows: list[dict[str, Any]]) -> Iterator[Result]:
+    at = {(r["cold_rps"], r["way"]): r for r in rows}
+
+    def cut(column: str, cold: float, *others: str) -> float:
+        theirs = min(at[cold, way][column] for way in others)
+        return 100.0 * (1.0 - at[cold, "woven"][column] / theirs)
+
+    best = [cut("hot_s", cold, "temporal", "spatial") for cold in COLD_RATES]
+    by_turns = [cut("hot_s", cold, "temporal") for cold in COLD_RATES]
+    yield _answer("fig5a.vs_muxserve", float(np.mean(best)),
+                  "Against the better mode at each ratio, in the mean over three.")  # fmt: skip
+    yield _answer("fig5a.vs_mux_temporal", [min(by_turns), max(by_turns)], "Over three ratios.")
+    cold = max(cut("cold_s", cold, "temporal") for cold in COLD_RATES)
+    yield _answer("fig5a.cold_vs_temporal", cold, "Largest over three ratios.")
+
+
+def _of_shares(rows: list[dict[str, Any]]) -> Iterator[Result]:
+    hot = {r["share"]: 1e3 * r["hot_s"] for r in rows}
+    cold = {r["share"]: 1e3 * r["cold_s"] for r in rows}
+    some = [share for share in SHARES if share > 0.0]
+    yield _answer(
+        "fig5b.linear_cold",
+        {"cold_tpot": "linear in offload ratio" if is_linear(some, [cold[s] for s in some])
+         else "not linear"},
+        "R^2 from 0.98 over shares above 0: polls come with the first one.",
+    )  # fmt: skip
+    worse = [100 * share for share in (0.05, 0.1) if hot[share] > hot[0.0]]
+    yield _answer("fig5b.low_ratio", [min(worse), max(worse)] if worse else 0.0,
+                  "Shares of 5 and 10 % that slow the hot model; 0: neither.")  # fmt: skip
+    yield _answer("fig5b.at_50.hot", 100 * (1 - hot[0.5] / hot[0.0]), "Against none away.")
+    yield _answer("fig5b.at_50.cold", cold[0.5] - cold[0.0], "Against none away.")
+    yield _answer("fig5b.best_ratio", 100 * min(SHARES, key=lambda s: hot[s]), "Of nine shares.")
+
+
+def is_linear(x: list[float], y: list[float], least: float = 0.98) -> bool:
+    """Return whether a line explains so much of the variance."""
+    return float(np.corrcoef(x, y)[0, 1]) ** 2 >= least
+
+
+def _answer(name: str, ours: Any, note: str) -> Result:
+    return answer(f"weaver.{name}", ours, note)
