@@ -40,8 +40,9 @@ def compute(context: Context) -> Computed:
         tables={"stalls": pa.Table.from_pylist(rows)},
         results=tuple(_results(context, rows)),
         caption=(
-            "A receiver's operators of 8, 4 and 2; slack is K - N. Printed: sum max(T - slack, 0)^2 "
-            "/ (2 sum T); expected: the mean of max(0, W - slack); stated: the mean of W where "
+            "A receiver's operators of 8, 4 and 2; slack is K - N. Printed: "
+            "sum max(T - slack, 0)^2 / (2 sum T); expected: the mean of max(0, W - slack); "
+            "stated: the mean of W where "
             f"K < W + N. Points: {_DRAWS:,} drawn waits. For slack below 0 the printed one is "
             "neither."
         ),
@@ -52,8 +53,9 @@ def _results(context: Context, rows: list[dict[str, Any]]) -> Iterator[Result]:
     spec = load_spec("llama-3-8b")
     out, back = payload_bytes(spec)
     new = kv_bytes_per_token(spec) // spec.layers  # K and V of a token and layer
+    of_queries = spec.heads * spec.head_dim * spec.dtype_bytes
     yield _answer(
-        "sec3.qkv_payload", {"send": out - new == back, "return": back == spec.heads * spec.head_dim * 2},
+        "sec3.qkv_payload", {"send": out - new == of_queries, "return": back == of_queries},
         f"{out:,} bytes out, of which {new:,} are K and V, and {back:,} back.",
     )  # fmt: skip
     kernels = step_kernels(spec, Batch(rows=16, chunk=1, context=1024))

@@ -1,4 +1,4 @@
-"""Table 1: two instances of a model, each on a GPU, against one over both with tensor parallelism."""
+"""Table 1: two instances on a GPU each, against one over both with tensor parallelism."""
 
 from __future__ import annotations
 
