@@ -1,0 +1,64 @@
+"""WEAVER's figures: what is fitted, what runs are made of, and that readings change them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from c2c.systems.weaver import fitted, fitted_claims
+from experiments.c2cserve.context import Context
+from experiments.claims import claim, compare
+from experiments.weaver import fig5, fig6, model, table1
+from experiments.weaver.served import L40S, Served, largest_rate, lengths_of, served
+
+
+def test_two_printed_numbers_are_fitted() -> None:
+    assert fitted_claims() == {"weaver.table1.b16", "weaver.fig7a.cpu_control"}
+    ours = table1.throughput(16, fitted()["collective_s"])["tp2_tok_s"]
+    assert ours == pytest.approx(claim("weaver.table1.b16").value["tp2_tok_s"], rel=1e-4)
+    closer = table1.throughput(16, fitted()["collective_s"] / 2)["tp2_tok_s"]
+    assert closer > ours
+
+
+def test_lengths_have_the_printed_means_and_the_limit() -> None:
+    for lengths, means in (("azure", (749, 232)), ("burstgpt", (575, 340))):
+        pairs = lengths_of(lengths, None)
+        assert pairs.mean(axis=0) == pytest.approx(means, rel=0.01)
+        assert pairs.sum(axis=1).max() <= 2048
+    assert (lengths_of("burstgpt", None, "constant") == [[575, 340]]).all()
+
+
+def test_a_load_is_served_in_the_long_run() -> None:
+    """Little's law, and rooms that hold what is in flight."""
+    base = Served(lengths="long", hot_rate=2.0)
+    for way in ("dedicated", "woven", "temporal", "spatial"):
+        found = served(replace(base, way=way))
+        assert found.batch == pytest.approx(found.rate * 1023 * found.hot_s, rel=0.1)
+        assert 0.0 < found.hot_kv <= found.kept <= 1.0 if way != "woven" else found.kept <= 1.0
+        assert found.cold_s <= found.cold_p99_s
+    assert served(base).cold_s > served(replace(base, way="dedicated")).cold_s
+
+
+def test_largest_rates_depend_on_the_readings() -> None:
+    base = Served(lengths="long")
+    assert largest_rate(base) > 1.2 * largest_rate(replace(base, way="dedicated"))
+    for change in ({"host_seconds": 0.005}, {"batch_limit": 64}, {"kv_share": 0.7}):
+        assert largest_rate(replace(base, **change)) < largest_rate(base)  # type: ignore[arg-type]
+    assert largest_rate(replace(base, node=L40S)) < largest_rate(base)
+
+
+def test_a_line_is_told_from_a_bend() -> None:
+    x = [1.0, 2.0, 3.0, 4.0]
+    assert fig5.is_linear(x, [2.0, 4.1, 5.9, 8.0])
+    assert not fig5.is_linear(x, (np.array(x) ** 4).tolist())
+
+
+@pytest.mark.parametrize("figure", [model, table1, fig6])
+def test_a_figure_answers_claims(figure: object) -> None:
+    context = Context(profile="quick", link_variant="measured", seeds=(0,))
+    found = figure.compute(context)  # type: ignore[attr-defined]
+    assert found.results
+    for result in found.results:
+        compare(claim(result.claim_id), result)
