@@ -171,7 +171,7 @@ def _crossing(at: dict[tuple[str, str, str, float], dict[str, Any]]) -> float:
         keys = [(A100, "azure", way, rate) for way in ("woven", "dedicated")]
         if any(key not in at for key in keys):
             break
-        more_s = at[keys[0]]["hot_s"] - at[keys[1]]["hot_s"]
+        more_s = float(at[keys[0]]["hot_s"] - at[keys[1]]["hot_s"])
         if more_s <= 0.0:
             if before is None:
                 return rate

@@ -72,7 +72,7 @@ def _of_rates(rows: list[dict[str, Any]]) -> Iterator[Result]:
 
     def cut(column: str, cold: float, *others: str) -> float:
         theirs = min(at[cold, way][column] for way in others)
-        return 100.0 * (1.0 - at[cold, "woven"][column] / theirs)
+        return float(100.0 * (1.0 - at[cold, "woven"][column] / theirs))
 
     best = [cut("hot_s", cold, "temporal", "spatial") for cold in COLD_RATES]
     by_turns = [cut("hot_s", cold, "temporal") for cold in COLD_RATES]

@@ -142,7 +142,8 @@ def largest_rate(what: Served) -> float:
 def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
     """Return pairs of prompt and output tokens, [request, 2], none longer than the paper has."""
     pairs = _pairs(lengths, traces, spread)
-    return pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
+    found: np.ndarray = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
+    return found
 
 
 @cache
@@ -157,7 +158,9 @@ def _pairs(lengths: Lengths, traces: Path | None, spread: str) -> np.ndarray:
         if lengths == "azure":
             return pairs
         fits = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
-        return np.maximum(1, np.rint(fits * np.array(BURST_MEANS) / fits.mean(axis=0))).astype(int)
+        like = np.rint(fits * np.array(BURST_MEANS) / fits.mean(axis=0))
+        scaled: np.ndarray = np.maximum(1, like).astype(np.int64)
+        return scaled
     means = AZURE_MEANS if lengths == "azure" else BURST_MEANS
     if spread == "constant":
         return np.array([means])

@@ -45,7 +45,7 @@ def test_largest_rates_depend_on_the_readings() -> None:
     base = Served(lengths="long")
     assert largest_rate(base) > 1.2 * largest_rate(replace(base, way="dedicated"))
     for change in ({"host_seconds": 0.005}, {"batch_limit": 64}, {"kv_share": 0.7}):
-        assert largest_rate(replace(base, **change)) < largest_rate(base)  # type: ignore[arg-type]
+        assert largest_rate(replace(base, **change)) < largest_rate(base)
     assert largest_rate(replace(base, node=L40S)) < largest_rate(base)
 
 
