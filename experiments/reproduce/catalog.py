@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from c2c.errors import SettingError
 from experiments.c2cserve import (
@@ -36,7 +34,7 @@ from experiments.c2cserve import (
     tornado,
     workload_map,
 )
-from experiments.c2cserve.context import PROFILES, Computed, Context
+from experiments.c2cserve.context import PROFILES
 from experiments.cocoserve import costs, host_copies, two_cards
 from experiments.cocoserve import fig3 as fig3_memory
 from experiments.cocoserve import fig6 as fig6_copies
@@ -58,9 +56,10 @@ from experiments.figures import every_system as every_system_figures
 from experiments.figures import fleets as fleet_figures
 from experiments.figures import medusa as medusa_figures
 from experiments.figures import tessera as tessera_figures
-from experiments.figures import weaver as weaver_figures
 from experiments.figures import workload_map as map_figures
 from experiments.medusa import mechanism, switch, timeline, traces
+from experiments.reproduce.spec import MODEL, SIMULATOR, FigureSpec
+from experiments.reproduce.woven import WOVEN
 from experiments.tessera import (
     arrivals,
     cluster,
@@ -71,67 +70,10 @@ from experiments.tessera import (
     pipelining,
     switching,
 )
-from experiments.weaver import fig4 as fig4_woven
-from experiments.weaver import fig5 as fig5_woven
-from experiments.weaver import fig6 as fig6_woven
-from experiments.weaver import fig7 as fig7_woven
-from experiments.weaver import model as woven_model
-from experiments.weaver import table1 as table1_woven
-from experiments.weaver.served import TRACE as WOVEN_TRACE
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from experiments.figures.style import Tables
-
-__all__ = ["FIGURES", "FigureSpec", "choose"]
+__all__ = ["FIGURES", "choose"]
 
 PAPER = "c2cserve"  # whose figures have plain names
-MODEL = ("c2c.hardware", "c2c.models", "c2c.cost")
-SIMULATOR = (
-    *MODEL,
-    "c2c.workloads",
-    "c2c.policies",
-    "c2c.serving",
-    "c2c.simulator",
-    "c2c.metrics",
-    "c2c.config",
-)
-# Whole packages: a figure's module may use another one's, and most figures take under a minute.
-OURS = (
-    "experiments.c2cserve",
-    "experiments.cocoserve",
-    "experiments.medusa",
-    "experiments.tessera",
-    "experiments.weaver",
-    "experiments.figures",
-    "experiments.claims",
-    "experiments.sensitivity",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureSpec:
-    """A figure: `compute` makes tidy tables, `draw` makes the picture of them.
-
-    `packages`: whose source the result depends on, beside `OURS`. `traces`: files of the
-    traces' folder it reads where they are at hand. `profiles`: of those "all" means it in.
-    """
-
-    name: str
-    title: str
-    compute: Callable[[Context], Computed]
-    draw: Callable[[Tables, str], Figure]
-    packages: tuple[str, ...] = MODEL
-    traces: tuple[str, ...] = ()
-    profiles: tuple[str, ...] = PROFILES
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Packages that the content key covers."""
-        return (*self.packages, *OURS)
-
-
 FIGURES: dict[str, FigureSpec] = {
     spec.name: spec
     for spec in (
@@ -375,52 +317,7 @@ FIGURES: dict[str, FigureSpec] = {
             draw=cocoserve_figures.draw_two_cards,
             packages=(*MODEL, "c2c.systems"),
         ),
-        FigureSpec(
-            name="weaver.model",
-            title="WEAVER, Sections 3 and 4.2: payload, stalls, lengths",
-            compute=woven_model.compute,
-            draw=weaver_figures.draw_stalls,
-            packages=(*MODEL, "c2c.systems"),
-            traces=(WOVEN_TRACE,),
-        ),
-        FigureSpec(
-            name="weaver.table1",
-            title="WEAVER, Table 1: tensor parallelism",
-            compute=table1_woven.compute,
-            draw=weaver_figures.draw_table1,
-            packages=(*MODEL, "c2c.systems"),
-        ),
-        FigureSpec(
-            name="weaver.fig4",
-            title="WEAVER, Fig. 4: TPOT by the hot rate, memory",
-            compute=fig4_woven.compute,
-            draw=weaver_figures.draw_rates,
-            packages=(*SIMULATOR, "c2c.systems"),
-            traces=(WOVEN_TRACE,),
-        ),
-        FigureSpec(
-            name="weaver.fig5",
-            title="WEAVER, Fig. 5: ratios of rates and of sequences",
-            compute=fig5_woven.compute,
-            draw=weaver_figures.draw_shares,
-            packages=(*SIMULATOR, "c2c.systems"),
-            traces=(WOVEN_TRACE,),
-        ),
-        FigureSpec(
-            name="weaver.fig6",
-            title="WEAVER, Fig. 6: long outputs",
-            compute=fig6_woven.compute,
-            draw=weaver_figures.draw_long,
-            packages=(*SIMULATOR, "c2c.systems"),
-        ),
-        FigureSpec(
-            name="weaver.fig7",
-            title="WEAVER, Fig. 7(a): control and cuts",
-            compute=fig7_woven.compute,
-            draw=weaver_figures.draw_ablation,
-            packages=(*SIMULATOR, "c2c.systems"),
-            traces=(WOVEN_TRACE,),
-        ),
+        *WOVEN,
         FigureSpec(
             name="tessera.fig2",
             title="Tessera, Figs. 2, 3, Table I: kernels by GPU",

@@ -19,7 +19,7 @@ from c2c.hardware import conf_dir
 from c2c.runs import RunDir
 from experiments.c2cserve.context import Context
 from experiments.figures.style import bare_png, look
-from experiments.reproduce.catalog import FigureSpec
+from experiments.reproduce.spec import FigureSpec
 from experiments.worker_process import end_workers, worker_pool
 
 __all__ = ["Outcome", "inputs_of", "make_all", "make_figure", "told"]

@@ -29,8 +29,9 @@ from experiments.claims import (
     totals,
 )
 from experiments.report import report_html
-from experiments.reproduce.catalog import FIGURES, OURS, FigureSpec
+from experiments.reproduce.catalog import FIGURES
 from experiments.reproduce.making import Outcome, inputs_of, make_all, make_figure, told
+from experiments.reproduce.spec import OURS, FigureSpec
 
 __all__ = ["reproduce"]
 
