@@ -1,4 +1,4 @@
-"""How names of this package begin; all other code is compiled as Numba does it."""
+"""Prefixes of this package's names; all other code is compiled as Numba does it."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf refuse, in the one form of `SettingError`."""
+"""Refusals of Hydra and OmegaConf, in the form of `SettingError`."""
 
 from __future__ import annotations
 

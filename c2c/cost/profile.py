@@ -1,4 +1,4 @@
-"""What each candidate chunk size costs: the rows of the chunk-size profiling table."""
+"""Cost of each candidate chunk size: the rows of the chunk-size profiling table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How the tokens of a step spread over the experts of an MoE layer."""
+"""Spread of a step's tokens over the experts of an MoE layer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

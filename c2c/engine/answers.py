@@ -1,4 +1,4 @@
-"""What the front is told of requests: put together and sent once no worker waits for its plan."""
+"""Messages to the front about requests, put together and sent while no worker waits for a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How things are at the moment, as plain data: what the page and the metrics show."""
+"""The engine's present state as plain data, for its page and its metrics."""
 
 from __future__ import annotations
 

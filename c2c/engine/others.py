@@ -1,4 +1,4 @@
-"""What else happens on the machine: seconds of its cores that are not this engine's, kills."""
+"""Other processes of the machine: their seconds on its cores, and kills for lack of memory."""
 
 from __future__ import annotations
 

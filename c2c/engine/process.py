@@ -1,4 +1,4 @@
-"""What the scheduler's process does about itself and others: its loop, its memory, their starts."""
+"""Upkeep of the scheduler's process: its loop, its memory, starts of others."""
 
 from __future__ import annotations
 

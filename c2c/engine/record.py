@@ -1,4 +1,4 @@
-"""What was done, a row a step: what calibrates the cost model, and what explains a run."""
+"""Rows of executed steps, which calibrate the cost model and explain a run."""
 
 from __future__ import annotations
 

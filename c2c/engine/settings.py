@@ -1,4 +1,4 @@
-"""How an engine serves, in one value."""
+"""Settings of an engine, in one value."""
 
 from __future__ import annotations
 

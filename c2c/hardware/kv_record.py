@@ -1,4 +1,4 @@
-"""How large a KV cache may be, from what profiling once found, and whether that still holds."""
+"""Sizes of KV caches that profiling has found, and a check that they still hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine at hand has: cores stand for SMs, main memory for HBM and host memory."""
+"""The machine at hand as hardware: cores for SMs, main memory for HBM and host memory."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Whether a queue grew until the last arrival, more than chance and bursts would let it."""
+"""Test for a queue that grew until the last arrival, beyond chance and bursts."""
 
 from __future__ import annotations
 

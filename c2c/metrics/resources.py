@@ -1,4 +1,4 @@
-"""What a fleet's resources were used for over a stretch of a run, as its requests tell it."""
+"""Use of a fleet's resources over a stretch of a run, from the records of its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which waiting requests join the running batch, and how a step's token budget is shared."""
+"""Admission of waiting requests to the running batch, and shares of a step's token budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which idle model gives way on a slice, and when a busy one is drained."""
+"""Choice of the idle model that gives way on a slice, and drains of busy ones."""
 
 from __future__ import annotations
 

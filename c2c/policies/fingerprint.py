@@ -1,4 +1,4 @@
-"""What machine code of a user's policy is made of, as a digest."""
+"""Digest of the code that a user's policy is compiled from."""
 
 from __future__ import annotations
 

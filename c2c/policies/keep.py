@@ -1,4 +1,4 @@
-"""Which streamed weights stay in a slice's HBM: whole layers, or a share of every matrix."""
+"""Streamed weights that stay in a slice's HBM: whole layers, or a share of every matrix."""
 
 from __future__ import annotations
 

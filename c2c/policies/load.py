@@ -1,4 +1,4 @@
-"""How a model's weights get to a slice: settings of the start, read before any request comes."""
+"""The way of a model's weights to a slice: settings of a start, read before any request comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a busy engine is moved to another slice for a model that finds none, and its cost."""
+"""Moves of busy engines to other slices, for a model that finds none, and their cost."""
 
 from __future__ import annotations
 

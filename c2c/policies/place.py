@@ -1,4 +1,4 @@
-"""Which slice an inactive model is placed on (C2CServe section 6.2)."""
+"""Placement of an inactive model on a slice (C2CServe section 6.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each decision may return; held against policies from outside the package."""
+"""Allowed results of each decision, for policies from outside the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which active instance of a model takes a request (C2CServe section 6.1, step 1)."""
+"""Choice of an active instance for a request (C2CServe section 6.1, step 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a busy model is given one more instance."""
+"""Further instances of a busy model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine of a slice computes next, and which steps wait for the link."""
+"""Turns: choice of a slice's next engine, and steps that wait for the link."""
 
 from __future__ import annotations
 

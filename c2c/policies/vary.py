@@ -1,4 +1,4 @@
-"""Which variant of its step an instance takes, where a layout gives a step several."""
+"""Choice of an instance's variant of its step, where a layout has several."""
 
 from __future__ import annotations
 

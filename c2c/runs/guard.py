@@ -1,4 +1,4 @@
-"""Whether a run may have a folder: never one with other people's files, nor another run's."""
+"""Checks that a run may have a folder, which holds no other run and nobody else's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a folder are a run's own; all others are somebody's and stay as they are."""
+"""Ownership of files in a run's folder; files of others stay as they are."""
 
 from __future__ import annotations
 

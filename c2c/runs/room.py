@@ -1,4 +1,4 @@
-"""Whether a folder can be written and has room, asked before work starts."""
+"""Checks that a folder can be written and has room, before work starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the serving loop asks of its backend, as numbers in a buffer."""
+"""Actions of the serving loop for its backend, as numbers in a buffer."""
 
 from __future__ import annotations
 

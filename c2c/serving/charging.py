@@ -1,4 +1,4 @@
-"""What a request has been charged on an instance that it leaves, carried to where it goes on."""
+"""Charges of a request on an instance that it leaves, carried to the next one."""
 
 from __future__ import annotations
 

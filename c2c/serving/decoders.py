@@ -1,4 +1,4 @@
-"""Which instance decodes a request, if the device that computed its prompt is for prompts only."""
+"""Choice of the decoding instance for a request whose prompt's device is for prompts only."""
 
 from __future__ import annotations
 

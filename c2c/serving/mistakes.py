@@ -1,4 +1,4 @@
-"""What went wrong in a policy from outside the package, in one line."""
+"""Mistakes of policies from outside the package, in one line."""
 
 from __future__ import annotations
 

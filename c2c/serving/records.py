@@ -1,4 +1,4 @@
-"""How a request ends: its record, and what it held is free."""
+"""Ends of requests: their records, and release of the memory that they held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device is for."""
+"""Roles of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which active instance of its model takes a request."""
+"""Routing of requests to active instances of their models."""
 
 from __future__ import annotations
 

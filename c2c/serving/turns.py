@@ -1,4 +1,4 @@
-"""Which engine a device turns to, and which steps wait for the chip's link."""
+"""Turns: choice of a device's next engine, and admission of steps to the chip's link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What experts outside HBM cost a step, and which are there after a start; compiled if needed."""
+"""Cost of a step's experts outside HBM, and experts in HBM after a start; compiled if needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which experts the tokens of a step take, layer by layer, before the step is walked."""
+"""Experts that the tokens of a step take, layer by layer, before the step is walked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulated hardware is and how it stands: constants, phases, links, the timeline."""
+"""The simulated hardware and its state: constants, phases, links, the timeline."""
 
 from __future__ import annotations
 

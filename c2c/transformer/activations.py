@@ -1,4 +1,4 @@
-"""What a feed-forward block does with its gate, under the names of Hugging Face configs."""
+"""Activations of feed-forward blocks, under the names of Hugging Face configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a workload reads, so that a result can be keyed by their content."""
+"""Files that a workload reads, so that a result can be keyed by their content."""
 
 from __future__ import annotations
 

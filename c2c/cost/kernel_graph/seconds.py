@@ -1,4 +1,4 @@
-"""How long a kernel takes on a GPU, from what it computes and moves.
+"""Seconds of a kernel on a GPU, from its operations and bytes.
 
 A product of matrices takes what `c2c.cost.resident_gemm_time` says by the calibration of the GPU's
 kind, as in every other system. Any other kernel takes the longest of four: tensor cores, CUDA

@@ -1,4 +1,4 @@
-"""What endpoints may answer, as the OpenAPI document says it (`/openapi.json`)."""
+"""Answers of endpoints, as the OpenAPI document (`/openapi.json`) states them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong, in OpenAI's form."""
+"""Errors in OpenAI's form."""
 
 from __future__ import annotations
 

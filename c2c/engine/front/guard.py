@@ -1,4 +1,4 @@
-"""What every request passes first: the key, and how large a body may be; and every answer last."""
+"""Checks of every request (key, size of its body) and headers of every answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /metrics says, by model."""
+"""The metrics of /metrics, by model."""
 
 from __future__ import annotations
 

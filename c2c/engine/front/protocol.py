@@ -1,4 +1,4 @@
-"""What clients may send and is carried out; `c2c.engine.front.parameters` has the other fields."""
+"""Request fields that are carried out; `c2c.engine.front.parameters` has the other fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How likely tokens were, in OpenAI's two forms."""
+"""Log probabilities of tokens, in OpenAI's two forms."""
 
 from __future__ import annotations
 

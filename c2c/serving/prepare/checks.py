@@ -1,4 +1,4 @@
-"""What cannot be served is refused before any work, with an error that names it."""
+"""Refusals of setups that cannot be served, before any work, with errors that name the setting."""
 
 from __future__ import annotations
 

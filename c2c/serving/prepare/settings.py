@@ -1,4 +1,4 @@
-"""What a serving setup is made of, each setting checked where it stands."""
+"""Settings of serving, each checked where it is defined."""
 
 from __future__ import annotations
 

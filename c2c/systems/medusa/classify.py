@@ -1,4 +1,4 @@
-"""Which words of a node's parameters are addresses, and of what: three classifiers."""
+"""Classification of the words of a node's parameters as addresses or values, in three ways."""
 
 from __future__ import annotations
 

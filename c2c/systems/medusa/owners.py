@@ -1,4 +1,4 @@
-"""Which allocation an address belongs to, at a point of the trace."""
+"""Owner of an address among the allocations at a point of the trace."""
 
 from __future__ import annotations
 

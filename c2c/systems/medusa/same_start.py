@@ -1,4 +1,4 @@
-"""Whether two captures are of one start, and which buffers hold addresses."""
+"""Check that two captures are of one start, and search for buffers that hold addresses."""
 
 from __future__ import annotations
 

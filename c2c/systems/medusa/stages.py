@@ -1,4 +1,4 @@
-"""What the stages of an engine's start take, for any model, from one model's printed ones."""
+"""Seconds of an engine's start by stage, for any model, from one model's printed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GGUF file's metadata says about the model, in Hugging Face's words.
+"""Model configuration from a GGUF file's metadata, in Hugging Face's words.
 
 `hf_config` makes a config.json's content, `hf_tensors` says which stored tensor each Hugging Face
 name stands for.

@@ -1,4 +1,4 @@
-"""How weights are kept: as floats, or in a few bits with scales."""
+"""Formats of weights: floats, or few bits with scales."""
 
 from __future__ import annotations
 
