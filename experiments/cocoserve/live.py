@@ -62,7 +62,7 @@ class Load:
       rows: requests in a step at most.
       prompt: tokens of a prompt at most.
       new: tokens of an answer at most.
-      piece_bytes: that a change copies between two steps.
+      piece_bytes: that a change copies between two steps; null: half of a layer.
       seed: of prompts, lengths and changes.
     """
 
@@ -71,7 +71,7 @@ class Load:
     rows: int = 16
     prompt: int = 96
     new: int = 48
-    piece_bytes: int = 1 << 16
+    piece_bytes: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -79,9 +79,9 @@ class Load:
             ("requests", 1), ("operations", 0), ("rows", 2), ("prompt", 1), ("new", 1),
             ("piece_bytes", 1),
         ):  # fmt: skip
-            if getattr(self, name) < least:
-                allowed = f"a whole number, at least {least}"
-                raise SettingError(name, getattr(self, name), allowed)
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SettingError(name, value, f"a whole number, at least {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +231,7 @@ def scaled(
     for device in devices[1:]:  # placing an array on a device for the first time is no step
         _jax.block_until_ready(jax.device_put(np.zeros(1, np.float32), device))
     sizes = [layer_bytes(over.weights[n, 0]) for n in range(spec.layers)]
+    piece_bytes = settings.piece_bytes or max(1, max(sizes) // 2)
     draws = random.Random(settings.seed)  # noqa: S311
     before = executables.compiled, executables.loaded
     under_way: Relayout | None = None
@@ -240,7 +241,7 @@ def scaled(
         if under_way is None and len(done.operations) + done.failed < settings.operations:
             change = drawn(over, draws)
             if change is not None:
-                under_way = _begun(over, change, settings.piece_bytes)
+                under_way = _begun(over, change, piece_bytes)
                 row = {"kind": change.kind, "layers": change.layers, "pause_s": 0.0}
                 done.failed += under_way is None
         if under_way is None:

@@ -82,9 +82,10 @@ def help_text(cfg: DictConfig) -> str:
 
 
 def descriptions(schema: type) -> dict[str, str]:
-    """Return what a dataclass's docstring says of each of its fields, in their order."""
-    section = (inspect.getdoc(schema) or "").partition("Attributes:\n")[2]
-    found = dict(_entries(section))
+    """Return what docstrings of a dataclass and its bases say of its fields, in their order."""
+    found: dict[str, str] = {}
+    for each in reversed(schema.__mro__):
+        found |= _entries((inspect.getdoc(each) or "").partition("Attributes:\n")[2])
     return {f.name: found.get(f.name, "") for f in fields(schema)}
 
 

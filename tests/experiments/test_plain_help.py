@@ -23,6 +23,7 @@ COMMANDS = {
     "bench.start": "StartSettings",
     "bench.weaver": "WeaverSettings",
     "cocoserve.plan": "PlanSettings",
+    "cocoserve.scale": "ScaleSettings",
     "medusa.ranks": "RanksSettings",
     "medusa.restore": "RestoreSettings",
     "medusa.steps": "StepsSettings",
