@@ -1,4 +1,4 @@
-"""What LLVM does to the event loop: little to each function, the rest to all of it, once.
+"""LLVM's passes over the event loop: few over each function, the rest over all of it, once.
 
 Numba's own pipelines look for loops to turn into vectors and to repeat, of which the event loop has
 none that are worth it, and for the store that each load may see in up to 200 blocks.

@@ -1,4 +1,4 @@
-"""What engines of others cost a step beside their kernels: `conf/engines/<name>-<version>.yaml`."""
+"""Costs of other engines' steps beside their kernels: `conf/engines/<name>-<version>.yaml`."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What an operator wants of weights: brought in, kept, let go; and who waits to hear of it."""
+"""Wishes of an operator for weights (bring in, keep, let go), and who waits to hear of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changing the MIG layout of a chip takes: which instances go, which come, how long it is."""
+"""Changes of a chip's MIG layout: instances that go, instances that come, seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which experts of a mixture a slice's HBM holds: who gives way, and what is fetched ahead."""
+"""Experts in a slice's HBM: eviction, and prefetch."""
 
 from __future__ import annotations
 

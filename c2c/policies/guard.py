@@ -1,4 +1,4 @@
-"""What policies from outside the package may decide: checked at each decision, interpreted or not.
+"""Checks of decisions of policies from outside the package, interpreted or compiled.
 
 The package's own policies are held to the same by its tests, and pay nothing for it.
 """

@@ -1,4 +1,4 @@
-"""What a runner draws with, as stages: all of it stays on the device and feeds the next step."""
+"""Stages that draw tokens: all stays on the device and feeds the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the share of requests on target falls with what is asked of a fleet, and where it is cut."""
+"""Share of requests on target by load, and where a capacity is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is materialised of a start: graphs, how to find their kernels, allocations, contents."""
+"""The artefact of a start: graphs, ways to find their kernels, allocations, contents."""
 
 from __future__ import annotations
 

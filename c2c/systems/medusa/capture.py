@@ -1,4 +1,4 @@
-"""What one start leaves behind: its trace, its graphs with raw addresses, what buffers hold."""
+"""The record of one start: its trace, its graphs with raw addresses, contents of buffers."""
 
 from __future__ import annotations
 

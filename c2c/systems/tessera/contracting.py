@@ -1,4 +1,4 @@
-"""What the latency policy cannot gain by keeping apart, found before its program is solved.
+"""Contraction of kernels that the latency policy gains nothing by keeping apart.
 
 A kernel goes to one GPU where it is faster there by more than all its transfers could cost, and
 with a neighbour where being apart from it costs more than anything else about it could save. Either

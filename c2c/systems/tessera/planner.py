@@ -1,4 +1,4 @@
-"""Which kernel runs on which GPU: exact for two GPUs and latency, else to a stated gap.
+"""Placement of kernels on GPUs: exact for two GPUs and latency, else to a stated gap.
 
     plan(work, gpus, "throughput")
 

@@ -1,4 +1,4 @@
-"""What is to be placed, and where: kernels with times, data that goes between them, GPUs, links."""
+"""Kernels to be placed, with their times, the data between them, GPUs and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each launch of a program that XLA made computes and moves, for the cost tables.
+"""Operations and bytes of each launch of a program that XLA made, for the cost tables.
 
 Bytes come from the slices that a launch reads and writes, flops of products from their weights.
 What a launch does to a part of a slice only its name says: gathers read as much as they write, and

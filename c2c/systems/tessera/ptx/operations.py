@@ -1,4 +1,4 @@
-"""What arithmetic instructions compute, lane by lane: functions over NumPy arrays."""
+"""Results of arithmetic instructions, lane by lane: functions over NumPy arrays."""
 
 from __future__ import annotations
 
