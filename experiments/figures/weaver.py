@@ -121,7 +121,9 @@ def draw_ablation(tables: Tables, caption: str) -> Figure:
     cut = gpu * (1 - claim("weaver.fig7a.op_splitting").value / 100)
     left.bar(names, [1e3 * rows[n]["hot_s"] for n in names], color=BLUE, label="ours")
     left.plot(["cpu", "gpu", "splitting"], [cpu, gpu, cut], **PUBLISHED, label="printed")
-    left.set(yscale="log", ylabel="hot TPOT (ms)")
+    left.set_yscale("log", base=2)
+    left.set_yticks([25, 50, 100, 200], ["25", "50", "100", "200"])
+    left.set_ylabel("hot TPOT (ms)")
     right.bar(names, [1e3 * rows[n]["cold_s"] for n in names], color=GREEN)
     right.set_ylabel("cold TPOT (ms)")
     left.legend()
@@ -139,8 +141,12 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
             batches, [r[f"printed_{name}_tok_s"] for r in rows],
             **{**PUBLISHED, "markeredgecolor": colour}, label=f"{name}, printed",
         )  # fmt: skip
-    axes.set(xlabel="sequences", ylabel="tokens/s", xscale="log", yscale="log")
+    axes.set(xlabel="sequences", ylabel="tokens/s")
+    axes.set_xscale("log", base=2)  # whose ticks are powers of two, without any between
+    axes.set_yscale("log", base=2)
     axes.set_xticks(batches, [str(b) for b in batches])
+    ticks = [1000, 2000, 4000, 8000]
+    axes.set_yticks(ticks, [f"{t:,}" for t in ticks])
     axes.legend()
     return finish(figure, "Two instances, and tensor parallelism over two GPUs", caption)
 
