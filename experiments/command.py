@@ -1,4 +1,4 @@
-"""What every command has at its edges: signals, terminals, errors in one line.
+"""The edges of every command: signals, terminals, errors in one line.
 
 Only what is light is imported here, so that Ctrl-C while the rest is imported is one line, too.
 """

@@ -1,4 +1,4 @@
-"""How Numba compiles the event loop: as usual, but each thing once and nothing that is not run.
+"""Numba's compilation of the event loop, each thing once and nothing that is not run.
 
 `linking` is the way in: compilers for `numba.njit(pipeline_class=...)`. The other modules put
 cheaper parts in place of Numba's own, and change nothing but how long compiling takes.

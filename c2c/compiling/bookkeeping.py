@@ -1,4 +1,4 @@
-"""What Numba and llvmlite do beside compiling, made light.
+"""Numba's and llvmlite's work beside compiling, made light.
 
 Around each statement Numba enters two generators that would add a line to an error, around each
 constraint on a type a filter of warnings, around each pass what tells of it; types ask the

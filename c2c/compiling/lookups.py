@@ -1,4 +1,4 @@
-"""What Numba finds anew each time while it compiles, found once.
+"""Searches that Numba repeats while it compiles, done once.
 
 Each array that code reads makes Numba look for an implementation that no array has, and then for
 new ones among all modules that could bring any; each size of a type is asked of LLVM through a

@@ -1,4 +1,4 @@
-"""What the scheduler's process does between reports: what can wait, and looking for the next one.
+"""Work of the scheduler's process between reports: postponed work, and the look for the next one.
 
 To be woken takes a process as long as to decide, so where a worker's report is due the process
 looks for it in place of sleeping: for a short time before and after, and only as long as nobody

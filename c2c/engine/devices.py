@@ -1,4 +1,4 @@
-"""What GPUs and MIG instances a machine has, and how a worker is bound to one of them.
+"""GPUs and MIG instances of a machine, and the binding of a worker to one of them.
 
 NVML is asked, nothing is ever changed. A worker gets one UUID in `CUDA_VISIBLE_DEVICES` before its
 process begins, so that it cannot see another's device; what it then sees must be what was planned.

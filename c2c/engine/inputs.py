@@ -1,4 +1,4 @@
-"""What came to the serving loop from outside, as a table.
+"""Inputs of the serving loop from outside, as a table.
 
 Requests with what was asked of them, cancels, lost workers, an operator's wishes about weights:
 with what each step took, all that a run followed from.

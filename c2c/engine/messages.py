@@ -1,4 +1,4 @@
-"""What the engine's processes say to each other: msgspec structs, `c2c.engine.frames` carries them.
+"""Messages between the engine's processes: msgspec structs, carried by `c2c.engine.frames`.
 
 Workers and the front connect to the scheduler's Unix socket. A worker's first frame names its
 process, so that what an older process of the same place still says is nobody's.

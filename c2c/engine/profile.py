@@ -1,4 +1,4 @@
-"""What serving takes beside keys and values, measured: `python -m c2c.engine.profile`.
+"""Memory that serving takes beside keys and values, measured: `python -m c2c.engine.profile`.
 
 A line of JSON in, a line out. Every model computes the largest step that a worker may be asked for,
 in a pool that just suffices for it.

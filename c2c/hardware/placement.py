@@ -1,4 +1,4 @@
-"""Which GPU instances fit on a chip together, by the vendor's rule for where they may start.
+"""Sets of GPU instances that fit on a chip, by the vendor's rule for where they may start.
 
 A chip has a row of memory slices; behind all but perhaps the last of them stands one compute
 slice. An instance of `compute` and `memory` slices takes neighbouring ones of both, from the same

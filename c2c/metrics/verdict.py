@@ -1,4 +1,4 @@
-"""What became of a load: served, targets missed, or more than the fleet can serve; and why.
+"""The verdict on a load: served, targets missed, or more than the fleet can serve; and why.
 
 The rule, for all requests together and for each model:
 

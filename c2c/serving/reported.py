@@ -1,4 +1,4 @@
-"""What a report says of requests: which have ended with the step, and which only waited for it.
+"""Requests in a report: those that ended with the step, and those that only waited for it.
 
 Reached through the port only, and compiled with the step that a live engine drives.
 """

@@ -1,4 +1,4 @@
-"""What the serving loop knows: the fleet (fixed), the rules (fixed) and the state (changing).
+"""The serving loop's knowledge: the fleet (fixed), the rules (fixed) and the state (changing).
 
 Everything is a record array or a NamedTuple of arrays, so that one code runs interpreted and
 compiled. Positions in `Fleet.deployment`, `device`, `instance` and so on are the ids used

@@ -1,4 +1,4 @@
-"""What missing experts cost, as a table: for traces too long to walk every layer of every token.
+"""Costs of missing experts as a table, for traces too long to walk every layer of every token.
 
 The table is made by the exact walk: one request after another of each architecture, alone on a
 slice, and what its steps take longer and move, by tokens since the request began and by prompt

@@ -1,4 +1,4 @@
-"""How the tokens of requests take experts, layer by layer: a router with skew and locality.
+"""Experts of the tokens of requests, layer by layer: a router with skew and locality.
 
 A request has a topic. In each layer a topic prefers experts in an order of its own, by Zipf's law;
 each of a token's experts is kept from the token before it with a fixed probability. Everything is

@@ -1,4 +1,4 @@
-"""What a search for the best fleet varies: system, layout, chunk and size, and what one adds."""
+"""The search space for the best fleet: system, layout, chunk and size."""
 
 from __future__ import annotations
 

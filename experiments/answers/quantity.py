@@ -1,4 +1,4 @@
-"""What a capacity is asked of: the arrival rate, the number of models, or the size of the fleet."""
+"""Quantities whose capacity is sought: arrival rate, number of models, size of the fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines have in common: settings, a run folder, errors in one line."""
+"""The command lines of benchmarks: settings, a run folder, errors in one line."""
 
 from __future__ import annotations
 

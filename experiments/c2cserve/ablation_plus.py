@@ -1,4 +1,4 @@
-"""What each part of `c2cserve_plus` is worth: it is switched off alone (beyond the paper)."""
+"""Gain by each part of `c2cserve_plus`, switched off alone (beyond the paper)."""
 
 from __future__ import annotations
 

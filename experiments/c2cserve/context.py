@@ -1,4 +1,4 @@
-"""What a figure's module takes and gives."""
+"""Settings and results of a figure's module."""
 
 from __future__ import annotations
 

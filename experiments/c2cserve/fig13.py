@@ -1,4 +1,4 @@
-"""What HybridGEMM gives to other systems: their TTFT with and without it (C2CServe, Fig. 13)."""
+"""HybridGEMM in other systems: their TTFT with and without it (C2CServe, Fig. 13)."""
 
 from __future__ import annotations
 

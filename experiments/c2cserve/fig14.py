@@ -1,4 +1,4 @@
-"""What placement, chunk size and alpha control are worth (C2CServe, Fig. 14)."""
+"""Gains by placement, chunk size and control of alpha (C2CServe, Fig. 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison of systems shows of each run."""
+"""Measures of a run in comparisons of systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each missed claim would take: the smallest change of one number that would give it."""
+"""The smallest change of one number that mends a missed claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each headline moves when one constant is halved or doubled, all else as it is."""
+"""Moves of each headline when one constant is halved or doubled, all else as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which system for which workload: models, load and bursts on one chip (beyond the paper)."""
+"""The best system by workload: models, load and bursts on one chip (beyond the paper)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beside the claims in files of ours: members of orders, and why ours misses some."""
+"""Files of ours beside the claims: members of orders, and reasons of misses."""
 
 from __future__ import annotations
 

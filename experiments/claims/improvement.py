@@ -1,4 +1,4 @@
-"""What ours adds to the paper's rules: one quantity under both, seed by seed."""
+"""Improvements over the paper's rules: one quantity under both, seed by seed."""
 
 from __future__ import annotations
 

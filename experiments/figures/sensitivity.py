@@ -1,4 +1,4 @@
-"""What misses would take, what headlines hang on, and what is left without a fitted figure."""
+"""Smallest changes for misses, sensitivity of headlines, results without a fitted figure."""
 
 from __future__ import annotations
 

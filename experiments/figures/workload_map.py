@@ -1,4 +1,4 @@
-"""Which system for which workload: a map, attainment against load, models against host memory."""
+"""The best system by workload: a map, attainment against load, models against host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees: text on standard output, everything else on standard error."""
+"""Output for a user: text on standard output, everything else on standard error."""
 
 from __future__ import annotations
 

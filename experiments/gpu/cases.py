@@ -1,4 +1,4 @@
-"""What a section consists of: cases, their results, and what they are measured with."""
+"""Cases of a section, their results, and the context that they are measured in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether results may go into a folder: nothing that these programs did not write is replaced."""
+"""Check of a results folder: nothing that these programs did not write is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the results show: every aim as passed, failed or unmeasured, from the rows alone."""
+"""The report of a GPU run: every aim as passed, failed or unmeasured, from the rows alone."""
 
 from __future__ import annotations
 

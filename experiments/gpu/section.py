@@ -1,4 +1,4 @@
-"""What a section of a run is: cases, the module that measures them, and its share of the time."""
+"""A section of a run: cases, the module that measures them, and its share of the time."""
 
 from __future__ import annotations
 

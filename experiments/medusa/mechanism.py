@@ -1,4 +1,4 @@
-"""What restoring is made of, as the paper describes it, checked by what a run does."""
+"""The parts of restoring, as the paper describes them, checked by a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What graphs leave on random inputs, as digests, and what beginning and launching them takes."""
+"""Results of graphs on random inputs, as digests, and seconds of their first and later launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a figure of the catalog is: what computes it, what draws it, what its result depends on."""
+"""A figure of the catalog: its computation, its drawing, the packages its result depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What results hang on: one constant or setting is scaled at a time, and what follows is read."""
+"""Sensitivity of results: one constant or setting is scaled at a time."""
 
 from experiments.sensitivity.knobs import Knob, changed, chip_knobs, constant_knobs, setting_knob
 from experiments.sensitivity.search import LIMIT, Change, Search, Wanted

@@ -1,4 +1,4 @@
-"""How far a machine was, from one time to another, from what its steps cost on the whole."""
+"""Drift of a machine: its step costs from one time to another, relative to the whole run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came to the engine in a live run, ready to come once more."""
+"""Inputs of a live run, ready to come once more."""
 
 from __future__ import annotations
 

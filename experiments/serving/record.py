@@ -1,4 +1,4 @@
-"""What a run of the engine leaves: requests as the simulator records them, steps, settings."""
+"""Files of an engine's run: requests as the simulator records them, steps, settings."""
 
 from __future__ import annotations
 

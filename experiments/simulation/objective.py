@@ -1,4 +1,4 @@
-"""What a run returns to a sweeper: a field of its summary, or arithmetic on several.
+"""A run's result for a sweeper: a field of its summary, or arithmetic on several.
 
 `ttft_p99_s`, `attainment_both`, `run_utilisation_link_mean`: the path in summary.json joined by
 `_`, a unit last. `objective='ttft_p99_s + 2 * tpot_p99_s'` and `max(a, b)` work too; a list is

@@ -1,4 +1,4 @@
-"""What a run prints: settings before it starts, tables after it ends."""
+"""Output of a run: settings before it starts, tables after it ends."""
 
 from __future__ import annotations
 

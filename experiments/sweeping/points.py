@@ -1,4 +1,4 @@
-"""What a point of a sweep leaves for the command that started it, wherever it ran.
+"""Results of a sweep's point for the command that started it, wherever it ran.
 
 A launcher may run points in other processes and on other machines, and what they return may be
 lost. So each writes a small file into the sweep's folder, first when it begins, and once more when

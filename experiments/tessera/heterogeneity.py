@@ -1,4 +1,4 @@
-"""Which kernels are faster on an L40s than on an A100 (Tessera, Table I, Figs. 2 and 3)."""
+"""Kernels faster on an L40s than on an A100 (Tessera, Table I, Figs. 2 and 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pipelining and priorities are worth (Tessera, Fig. 9)."""
+"""Gains by pipelining and priorities (Tessera, Fig. 9)."""
 
 from __future__ import annotations
 

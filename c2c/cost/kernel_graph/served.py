@@ -1,4 +1,4 @@
-"""What GPUs are asked to serve: a model's steps, how often a request takes each, what they keep.
+"""A model's steps on GPUs: how often a request takes each, and the memory that they keep.
 
 A decoder has two phases, prefill and decode, with keys and values handed from one to the other; a
 state-space model hands states; a diffusion model has one phase. `ways` compares GPUs by this.

@@ -1,4 +1,4 @@
-"""What a kernel's image says about its kernels: parameters, and in comments what they access.
+"""Kernels of an image: parameters, and in comments the memory that they access.
 
 Images are PTX. Whether a parameter is a pointer is LLVM's mark `.ptr`. Which bytes a kernel reads
 and writes is stated for devices that have no GPU by comments before its entry, which assemblers

@@ -1,4 +1,4 @@
-"""Which of several placements of each kind of step pipelines best: each is tried on requests.
+"""Choice among placements of each kind of step by trial: the one that pipelines requests best.
 
 A plan's objective takes it that computation and transfers overlap without end. With a few requests
 in flight they do not: long groups keep a GPU from what the other one waits for, and many transfers

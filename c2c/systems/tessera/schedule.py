@@ -1,4 +1,4 @@
-"""What each GPU does in which order under a placement: runs of launches, and sends before them.
+"""Order of launches on each GPU under a placement: runs of launches, and sends before them.
 
 A segment is a run of launches of one GPU, one CUDA graph of it. Before it the GPU gets the bytes
 that the segment reads and that were last written elsewhere, and nothing else.

@@ -1,4 +1,4 @@
-"""What two unlike GPUs can do for one model: one of them, both apart, or together in four ways.
+"""Ways to serve one model on two unlike GPUs: one of them, both apart, or together in four ways.
 
 Requests a second that each way sustains under one load, the slowest part deciding, and where the
 weights fit. `kernels` is Tessera's; `prefill_decode` and `attention_ffn` are what it compares with.

@@ -1,4 +1,4 @@
-"""What the rows of the benchmark mean: limits, fractions reached, best choices, predictions.
+"""Analysis of the benchmark's rows: limits, fractions reached, best choices, predictions.
 
 Works on rows alone (see `docs/gpu.md` for their columns), so it runs anywhere.
 """

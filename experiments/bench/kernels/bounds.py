@@ -1,4 +1,4 @@
-"""What no program can beat on this device: the link, device memory and the tensor cores alone.
+"""Bounds of this device: the link, device memory and the tensor cores alone.
 
 Measured again in every run of a section whose results are compared with them.
 """

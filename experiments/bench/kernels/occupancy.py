@@ -1,4 +1,4 @@
-"""How many clusters of full-size CTAs the device holds at once, as the driver says.
+"""Clusters of full-size CTAs that the device holds at once, as the driver says.
 
 A CTA of our kernels takes an SM for itself by its shared memory and threads, so an empty kernel
 launched with the same two numbers has the same answer.

@@ -1,4 +1,4 @@
-"""What hybrid_gemm competes with: weights copied to device memory first, or there all along."""
+"""Rivals of hybrid_gemm: weights copied to device memory first, or there all along."""
 
 from __future__ import annotations
 

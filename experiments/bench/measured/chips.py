@@ -1,4 +1,4 @@
-"""Which platform a measurement's `system` is, and what its constants were fitted to."""
+"""Platforms of measurements by their `system`, and what their constants were fitted to."""
 
 from __future__ import annotations
 

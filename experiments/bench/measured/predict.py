@@ -1,4 +1,4 @@
-"""What the cost model says to each measured call, in microseconds."""
+"""Predictions of the cost model for each measured call, in microseconds."""
 
 from __future__ import annotations
 

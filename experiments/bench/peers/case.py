@@ -1,4 +1,4 @@
-"""What both simulators serve: one model, resident on one GPU, and its requests in one file."""
+"""The case of both simulators: one model, resident on one GPU, and its requests in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace is sent to: a server of several models, and the first of them, this engine."""
+"""Servers that a trace is sent to; the first of them is this engine."""
 
 from __future__ import annotations
 

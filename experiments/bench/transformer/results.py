@@ -1,4 +1,4 @@
-"""What the rows of the section `transformer` show: limits reached, and its aims."""
+"""Results of the section `transformer`: limits reached, and its aims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a step's projections are split between the two dataflows: alpha and cluster of each."""
+"""Splits of a step's projections between the two dataflows: alpha and cluster of each."""
 
 from __future__ import annotations
 

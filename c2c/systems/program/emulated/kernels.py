@@ -1,4 +1,4 @@
-"""What a kernel does without a GPU: a digest of its name, its constants and the bytes it reads.
+"""Kernels without a GPU: a digest of name, constants and bytes read.
 
 Every byte it writes depends on all of them, so that one wrong word shows in what comes after. The
 fake driver library (tests/systems/program/fake) computes the same in C.

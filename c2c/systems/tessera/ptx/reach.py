@@ -1,4 +1,4 @@
-"""Which parameter reaches the address of each access to global memory: read and write sets.
+"""Parameters that reach the address of each access to global memory: read and write sets.
 
 A fixed point over registers, without regard to the order of instructions: whatever a register may
 hold anywhere in the kernel counts. What cannot be traced to a parameter makes a kernel opaque; it
