@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -21,6 +22,8 @@ from c2c.transformer.params import Params
 from c2c.transformer.stays import Laid, Stay
 
 __all__ = ["Executor", "OnDevice", "Stored", "blocks_for", "bound"]
+
+_jax: Any = jax  # parts of it are untyped
 
 Stored = Sequence[tuple[Stay, int]]
 """Requests, and the positions of each whose keys and values are there after a step."""
@@ -72,7 +75,14 @@ class Executor(Protocol):
 
 
 class OnDevice:
-    """A model on one device, the pool's."""
+    """A model on one device, the pool's.
+
+    Attributes:
+      poll: is called after each layer and after the logits, each of which is waited for then. It
+        may use the pool's arrays and put others in their place. None: nothing is waited for.
+    """
+
+    poll: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -123,13 +133,33 @@ class OnDevice:
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
         """Return the logits of the tokens that are wanted, or what the last layer did."""
+        more: dict[str, Any] = {} if self.poll is None else {"between": self._between}
+        found, self.pool.arrays = self._run(
+            laid, tokens, wanted, self.tables(laid), has_logits=has_logits, **more
+        )
+        if self.poll is not None:
+            _jax.block_until_ready(found)
+            self.poll()
+        return found
+
+    def tables(self, laid: Laid) -> np.ndarray:
+        """Return the blocks of each row that are in this pool: int32 [rows, width], -1 for none."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
         for row, stay in zip(tables, laid.rows, strict=True):
-            if stay is not None:
-                blocks = self._blocks[stay]
-                row[: len(blocks)] = blocks
-        found, self.pool.arrays = self._run(laid, tokens, wanted, tables, has_logits=has_logits)
-        return found
+            blocks = self.blocks(stay)
+            row[: len(blocks)] = blocks
+        return tables
+
+    def blocks(self, stay: Stay | None) -> Sequence[int]:
+        """Return the first pages of what a request holds."""
+        return () if stay is None else self._blocks.get(stay, ())
+
+    def _between(self, cache: Any) -> Any:
+        _jax.block_until_ready(cache.k)
+        self.pool.arrays = cache
+        assert self.poll is not None
+        self.poll()
+        return replace(self.pool.arrays, tables=cache.tables)
 
     def end(self, x: Any, wanted: Any) -> Any:
         """Return the logits of some tokens, of what `compute` gave without logits."""

@@ -99,6 +99,7 @@ def run[C: (Cache, Pooled)](
     executables: Executables | None = None,
     ahead: bool = False,
     has_logits: bool = True,
+    between: Callable[[C], C] = lambda cache: cache,
 ) -> tuple[jax.Array, C]:
     """Do what `forward` does, compiled once a shape; `cache` is used up.
 
@@ -110,6 +111,8 @@ def run[C: (Cache, Pooled)](
       ahead: only have `executables` ready; shapes are returned in place of arrays.
       has_logits: if not, what the last layer did is returned in their place, see `end`; they are
         computed all the same where all is one executable.
+      between: is given the cache after each layer and returns it, where a layer is an executable;
+        meanwhile it may give the arrays away.
     """
     linear = Reference() if linear is None else linear
     spec = nameless(spec)
@@ -125,7 +128,7 @@ def run[C: (Cache, Pooled)](
         whole: tuple[jax.Array, C] = compiled(_WHOLE)(*given, linear, wanted, **static)
         return whole
     end = compiled(END) if has_logits else _without_logits
-    stages = _Stages(begin=compiled(BEGIN), layer=compiled(_LAYER), end=end)
+    stages = _Stages(begin=compiled(BEGIN), layer=compiled(_LAYER), end=end, between=between)
     return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
 
 
@@ -251,6 +254,7 @@ class _Stages:
     begin: Callable[..., Any]
     layer: Callable[..., Any]
     end: Callable[..., Any]
+    between: Callable[[Any], Any] = lambda cache: cache
 
 
 _PLAIN = _Stages(begin=_begin, layer=_layer, end=_end)
@@ -307,6 +311,7 @@ def _compute(
             }
             at = np.int32(number), None, np.int32(place) if spec.dense_layers else None
             x, cache = layer(at, sparse, weights, x, cache)
+            cache = stages.between(cache)
     else:
         stacks = linear.prepare(layered)
 

@@ -121,28 +121,34 @@ class KvPool:
         """Bytes of keys and values."""
         return int(2 * self.superblocks * self.superblock * self.dtype.itemsize)
 
-    def lease(self, spec: ModelSpec, *, block_layers: int | None = None) -> Lease:
+    def lease(self, spec: ModelSpec, *, block_layers: int | None = None, reserve: int = 0) -> Lease:
         """Return what a model takes blocks by.
 
         Args:
           spec: the model.
           block_layers: layers of a block; by default all. With 1 each layer's keys and values are
             may be on a device of its own; a sequence then has a list of blocks for each layer.
+          reserve: superblocks that the lease never takes, so that other models grow into them.
 
         Raises:
-          SettingError: the layers do not divide into such blocks.
+          SettingError: the layers do not divide into such blocks, or the reserve is no part of the
+            pool.
         """
-        return Lease(self, spec, spec.layers if block_layers is None else block_layers)
+        layers = spec.layers if block_layers is None else block_layers
+        return Lease(self, spec, layers, reserve)
 
 
 class Lease:
     """One model's blocks; a block is known by its first page, in pages of the model's size."""
 
-    def __init__(self, pool: KvPool, spec: ModelSpec, block_layers: int) -> None:
+    def __init__(self, pool: KvPool, spec: ModelSpec, block_layers: int, reserve: int) -> None:
         if block_layers < 1 or spec.layers % block_layers:
             raise SettingError(
                 "block_layers", block_layers, f"a divisor of the model's {spec.layers} layers"
             )
+        if not 0 <= reserve <= pool.superblocks:
+            allowed = f"from 0 to the {pool.superblocks} superblocks of the pool"
+            raise SettingError("reserve", reserve, allowed)
         page = PAGE_TOKENS * spec.kv_heads * spec.head_dim
         if pool.superblock % page:
             raise ValueError(f"superblocks of {pool.superblock} elements: pages of {page} do not")
@@ -150,18 +156,19 @@ class Lease:
         self._pages = pool.superblock // page  # of a superblock
         self._layers = block_layers
         self._blocks = self._pages // block_layers
+        self._most = pool.superblocks - reserve
         self._open: dict[int, list[int]] = {}  # superblock: its blocks that nobody holds
 
     @property
     def available(self) -> int:
         """Blocks that could be taken now."""
         mine = sum(map(len, self._open.values()))
-        return mine + len(self._pool.free) * self._blocks
+        return mine + min(len(self._pool.free), self._most - len(self._open)) * self._blocks
 
     @property
     def most(self) -> int:
         """Blocks that could be taken if no other model had any."""
-        return self._pool.superblocks * self._blocks
+        return self._most * self._blocks
 
     @property
     def held(self) -> int:

@@ -1,18 +1,21 @@
-"""A decode step of which some rows' attention is done on the device that has their cache.
+"""A model with some sequences' keys and values on another device, which attends to them.
 
-The sender computes all rows; in each layer it hands queries, keys and values of the rows that are
-away to `Tasks`, attends to its own rows, and takes the others' result. The receiver's thread, which
-owns the arrays of its pool, does what is handed over when it polls. Rows stay whole, so the results
-are joined in their order and are those of a step that is not woven.
+A request is at home or away by a draw. One that is away has its blocks brought to the receiver
+once, at the end of its prompt. In each layer of a step the sender computes all rows, hands queries,
+keys and values of those away over a link, attends to its own rows, and takes the others' results.
+Rows away are gathered and scattered by indices that are data, padded to a row class, so that no
+change of counts compiles anything. Sequences stay whole: results are those of a plain step.
 
 Source: WEAVER, sections 3 and 4.1.
 """
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,28 +23,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from c2c.draws import draw
+from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Pooled, rows_of
-from c2c.transformer.embedding import lookup
-from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.forward import end
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import (
-    Layer,
-    after_attention,
-    attention,
-    before_attention,
-    needed,
-    place_in,
-    window_of,
-)
+from c2c.transformer.cache import Rows
+from c2c.transformer.executables import Stage
+from c2c.transformer.executor import OnDevice, Stored, bound
+from c2c.transformer.forward import BEGIN, nameless
+from c2c.transformer.hosting import ATTEND, TAKE, bare
+from c2c.transformer.layer import Layer, after_attention, before_attention, needed, place_in
 from c2c.transformer.linear import Linear
-from c2c.transformer.params import Params
-from c2c.transformer.rope import angles
+from c2c.transformer.links import Link, LinkLost
+from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.shapes import Shapes
+from c2c.transformer.stays import Laid, Stay
 from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
+from pallas_kernels.woven import Status, TaskFailed
 
-__all__ = ["Tasks", "is_away", "move_block", "woven_decode"]
+__all__ = ["GaveWay", "Woven", "check_ratio", "is_away"]
+
+_jax: Any = jax  # parts of it are untyped
+_log = logging.getLogger("c2c.transformer")
 
 _HOME = 0x40E  # what the draw of a home has in place of a layer
 
@@ -56,196 +58,297 @@ def is_away(seed: int, request: int, ratio: float) -> bool:
     return draw(seed, request, 0, _HOME, 0) < ratio
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    number: int  # of the layer
-    tables: np.ndarray
-    positions: np.ndarray
-    heads: Heads
-    result: queue.SimpleQueue[Any]
+def check_ratio(ratio: float) -> None:
+    """Return if so large a share of the requests can be away.
+
+    Raises:
+      SettingError: it is no share.
+    """
+    if not 0 <= ratio <= 1:
+        raise SettingError("ratio", ratio, "a share from 0 to 1")
 
 
-class Tasks:
-    """Tasks of a sender, for the thread that owns a pool; each is done once, in order."""
+class GaveWay(RuntimeError):
+    """Requests lost their keys and values on the receiver; nothing of the step is done.
+
+    Whoever runs the steps has them give way (`Runner.preempt`) and computes them again: they are at
+    home from then on.
+    """
+
+    def __init__(self, requests: Sequence[int], why: str) -> None:
+        super().__init__(f"{len(requests)} requests are computed again at home: {why}")
+        self.requests = tuple(requests)
+
+
+class Woven:
+    """A model on one device, and a receiver for some of its requests' keys and values."""
+
+    ends_apart = True
 
     def __init__(
         self,
-        pool: KvPool,
-        spec: ModelSpec,
+        local: OnDevice,
+        link: Link,
+        shapes: Shapes,
         *,
-        executables: Executables | None = None,
+        ratio: float,
+        seed: int = 0,
         backend: Choice = "auto",
     ) -> None:
-        """Do nothing yet.
+        """Have no request yet; nothing is computed.
 
         Args:
-          pool: of the receiver; has blocks of the sender's model.
-          spec: the sender's model.
-          executables: where compiled stages come from; by default jax compiles for this process.
+          local: the model on the sender's device.
+          link: to the receiver.
+          shapes: of the runner.
+          ratio: share of the requests that are away.
+          seed: of the draws of homes.
           backend: of the attention kernels.
+
+        Raises:
+          SettingError: no such share, or the model's layers share arrays.
         """
-        self.pool, self.spec = pool, spec
-        self.sent = self.done = 0
+        check_ratio(ratio)
+        if not local.linear.placement.by_layer:
+            raise SettingError("linear", local.linear, "a strategy with an array a layer")
+        self.local, self.link, self.shapes = local, link, shapes
+        self.spec, self.device, self.executables = local.spec, local.device, local.executables
+        self.ratio, self.seed = ratio, seed
+        self.sent = self.brought = 0  # tasks, and requests whose blocks were
+        self.fallbacks: Counter[str] = Counter()  # requests that were computed again, by reason
+        self.times: list[tuple[float, float, float]] | None = None
+        """Of each task: when it was sent, own rows were done, its result came; None: not noted."""
+        self._away: dict[Stay, int] = {}  # sequences by the receiver's books
+        self._fallen: set[int] = set()  # requests that stay at home, whatever was drawn
+        self._numbers = itertools.count()
+        self._lost = ""  # why the receiver is not asked any more
         self._backend: Choice = backend
-        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-        on = None if executables is None else executables.on(pool.device)
-        self._attend = _bound(_ATTEND, on)
+        self._nameless = nameless(local.spec)
+        self._stage: Callable[[Stage], Callable[..., Any]] = bound(local.executables)
 
-    def send(
-        self, number: int, tables: np.ndarray, positions: np.ndarray, heads: Heads
-    ) -> Callable[[], Any]:
-        """Hand a layer's rows over; return what waits for their attention."""
-        result: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.sent += 1
-        self._tasks.put(
-            _Task(number=number, tables=tables, positions=positions, heads=heads, result=result)
-        )
+    @property
+    def away(self) -> tuple[int, ...]:
+        """Requests whose keys and values are on the receiver."""
+        return tuple(stay.request for stay in self._away)
 
-        def wait() -> Any:
-            found = result.get()
-            if isinstance(found, BaseException):
-                raise found
-            return found
+    @property
+    def available(self) -> int:
+        """Blocks that could be taken now at home."""
+        return self.local.available
 
-        return wait
+    def lacks(self, stored: Stored) -> int:
+        """Return how many blocks requests need at home beyond those that are free."""
+        return self.local.lacks(self._own(stored))
 
-    def poll(self, limit_s: float = 0.0) -> bool:
-        """Do the next task if there is one, or comes within so many seconds; say if so."""
-        try:
-            task = self._tasks.get(timeout=limit_s) if limit_s else self._tasks.get_nowait()
-        except queue.Empty:
-            return False
-        try:
-            here = jax.device_put((task.tables, task.positions, *task.heads), self.pool.device)
-            mixed, self.pool.arrays = self._attend(
-                _bare(self.pool), np.int32(task.number), *here,
-                spec=self.spec, backend=self._backend,
-            )  # fmt: skip
-        except BaseException as error:
-            task.result.put(error)  # else the sender waits for ever
-            raise
-        self.done += 1
-        task.result.put(mixed)
-        return True
+    def grow(self, stored: Stored) -> None:
+        """Take the blocks that requests need at home; the receiver takes its own.
 
+        Raises:
+          OutOfPages: there are not so many.
+        """
+        self.local.grow(self._own(stored))
 
-def woven_decode(
-    params: Params,
-    tokens: Any,
-    positions: Sequence[np.ndarray],
-    tables: Sequence[np.ndarray],
-    pool: KvPool,
-    spec: ModelSpec,
-    *,
-    linear: Linear,
-    tasks: Tasks,
-    executables: Executables | None = None,
-    backend: Choice = "auto",
-) -> jax.Array:
-    """Return the logits of rows of one token each; their keys and values are in both pools then.
+    def give(self, stay: Stay) -> None:
+        """Free what a request holds, wherever it is."""
+        self.local.give(stay)
+        number = self._away.pop(stay, None)
+        if number is None:
+            self._fallen.discard(stay.request)
+        elif not self._lost:
+            try:
+                self.link.give(number)
+            except LinkLost as error:
+                self._lose(error)
 
-    Args:
-      params: of the model, each layer with arrays of its own.
-      tokens: int32 [N], those of the sender's own rows, then of those away.
-      positions: int32, of the own rows and of those away; -1 for padding. Either may have no row.
-      tables: blocks of the own rows in `pool` and of those away in the receiver's, [rows, width].
-      pool: of the sender.
-      spec: the model.
-      linear: how projections are multiplied.
-      tasks: where rows that are away are handed over; a task a layer, none without such rows.
-      executables: where compiled stages come from; by default jax compiles for this process.
-      backend: of the attention kernels.
+    def end(self, x: Any, wanted: Any) -> Any:
+        """Return the logits of some tokens, of what `compute` gave without logits."""
+        return self.local.end(x, wanted)
 
-    Raises:
-      ValueError: layers share arrays.
-    """
-    if not linear.placement.by_layer:
-        raise ValueError("layers share arrays: expected an array a layer")
-    on = None if executables is None else executables.on(pool.device)
-    begin, before, attend, after = (_bound(s, on) for s in (_BEGIN, _BEFORE, _ATTEND, _AFTER))
-    own, away = map(len, positions)
-    every = np.concatenate(positions).astype(np.int32)
-    x, turns = begin(params.embed, tokens, every, linear, spec=spec, dtype=str(params.dtype))
-    own_tables = jax.device_put(tables[0], pool.device)
-    for number, (sparse, place) in enumerate(feed_forward_places(spec)):
-        weights = {
+    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+        """Return the logits of the tokens that are wanted, or what the last layer did.
+
+        Raises:
+          GaveWay: the receiver has no blocks, is late or is gone.
+        """
+        away = [row for row, stay in enumerate(laid.rows) if stay in self._away]
+        if not away:
+            found = self.local.compute(laid, tokens, wanted, has_logits=has_logits)
+        else:
+            if self._lost:
+                raise self._all_fall()
+            try:
+                x = self._woven(laid, tokens, away)
+            except TaskFailed as failed:
+                raise self._fall(laid, away, failed.status) from failed
+            except LinkLost as error:
+                self._lose(error)
+                raise self._all_fall() from error
+            found = self.end(x, wanted) if has_logits else x
+        self._move(laid)
+        return found
+
+    def ready(self, laid: Laid, tokens: Any) -> Any:
+        """Have ready what calls of this shape run at home, for all counts of rows away."""
+        assert self.executables is not None
+        local, spec, ahead = self.local, self._nameless, self.executables.bind_ahead
+        logits = local.ready(laid, tokens)
+        ahead(TAKE)(bare(local.pool), np.int32(0), spec=spec)
+        if not laid.decode_rows:
+            return logits
+        x, rows, turns = ahead(BEGIN)(
+            local.params.embed, tokens, laid.positions, local.linear, count=len(laid.rows),
+            decode_rows=laid.decode_rows, spec=spec, dtype=str(local.params.dtype),
+        )  # fmt: skip
+        for size in (n for n in self.shapes.rows if self._class(laid.decode_rows) >= n):
+            index = np.zeros(size, np.int32)
+            done: set[bool] = set()
+            for number, (sparse, place) in enumerate(feed_forward_places(spec)):
+                if sparse not in done:
+                    weights = self._weights(number, place, sparse=sparse)
+                    held, gone = ahead(_BEFORE)(x, turns, *weights, index, spec=spec)
+                    ahead(ATTEND)(
+                        bare(local.pool), np.int32(0), local.tables(laid), laid.positions, *held,
+                        spec=spec, backend=self._backend, decode_rows=laid.decode_rows,
+                    )  # fmt: skip
+                    ahead(_AFTER)(
+                        x, held[0], gone[0], index, rows, *weights, spec=spec, sparse=sparse
+                    )
+                done.add(sparse)
+        return logits
+
+    def _class(self, count: int) -> int:
+        """Return the rows that a group of so many is padded to."""
+        return next(rows for rows in self.shapes.rows if rows >= count)
+
+    def _own(self, stored: Stored) -> Stored:
+        return [(stay, n) for stay, n in stored if stay not in self._away]
+
+    def _weights(
+        self, number: int, place: int, *, sparse: bool
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any], Any, Any, Linear]:
+        """Return what a stage needs of a layer."""
+        params, spec = self.local.params, self.spec
+        projections = {
             name: stack[place_in(name, number, place)]
             for name, stack in params.projections.items()
             if name != "head" and needed(name, sparse)
         }
         at = np.int32(number), np.int32(place) if spec.dense_layers else None
-        held, gone = before(x, turns, params.layers, weights, *at, linear, spec=spec, own=own)
-        wait = tasks.send(number, tables[1], positions[1], gone) if away else None
-        mixed = []
-        if own:
-            found, pool.arrays = attend(
-                _bare(pool), np.int32(number), own_tables, positions[0], *held,
-                spec=spec, backend=backend,
-            )  # fmt: skip
-            mixed.append(found)
-        if wait is not None:
-            mixed.append(jax.device_put(wait(), pool.device))
-        x = after(
-            x, tuple(mixed), params.layers, weights, *at, every, linear, spec=spec, sparse=sparse
-        )
-    wanted = np.arange(own + away, dtype=np.int32)
-    return end(params, x, wanted, spec, linear=linear, executables=on)
+        return params.layers, projections, *at, self.local.linear
 
+    def _woven(self, laid: Laid, tokens: Any, away: Sequence[int]) -> Any:
+        """Return what the last layer did, of all rows."""
+        local, spec, stage, first = self.local, self._nameless, self._stage, int(laid.chunk > 0)
+        size, total = self._class(len(away)), len(laid.positions)
+        index = np.full(size, total, np.int32)  # past the end: nobody's
+        index[: len(away)] = [laid.chunk + row - first for row in away]
+        sequences = np.full(size, -1, np.int32)
+        sequences[: len(away)] = [self._away[laid.rows[row]] for row in away]  # type: ignore[index]
+        self.link.table(sequences, np.append(laid.positions, np.int32(-1))[index] + 1)
+        own = laid.positions.copy()
+        own[index[: len(away)]] = -1
+        has_own = bool((own >= 0).any())
+        tables = jax.device_put(local.tables(laid), self.device)
+        x, rows, turns = stage(BEGIN)(
+            local.params.embed, tokens, laid.positions, local.linear, count=len(laid.rows),
+            decode_rows=laid.decode_rows, spec=spec, dtype=str(local.params.dtype),
+        )  # fmt: skip
+        for number, (sparse, place) in enumerate(feed_forward_places(spec)):
+            weights = self._weights(number, place, sparse=sparse)
+            held, gone = stage(_BEFORE)(x, turns, *weights, index, spec=spec)
+            sent_s = self.link.send(*gone)
+            self.sent += 1
+            mixed = held[0]  # of rows that nobody attends to: any values of this shape
+            if has_own:
+                mixed, local.pool.arrays = stage(ATTEND)(
+                    bare(local.pool), np.int32(number), tables, own, *held,
+                    spec=spec, backend=self._backend, decode_rows=laid.decode_rows,
+                )  # fmt: skip
+            own_s = 0.0
+            if self.times is not None:
+                _jax.block_until_ready(mixed)
+                own_s = time.monotonic()
+            part = jax.device_put(self.link.wait(), self.device)
+            if self.times is not None:
+                self.times.append((sent_s, own_s, time.monotonic()))
+            x = stage(_AFTER)(x, mixed, part, index, rows, *weights, spec=spec, sparse=sparse)
+        return x
 
-def move_block(source: KvPool, target: KvPool, spec: ModelSpec, first: int, to: int) -> None:
-    """Copy a block's keys and values; whoever owns the arrays of both pools may call it.
+    def _move(self, laid: Laid) -> None:
+        """Bring the blocks of a prompt that is done now to the receiver, if its home is there.
 
-    Args:
-      source: where the block is.
-      target: where it is to be.
-      spec: the model whose block it is.
-      first: its first page there.
-      to: its first page in the target.
-    """
-    taken = _TAKE.jitted(_bare(source), np.int32(first), spec=spec)
-    here = jax.device_put(taken, target.device)
-    target.arrays = _PUT.jitted(_bare(target), *here, np.int32(to), spec=spec)
+        Without room there it stays at home.
+        """
+        stay = laid.rows[0] if laid.chunk else None
+        if stay is None or laid.drawing[0] is not stay or stay.new < 2 or self._lost:
+            return
+        if stay.request in self._fallen or not is_away(self.seed, stay.request, self.ratio):
+            return
+        pool, number = self.local.pool, next(self._numbers)
+        blocks = [
+            self._stage(TAKE)(bare(pool), np.int32(block), spec=self._nameless)
+            for block in self.local.blocks(stay)
+        ]
+        try:
+            there = self.link.bring(number, blocks)
+        except LinkLost as error:
+            self._lose(error)
+            return
+        if there:
+            self.local.give(stay)
+            self._away[stay] = number
+            self.brought += 1
 
+    def _lose(self, error: LinkLost) -> None:
+        """Ask the receiver no more; who is there falls at the next step with any of them."""
+        if not self._lost:
+            self._lost = str(error)
+            _log.warning("the receiver is not asked any more: %s", error)
+            self.link.close()
 
-def _begin(
-    embed: Any, tokens: Any, positions: Any, linear: Linear, spec: ModelSpec, dtype: str
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    rows = rows_of(positions, positions.shape[0], positions.shape[0])
-    x = lookup(embed, tokens, linear.rows, dtype=dtype)
-    return x, angles(jnp.maximum(positions, 0), rows.lengths, spec)
+    def _all_fall(self) -> GaveWay:
+        return self._gave_way(list(self._away), "LOST", self._lost)
+
+    def _fall(self, laid: Laid, away: Sequence[int], status: Status) -> GaveWay:
+        """Give up the keys and values of rows that wanted a block, else of all rows of a step."""
+        first = int(laid.chunk > 0)
+        some = [
+            row for row in away
+            if status is Status.NO_BLOCKS
+            and laid.positions[laid.chunk + row - first] % PAGE_TOKENS == 0
+        ]  # fmt: skip
+        stays = [stay for row in some or away if (stay := laid.rows[row]) is not None]
+        return self._gave_way(stays, status.name, f"the receiver says {status.name}")
+
+    def _gave_way(self, stays: Sequence[Stay], kind: str, why: str) -> GaveWay:
+        requests = [stay.request for stay in stays]
+        again = GaveWay(requests, why)
+        new = set(requests) - self._fallen
+        if new:  # said and counted once
+            _log.warning("%s", again)
+            self.fallbacks[kind] += len(new)
+            self._fallen |= new
+        return again
 
 
 def _before(
     x: Any, turns: Any, small: Any, weights: Any, number: Any, place: Any, linear: Linear,
-    spec: ModelSpec, own: int,
+    index: Any, spec: ModelSpec,
 ) -> tuple[Heads, Heads]:  # fmt: skip
+    """Return queries, keys and values of all rows, and of those away."""
     q, k, v = before_attention(_layer(small, weights, linear, number, place), x, turns, spec)
-    return (q[:own], k[:own], v[:own]), (q[own:], k[own:], v[own:])
-
-
-def _bare(pool: KvPool) -> Pooled:
-    """Return the arrays without tables, as these are given away with them."""
-    return replace(pool.arrays, tables=None)
-
-
-def _attend(
-    pool: Pooled, number: Any, tables: Any, positions: Any, q: Any, k: Any, v: Any,
-    spec: ModelSpec, backend: Choice,
-) -> tuple[jax.Array, Pooled]:  # fmt: skip
-    rows = rows_of(positions, positions.shape[0], positions.shape[0])
-    seen = replace(pool, tables=tables).seen_by(spec)
-    window = window_of(spec, number)
-    mixed, pages = attention(seen, rows, number, window, q, k, v, backend=backend)
-    return mixed, pool.with_pages(pages)
+    gone = tuple(jnp.take(each, index, axis=0, mode="clip") for each in (q, k, v))
+    return (q, k, v), (gone[0], gone[1], gone[2])
 
 
 def _after(
-    x: Any, mixed: tuple[Any, ...], small: Any, weights: Any, number: Any, place: Any,
-    positions: Any, linear: Linear, spec: ModelSpec, sparse: bool,
+    x: Any, mixed: Any, part: Any, index: Any, rows: Rows, small: Any, weights: Any, number: Any,
+    place: Any, linear: Linear, spec: ModelSpec, sparse: bool,
 ) -> jax.Array:  # fmt: skip
-    rows = rows_of(positions, positions.shape[0], positions.shape[0])
+    """Return the layer's output, with the results of rows away among the others."""
+    mixed = jnp.asarray(mixed).at[index].set(part.astype(mixed.dtype), mode="drop")
     layer = _layer(small, weights, linear, number, place)
-    return after_attention(layer, x, jnp.concatenate(mixed), rows, spec, sparse=sparse)
+    return after_attention(layer, x, mixed, rows, spec, sparse=sparse)
 
 
 def _layer(small: Any, weights: Any, linear: Linear, number: Any, place: Any) -> Layer:
@@ -254,23 +357,5 @@ def _layer(small: Any, weights: Any, linear: Linear, number: Any, place: Any) ->
     )
 
 
-def _take(pool: Pooled, first: Any, spec: ModelSpec) -> tuple[jax.Array, jax.Array]:
-    pages, which = pool.seen_by(spec), first + np.arange(spec.layers)
-    return pages.k[which], pages.v[which]
-
-
-def _put(pool: Pooled, k: Any, v: Any, to: Any, spec: ModelSpec) -> Pooled:
-    pages, which = pool.seen_by(spec), to + np.arange(spec.layers)
-    return pool.with_pages(replace(pages, k=pages.k.at[which].set(k), v=pages.v.at[which].set(v)))
-
-
-def _bound(stage: Stage, executables: Executables | None) -> Callable[..., Any]:
-    return stage.jitted if executables is None else executables.bind(stage)
-
-
-_BEGIN = Stage(name="woven_begin", function=_begin, static=("spec", "dtype"))
-_BEFORE = Stage(name="woven_before", function=_before, static=("spec", "own"))
-_ATTEND = Stage(name="woven_attend", function=_attend, donated=(0,), static=("spec", "backend"))
+_BEFORE = Stage(name="woven_before", function=_before, static=("spec",))
 _AFTER = Stage(name="woven_after", function=_after, donated=(0,), static=("spec", "sparse"))
-_TAKE = Stage(name="woven_take", function=_take, static=("spec",))
-_PUT = Stage(name="woven_put", function=_put, donated=(0,), static=("spec",))

@@ -14,10 +14,12 @@ from c2c.transformer.woven import is_away
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
+PAIRS = [("llama", 8), ("mistral", 40), ("qwen3_moe", 40), ("llama", 200), ("mixed", 40)]
 
-@pytest.mark.parametrize("family", tiered(["llama", "mistral", "qwen3_moe"]))
+
+@pytest.mark.parametrize(("family", "requests_"), tiered(PAIRS))
 def test_tokens_of_both_models_are_those_of_each_alone(
-    family: str, tmp_path: Path, repository: Path
+    family: str, requests_: int, tmp_path: Path, repository: Path
 ) -> None:
     paths = [
         write(tmp_path / f"{role}-{name}", config_of(name), tensors_of(config_of(name)))
@@ -25,27 +27,32 @@ def test_tokens_of_both_models_are_those_of_each_alone(
     ]
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.transformer.woven_pair", *paths, tmp_path / "store"],
+        [
+            *(sys.executable, "-m", "tests.transformer.woven_pair", *paths),
+            *(tmp_path / "store", str(requests_)),
+        ],
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert not done.returncode, done.stderr
     alone, *woven = map(json.loads, done.stdout.splitlines())
-    assert len({tuple(tokens) for tokens in alone["hot"]}) == 6
+    assert len({tuple(tokens) for tokens in alone["hot"]}) == requests_
     layers = config_of(family)["num_hidden_layers"]
-    shares = [sum(each["homes"]) for each in woven]
-    assert shares[0] == 0 < shares[1] < 6 == shares[2]
+    shares = [each["brought"] for each in woven]
+    longer = sum(len(tokens) > 1 for tokens in alone["hot"])
+    assert shares[0] == 0 < shares[1] < longer == shares[2]
     for each in woven:
         assert each["hot"] == alone["hot"]
         assert each["cold"]
         assert all(answer == alone["cold"] for answer in each["cold"])
-        with_rows = each["steps"] if any(each["homes"]) else 0
-        assert each["sent"] == each["done"] == layers * with_rows
+        assert each["sent"] == each["done"] == layers * each["steps"]
+        assert (each["steps"] > 0) == (each["ratio"] > 0)
         assert each["free"] == [12, 12]
-        assert each["compiled"] == 0  # after the first step
+        assert each["fallen"] == []
+        assert each["compiled"] == 0  # after both were warm
 
 
 def test_homes_follow_the_ratio_and_nothing_else() -> None:

@@ -1,0 +1,103 @@
+"""Requests served by a runner, one step after another; those that fall are computed again.
+
+Used by both workers of `experiments.weaver.pair`, and by tests with two devices of one process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from c2c.transformer import Runner, Sampling, Step
+from c2c.transformer.woven import GaveWay
+
+__all__ = ["Asked", "Served", "asked_by", "serve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request: its prompt and the tokens of its answer."""
+
+    ids: tuple[int, ...]
+    new: int
+
+
+@dataclass(slots=True)
+class Served:
+    """What a run of requests gave so far.
+
+    Attributes:
+      texts: tokens of each request.
+      ended: how often each has ended.
+      steps: calls that gave something.
+      fallen: requests that lost their keys and values and began again.
+    """
+
+    texts: list[list[int]]
+    ended: list[int]
+    steps: int = 0
+    fallen: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    request: int
+    ids: tuple[int, ...]
+    drawn: int = 0
+
+
+def asked_by(count: int, *, prompt: int, new: int, vocab: int, seed: int) -> list[Asked]:
+    """Return requests of random tokens and lengths, prompts and answers from one token on."""
+    g = np.random.default_rng(seed)
+    return [
+        Asked(
+            ids=tuple(g.integers(0, vocab, int(g.integers(1, prompt + 1))).tolist()),
+            new=int(g.integers(1, new + 1)),
+        )
+        for _ in range(count)
+    ]
+
+
+def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
+    """Serve all requests, a piece of a prompt by turns with all decodes; yield after each turn.
+
+    Args:
+      runner: with no request.
+      asked: the requests; new ones come as seats are free.
+    """
+    served = Served(texts=[[] for _ in asked], ended=[0] * len(asked))
+    waiting = deque(_Waiting(n, each.ids) for n, each in enumerate(asked))
+    filling: tuple[int, int] | None = None  # the request, and how much of its prompt is left
+    decoding: dict[int, None] = {}
+    while waiting or runner.requests:
+        if filling is None and waiting and len(runner.requests) < runner.seats:
+            come = waiting.popleft()
+            new = asked[come.request].new - come.drawn
+            runner.submit(come.request, come.ids, new=new, sampling=Sampling(), drawn=come.drawn)
+            filling = come.request, len(come.ids)
+        steps = [Step(decode=tuple(decoding))] if decoding else []
+        if filling is not None:
+            piece = min(filling[1], runner.shapes.budgets[-1])
+            steps.insert(0, Step(fill=(filling[0], piece)))
+            filling = (filling[0], filling[1] - piece) if filling[1] > piece else None
+        for step in steps:
+            try:
+                result = runner.finish(runner.start(step))
+            except GaveWay as gone:
+                for request in gone.requests:
+                    rest = runner.preempt(request)
+                    waiting.appendleft(_Waiting(request, rest.ids, rest.drawn))
+                    decoding.pop(request, None)
+                    served.fallen.append(request)
+                break  # what is left comes in the next turn
+            for request, token, ended in result.tokens:
+                served.texts[request].append(token)
+                decoding[request] = None
+                if ended is not None:
+                    del decoding[request]
+                    served.ended[request] += 1
+            served.steps += 1
+        yield served
