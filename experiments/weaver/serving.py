@@ -62,10 +62,10 @@ def asked_by(count: int, *, prompt: int, new: int, vocab: int, seed: int) -> lis
 
 
 def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
-    """Serve all requests, a piece of a prompt by turns with all decodes; yield after each turn.
+    """Serve all requests, a piece of a prompt with or before all decodes; yield after each turn.
 
     Args:
-      runner: with no request.
+      runner: with no request; both are one step if its shapes mix.
       asked: the requests; new ones come as seats are free.
     """
     served = Served(texts=[[] for _ in asked], ended=[0] * len(asked))
@@ -80,9 +80,11 @@ def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
             filling = come.request, len(come.ids)
         steps = [Step(decode=tuple(decoding))] if decoding else []
         if filling is not None:
-            piece = min(filling[1], runner.shapes.budgets[-1])
-            steps.insert(0, Step(fill=(filling[0], piece)))
-            filling = (filling[0], filling[1] - piece) if filling[1] > piece else None
+            fill = filling[0], min(filling[1], runner.shapes.budgets[-1])
+            if runner.shapes.mixes:
+                steps = [Step(fill=fill, decode=tuple(decoding))]
+            else:
+                steps.insert(0, Step(fill=fill))
         for step in steps:
             try:
                 result = runner.finish(runner.start(step))
@@ -92,7 +94,10 @@ def serve(runner: Runner, asked: Sequence[Asked]) -> Iterator[Served]:
                     waiting.appendleft(_Waiting(request, rest.ids, rest.drawn))
                     decoding.pop(request, None)
                     served.fallen.append(request)
-                break  # what is left comes in the next turn
+                break  # nothing of the step is done
+            if step.fill is not None and filling is not None:
+                left = filling[1] - step.fill[1]
+                filling = (filling[0], left) if left else None
             for request, token, ended in result.tokens:
                 served.texts[request].append(token)
                 decoding[request] = None

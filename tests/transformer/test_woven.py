@@ -14,22 +14,26 @@ from c2c.transformer.woven import is_away
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
-PAIRS = [("llama", 8), ("mistral", 40), ("qwen3_moe", 40), ("llama", 200), ("mixed", 40)]
+# the hot model's family, requests, whether prompts come beside decodes
+PAIRS = [
+    *(("llama", 8, 0), ("llama", 200, 0), ("mistral", 40, 1), ("qwen2", 40, 0)),
+    *(("qwen3_moe", 40, 1), ("mixed", 40, 0)),
+]
 
 
-@pytest.mark.parametrize(("family", "requests_"), tiered(PAIRS))
+@pytest.mark.parametrize(("family", "count", "mixes"), tiered(PAIRS))
 def test_tokens_of_both_models_are_those_of_each_alone(
-    family: str, requests_: int, tmp_path: Path, repository: Path
+    family: str, count: int, mixes: int, tmp_path: Path, repository: Path
 ) -> None:
     paths = [
         write(tmp_path / f"{role}-{name}", config_of(name), tensors_of(config_of(name)))
-        for role, name in (("hot", family), ("cold", "qwen2"))
+        for role, name in (("hot", family), ("cold", "qwen3"))
     ]
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.transformer.woven_pair", *paths),
-            *(tmp_path / "store", str(requests_)),
+            *(sys.executable, "-m", "tests.transformer.woven_pair", *map(str, paths)),
+            *map(str, (tmp_path / "store", count, mixes)),
         ],
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         cwd=repository,
@@ -39,7 +43,7 @@ def test_tokens_of_both_models_are_those_of_each_alone(
     )
     assert not done.returncode, done.stderr
     alone, *woven = map(json.loads, done.stdout.splitlines())
-    assert len({tuple(tokens) for tokens in alone["hot"]}) == requests_
+    assert len({tuple(tokens) for tokens in alone["hot"]}) == count
     layers = config_of(family)["num_hidden_layers"]
     shares = [each["brought"] for each in woven]
     longer = sum(len(tokens) > 1 for tokens in alone["hot"])

@@ -1,6 +1,6 @@
 """A hot model on one CPU device, a cold one that serves on another; prints what a test compares.
 
-Run as `python -m tests.transformer.woven_pair HOT COLD STORE REQUESTS` with two CPU devices.
+Run as `python -m tests.transformer.woven_pair HOT COLD STORE REQUESTS MIXES` with two CPU devices.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from c2c.transformer.woven import Woven, is_away
 from experiments.weaver.serving import Asked, Served, asked_by, serve
 
 SEED = 3
-HOT = Shapes(rows=(2, 6), budgets=(16, 64), width=2)
-COLD = Shapes(rows=(2,), budgets=(16,), width=1)
+COLD = Shapes(rows=(2,), budgets=(16,), width=1, mixes=False)
 
 
 def served(runner: Runner, asked: list[Asked]) -> Served:
@@ -38,9 +37,10 @@ def serve_cold(runner: Runner, asked: list[Asked], host: KvHost, out: list[Any])
             pass
 
 
-def main(hot_checkpoint: str, cold_checkpoint: str, store: str, requests: str) -> None:
+def main(hot_checkpoint: str, cold_checkpoint: str, store: str, requests: str, mixes: str) -> None:
     """Print a JSON object: references, then one for each ratio."""
     devices = jax.devices()
+    shapes = Shapes(rows=(2, 6), budgets=(32,), width=2, mixes=bool(int(mixes)))
     hot, cold = (
         load(checkpoint, "float32", executables=store, device=device)
         for checkpoint, device in zip((hot_checkpoint, cold_checkpoint), devices, strict=True)
@@ -53,17 +53,17 @@ def main(hot_checkpoint: str, cold_checkpoint: str, store: str, requests: str) -
 
     asked = asked_by(int(requests), prompt=90, new=38, vocab=hot.spec.vocab, seed=SEED)
     cold_asked = asked_by(3, prompt=30, new=20, vocab=cold.spec.vocab, seed=SEED)
-    alone = served(Runner(hot.executor(made(devices[0])), HOT), asked)
+    alone = served(Runner(hot.executor(made(devices[0])), shapes), asked)
     cold_alone = served(Runner(cold.executor(made(devices[1])), COLD), cold_asked)
     print(json.dumps({"hot": alone.texts, "cold": cold_alone.texts}))
     for ratio in (0.0, 0.45, 1.0):
         pools = list(map(made, devices))
         link, here = QueueLink(), cold.executor(pools[1])
         host = KvHost(
-            pools[1], hot.spec, link, HOT, reserve=2, executables=hot.executables
+            pools[1], hot.spec, link, shapes, reserve=2, executables=hot.executables
         )  # fmt: skip
-        woven = Woven(hot.executor(pools[0]), link, HOT, ratio=ratio, seed=SEED)
-        runner, cold_runner = Runner(woven, HOT), Runner(here, COLD)
+        woven = Woven(hot.executor(pools[0]), link, shapes, ratio=ratio, seed=SEED)
+        runner, cold_runner = Runner(woven, shapes), Runner(here, COLD)
         here.poll = host.poll
         for each in (runner, cold_runner):
             each.warm(draws=(False,), scores=False)

@@ -1,0 +1,195 @@
+"""Receivers without room, late or gone: each request is answered once, with the same tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from c2c.errors import SettingError
+from c2c.transformer import KvPool, Model, Runner, Shapes, block_elements, superblock_elements
+from c2c.transformer.hosting import KvHost
+from c2c.transformer.linear import Reference
+from c2c.transformer.links import QueueLink, slot_shape
+from c2c.transformer.woven import Woven, is_away
+from experiments.weaver.serving import asked_by, serve
+
+SHAPES = Shapes(rows=(4,), budgets=(64,), width=2, mixes=False)
+LIMIT_S = 0.05
+
+
+class Inline(QueueLink):
+    """A receiver that polls when its sender waits, until it is told to stop."""
+
+    host: KvHost
+    left = 10**9  # answers before it stops
+
+    def _answer(self) -> Any:
+        self.left -= 1
+        if self.left >= 0:
+            self.host.poll()
+        return super()._answer()
+
+
+class Pair:
+    def __init__(self, model: Model, *, blocks: int = 24, ratio: float = 1.0, **more: Any) -> None:
+        spec, self.link = model.spec, Inline(limit_s=LIMIT_S)
+        self.pools = [
+            KvPool(count, block_elements(spec), dtype=np.float32) for count in (24, blocks)
+        ]
+        self.host = self.link.host = KvHost(self.pools[1], spec, self.link, SHAPES, **more)
+        self.woven = Woven(model.executor(self.pools[0]), self.link, SHAPES, ratio=ratio)
+        self.runner = Runner(self.woven, SHAPES)
+
+    def free(self) -> bool:
+        self.host.poll()  # what was given last
+        return all(len(pool.free) == pool.superblocks for pool in self.pools)
+
+
+@pytest.fixture(scope="module")
+def model(made: Callable[..., Any]) -> Model:
+    found: Model = made("llama")[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(model: Model) -> list[list[int]]:
+    pool = KvPool(24, block_elements(model.spec), dtype=np.float32)
+    *_, done = serve(Runner(model.executor(pool), SHAPES), ASKED)
+    return done.texts
+
+
+ASKED = asked_by(7, prompt=80, new=40, vocab=96, seed=5)
+
+
+def answered(pair: Pair, alone: list[list[int]]) -> list[int]:
+    """Serve all; return who fell."""
+    *_, done = serve(pair.runner, ASKED)
+    assert done.texts == alone
+    assert done.ended == [1] * len(ASKED)
+    assert not pair.woven.away
+    assert sum(pair.woven.fallbacks.values()) == len(done.fallen) == len(set(done.fallen))
+    return done.fallen
+
+
+def test_a_receiver_without_blocks_gives_them_up(
+    model: Model, alone: list[list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair(model, blocks=4)
+    with caplog.at_level(logging.WARNING, "c2c.transformer"):
+        fallen = answered(pair, alone)
+    assert fallen
+    assert set(pair.woven.fallbacks) == {"NO_BLOCKS"}
+    assert all("NO_BLOCKS" in record.message for record in caplog.records)
+    told = sum(int(record.message.split()[0]) for record in caplog.records)
+    assert told == len(fallen)
+    assert pair.free()
+
+
+def test_without_room_a_prompt_stays_at_home(model: Model, alone: list[list[int]]) -> None:
+    pair = Pair(model, blocks=6, reserve=6)
+    assert answered(pair, alone) == []
+    assert pair.woven.brought == pair.woven.sent == 0
+    assert pair.free()
+
+
+@pytest.mark.parametrize("left", [0, 1, 3, 50])
+def test_a_receiver_that_stops_answering_is_left(
+    model: Model, alone: list[list[int]], left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair(model)
+    pair.link.left = left
+    with caplog.at_level(logging.WARNING, "c2c.transformer"):
+        fallen = answered(pair, alone)
+    assert len(fallen) == pair.woven.fallbacks["LOST"] <= pair.woven.brought
+    assert bool(fallen) == bool(pair.woven.brought)
+    assert sum("not asked any more" in record.message for record in caplog.records) == 1
+    assert pair.free()  # the host hears of the end at its next poll
+    assert pair.host.is_over
+
+
+def test_a_table_of_unknown_sequences_is_refused(model: Model, alone: list[list[int]]) -> None:
+    pair = Pair(model)
+    brought = pair.host._bring
+
+    def forgets(message: Any) -> bool:
+        there = brought(message)
+        if pair.woven.brought == 2:
+            pair.host.lease.give(pair.host._blocks.pop(message.sequence))
+        return there
+
+    pair.host._bring = forgets  # type: ignore[method-assign]
+    fallen = answered(pair, alone)
+    assert fallen
+    assert set(pair.woven.fallbacks) == {"OTHER_TABLE"}
+    assert pair.free()
+
+
+def test_a_request_of_one_token_is_not_moved(model: Model) -> None:
+    pair = Pair(model)
+    asked = [each for each in asked_by(40, prompt=20, new=2, vocab=96, seed=1) if each.new == 1]
+    *_, done = serve(pair.runner, asked)
+    assert [len(text) for text in done.texts] == [1] * len(asked)
+    assert pair.woven.brought == 0
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_a_request_has_one_home_from_its_first_token_on(model: Model, data: Any) -> None:
+    ratio = data.draw(st.floats(0.0, 1.0))
+    pair = Pair(model, ratio=ratio)
+    served = serve(pair.runner, ASKED)
+    homes: dict[int, set[bool]] = {}
+    for _ in served:
+        for request in pair.runner.requests:
+            stay = pair.runner._stays[request]
+            if stay.started and stay.filled == len(stay.ids):
+                homes.setdefault(request, set()).add(request in pair.woven.away)
+    for request, seen in homes.items():
+        assert seen == {is_away(0, request, ratio)}
+    assert pair.free()
+
+
+@settings(max_examples=60, deadline=None)
+@given(superblocks=st.integers(1, 9), reserve=st.integers(0, 9), wants=st.lists(st.integers(1, 12)))
+def test_a_reserve_is_left_to_the_others(
+    model: Model, superblocks: int, reserve: int, wants: list[int]
+) -> None:
+    spec = model.spec
+    pool = KvPool(superblocks, superblock_elements([spec]), dtype=np.float32)
+    if reserve > superblocks:
+        with pytest.raises(SettingError, match=f"reserve={reserve}.*the {superblocks} superblocks"):
+            pool.lease(spec, reserve=reserve)
+        return
+    hot, cold = pool.lease(spec, reserve=reserve), pool.lease(spec)
+    for want in wants:
+        if want <= hot.available:
+            hot.take(want, "hot")
+        else:
+            assert hot.held + want > (superblocks - reserve) * 4
+    assert cold.available >= 4 * reserve
+    cold.take(cold.available, "cold")
+    assert hot.available < 4  # of the superblock that it has begun
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.5, float("nan")])
+def test_a_share_that_is_none_is_refused(model: Model, ratio: float) -> None:
+    with pytest.raises(SettingError, match=f"ratio={ratio}: expected a share from 0 to 1"):
+        Pair(model, ratio=ratio)
+
+
+def test_layers_that_share_arrays_are_refused(model: Model) -> None:
+    pair = Pair(model)
+    pair.woven.local.linear = Reference(by_layer=False)
+    with pytest.raises(SettingError, match="linear"):
+        Woven(pair.woven.local, pair.link, SHAPES, ratio=0.5)
+
+
+def test_a_slot_has_rows_for_the_batch(model: Model) -> None:
+    shape = slot_shape(model.spec, SHAPES, np.float32)
+    assert (shape.rows, shape.heads, shape.kv_heads, shape.dtype) == (4, 4, 2, "float32")
