@@ -116,7 +116,7 @@ def decode_shared_bytes(spec: Decode, config: DecodeConfig) -> int:
     """Return the shared memory of one CTA in bytes."""
     ring = 2 * config.stages * config.block_kv
     tiles = (GROUP_ROWS + ring) * spec.dim * itemsize(spec.dtype)
-    out = store(spec.dim, "float32").nbytes("float32")
+    out = store(spec.dim, spec.out_dtype).nbytes(spec.out_dtype)
     lse = GROUP_ROWS * itemsize("float32")
     return tiles + out + lse + REDUCTION_BYTES + BARRIER_BYTES
 

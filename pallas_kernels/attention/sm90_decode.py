@@ -49,8 +49,8 @@ def build(
     Returns:
       A function of `bounds`, int32 [batch, 3] with (position of the query, length, window) of each
       sequence, of `tables`, int32 [batch, table], of q[batch * kv_heads, group, dim] and of the
-      pages [pages, page, kv_heads, dim]. `out` is float32 [splits * batch * kv_heads, group, dim],
-      `lse` float32 [splits * batch * kv_heads, 64], of which the first `group` count.
+      pages [pages, page, kv_heads, dim]. `out` is [splits * batch * kv_heads, group, dim] in
+      `spec.out_dtype`, `lse` float32 [splits * batch * kv_heads, 64], of which the first `group` count.
 
     Raises:
       ValueError: the configuration needs more shared memory than a CTA has, or block and page do
@@ -73,10 +73,7 @@ def build(
         warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
         row, split = lax.axis_index("row"), lax.axis_index("split")
         position, length, window = bounds[row, 0], bounds[row, 1], bounds[row, 2]
-        begin, total = online.key_range(
-            length, position, position, window, causal=True, block=config.block_kv
-        )
-        share = ceil_div(total, config.splits)
+        first, blocks, _ = share_of(config, split, length, position, window)
         cta = Cta(
             spec=spec,
             config=config,
@@ -86,8 +83,8 @@ def build(
             position=position,
             length=length,
             window=window,
-            first=begin + split * share,
-            blocks=jnp.clip(total - split * share, 0, share),
+            first=first,
+            blocks=blocks,
             tables=tables,
             q=q,
             k=k,
@@ -97,20 +94,23 @@ def build(
             at=buffers(memory, gates),
         )
 
-        apart(warpgroup, config, lambda: _load(cta), lambda: _compute(cta))
+        def computes() -> None:
+            store_part(cta, *attend(cta))
+
+        apart(warpgroup, config, lambda: load(cta), computes)
 
     parts = config.splits * sequences
     kernel: Kernel = plgpu.kernel(
         body,
         out_type=(
-            array_type((parts, spec.group, spec.dim), jnp.float32),
+            array_type((parts, spec.group, spec.dim), spec.out_dtype),
             array_type((parts, GROUP_ROWS), jnp.float32),
         ),
         grid=(config.splits, spec.batch, spec.kv_heads),
         grid_names=("split", "row", "head"),
         num_threads=config.warpgroups + 1,
         thread_name="warpgroup",
-        scratch_types=_scratch(spec, config, interpreted=interpret is not None),
+        scratch_types=scratch(spec, config, interpreted=interpret is not None),
         **online.options(interpret),
     )
     return kernel
@@ -126,6 +126,15 @@ class Cta(Walk):
     position: Int  # of the query
     tables: Ref
 
+    def page(self, number: Int) -> Int:
+        """Return where in the pool the sequence's page of this number is."""
+        return self.tables[self.row, number]
+
+    @property
+    def own(self) -> Ref:
+        """The queries of the group, in global memory."""
+        return self.q.at[self.row * self.spec.kv_heads + self.head, self.all_rows]
+
     @property
     def all_rows(self) -> Any:
         """The rows of the group, and those beyond it in the box.
@@ -136,7 +145,19 @@ class Cta(Walk):
         return pl.ds(rem(self.row, 1), GROUP_ROWS)
 
 
-def _load(cta: Cta) -> None:
+def share_of(
+    config: DecodeConfig, split: Int, length: Int, position: Int, window: Int
+) -> tuple[Int, Int, Int]:
+    """Return (first block, number of blocks) of a split's share of the keys, and the last's end."""
+    begin, total = online.key_range(
+        length, position, position, window, causal=True, block=config.block_kv
+    )
+    share = ceil_div(total, config.splits)
+    return begin + split * share, jnp.clip(total - split * share, 0, share), begin + total
+
+
+def load(cta: Cta) -> None:
+    """Bring the keys and values of a CTA's share, as the warpgroup that loads."""
     spec, block = cta.spec, cta.config.block_kv
     pieces = cta.config.pieces(spec.page)
     rows = block // pieces  # of one TMA copy
@@ -148,7 +169,7 @@ def _load(cta: Cta) -> None:
         numbers = [
             jnp.minimum(div(key + piece * rows, spec.page), last_page) for piece in range(pieces)
         ]
-        pages = [cta.tables[cta.row, number] for number in numbers]
+        pages = [cta.page(number) for number in numbers]
         inside = pl.ds(rem(key, spec.page) if spec.page > block else 0, rows)
         return [
             ((page, inside, cta.head), pl.ds(piece * rows, rows))
@@ -158,18 +179,24 @@ def _load(cta: Cta) -> None:
     load_blocks(cta, cta.config.stages, by_page)
 
 
-def _compute(cta: Cta) -> None:
-    spec, how = cta.spec, store(cta.spec.dim, "float32")
-    own = cta.q.at[cta.row * spec.kv_heads + cta.head, cta.all_rows]
-    plgpu.copy_gmem_to_smem(own, cta.at.q_s, cta.at.q_full)
+def attend(cta: Cta) -> tuple[Any, Any]:
+    """Return (rows, log-sum-exp) over a CTA's share of the keys, as the warpgroup that computes."""
+    plgpu.copy_gmem_to_smem(cta.own, cta.at.q_s, cta.at.q_full)
     plgpu.barrier_wait(cta.at.q_full)
     carry = lax.fori_loop(
-        0, cta.blocks, lambda step, carry: _visit(cta, step, carry), online.start(spec.dim)
+        0, cta.blocks, lambda step, carry: _visit(cta, step, carry), online.start(cta.spec.dim)
     )
     value, log_sum = online.finish(*carry)
-    cta.at.lse_s[...] = log_sum
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(cta.at.lse_s, cta.lse.at[cta.place])
+    return value, log_sum
+
+
+def store_part(cta: Cta, value: Any, log_sum: Any | None) -> None:
+    """Write what `attend` returns, or the rows alone, and wait until it is written."""
+    how = store(cta.spec.dim, cta.spec.out_dtype)
+    if log_sum is not None:
+        cta.at.lse_s[...] = log_sum
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(cta.at.lse_s, cta.lse.at[cta.place])
     online.write(
         value,
         cta.at.out_s,
@@ -211,9 +238,9 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     return acc, maximum, total
 
 
-def _scratch(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> list[Any]:
-    """Shared memory and barriers, in the order of `body`'s arguments."""
-    dtype, how = jnp.dtype(spec.dtype), store(spec.dim, "float32")
+def scratch(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> list[Any]:
+    """Shared memory and barriers, in the order in which `cta.buffers` takes them."""
+    dtype, how = jnp.dtype(spec.dtype), store(spec.dim, spec.out_dtype)
     tile = {"dtype": dtype, "transforms": swizzled(spec.dim, dtype)}
     memory = [
         plgpu.SMEM((GROUP_ROWS, spec.dim), **tile),
@@ -221,8 +248,8 @@ def _scratch(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> list[A
         plgpu.SMEM((config.stages, config.block_kv, spec.dim), **tile),
         plgpu.SMEM(
             (how.slots, GROUP_ROWS, how.columns),
-            jnp.float32,
-            transforms=swizzled(how.columns, jnp.float32),
+            jnp.dtype(spec.out_dtype),
+            transforms=swizzled(how.columns, spec.out_dtype),
         ),
         plgpu.SMEM((GROUP_ROWS,), jnp.float32),
     ]

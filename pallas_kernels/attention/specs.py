@@ -58,7 +58,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode:
-    """q[batch, kv_heads, group, dim] over pages of keys and values; the output is float32."""
+    """q[batch, kv_heads, group, dim] over pages of keys and values."""
 
     batch: int
     kv_heads: int
@@ -69,9 +69,10 @@ class Decode:
     table: int  # pages of the longest sequence
     scale: float
     dtype: str = "bfloat16"
+    out_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        check_kernel_sizes(self.dim, self.dtype, "float32")
+        check_kernel_sizes(self.dim, self.dtype, self.out_dtype)
         if not 1 <= self.group <= GROUP_ROWS or (self.group > 8 and self.group % ROW_MULTIPLE):
             raise ValueError(
                 f"group={self.group}: expected 1 to 8 query heads of a KV head, or a multiple of "
